@@ -8,7 +8,10 @@ use kv_events::continuum::{encode, parse, sse};
 ///
 /// If an event that was read is not the same after being written and read again, or is no single server-sent event.
 pub(crate) fn check(bytes: &[u8]) {
-    let line = bytes.iter().position(|byte| *byte == b'\n').unwrap_or(bytes.len());
+    let line = bytes
+        .iter()
+        .position(|byte| *byte == b'\n')
+        .unwrap_or(bytes.len());
     let (name, data) = bytes.split_at(line);
     let name = std::str::from_utf8(name).ok();
     let Ok(event) = parse(name, data) else { return };

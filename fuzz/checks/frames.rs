@@ -1,6 +1,8 @@
 //! Messages of the live and the replay socket, as lists of frames.
 
-use kv_events::frames::{Replay, ReplayForm, encode_live, encode_replay, live, parse_replay_request, replay};
+use kv_events::frames::{
+    Replay, ReplayForm, encode_live, encode_replay, live, parse_replay_request, replay,
+};
 
 /// Cuts the bytes into frames (a length, then so many bytes) and reads them in every way there is.
 ///
@@ -20,7 +22,11 @@ pub(crate) fn check(mut bytes: &[u8]) {
         assert_eq!(encode_live(read.topic, seq, read.payload), frames);
     }
     if let Ok(Replay::Batch { seq, payload }) = replay(&frames) {
-        let (form, topic) = if frames.len() == 4 { (ReplayForm::New, frames[1]) } else { (ReplayForm::Old, &[][..]) };
+        let (form, topic) = if frames.len() == 4 {
+            (ReplayForm::New, frames[1])
+        } else {
+            (ReplayForm::Old, &[][..])
+        };
         assert_eq!(encode_replay(form, topic, seq, payload), frames);
     }
     let _ = parse_replay_request(&frames);

@@ -13,7 +13,9 @@ const MUTATIONS: usize = 10_000;
 /// Longer inputs are checked as they are only: most changes to them are in the same kind of place.
 const LONGEST_CHANGED: usize = 16 << 10;
 /// Bytes that mean much in msgpack and in frames.
-const TELLING: [u8; 16] = [0, 1, 4, 0x7f, 0x80, 0x90, 0xa0, 0xc0, 0xc1, 0xc4, 0xca, 0xcf, 0xdb, 0xdd, 0xdf, 0xff];
+const TELLING: [u8; 16] = [
+    0, 1, 4, 0x7f, 0x80, 0x90, 0xa0, 0xc0, 0xc1, 0xc4, 0xca, 0xcf, 0xdb, 0xdd, 0xdf, 0xff,
+];
 
 /// Checks every file in these folders of the repository, and changed ones.
 ///
@@ -23,9 +25,14 @@ const TELLING: [u8; 16] = [0, 1, 4, 0x7f, 0x80, 0x90, 0xa0, 0xc0, 0xc1, 0xc4, 0x
 pub(crate) fn survives(folders: &[&str], check: fn(&[u8])) {
     let mut inputs: Vec<Vec<u8>> = Vec::new();
     for folder in folders {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(folder);
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR"))
+            .join("../..")
+            .join(folder);
         let before = inputs.len();
-        let mut files: Vec<_> = fs::read_dir(&folder).unwrap().map(|file| file.unwrap().path()).collect();
+        let mut files: Vec<_> = fs::read_dir(&folder)
+            .unwrap()
+            .map(|file| file.unwrap().path())
+            .collect();
         // In the same order everywhere, for the dice.
         files.sort();
         inputs.extend(files.iter().map(|file| fs::read(file).unwrap()));
@@ -37,7 +44,10 @@ pub(crate) fn survives(folders: &[&str], check: fn(&[u8])) {
     for number in 0..MUTATIONS {
         let input = mutated(&mut dice, &inputs);
         let outcome = catch_unwind(AssertUnwindSafe(|| check(&input)));
-        assert!(outcome.is_ok(), "changed input {number} is not survived: {input:02x?}");
+        assert!(
+            outcome.is_ok(),
+            "changed input {number} is not survived: {input:02x?}"
+        );
     }
 }
 

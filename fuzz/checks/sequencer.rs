@@ -24,7 +24,11 @@ pub(crate) fn check(bytes: &[u8]) {
         max_pending_bytes: if setup & 0x80 == 0 { 1 << 20 } else { 100 },
         ..SequencerSettings::default()
     };
-    let mut reader = Reader { sequencer: Sequencer::new(settings), replay: setup & 1 == 0, applied: None };
+    let mut reader = Reader {
+        sequencer: Sequencer::new(settings),
+        replay: setup & 1 == 0,
+        applied: None,
+    };
     let mut now = Moment::START;
     while !script.0.is_empty() {
         let what = script.byte();
@@ -33,16 +37,34 @@ pub(crate) fn check(bytes: &[u8]) {
             1 => reader.on(now, Input::Disconnected),
             2 => {
                 let (seq, payload) = script.batch(what);
-                reader.on(now, Input::Live { seq: Some(seq), payload: &payload });
+                reader.on(
+                    now,
+                    Input::Live {
+                        seq: Some(seq),
+                        payload: &payload,
+                    },
+                );
             }
             3 => {
                 let (seq, payload) = script.batch(what);
-                reader.on(now, Input::ReplayBatch { seq, payload: &payload });
+                reader.on(
+                    now,
+                    Input::ReplayBatch {
+                        seq,
+                        payload: &payload,
+                    },
+                );
             }
             4 => reader.on(now, Input::ReplayEnd),
             5 => reader.on(now, Input::ReplayFailed),
             6 if what & 8 == 0 => reader.on(now, Input::Resync),
-            6 => reader.on(now, Input::Live { seq: None, payload: script.rest_of_payload() }),
+            6 => reader.on(
+                now,
+                Input::Live {
+                    seq: None,
+                    payload: script.rest_of_payload(),
+                },
+            ),
             _ => {
                 now = now + Duration::from_secs(u64::from(what >> 3));
                 reader.on(now, Input::Tick);
@@ -65,9 +87,15 @@ impl Reader {
         let last = actions.len().saturating_sub(1);
         for (at, action) in actions.into_iter().enumerate() {
             match action {
-                Action::Apply(IndexUpdate::Removed(removed)) if !unnumbered && removed.hashes.len() == 1 => {
+                Action::Apply(IndexUpdate::Removed(removed))
+                    if !unnumbered && removed.hashes.len() == 1 =>
+                {
                     let seq = removed.hashes[0].0;
-                    assert!(self.applied.is_none_or(|before| before < seq), "{seq} behind {:?}", self.applied);
+                    assert!(
+                        self.applied.is_none_or(|before| before < seq),
+                        "{seq} behind {:?}",
+                        self.applied
+                    );
                     self.applied = Some(seq);
                 }
                 Action::Apply(_) => {}
@@ -76,8 +104,12 @@ impl Reader {
             }
             self.sequencer.record(1, 0, 0);
         }
-        let _ =
-            (self.sequencer.state(), self.sequencer.lag_events(), self.sequencer.counts(), self.sequencer.last_seq());
+        let _ = (
+            self.sequencer.state(),
+            self.sequencer.lag_events(),
+            self.sequencer.counts(),
+            self.sequencer.last_seq(),
+        );
     }
 }
 
@@ -85,7 +117,9 @@ struct Script<'a>(&'a [u8]);
 
 impl<'a> Script<'a> {
     fn byte(&mut self) -> u8 {
-        let Some((byte, rest)) = self.0.split_first() else { return 0 };
+        let Some((byte, rest)) = self.0.split_first() else {
+            return 0;
+        };
         self.0 = rest;
         *byte
     }
@@ -101,15 +135,29 @@ impl<'a> Script<'a> {
         let seq = if what & 8 == 0 {
             self.byte().into()
         } else {
-            self.take(8).iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+            self.take(8)
+                .iter()
+                .fold(0, |number, byte| number << 8 | u64::from(*byte))
         };
         if what & 0x70 == 0x70 {
             return (seq, vec![0xc1]);
         }
-        let removed = WireRemoved { hashes: vec![seq.into()], medium: None };
+        let removed = WireRemoved {
+            hashes: vec![seq.into()],
+            medium: None,
+        };
         // Batches of different lives differ.
         let ts = f64::from(what >> 4);
-        (seq, encode(ts, None, &[WireEvent::Removed(removed)], Shape::Map, HashForm::Int))
+        (
+            seq,
+            encode(
+                ts,
+                None,
+                &[WireEvent::Removed(removed)],
+                Shape::Map,
+                HashForm::Int,
+            ),
+        )
     }
 
     fn rest_of_payload(&mut self) -> &'a [u8] {

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kv_blocks::{HashScheme, Moment};
 use kv_events::standard::{
-    HashedUpdate, Ordered, StandardEvent, Streams, StreamsSettings, decode_json, decode_msgpack, encode_json,
-    encode_msgpack, to_hashed, to_named,
+    HashedUpdate, Ordered, StandardEvent, Streams, StreamsSettings, decode_json, decode_msgpack,
+    encode_json, encode_msgpack, to_hashed, to_named,
 };
 
 /// Reads JSON, orders the events and says what they mean.
@@ -14,11 +14,19 @@ use kv_events::standard::{
 ///
 /// If an event that was read is not the same after being written and read again.
 pub(crate) fn check_json(bytes: &[u8]) {
-    let Ok(events) = decode_json(bytes) else { return };
+    let Ok(events) = decode_json(bytes) else {
+        return;
+    };
     let events: Vec<_> = events.into_iter().flatten().collect();
     for event in &events {
         let again = decode_json(encode_json(event).as_bytes());
-        assert_eq!(again.ok().and_then(|mut events| events.pop()?.ok()).as_ref(), Some(event));
+        assert_eq!(
+            again
+                .ok()
+                .and_then(|mut events| events.pop()?.ok())
+                .as_ref(),
+            Some(event)
+        );
     }
     follow(events, bytes.len());
 }
@@ -29,10 +37,13 @@ pub(crate) fn check_json(bytes: &[u8]) {
 ///
 /// If events that were read are not the same after being written and read again.
 pub(crate) fn check_msgpack(bytes: &[u8]) {
-    let Ok(events) = decode_msgpack(bytes) else { return };
+    let Ok(events) = decode_msgpack(bytes) else {
+        return;
+    };
     assert!(events.len() <= bytes.len(), "every event takes a byte");
     let events: Vec<_> = events.into_iter().flatten().collect();
-    let again = decode_msgpack(&encode_msgpack(&events)).map(|events| events.into_iter().flatten().collect::<Vec<_>>());
+    let again = decode_msgpack(&encode_msgpack(&events))
+        .map(|events| events.into_iter().flatten().collect::<Vec<_>>());
     assert_eq!(again.ok().as_ref(), Some(&events));
     follow(events, bytes.len());
 }
@@ -43,7 +54,11 @@ pub(crate) fn check_msgpack(bytes: &[u8]) {
 ///
 /// If more comes out than went in, or an update is larger than the `bytes` its event came in.
 fn follow(events: Vec<StandardEvent>, bytes: usize) {
-    let settings = StreamsSettings { max_streams: 4, max_waiting_events: 8, ..StreamsSettings::default() };
+    let settings = StreamsSettings {
+        max_streams: 4,
+        max_waiting_events: 8,
+        ..StreamsSettings::default()
+    };
     let (mut streams, mut left) = (Streams::new(settings), events.len());
     let now = Moment::START;
     let mut ordered = Vec::new();
@@ -52,11 +67,15 @@ fn follow(events: Vec<StandardEvent>, bytes: usize) {
     }
     ordered.extend(streams.tick(now + Duration::from_secs(3600)));
     for event in ordered {
-        let Ordered::Event(event) = event else { continue };
+        let Ordered::Event(event) = event else {
+            continue;
+        };
         left = left.checked_sub(1).expect("no event comes out twice");
         let _ = to_named(&event);
         let hashes = match to_hashed(&event, HashScheme::default()) {
-            Ok(HashedUpdate::Stored { hashes, .. } | HashedUpdate::Removed { hashes, .. }) => hashes.len(),
+            Ok(HashedUpdate::Stored { hashes, .. } | HashedUpdate::Removed { hashes, .. }) => {
+                hashes.len()
+            }
             Ok(HashedUpdate::Cleared { .. }) | Err(_) => 0,
         };
         assert!(hashes <= bytes, "every hash takes a byte");

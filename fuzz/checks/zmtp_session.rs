@@ -12,8 +12,15 @@ use zmtp::{
 ///
 /// If it matters how the bytes are cut, if a message breaks a limit, or if the answer is longer than what it answers.
 pub(crate) fn check(bytes: &[u8]) {
-    let Some((setup, bytes)) = bytes.split_first() else { return };
-    let socket = [SocketType::Sub, SocketType::Pub, SocketType::Dealer, SocketType::Router][usize::from(setup & 3)];
+    let Some((setup, bytes)) = bytes.split_first() else {
+        return;
+    };
+    let socket = [
+        SocketType::Sub,
+        SocketType::Pub,
+        SocketType::Dealer,
+        SocketType::Router,
+    ][usize::from(setup & 3)];
     let whole = feed(socket, [bytes]);
     let pieces = feed(socket, bytes.chunks(usize::from(setup >> 2) + 1));
     assert_eq!(whole, pieces);
@@ -26,7 +33,15 @@ fn feed<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Incoming>, Option<ProtocolError>, Vec<u8>) {
     let (max_message, max_frames) = LIMITS;
-    let mut session = Session::new(socket, b"me", &Limits { max_message, max_frames, ..Limits::default() });
+    let mut session = Session::new(
+        socket,
+        b"me",
+        &Limits {
+            max_message,
+            max_frames,
+            ..Limits::default()
+        },
+    );
     let greeting = 200;
     let (mut buffer, mut came, mut fed) = (BytesMut::new(), Vec::new(), 0);
     for piece in pieces {
@@ -37,7 +52,9 @@ fn feed<'a>(
                 Ok(Some(incoming)) => {
                     if let Incoming::Message(frames) = &incoming {
                         assert!(!frames.is_empty() && frames.len() <= max_frames);
-                        assert!(frames.iter().map(|frame| frame.len()).sum::<usize>() <= max_message);
+                        assert!(
+                            frames.iter().map(|frame| frame.len()).sum::<usize>() <= max_message
+                        );
                     }
                     came.push(incoming);
                 }

@@ -25,7 +25,10 @@ pub(crate) fn parse(text: &str) -> Option<Id> {
     let (family, number) = text.split_at(digits);
     let (family, last) = FAMILIES.iter().find(|(name, _)| *name == family)?;
     // `V08` and `V+8` are numbers, but not ids.
-    let number = number.parse().ok().filter(|parsed: &u32| parsed.to_string() == number)?;
+    let number = number
+        .parse()
+        .ok()
+        .filter(|parsed: &u32| parsed.to_string() == number)?;
     (1..=*last).contains(&number).then_some((*family, number))
 }
 
@@ -37,7 +40,20 @@ mod tests {
     fn an_id_is_a_family_and_a_number_of_it() {
         assert_eq!(parse("CK86"), Some(("CK", 86)));
         assert_eq!(parse("F1"), Some(("F", 1)));
-        for text in ["CK87", "CK0", "V08", "V+8", "V", "8", "", "X1", "ck1", "V1 ", "V1.2", "V99999999999"] {
+        for text in [
+            "CK87",
+            "CK0",
+            "V08",
+            "V+8",
+            "V",
+            "8",
+            "",
+            "X1",
+            "ck1",
+            "V1 ",
+            "V1.2",
+            "V99999999999",
+        ] {
             assert_eq!(parse(text), None, "{text}");
         }
     }

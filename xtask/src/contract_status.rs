@@ -13,11 +13,14 @@ pub(crate) enum Mode {
 }
 
 pub(crate) fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<String, String> {
-    let text =
-        fs::read_to_string(log).map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
+    let text = fs::read_to_string(log)
+        .map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
     let results = test_log::read(&text);
     let tests = tests_in_sources::find(root)?;
-    let unknown: Vec<_> = tests.iter().flat_map(tests_in_sources::ContractTest::unknown_ids).collect();
+    let unknown: Vec<_> = tests
+        .iter()
+        .flat_map(tests_in_sources::ContractTest::unknown_ids)
+        .collect();
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
     }
@@ -34,13 +37,20 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<Str
     let table = status_table::table(&tests, &results);
     let path = root.join("docs/contract-status.md");
     if mode == Mode::Write {
-        fs::write(&path, &table).map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
-        return Ok(format!("wrote docs/contract-status.md, {} tests with ids", tests.len()));
+        fs::write(&path, &table)
+            .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
+        return Ok(format!(
+            "wrote docs/contract-status.md, {} tests with ids",
+            tests.len()
+        ));
     }
     let written = fs::read_to_string(&path).unwrap_or_default();
     let (table, unconfirmed) = status_table::with_skipped_as_written(&table, &written);
     match status_table::first_difference(&written, &table) {
-        None if unconfirmed == 0 => Ok(format!("docs/contract-status.md is true, {} tests with ids", tests.len())),
+        None if unconfirmed == 0 => Ok(format!(
+            "docs/contract-status.md is true, {} tests with ids",
+            tests.len()
+        )),
         None => Ok(format!(
             "docs/contract-status.md is true as far as tests ran, {} tests with ids; NOTE: {unconfirmed} of its rows say \
              ok of tests that were skipped here",

@@ -15,26 +15,44 @@ use policy::Policy;
 /// Checks the workspace at `root`; the error has a line for each offending crate.
 pub(crate) fn check(root: &Path) -> Result<String, String> {
     let file = root.join("deny.toml");
-    let text = fs::read_to_string(&file).map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
+    let text = fs::read_to_string(&file)
+        .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
     let policy = Policy::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     let metadata = Metadata::read(&of_workspace(root)?)?;
     let problems = problems(&policy, &metadata);
     if problems.is_empty() {
-        return Ok(format!("licences, bans and sources of {} crates are as deny.toml says", metadata.packages.len()));
+        return Ok(format!(
+            "licences, bans and sources of {} crates are as deny.toml says",
+            metadata.packages.len()
+        ));
     }
-    Err(format!("{} problems\n{}", problems.len(), problems.join("\n")))
+    Err(format!(
+        "{} problems\n{}",
+        problems.len(),
+        problems.join("\n")
+    ))
 }
 
 fn of_workspace(root: &Path) -> Result<Vec<u8>, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
-    command.args(["metadata", "--locked", "--all-features", "--format-version", "1", "--manifest-path"]);
+    command.args([
+        "metadata",
+        "--locked",
+        "--all-features",
+        "--format-version",
+        "1",
+        "--manifest-path",
+    ]);
     let output = command.arg(root.join("Cargo.toml")).output();
     let output = output.map_err(|error| format!("cargo metadata cannot be run: {error}"))?;
     if output.status.success() {
         Ok(output.stdout)
     } else {
-        Err(format!("cargo metadata fails: {}", String::from_utf8_lossy(&output.stderr).trim_end()))
+        Err(format!(
+            "cargo metadata fails: {}",
+            String::from_utf8_lossy(&output.stderr).trim_end()
+        ))
     }
 }
 
@@ -49,7 +67,10 @@ fn problems(policy: &Policy, metadata: &Metadata) -> Vec<String> {
             policy.bans.wildcard(package),
         ];
         found.extend(
-            checks.into_iter().flatten().map(|problem| format!("{} {}: {problem}", package.name, package.version)),
+            checks
+                .into_iter()
+                .flatten()
+                .map(|problem| format!("{} {}: {problem}", package.name, package.version)),
         );
     }
     found.extend(policy.licenses.unused_exceptions(metadata));

@@ -29,12 +29,15 @@ fn main() -> ExitCode {
     let args: Vec<String> = env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args.as_slice() {
-        ["contract-status", "--log", log] => {
-            report("contract-status", contract_status(&root(), Path::new(log), Mode::Write))
-        }
-        ["contract-status", "--log", log, "--check"] | ["contract-status", "--check", "--log", log] => {
-            report("contract-status", contract_status(&root(), Path::new(log), Mode::Check))
-        }
+        ["contract-status", "--log", log] => report(
+            "contract-status",
+            contract_status(&root(), Path::new(log), Mode::Write),
+        ),
+        ["contract-status", "--log", log, "--check"]
+        | ["contract-status", "--check", "--log", log] => report(
+            "contract-status",
+            contract_status(&root(), Path::new(log), Mode::Check),
+        ),
         ["dependencies"] => report("dependencies", dependencies::check(&root())),
         ["run-suite", args @ ..] => match run_suite::Suite::from_args(args) {
             Some(suite) => suite.run(),
@@ -65,5 +68,7 @@ fn report(chore: &str, result: Result<String, String>) -> ExitCode {
 /// The repository: beside this package, or where the command was started.
 fn root() -> PathBuf {
     let package = env::var_os("CARGO_MANIFEST_DIR").map(PathBuf::from);
-    package.and_then(|package| package.parent().map(Path::to_owned)).unwrap_or_else(|| PathBuf::from("."))
+    package
+        .and_then(|package| package.parent().map(Path::to_owned))
+        .unwrap_or_else(|| PathBuf::from("."))
 }

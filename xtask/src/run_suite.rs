@@ -3,7 +3,10 @@
 //! It passes the program's output on, whole lines at a time. A test that runs for too long is named, and the program and
 //! everything it started are killed, so that a hang fails the run and does not block it. How long the program ran is
 //! appended to a file.
-#![allow(clippy::disallowed_methods, reason = "the limits of a test run are real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "the limits of a test run are real time"
+)]
 
 mod descendants;
 mod output;
@@ -57,7 +60,11 @@ impl Suite {
             args = rest;
         }
         suite.program = args.iter().map(|arg| (*arg).to_owned()).collect();
-        suite.program.first().is_some_and(|program| !program.starts_with("--")).then_some(suite)
+        suite
+            .program
+            .first()
+            .is_some_and(|program| !program.starts_with("--"))
+            .then_some(suite)
     }
 
     /// Runs it; the exit code is the program's.
@@ -65,7 +72,10 @@ impl Suite {
         let started = Instant::now();
         let name = self.name();
         let mut command = Command::new(&self.program[0]);
-        command.args(&self.program[1..]).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+            .args(&self.program[1..])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
         let mut child = match command.spawn() {
             Ok(child) => child,
             Err(error) => {
@@ -80,9 +90,10 @@ impl Suite {
                 eprintln!("run-suite: {name} ended with {status}");
                 ExitCode::FAILURE
             }
-            Ok(status) => {
-                status.code().and_then(|code| u8::try_from(code).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
-            }
+            Ok(status) => status
+                .code()
+                .and_then(|code| u8::try_from(code).ok())
+                .map_or(ExitCode::FAILURE, ExitCode::from),
             Err(overrun) => {
                 descendants::kill(&mut child);
                 eprintln!("\nrun-suite: {name} was killed: {overrun}");
@@ -106,11 +117,15 @@ impl Suite {
                 Next::End => std::thread::sleep(Duration::from_millis(1)),
             }
             if ended.is_none() {
-                let status = child.try_wait().map_err(|error| format!("it cannot be waited for: {error}"))?;
+                let status = child
+                    .try_wait()
+                    .map_err(|error| format!("it cannot be waited for: {error}"))?;
                 ended = status.map(|status| (status, Instant::now()));
             }
             match ended {
-                Some((status, at)) if output.is_at_end() || at.elapsed() > LAST_OUTPUT => return Ok(status),
+                Some((status, at)) if output.is_at_end() || at.elapsed() > LAST_OUTPUT => {
+                    return Ok(status);
+                }
                 Some(_) => {}
                 None => self.check_limits(&slow, started)?,
             }
@@ -120,11 +135,16 @@ impl Suite {
     fn check_limits(&self, slow: &SlowTests, started: Instant) -> Result<(), String> {
         let now = Instant::now();
         if let Some(test) = slow.longer_than(self.test_limit, now) {
-            return Err(format!("the test {test} ran for longer than {} s", self.test_limit.as_secs()));
+            return Err(format!(
+                "the test {test} ran for longer than {} s",
+                self.test_limit.as_secs()
+            ));
         }
         if now.duration_since(started) > self.suite_limit {
             let limit = self.suite_limit.as_secs();
-            return Err(format!("it ran for longer than {limit} s; tests that had run for over a minute: {slow}"));
+            return Err(format!(
+                "it ran for longer than {limit} s; tests that had run for over a minute: {slow}"
+            ));
         }
         Ok(())
     }
@@ -132,16 +152,30 @@ impl Suite {
     /// Package and program, `fleet lifecycle`. `cargo test` runs a program in its package's folder.
     fn name(&self) -> String {
         let folder = env::current_dir().unwrap_or_default();
-        let package = folder.file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let program = Path::new(&self.program[0]).file_name().unwrap_or_default().to_string_lossy().into_owned();
-        let program = program.rsplit_once('-').map_or(&*program, |(program, _fingerprint)| program);
+        let package = folder
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let program = Path::new(&self.program[0])
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned();
+        let program = program
+            .rsplit_once('-')
+            .map_or(&*program, |(program, _fingerprint)| program);
         format!("{package} {program}")
     }
 
     /// Of test programs only: `rustdoc` starts one program per example, which tells nothing.
     fn note_duration(&self, name: &str, duration: Duration) {
-        let in_deps = Path::new(&self.program[0]).parent().is_some_and(|folder| folder.ends_with("deps"));
-        let Some(file) = self.durations.as_ref().filter(|_| in_deps) else { return };
+        let in_deps = Path::new(&self.program[0])
+            .parent()
+            .is_some_and(|folder| folder.ends_with("deps"));
+        let Some(file) = self.durations.as_ref().filter(|_| in_deps) else {
+            return;
+        };
         let line = format!("{:.1}\t{name}\n", duration.as_secs_f64());
         let opened = OpenOptions::new().append(true).create(true).open(file);
         if let Err(error) = opened.and_then(|mut opened| opened.write_all(line.as_bytes())) {
@@ -156,9 +190,20 @@ mod tests {
 
     #[test]
     fn flags_come_before_the_program_and_what_follows_is_its_own() {
-        let suite = Suite::from_args(&["--test-limit", "7", "--durations", "d", "deps/lifecycle-12ab", "--exact", "a"]);
+        let suite = Suite::from_args(&[
+            "--test-limit",
+            "7",
+            "--durations",
+            "d",
+            "deps/lifecycle-12ab",
+            "--exact",
+            "a",
+        ]);
         let suite = suite.expect("known flags");
-        assert_eq!((suite.test_limit, suite.suite_limit.as_secs()), (Duration::from_secs(7), 900));
+        assert_eq!(
+            (suite.test_limit, suite.suite_limit.as_secs()),
+            (Duration::from_secs(7), 900)
+        );
         assert_eq!(suite.durations, Some(PathBuf::from("d")));
         assert_eq!(suite.program, ["deps/lifecycle-12ab", "--exact", "a"]);
         assert!(suite.name().ends_with(" lifecycle"), "{}", suite.name());
@@ -166,7 +211,12 @@ mod tests {
 
     #[test]
     fn a_call_without_a_program_or_with_an_unknown_flag_is_refused() {
-        for args in [&[][..], &["--test-limit", "7"], &["--test-limit", "soon", "p"], &["--other", "7", "p"]] {
+        for args in [
+            &[][..],
+            &["--test-limit", "7"],
+            &["--test-limit", "soon", "p"],
+            &["--other", "7", "p"],
+        ] {
             assert_eq!(Suite::from_args(args), None, "{args:?}");
         }
     }

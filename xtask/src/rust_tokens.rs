@@ -32,7 +32,10 @@ impl Token {
 }
 
 pub(crate) fn tokens(source: &str) -> Vec<Token> {
-    let mut reader = Reader { rest: source, line: 1 };
+    let mut reader = Reader {
+        rest: source,
+        line: 1,
+    };
     let mut found = Vec::new();
     while let Some(next) = reader.rest.chars().next() {
         let line = reader.line;
@@ -82,7 +85,9 @@ impl<'s> Reader<'s> {
     }
 
     fn word(&mut self) -> String {
-        let end = self.rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_');
+        let end = self
+            .rest
+            .find(|letter: char| !letter.is_alphanumeric() && letter != '_');
         self.take(end.unwrap_or(self.rest.len())).to_owned()
     }
 
@@ -100,7 +105,9 @@ impl<'s> Reader<'s> {
                     return;
                 }
             } else {
-                let Some(next) = self.rest.chars().next() else { return };
+                let Some(next) = self.rest.chars().next() else {
+                    return;
+                };
                 self.take(next.len_utf8());
             }
         }
@@ -108,12 +115,21 @@ impl<'s> Reader<'s> {
 
     /// `b"..."`, `c"..."`, `r"..."`, `r#"..."#` and their mixtures.
     fn string_behind_prefix(&mut self) -> Option<String> {
-        let prefix = self.rest.find(|letter: char| !matches!(letter, 'b' | 'c' | 'r'))?;
+        let prefix = self
+            .rest
+            .find(|letter: char| !matches!(letter, 'b' | 'c' | 'r'))?;
         if prefix > 2 {
             return None;
         }
         let raw = self.rest[..prefix].contains('r');
-        let hashes = if raw { self.rest[prefix..].bytes().take_while(|byte| *byte == b'#').count() } else { 0 };
+        let hashes = if raw {
+            self.rest[prefix..]
+                .bytes()
+                .take_while(|byte| *byte == b'#')
+                .count()
+        } else {
+            0
+        };
         if !self.rest[prefix + hashes..].starts_with('"') {
             return None;
         }
@@ -190,13 +206,22 @@ mod tests {
 
     #[test]
     fn a_quote_may_be_a_character_or_a_lifetime() {
-        assert_eq!(shown(r#"'"' '\'' '\u{1}' &'a str 'x': b'"' "s""#), "& a str : b <s>");
+        assert_eq!(
+            shown(r#"'"' '\'' '\u{1}' &'a str 'x': b'"' "s""#),
+            "& a str : b <s>"
+        );
     }
 
     #[test]
     fn lines_are_counted_through_comments_and_strings() {
         let last = tokens("a /*\n\n*/ \"\n\" // x\nz").pop().expect("a token");
-        assert_eq!(last, Token { what: What::Word("z".into()), line: 5 });
+        assert_eq!(
+            last,
+            Token {
+                what: What::Word("z".into()),
+                line: 5
+            }
+        );
     }
 
     #[test]

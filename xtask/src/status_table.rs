@@ -23,16 +23,33 @@ const NOT_RUN: &str = "not run";
 
 /// The tests with ids of which the log has no result: it is not the log of a full run, and must not be written down as
 /// one.
-pub(crate) fn not_run<'t>(tests: &'t [ContractTest], results: &[TestResult]) -> Vec<&'t ContractTest> {
-    tests.iter().filter(|test| result_of(test, results) == NOT_RUN).collect()
+pub(crate) fn not_run<'t>(
+    tests: &'t [ContractTest],
+    results: &[TestResult],
+) -> Vec<&'t ContractTest> {
+    tests
+        .iter()
+        .filter(|test| result_of(test, results) == NOT_RUN)
+        .collect()
 }
 
 /// The whole file: a row for each id of each test, by id.
 pub(crate) fn table(tests: &[ContractTest], results: &[TestResult]) -> String {
     let mut rows: Vec<_> = tests
         .iter()
-        .flat_map(|test| test.ids.iter().map(move |id| (contract_ids::parse(id), id, test)))
-        .map(|(key, id, test)| (key, id, format!("{}::{}", test.file, test.name()), result_of(test, results)))
+        .flat_map(|test| {
+            test.ids
+                .iter()
+                .map(move |id| (contract_ids::parse(id), id, test))
+        })
+        .map(|(key, id, test)| {
+            (
+                key,
+                id,
+                format!("{}::{}", test.file, test.name()),
+                result_of(test, results),
+            )
+        })
         .collect();
     rows.sort();
     rows.dedup();
@@ -44,17 +61,30 @@ pub(crate) fn table(tests: &[ContractTest], results: &[TestResult]) -> String {
 }
 
 fn result_of<'r>(test: &ContractTest, results: &'r [TestResult]) -> &'r str {
-    let library = test.package().rsplit('/').next().unwrap_or_default().replace('-', "_");
+    let library = test
+        .package()
+        .rsplit('/')
+        .next()
+        .unwrap_or_default()
+        .replace('-', "_");
     let inside = test.file[test.package().len()..].trim_start_matches('/');
-    let ours: Vec<_> = results.iter().filter(|row| row.library == library && may_hold(&row.program, inside)).collect();
+    let ours: Vec<_> = results
+        .iter()
+        .filter(|row| row.library == library && may_hold(&row.program, inside))
+        .collect();
     let modules = modules_of(inside);
-    let exact: String = modules.iter().copied().chain([test.inner.as_str()]).collect::<Vec<_>>().join("::");
+    let exact: String = modules
+        .iter()
+        .copied()
+        .chain([test.inner.as_str()])
+        .collect::<Vec<_>>()
+        .join("::");
     // A module may be hung in under another path than its file's; its end is still the same.
     let end = format!("::{}", test.inner);
-    let row = ours
-        .iter()
-        .find(|row| row.name == exact)
-        .or_else(|| ours.iter().find(|row| row.name == test.inner || row.name.ends_with(&end)));
+    let row = ours.iter().find(|row| row.name == exact).or_else(|| {
+        ours.iter()
+            .find(|row| row.name == test.inner || row.name.ends_with(&end))
+    });
     row.map_or(NOT_RUN, |row| row.result.as_str())
 }
 
@@ -72,11 +102,16 @@ fn may_hold(program: &str, file: &str) -> bool {
 fn modules_of(file: &str) -> Vec<&str> {
     let file = file.trim_end_matches(".rs");
     if let Some(inside) = file.strip_prefix("src/") {
-        return inside.split('/').filter(|part| !matches!(*part, "lib" | "main" | "mod")).collect();
+        return inside
+            .split('/')
+            .filter(|part| !matches!(*part, "lib" | "main" | "mod"))
+            .collect();
     }
     // `tests/wire.rs` and `tests/wire/main.rs` are roots; `tests/wire/parts.rs` is the module `parts`.
     let parts = file.trim_start_matches("tests/").split('/').skip(1);
-    parts.filter(|part| !matches!(*part, "main" | "mod")).collect()
+    parts
+        .filter(|part| !matches!(*part, "main" | "mod"))
+        .collect()
 }
 
 /// The table as it is compared: a row of a test that was skipped here counts as what is written of it, since a machine
@@ -86,7 +121,9 @@ pub(crate) fn with_skipped_as_written(table: &str, written: &str) -> (String, us
     let mut unconfirmed = 0;
     let mut out = String::with_capacity(table.len());
     for line in table.lines() {
-        let ok = line.strip_suffix(&format!("| {SKIPPED_RESULT} |")).map(|row| format!("{row}| ok |"));
+        let ok = line
+            .strip_suffix(&format!("| {SKIPPED_RESULT} |"))
+            .map(|row| format!("{row}| ok |"));
         let ok = ok.filter(|ok| written.contains(&**ok));
         unconfirmed += usize::from(ok.is_some());
         out += ok.as_deref().unwrap_or(line);
@@ -105,7 +142,9 @@ pub(crate) fn first_difference(found: &str, wanted: &str) -> Option<String> {
         let (have, want) = (found.next(), wanted.next());
         if have != want || (have.is_none() && want.is_none()) {
             let (have, want) = (have.unwrap_or("the end"), want.unwrap_or("the end"));
-            return Some(format!("line {line}: it says  {have}\n         it should say  {want}"));
+            return Some(format!(
+                "line {line}: it says  {have}\n         it should say  {want}"
+            ));
         }
     }
     None
@@ -117,18 +156,32 @@ mod tests {
 
     fn test(file: &str, inner: &str, ids: &[&str]) -> ContractTest {
         let ids = ids.iter().map(|id| (*id).to_owned()).collect();
-        ContractTest { file: file.into(), line: 1, inner: inner.into(), ids }
+        ContractTest {
+            file: file.into(),
+            line: 1,
+            inner: inner.into(),
+            ids,
+        }
     }
 
     fn row(library: &str, program: &str, name: &str, result: &str) -> TestResult {
         let [library, program, name, result] = [library, program, name, result].map(str::to_owned);
-        TestResult { library, program, name, result }
+        TestResult {
+            library,
+            program,
+            name,
+            result,
+        }
     }
 
     #[test]
     fn rows_stand_in_the_order_of_ids_with_path_and_result() {
         let tests = [
-            test("crates/event-sources/src/zmq/mod.rs", "tests::a", &["V10", "V9"]),
+            test(
+                "crates/event-sources/src/zmq/mod.rs",
+                "tests::a",
+                &["V10", "V9"],
+            ),
             test("crates/net/tests/wire.rs", "b", &["CH2"]),
             test("crates/net/tests/all/parts.rs", "c", &["V9"]),
             test("crates/net/src/lib.rs", "d", &["A1"]),
@@ -139,10 +192,17 @@ mod tests {
             row("net", "tests/wire.rs", "b", "ok"),
             row("net", "tests/all/main.rs", "parts::c", "ignored, slow"),
         ];
-        let lost: Vec<_> = not_run(&tests, &results).into_iter().map(ContractTest::name).collect();
+        let lost: Vec<_> = not_run(&tests, &results)
+            .into_iter()
+            .map(ContractTest::name)
+            .collect();
         assert_eq!(lost, ["d"]);
         let table = table(&tests, &results);
-        let rows: Vec<_> = table.lines().skip_while(|line| !line.starts_with("|---")).skip(1).collect();
+        let rows: Vec<_> = table
+            .lines()
+            .skip_while(|line| !line.starts_with("|---"))
+            .skip(1)
+            .collect();
         assert_eq!(
             rows,
             [
@@ -157,13 +217,23 @@ mod tests {
 
     #[test]
     fn equal_names_in_two_modules_are_told_apart() {
-        let tests =
-            [test("crates/net/src/a.rs", "tests::x", &["V1"]), test("crates/net/src/b.rs", "tests::x", &["V2"])];
-        let results =
-            [row("net", "src/lib.rs", "a::tests::x", "failed"), row("net", "src/lib.rs", "b::tests::x", "ok")];
+        let tests = [
+            test("crates/net/src/a.rs", "tests::x", &["V1"]),
+            test("crates/net/src/b.rs", "tests::x", &["V2"]),
+        ];
+        let results = [
+            row("net", "src/lib.rs", "a::tests::x", "failed"),
+            row("net", "src/lib.rs", "b::tests::x", "ok"),
+        ];
         let table = table(&tests, &results);
-        assert!(table.contains("| V1 | crates/net/src/a.rs::x | failed |"), "{table}");
-        assert!(table.contains("| V2 | crates/net/src/b.rs::x | ok |"), "{table}");
+        assert!(
+            table.contains("| V1 | crates/net/src/a.rs::x | failed |"),
+            "{table}"
+        );
+        assert!(
+            table.contains("| V2 | crates/net/src/b.rs::x | ok |"),
+            "{table}"
+        );
     }
 
     #[test]
@@ -171,7 +241,10 @@ mod tests {
         let written = "| V1 | a | ok |\n| V2 | b | ok |\n| V3 | c | failed |\n";
         let seen = "| V1 | a | skipped |\n| V2 | b | ok |\n| V3 | c | skipped |\n";
         let (compared, unconfirmed) = with_skipped_as_written(seen, written);
-        assert_eq!(compared, "| V1 | a | ok |\n| V2 | b | ok |\n| V3 | c | skipped |\n");
+        assert_eq!(
+            compared,
+            "| V1 | a | ok |\n| V2 | b | ok |\n| V3 | c | skipped |\n"
+        );
         assert_eq!(unconfirmed, 1);
     }
 

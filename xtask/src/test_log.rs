@@ -44,7 +44,12 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
             program = None; // examples carry no ids
         } else if let (Some(program), Some((name, result))) = (&program, result(line)) {
             let name = name.to_owned();
-            results.push(TestResult { library: library.clone(), program: program.clone(), name, result });
+            results.push(TestResult {
+                library: library.clone(),
+                program: program.clone(),
+                name,
+                result,
+            });
         }
     }
     for row in results.iter_mut().filter(|row| row.result == "ok") {
@@ -58,7 +63,10 @@ pub(crate) fn read(log: &str) -> Vec<TestResult> {
 
 /// `Running unittests src/lib.rs (target/debug/deps/net-0123456789abcdef)`: the source and the program's name.
 fn running(line: &str) -> Option<(&str, &str)> {
-    let (source, path) = line.strip_prefix("Running ")?.strip_suffix(')')?.split_once(" (")?;
+    let (source, path) = line
+        .strip_prefix("Running ")?
+        .strip_suffix(')')?
+        .split_once(" (")?;
     let file = path.rsplit(['/', '\\']).next()?;
     let (name, _fingerprint) = file.rsplit_once('-')?;
     Some((source, name))
@@ -121,7 +129,12 @@ test crates/event-sources/src/lib.rs - (line 3) ... ok
     fn each_result_knows_its_package_and_program() {
         let rows: Vec<_> = read(LOG)
             .into_iter()
-            .map(|row| format!("{} {} {} {}", row.library, row.program, row.name, row.result))
+            .map(|row| {
+                format!(
+                    "{} {} {} {}",
+                    row.library, row.program, row.name, row.result
+                )
+            })
             .collect();
         assert_eq!(
             rows,

@@ -28,14 +28,28 @@ impl ContractTest {
 
     /// `crates/net`, for a file anywhere below it.
     pub(crate) fn package(&self) -> &str {
-        let end = self.file.find("/src/").or_else(|| self.file.find("/tests/")).or_else(|| self.file.find("/benches/"));
+        let end = self
+            .file
+            .find("/src/")
+            .or_else(|| self.file.find("/tests/"))
+            .or_else(|| self.file.find("/benches/"));
         &self.file[..end.unwrap_or(0)]
     }
 
     /// One line for each id that does not exist.
     pub(crate) fn unknown_ids(&self) -> Vec<String> {
-        let unknown = self.ids.iter().filter(|id| contract_ids::parse(id).is_none());
-        unknown.map(|id| format!("{}:{}: there is no contract id `{id}`", self.file, self.line)).collect()
+        let unknown = self
+            .ids
+            .iter()
+            .filter(|id| contract_ids::parse(id).is_none());
+        unknown
+            .map(|id| {
+                format!(
+                    "{}:{}: there is no contract id `{id}`",
+                    self.file, self.line
+                )
+            })
+            .collect()
     }
 }
 
@@ -48,8 +62,13 @@ pub(crate) fn find(root: &Path) -> Result<Vec<ContractTest>, String> {
     files.sort();
     let mut found = Vec::new();
     for path in files {
-        let name = path.strip_prefix(root).unwrap_or(&path).to_string_lossy().replace('\\', "/");
-        let text = fs::read_to_string(&path).map_err(|error| format!("{name} cannot be read: {error}"))?;
+        let name = path
+            .strip_prefix(root)
+            .unwrap_or(&path)
+            .to_string_lossy()
+            .replace('\\', "/");
+        let text =
+            fs::read_to_string(&path).map_err(|error| format!("{name} cannot be read: {error}"))?;
         found.extend(in_file(&name, &text)?);
     }
     Ok(found)
@@ -84,12 +103,29 @@ fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
                 modules.pop_if(|(_, opened)| *opened == depth);
             }
             What::Word(word) if word == "contract" && is_attribute(&tokens, at) => {
-                let ids: Vec<_> =
-                    tokens[at + 2..].iter().take_while(|token| !token.is_sign(')')).filter_map(text).collect();
-                let name = function_after(&tokens[at..])
-                    .ok_or_else(|| format!("{file}:{}: no function follows this contract attribute", token.line))?;
-                let inner = modules.iter().map(|(module, _)| *module).chain([name]).collect::<Vec<_>>().join("::");
-                found.push(ContractTest { file: file.to_owned(), line: token.line, inner, ids });
+                let ids: Vec<_> = tokens[at + 2..]
+                    .iter()
+                    .take_while(|token| !token.is_sign(')'))
+                    .filter_map(text)
+                    .collect();
+                let name = function_after(&tokens[at..]).ok_or_else(|| {
+                    format!(
+                        "{file}:{}: no function follows this contract attribute",
+                        token.line
+                    )
+                })?;
+                let inner = modules
+                    .iter()
+                    .map(|(module, _)| *module)
+                    .chain([name])
+                    .collect::<Vec<_>>()
+                    .join("::");
+                found.push(ContractTest {
+                    file: file.to_owned(),
+                    line: token.line,
+                    inner,
+                    ids,
+                });
             }
             _ => {}
         }
@@ -100,13 +136,20 @@ fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
 /// `mod NAME {`, seen from its brace.
 fn module_opened_at(tokens: &[Token], brace: usize) -> Option<&str> {
     let keyword = tokens.get(brace.checked_sub(2)?)?.word()?;
-    if keyword == "mod" { tokens[brace - 1].word() } else { None }
+    if keyword == "mod" {
+        tokens[brace - 1].word()
+    } else {
+        None
+    }
 }
 
 /// `#[contract(` or `#[contract_id::contract(`, seen from `contract`.
 fn is_attribute(tokens: &[Token], at: usize) -> bool {
     let opens = tokens.get(at + 1).is_some_and(|token| token.is_sign('('));
-    let before = tokens[..at].iter().rev().find(|token| token.word() != Some("contract_id") && !token.is_sign(':'));
+    let before = tokens[..at]
+        .iter()
+        .rev()
+        .find(|token| token.word() != Some("contract_id") && !token.is_sign(':'));
     opens && before.is_some_and(|token| token.is_sign('['))
 }
 
@@ -119,8 +162,12 @@ fn text(token: &Token) -> Option<String> {
 
 /// The name of the function that an attribute stands above; other attributes may come between.
 fn function_after(tokens: &[Token]) -> Option<&str> {
-    let item = tokens.iter().take_while(|token| !token.is_sign(';') && !token.is_sign('}'));
-    let keyword = item.into_iter().position(|token| token.word() == Some("fn"))?;
+    let item = tokens
+        .iter()
+        .take_while(|token| !token.is_sign(';') && !token.is_sign('}'));
+    let keyword = item
+        .into_iter()
+        .position(|token| token.word() == Some("fn"))?;
     tokens.get(keyword + 1)?.word()
 }
 
@@ -129,7 +176,11 @@ mod tests {
     use super::*;
 
     fn found(source: &str) -> Vec<(String, Vec<String>)> {
-        in_file("crates/a/src/b.rs", source).expect("readable").into_iter().map(|test| (test.inner, test.ids)).collect()
+        in_file("crates/a/src/b.rs", source)
+            .expect("readable")
+            .into_iter()
+            .map(|test| (test.inner, test.ids))
+            .collect()
     }
 
     #[test]
@@ -149,27 +200,40 @@ mod tests {
         let ids = |ids: &[&str]| ids.iter().map(|id| (*id).to_owned()).collect::<Vec<_>>();
         assert_eq!(
             found(source),
-            [("outer::tests::first".to_owned(), ids(&["V8", "V10"])), ("second".to_owned(), ids(&["F1"]))]
+            [
+                ("outer::tests::first".to_owned(), ids(&["V8", "V10"])),
+                ("second".to_owned(), ids(&["F1"]))
+            ]
         );
     }
 
     #[test]
     fn what_only_looks_like_an_attribute_is_none() {
-        let source =
-            "/// #[contract(\"V1\")]\nfn a() { b(\"#[contract(\\\"V1\\\")]\"); contract(\"V1\"); } use x::contract;";
+        let source = "/// #[contract(\"V1\")]\nfn a() { b(\"#[contract(\\\"V1\\\")]\"); contract(\"V1\"); } use x::contract;";
         assert_eq!(found(source), []);
     }
 
     #[test]
     fn an_attribute_without_a_function_is_refused_with_its_line() {
-        let refused = in_file("f.rs", "\n#[contract(\"V1\")]\nconst A: u8 = 1;\nfn b() {}").expect_err("no function");
-        assert_eq!(refused, "f.rs:2: no function follows this contract attribute");
+        let refused = in_file("f.rs", "\n#[contract(\"V1\")]\nconst A: u8 = 1;\nfn b() {}")
+            .expect_err("no function");
+        assert_eq!(
+            refused,
+            "f.rs:2: no function follows this contract attribute"
+        );
     }
 
     #[test]
     fn an_unknown_id_is_named_with_file_and_line() {
-        let tests = in_file("crates/a/src/b.rs", "\n#[contract(\"V8\", \"V49\")]\nfn a() {}").expect("readable");
-        assert_eq!(tests[0].unknown_ids(), ["crates/a/src/b.rs:2: there is no contract id `V49`"]);
+        let tests = in_file(
+            "crates/a/src/b.rs",
+            "\n#[contract(\"V8\", \"V49\")]\nfn a() {}",
+        )
+        .expect("readable");
+        assert_eq!(
+            tests[0].unknown_ids(),
+            ["crates/a/src/b.rs:2: there is no contract id `V49`"]
+        );
         assert_eq!(tests[0].package(), "crates/a");
     }
 }

@@ -11,7 +11,10 @@ use test_programs::limit;
 /// Runs a shell script as the test program.
 fn suite(flags: &[&str], script: &str) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.arg("run-suite").args(flags).args(["sh", "-c", script]);
+    command
+        .arg("run-suite")
+        .args(flags)
+        .args(["sh", "-c", script]);
     limit::output(&mut command, Duration::from_secs(60))
 }
 
@@ -23,10 +26,17 @@ fn text(bytes: &[u8]) -> String {
 fn output_and_exit_code_are_the_programs() {
     let output = suite(&[], "echo one; echo two >&2; printf three; exit 7");
     assert_eq!(output.status.code(), Some(7));
-    assert_eq!((text(&output.stdout), text(&output.stderr)), ("one\nthree".to_owned(), "two\n".to_owned()));
+    assert_eq!(
+        (text(&output.stdout), text(&output.stderr)),
+        ("one\nthree".to_owned(), "two\n".to_owned())
+    );
     let killed = suite(&[], "kill -KILL $$");
     assert_eq!(killed.status.code(), Some(1));
-    assert!(text(&killed.stderr).contains("ended with signal: 9"), "{}", text(&killed.stderr));
+    assert!(
+        text(&killed.stderr).contains("ended with signal: 9"),
+        "{}",
+        text(&killed.stderr)
+    );
 }
 
 #[test]
@@ -40,33 +50,54 @@ fn a_test_that_hangs_is_named_and_killed_with_what_it_started() {
     let output = suite(&["--test-limit", "61"], &script);
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.contains("was killed: the test a::hangs ran for longer than 61 s"), "{said}");
+    assert!(
+        said.contains("was killed: the test a::hangs ran for longer than 61 s"),
+        "{said}"
+    );
     let child = std::fs::read_to_string(&file).expect("the script wrote it");
     let state = std::fs::read_to_string(format!("/proc/{}/stat", child.trim())).unwrap_or_default();
-    assert!(state.is_empty() || state.contains(") Z "), "it runs on: {state}");
+    assert!(
+        state.is_empty() || state.contains(") Z "),
+        "it runs on: {state}"
+    );
 }
 
 #[test]
 fn a_program_that_runs_for_too_long_is_killed_and_its_slow_tests_are_named() {
-    let output = suite(&["--suite-limit", "1"], "echo 'test b has been running for over 60 seconds'; exec sleep 600");
+    let output = suite(
+        &["--suite-limit", "1"],
+        "echo 'test b has been running for over 60 seconds'; exec sleep 600",
+    );
     assert_eq!(output.status.code(), Some(1));
     let said = text(&output.stderr);
-    assert!(said.contains("it ran for longer than 1 s; tests that had run for over a minute: b"), "{said}");
+    assert!(
+        said.contains("it ran for longer than 1 s; tests that had run for over a minute: b"),
+        "{said}"
+    );
 }
 
 #[test]
 fn the_duration_of_a_test_program_is_written_down() {
     let folder = tempfile::tempdir().expect("a folder");
-    let program = folder.path().join("deps").join("lifecycle-0123456789abcdef");
+    let program = folder
+        .path()
+        .join("deps")
+        .join("lifecycle-0123456789abcdef");
     std::fs::create_dir(folder.path().join("deps")).expect("a folder");
     std::fs::copy(Path::new("/bin/true"), &program).expect("a program that ends");
     let durations = folder.path().join("durations");
     let mut command = Command::new(env!("CARGO_BIN_EXE_xtask"));
-    command.args(["run-suite", "--durations"]).arg(&durations).arg(&program);
+    command
+        .args(["run-suite", "--durations"])
+        .arg(&durations)
+        .arg(&program);
     let output = limit::output(&mut command, Duration::from_secs(60));
     assert!(output.status.success(), "{}", text(&output.stderr));
     let line = std::fs::read_to_string(&durations).expect("it is there");
     let (seconds, name) = line.trim_end().split_once('\t').expect("two columns");
-    assert!(seconds.parse::<f64>().is_ok_and(|seconds| seconds < 60.0), "{line}");
+    assert!(
+        seconds.parse::<f64>().is_ok_and(|seconds| seconds < 60.0),
+        "{line}"
+    );
     assert_eq!(name, "xtask lifecycle");
 }

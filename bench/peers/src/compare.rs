@@ -26,10 +26,18 @@ pub(crate) enum CompareError {
     Workload(#[from] WorkloadError),
     /// An index that is wrong is not worth measuring.
     #[error("{workload}: {index} answered wrongly at {mismatch}")]
-    Wrong { workload: &'static str, index: &'static str, mismatch: Mismatch },
+    Wrong {
+        workload: &'static str,
+        index: &'static str,
+        mismatch: Mismatch,
+    },
     /// The process that measures memory gave nothing to read.
     #[error("{workload}: the process that measures the memory of {index} {what}")]
-    Memory { workload: &'static str, index: &'static str, what: String },
+    Memory {
+        workload: &'static str,
+        index: &'static str,
+        what: String,
+    },
 }
 
 /// Measures everything that was asked for.
@@ -45,7 +53,8 @@ pub(crate) fn compare(options: &Options) -> Result<Results, CompareError> {
         // Repetitions take turns, so that a noisy spell of the machine hits every index.
         for _ in 0..options.reps() {
             for contender in &contenders {
-                let repetition = with_index!(contender, I => measure::<I>(&workload, options.cores()));
+                let repetition =
+                    with_index!(contender, I => measure::<I>(&workload, options.cores()));
                 figures.add(*contender, repetition);
             }
         }
@@ -56,7 +65,11 @@ pub(crate) fn compare(options: &Options) -> Result<Results, CompareError> {
         }
         workloads.push(figures);
     }
-    Ok(Results { run, contenders, workloads })
+    Ok(Results {
+        run,
+        contenders,
+        workloads,
+    })
 }
 
 /// Holds every answer of every query against the oracle.
@@ -74,7 +87,10 @@ fn available(options: &Options) -> Vec<Recipe> {
     recipes.retain(|recipe| {
         let runs = options.traces.is_some() || !recipe.needs_trace() || options.names(recipe);
         if !runs {
-            eprintln!("{}: left out, it replays a trace: give its folder with --traces DIR", recipe.name);
+            eprintln!(
+                "{}: left out, it replays a trace: give its folder with --traces DIR",
+                recipe.name
+            );
         }
         runs
     });
@@ -97,13 +113,25 @@ fn made(recipe: &Recipe, options: &Options) -> Result<Workload, WorkloadError> {
     Ok(workload)
 }
 
-fn check(recipe: &Recipe, workload: &Workload, contenders: &[Contender], every: usize) -> Result<(), CompareError> {
+fn check(
+    recipe: &Recipe,
+    workload: &Workload,
+    contenders: &[Contender],
+    every: usize,
+) -> Result<(), CompareError> {
     let expected = oracle::answers(workload, every);
     for contender in contenders {
         let index = contender.name();
         let compared = with_index!(contender, I => phases::check::<I>(workload, &expected))
-            .map_err(|mismatch| CompareError::Wrong { workload: recipe.name, index, mismatch })?;
-        eprintln!("{}: {index} gave the oracle's answer to all {compared} queries compared", recipe.name);
+            .map_err(|mismatch| CompareError::Wrong {
+                workload: recipe.name,
+                index,
+                mismatch,
+            })?;
+        eprintln!(
+            "{}: {index} gave the oracle's answer to all {compared} queries compared",
+            recipe.name
+        );
     }
     Ok(())
 }
@@ -113,9 +141,15 @@ fn measure<I: Index>(workload: &Workload, cores: Cores) -> Repetition {
     let prepared = Prepared::<I>::new(workload);
     let (blocks_per_s, standing) = phases::change_rate(&prepared);
     standing.queries(1);
-    let [p50, p99] = standing.queries(MEASURED_PASSES).percentiles_ns([0.5, 0.99]);
-    let [hot_p50] = standing.queries_of_hot_prompts(MEASURED_PASSES).percentiles_ns([0.5]);
-    let [pairs_p50] = standing.queries_as_pairs(MEASURED_PASSES).percentiles_ns([0.5]);
+    let [p50, p99] = standing
+        .queries(MEASURED_PASSES)
+        .percentiles_ns([0.5, 0.99]);
+    let [hot_p50] = standing
+        .queries_of_hot_prompts(MEASURED_PASSES)
+        .percentiles_ns([0.5]);
+    let [pairs_p50] = standing
+        .queries_as_pairs(MEASURED_PASSES)
+        .percentiles_ns([0.5]);
     let batched = standing.batched_rate(MEASURED_PASSES);
     drop(standing);
     pinned(&cores);
@@ -139,9 +173,18 @@ pub(crate) fn pinned(cores: &[usize]) {
     }
 }
 
-fn memory_of(recipe: &Recipe, contender: Contender, options: &Options) -> Result<Memory, CompareError> {
-    let wrong = |what| CompareError::Memory { workload: recipe.name, index: contender.name(), what };
-    let mut child = Command::new(this_program().map_err(|error| wrong(format!("is not known: {error}")))?);
+fn memory_of(
+    recipe: &Recipe,
+    contender: Contender,
+    options: &Options,
+) -> Result<Memory, CompareError> {
+    let wrong = |what| CompareError::Memory {
+        workload: recipe.name,
+        index: contender.name(),
+        what,
+    };
+    let mut child =
+        Command::new(this_program().map_err(|error| wrong(format!("is not known: {error}")))?);
     child.args(["--memory-of", recipe.name, "--index", contender.name()]);
     if let Some(traces) = &options.traces {
         child.arg("--traces").arg(traces);
@@ -149,15 +192,26 @@ fn memory_of(recipe: &Recipe, contender: Contender, options: &Options) -> Result
     if options.quick {
         child.arg("--quick");
     }
-    let output = child.output().map_err(|error| wrong(format!("did not start: {error}")))?;
+    let output = child
+        .output()
+        .map_err(|error| wrong(format!("did not start: {error}")))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr);
-        return Err(wrong(format!("ended with {}: {}", output.status, said.trim())));
+        return Err(wrong(format!(
+            "ended with {}: {}",
+            output.status,
+            said.trim()
+        )));
     }
-    serde_json::from_slice(&output.stdout).map_err(|error| wrong(format!("printed something else: {error}")))
+    serde_json::from_slice(&output.stdout)
+        .map_err(|error| wrong(format!("printed something else: {error}")))
 }
 
 /// Linux finds the program that runs even when its file was built anew meanwhile.
 fn this_program() -> io::Result<PathBuf> {
-    if cfg!(target_os = "linux") { Ok("/proc/self/exe".into()) } else { std::env::current_exe() }
+    if cfg!(target_os = "linux") {
+        Ok("/proc/self/exe".into())
+    } else {
+        std::env::current_exe()
+    }
 }

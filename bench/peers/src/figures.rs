@@ -51,7 +51,11 @@ impl Metric {
 
     /// How many times better ours is: above 1 it is better.
     pub(crate) fn ratio(self, ours: f64, peer: f64) -> f64 {
-        if self.more_is_better() { ours / peer } else { peer / ours }
+        if self.more_is_better() {
+            ours / peer
+        } else {
+            peer / ours
+        }
     }
 }
 
@@ -83,17 +87,27 @@ impl Row {
 
 impl WorkloadFigures {
     pub(crate) fn new(name: &'static str) -> Self {
-        Self { name, measured: BTreeMap::new(), memory: vec![] }
+        Self {
+            name,
+            measured: BTreeMap::new(),
+            memory: vec![],
+        }
     }
 
     pub(crate) fn add(&mut self, contender: Contender, repetition: Repetition) {
         for (metric, value) in repetition {
-            self.measured.entry((metric, contender.name())).or_default().push(value);
+            self.measured
+                .entry((metric, contender.name()))
+                .or_default()
+                .push(value);
         }
     }
 
     pub(crate) fn add_memory(&mut self, contender: Contender, memory: Memory) {
-        self.add(contender, vec![(Metric::BytesPerMembership, memory.per_membership())]);
+        self.add(
+            contender,
+            vec![(Metric::BytesPerMembership, memory.per_membership())],
+        );
         self.memory.push((contender, memory));
     }
 

@@ -64,7 +64,8 @@ mod tests {
 
     #[test]
     fn the_command_tells_nothing_about_folders_of_this_machine() {
-        let told = |arguments: &[&str]| command(arguments.iter().map(|argument| (*argument).to_owned()));
+        let told =
+            |arguments: &[&str]| command(arguments.iter().map(|argument| (*argument).to_owned()));
         assert!(told(&["--traces", "/home/me", "--json"]).ends_with("-- --traces DIR --json"));
         assert!(told(&["--traces=/home/me"]).ends_with("-- --traces=DIR"));
     }

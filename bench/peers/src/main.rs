@@ -57,7 +57,8 @@ fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     let results = compare::compare(options)?;
     let tables = report::markdown(&results);
     if let Some(path) = &options.markdown {
-        report::write_into(path, &tables).map_err(|error| format!("{}: {error}", path.display()))?;
+        report::write_into(path, &tables)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
     }
     if options.json {
         println!("{:#}", report::json(&results));

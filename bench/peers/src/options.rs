@@ -91,21 +91,33 @@ impl FromStr for Profile {
     type Err = ProfileError;
 
     fn from_str(text: &str) -> Result<Self, ProfileError> {
-        let (workload, phase) = text.split_once(':').ok_or_else(|| ProfileError::Shape(text.into()))?;
-        let phase = clap::ValueEnum::from_str(phase, false).map_err(|_| ProfileError::Phase(phase.into()))?;
-        Ok(Self { workload: Recipe::from_str(workload)?, phase })
+        let (workload, phase) = text
+            .split_once(':')
+            .ok_or_else(|| ProfileError::Shape(text.into()))?;
+        let phase = clap::ValueEnum::from_str(phase, false)
+            .map_err(|_| ProfileError::Phase(phase.into()))?;
+        Ok(Self {
+            workload: Recipe::from_str(workload)?,
+            phase,
+        })
     }
 }
 
 impl Options {
     /// The workloads to run: those named, or all.
     pub(crate) fn workloads(&self) -> Vec<Recipe> {
-        if self.workloads.is_empty() { Recipe::all().to_vec() } else { self.workloads.clone() }
+        if self.workloads.is_empty() {
+            Recipe::all().to_vec()
+        } else {
+            self.workloads.clone()
+        }
     }
 
     /// Whether the workload was asked for by its name.
     pub(crate) fn names(&self, workload: &Recipe) -> bool {
-        self.workloads.iter().any(|named| named.name == workload.name)
+        self.workloads
+            .iter()
+            .any(|named| named.name == workload.name)
     }
 
     /// The indexes to run: those named, or the usual ones.
@@ -126,7 +138,12 @@ impl Options {
     }
 
     pub(crate) fn cores(&self) -> Cores {
-        let core = |at: usize| self.cores.get(at).or(self.cores.first()).map_or(0, |core| usize::from(*core));
+        let core = |at: usize| {
+            self.cores
+                .get(at)
+                .or(self.cores.first())
+                .map_or(0, |core| usize::from(*core))
+        };
         [core(0), core(1)]
     }
 }
@@ -138,7 +155,10 @@ mod tests {
     #[test]
     fn a_profile_names_a_workload_and_a_phase() {
         let profile: Profile = "synthetic_512:with-writer".parse().unwrap();
-        assert_eq!((profile.workload.name, profile.phase), ("synthetic_512", ProfiledPhase::WithWriter));
+        assert_eq!(
+            (profile.workload.name, profile.phase),
+            ("synthetic_512", ProfiledPhase::WithWriter)
+        );
         for wrong in ["synthetic_512", "synthetic_512:walk", "synthetic_7:query"] {
             assert!(wrong.parse::<Profile>().is_err(), "{wrong}");
         }

@@ -23,7 +23,12 @@ pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
     let mut queries = 0;
     for (step, what) in workload.steps.iter().enumerate() {
         match *what {
-            Step::Change(Change::Stored { target, chain, start, end }) => {
+            Step::Change(Change::Stored {
+                target,
+                chain,
+                start,
+                end,
+            }) => {
                 let chain = workload.rolling(workload.span(chain));
                 held[target as usize].extend(&chain[start as usize..end as usize]);
             }
@@ -35,9 +40,17 @@ pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
             Step::Query(chain) => {
                 if queries % every == 0 {
                     let chain = workload.rolling(workload.span(chain));
-                    let depth = |held: &FxHashSet<_>| chain.iter().take_while(|hash| held.contains(*hash)).count();
-                    let all = held.iter().enumerate().map(|(target, held)| (target as u32, depth(held) as u32));
-                    expected.push(Expected { step, pairs: all.filter(|(_, depth)| *depth > 0).collect() });
+                    let depth = |held: &FxHashSet<_>| {
+                        chain.iter().take_while(|hash| held.contains(*hash)).count()
+                    };
+                    let all = held
+                        .iter()
+                        .enumerate()
+                        .map(|(target, held)| (target as u32, depth(held) as u32));
+                    expected.push(Expected {
+                        step,
+                        pairs: all.filter(|(_, depth)| *depth > 0).collect(),
+                    });
                 }
                 queries += 1;
             }

@@ -13,9 +13,16 @@ use crate::{
 
 /// Repeats the phase until its time is over, with a line of figures each time.
 pub(crate) fn profile(what: &Profile, options: &Options) -> Result<(), WorkloadError> {
-    let workload = what.workload.make(options.traces.as_deref(), options.size())?;
+    let workload = what
+        .workload
+        .make(options.traces.as_deref(), options.size())?;
     for contender in options.contenders() {
-        println!("{} {:?} {}", what.workload.name, what.phase, contender.name());
+        println!(
+            "{} {:?} {}",
+            what.workload.name,
+            what.phase,
+            contender.name()
+        );
         let time = Duration::from_secs(options.seconds);
         with_index!(contender, I => repeat::<I>(&workload, what.phase, time, options.cores()));
     }
@@ -23,13 +30,19 @@ pub(crate) fn profile(what: &Profile, options: &Options) -> Result<(), WorkloadE
 }
 
 fn repeat<I: Index>(workload: &Workload, phase: ProfiledPhase, time: Duration, cores: Cores) {
-    pinned(if phase == ProfiledPhase::WithWriter { &cores } else { &cores[..1] });
+    pinned(if phase == ProfiledPhase::WithWriter {
+        &cores
+    } else {
+        &cores[..1]
+    });
     let prepared = Prepared::<I>::new(workload);
     let standing = phases::change_rate(&prepared).1;
     let start = Instant::now();
     while start.elapsed() < time {
         match phase {
-            ProfiledPhase::Events => println!("{:.2} M blocks/s", phases::change_rate(&prepared).0 / 1e6),
+            ProfiledPhase::Events => {
+                println!("{:.2} M blocks/s", phases::change_rate(&prepared).0 / 1e6)
+            }
             ProfiledPhase::Query => show(standing.queries(10)),
             ProfiledPhase::Hot => show(standing.queries_of_hot_prompts(10)),
             ProfiledPhase::Pairs => show(standing.queries_as_pairs(10)),

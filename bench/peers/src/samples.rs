@@ -23,7 +23,9 @@ impl Samples {
         self.0.sort_unstable();
         shares.map(|share| {
             let rank = (self.0.len() as f64 * share).ceil().max(1.0) as usize;
-            self.0.get(rank - 1).map_or(f64::NAN, |ticks| *ticks as f64 * clock::ns_per_tick())
+            self.0
+                .get(rank - 1)
+                .map_or(f64::NAN, |ticks| *ticks as f64 * clock::ns_per_tick())
         })
     }
 }
@@ -42,7 +44,9 @@ mod tests {
     fn a_percentile_is_the_sample_of_the_nearest_rank_above() {
         let mut samples = Samples::default();
         (1..=200).rev().for_each(|ticks| samples.push(ticks));
-        let in_ticks = samples.percentiles_ns([0.5, 0.99]).map(|ns| (ns / clock::ns_per_tick()).round());
+        let in_ticks = samples
+            .percentiles_ns([0.5, 0.99])
+            .map(|ns| (ns / clock::ns_per_tick()).round());
         assert_eq!(in_ticks, [100.0, 198.0]);
     }
 

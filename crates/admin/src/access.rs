@@ -45,7 +45,11 @@ pub struct Access {
     pub loopback: bool,
 }
 
-pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, next: Next) -> Response {
+pub(crate) async fn check(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Response {
     match allowed(&access, request.headers()) {
         Ok(()) => next.run(request).await,
         Err(error) => refused(&error, &request),
@@ -55,32 +59,55 @@ pub(crate) async fn check(State(access): State<Arc<Access>>, request: Request, n
 /// The Conductor's callers read errors of their own kind.
 fn refused(error: &ApiError, request: &Request) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
-    indexer::refusal(request.uri(), request.headers(), status, &error.message).unwrap_or_else(|| answer::error(error))
+    indexer::refusal(request.uri(), request.headers(), status, &error.message)
+        .unwrap_or_else(|| answer::error(error))
 }
 
 fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
-    if access.loopback && !headers.get(header::HOST).is_none_or(|host| is_here(host.as_bytes())) {
+    if access.loopback
+        && !headers
+            .get(header::HOST)
+            .is_none_or(|host| is_here(host.as_bytes()))
+    {
         return Err(ApiError::new(
             ErrorCode::DestinationForbidden,
             "the Host header names another machine: ask for 127.0.0.1 or localhost",
         ));
     }
-    let Some(token) = &access.token else { return from_no_other_page(headers) };
-    let presented = headers.get(header::AUTHORIZATION).map(|value| value.as_bytes());
+    let Some(token) = &access.token else {
+        return from_no_other_page(headers);
+    };
+    let presented = headers
+        .get(header::AUTHORIZATION)
+        .map(|value| value.as_bytes());
     match presented.and_then(|value| value.split_at_checked(7)) {
-        None => {
-            Err(ApiError::new(ErrorCode::MissingApiKey, "no admin token: send it as `Authorization: Bearer TOKEN`"))
+        None => Err(ApiError::new(
+            ErrorCode::MissingApiKey,
+            "no admin token: send it as `Authorization: Bearer TOKEN`",
+        )),
+        Some((scheme, key))
+            if scheme.eq_ignore_ascii_case(b"bearer ") && token.is(key.trim_ascii()) =>
+        {
+            Ok(())
         }
-        Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") && token.is(key.trim_ascii()) => Ok(()),
-        Some(_) => Err(ApiError::new(ErrorCode::InvalidApiKey, "the admin token is not the right one")),
+        Some(_) => Err(ApiError::new(
+            ErrorCode::InvalidApiKey,
+            "the admin token is not the right one",
+        )),
     }
 }
 
 /// Browsers name the page that a call comes from: where nobody has to show a token, a page of another site could have the
 /// router drained by whoever looks at it.
 fn from_no_other_page(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
-    let page = origin.to_str().ok().and_then(|origin| origin.split_once("://")).map(|(_, host)| host.as_bytes());
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
+    let page = origin
+        .to_str()
+        .ok()
+        .and_then(|origin| origin.split_once("://"))
+        .map(|(_, host)| host.as_bytes());
     if page.is_some() && page == headers.get(header::HOST).map(|host| host.as_bytes()) {
         return Ok(());
     }
@@ -92,14 +119,19 @@ fn from_no_other_page(headers: &HeaderMap) -> Result<(), ApiError> {
 
 /// Whether a `Host` is this machine by name or an address: a name that somebody else's DNS answers for is neither.
 fn is_here(host: &[u8]) -> bool {
-    let Ok(host) = std::str::from_utf8(host) else { return false };
+    let Ok(host) = std::str::from_utf8(host) else {
+        return false;
+    };
     if host.parse::<std::net::SocketAddr>().is_ok() {
         return true;
     }
     let name = host.rsplit_once(':').map_or(host, |(name, _)| name);
     name.eq_ignore_ascii_case("localhost")
         || host.parse::<std::net::IpAddr>().is_ok()
-        || host.trim_matches(['[', ']']).parse::<std::net::IpAddr>().is_ok()
+        || host
+            .trim_matches(['[', ']'])
+            .parse::<std::net::IpAddr>()
+            .is_ok()
         || name.parse::<std::net::IpAddr>().is_ok()
 }
 
@@ -122,19 +154,41 @@ mod tests {
     #[test]
     #[contract("S15")]
     fn a_page_under_another_name_cannot_read_a_loopback_listener() {
-        let open = Access { token: None, loopback: true };
-        for fine in ["127.0.0.1:9191", "localhost:9191", "LOCALHOST", "[::1]:9191", "127.0.0.1", "[::1]"] {
+        let open = Access {
+            token: None,
+            loopback: true,
+        };
+        for fine in [
+            "127.0.0.1:9191",
+            "localhost:9191",
+            "LOCALHOST",
+            "[::1]:9191",
+            "127.0.0.1",
+            "[::1]",
+        ] {
             assert_eq!(code(&open, fine, None), None, "{fine}");
         }
-        for other in ["evil.test", "evil.test:9191", "127.0.0.1.evil.test", "localhost.evil.test:9191"] {
-            assert_eq!(code(&open, other, None), Some(ErrorCode::DestinationForbidden), "{other}");
+        for other in [
+            "evil.test",
+            "evil.test:9191",
+            "127.0.0.1.evil.test",
+            "localhost.evil.test:9191",
+        ] {
+            assert_eq!(
+                code(&open, other, None),
+                Some(ErrorCode::DestinationForbidden),
+                "{other}"
+            );
         }
     }
 
     #[test]
     #[contract("S15")]
     fn a_page_of_another_site_cannot_call_a_listener_without_a_token() {
-        let open = Access { token: None, loopback: true };
+        let open = Access {
+            token: None,
+            loopback: true,
+        };
         let code = |origin: &'static str| {
             let mut headers = HeaderMap::new();
             headers.insert(header::HOST, HeaderValue::from_static("127.0.0.1:9191"));
@@ -142,17 +196,35 @@ mod tests {
             allowed(&open, &headers).err().map(|error| error.code)
         };
         assert_eq!(code("http://127.0.0.1:9191"), None);
-        for other in ["http://evil.test", "http://127.0.0.1:8000", "https://127.0.0.1:9191.evil.test", "null", ""] {
-            assert_eq!(code(other), Some(ErrorCode::DestinationForbidden), "{other}");
+        for other in [
+            "http://evil.test",
+            "http://127.0.0.1:8000",
+            "https://127.0.0.1:9191.evil.test",
+            "null",
+            "",
+        ] {
+            assert_eq!(
+                code(other),
+                Some(ErrorCode::DestinationForbidden),
+                "{other}"
+            );
         }
     }
 
     #[test]
     fn with_a_token_only_the_token_opens() {
-        let access = Access { token: Some(Token::new(" 0123456789abcdef\n").unwrap()), loopback: false };
+        let access = Access {
+            token: Some(Token::new(" 0123456789abcdef\n").unwrap()),
+            loopback: false,
+        };
         assert_eq!(code(&access, "x", None), Some(ErrorCode::MissingApiKey));
         assert_eq!(code(&access, "x", Some("Bearer 0123456789abcdef")), None);
-        for wrong in ["Bearer 0123456789abcdeF", "Basic 0123456789abcdef", "Bearer ", "Bearer"] {
+        for wrong in [
+            "Bearer 0123456789abcdeF",
+            "Basic 0123456789abcdef",
+            "Bearer ",
+            "Bearer",
+        ] {
             assert!(code(&access, "x", Some(wrong)).is_some(), "{wrong}");
         }
         assert!(Token::new("short").is_err());

@@ -12,12 +12,19 @@ use serde::Serialize;
 /// A JSON reply.
 pub(crate) fn json(value: &impl Serialize) -> Response {
     // Our own types have string keys and no floats that JSON lacks.
-    raw("application/json", serde_json::to_vec(value).unwrap_or_default())
+    raw(
+        "application/json",
+        serde_json::to_vec(value).unwrap_or_default(),
+    )
 }
 
 /// A reply of another kind.
 pub(crate) fn raw(content_type: &'static str, body: Vec<u8>) -> Response {
-    ([(header::CONTENT_TYPE, HeaderValue::from_static(content_type))], body).into_response()
+    (
+        [(header::CONTENT_TYPE, HeaderValue::from_static(content_type))],
+        body,
+    )
+        .into_response()
 }
 
 /// An error in the shape of the table.
@@ -39,11 +46,27 @@ pub(crate) fn error(error: &ApiError) -> Response {
 }
 
 pub(crate) async fn unknown_route(uri: Uri) -> Response {
-    let path: String = uri.path().chars().filter(|c| !c.is_control()).take(100).collect();
-    error(&ApiError::new(ErrorCode::UnknownRoute, format!("no route {path} on the admin listener")))
+    let path: String = uri
+        .path()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(100)
+        .collect();
+    error(&ApiError::new(
+        ErrorCode::UnknownRoute,
+        format!("no route {path} on the admin listener"),
+    ))
 }
 
 pub(crate) async fn method_not_allowed(method: Method, uri: Uri) -> Response {
-    let path: String = uri.path().chars().filter(|c| !c.is_control()).take(100).collect();
-    error(&ApiError::new(ErrorCode::MethodNotAllowed, format!("{path} does not answer {method}: use GET")))
+    let path: String = uri
+        .path()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(100)
+        .collect();
+    error(&ApiError::new(
+        ErrorCode::MethodNotAllowed,
+        format!("{path} does not answer {method}: use GET"),
+    ))
 }

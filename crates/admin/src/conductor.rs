@@ -10,14 +10,17 @@ pub fn residents(fleet: Arc<Fleet>) -> Residents {
     Residents::new(move || {
         let snapshot = fleet.snapshot();
         let ranks = snapshot.workers.iter().flat_map(|worker| {
-            worker.targets().zip(&worker.ranks).map(|(target, rank)| Resident {
-                target,
-                instance: Arc::clone(&worker.name),
-                engine: worker.engine.as_str(),
-                model: worker.namespace_model.clone(),
-                block_size: worker.block_size.tokens(),
-                state: rank.stream,
-            })
+            worker
+                .targets()
+                .zip(&worker.ranks)
+                .map(|(target, rank)| Resident {
+                    target,
+                    instance: Arc::clone(&worker.name),
+                    engine: worker.engine.as_str(),
+                    model: worker.namespace_model.clone(),
+                    block_size: worker.block_size.tokens(),
+                    state: rank.stream,
+                })
         });
         ranks.collect()
     })

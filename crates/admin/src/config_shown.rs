@@ -16,10 +16,16 @@ pub(crate) struct Wish {
     format: Option<String>,
 }
 
-pub(crate) async fn show(State(parts): State<Arc<AdminParts>>, Query(wish): Query<Wish>) -> Response {
+pub(crate) async fn show(
+    State(parts): State<Arc<AdminParts>>,
+    Query(wish): Query<Wish>,
+) -> Response {
     match wish.format.as_deref() {
         None | Some("json") => answer::json(parts.control.settings().to_json()),
-        Some("yaml") => answer::raw("application/yaml", parts.control.settings().to_yaml().into_bytes()),
+        Some("yaml") => answer::raw(
+            "application/yaml",
+            parts.control.settings().to_yaml().into_bytes(),
+        ),
         Some(_) => {
             let message = "format is neither json nor yaml: leave it out, or send ?format=yaml";
             answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("format"))

@@ -29,27 +29,46 @@ pub(crate) struct Narrow {
     policy: Option<String>,
 }
 
-pub(crate) async fn list(State(parts): State<Arc<AdminParts>>, Query(narrow): Query<Narrow>) -> Response {
+pub(crate) async fn list(
+    State(parts): State<Arc<AdminParts>>,
+    Query(narrow): Query<Narrow>,
+) -> Response {
     let limit = match narrow.limit.as_deref().map(str::parse::<usize>) {
         None => USUAL,
         Some(Ok(limit)) => limit.min(MOST),
         Some(Err(_)) => {
             let message = format!("limit is not a number: expected 0 to {MOST}");
-            return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("limit"));
+            return answer::error(
+                &ApiError::new(ErrorCode::InvalidRequest, message).param("limit"),
+            );
         }
     };
-    let policy = match narrow.policy.as_deref().map(str::parse::<Policy>).transpose() {
+    let policy = match narrow
+        .policy
+        .as_deref()
+        .map(str::parse::<Policy>)
+        .transpose()
+    {
         Ok(policy) => policy,
         Err(error) => {
-            return answer::error(&ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("policy"));
+            return answer::error(
+                &ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("policy"),
+            );
         }
     };
-    let filter = Filter { worker: narrow.worker.map(Into::into), tenant: narrow.tenant.map(Into::into), policy };
+    let filter = Filter {
+        worker: narrow.worker.map(Into::into),
+        tenant: narrow.tenant.map(Into::into),
+        policy,
+    };
     answer::json(&json!({"decisions": parts.ring.list(&filter, limit)}))
 }
 
 pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<String>) -> Response {
-    let found = id.parse::<DecisionId>().ok().and_then(|id| parts.ring.get(id));
+    let found = id
+        .parse::<DecisionId>()
+        .ok()
+        .and_then(|id| parts.ring.get(id));
     match found {
         Some(receipt) => answer::json(&*receipt),
         None => answer::error(&ApiError::new(

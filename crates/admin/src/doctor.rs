@@ -30,7 +30,10 @@ impl Doctor {
     where
         F: Future<Output = Value> + Send + 'static,
     {
-        Self { look: Arc::new(move |probe| Box::pin(look(probe))), turn: Arc::default() }
+        Self {
+            look: Arc::new(move |probe| Box::pin(look(probe))),
+            turn: Arc::default(),
+        }
     }
 }
 

@@ -40,7 +40,10 @@ impl Drain {
         begin: impl Fn(Option<Duration>) + Send + Sync + 'static,
         status: impl Fn() -> DrainStatus + Send + Sync + 'static,
     ) -> Self {
-        Self { begin: Arc::new(begin), status: Arc::new(status) }
+        Self {
+            begin: Arc::new(begin),
+            status: Arc::new(status),
+        }
     }
 }
 
@@ -50,10 +53,16 @@ impl fmt::Debug for Drain {
     }
 }
 
-pub(crate) async fn begin(State(parts): State<Arc<AdminParts>>, body: Result<Bytes, BytesRejection>) -> Response {
+pub(crate) async fn begin(
+    State(parts): State<Arc<AdminParts>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
     let asked = match body {
         Ok(body) => timeout(&body),
-        Err(_) => Err(ApiError::new(ErrorCode::InvalidRequest, "the request body could not be read to its end")),
+        Err(_) => Err(ApiError::new(
+            ErrorCode::InvalidRequest,
+            "the request body could not be read to its end",
+        )),
     };
     match asked {
         Ok(timeout) => {
@@ -69,7 +78,8 @@ pub(crate) async fn status(State(parts): State<Arc<AdminParts>>) -> Response {
 }
 
 pub(crate) async fn post_only() -> Response {
-    let message = "/admin/drain answers POST only: GET /admin/drain/status tells how far a drain is";
+    let message =
+        "/admin/drain answers POST only: GET /admin/drain/status tells how far a drain is";
     answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
@@ -88,11 +98,15 @@ fn timeout(body: &[u8]) -> Result<Option<Duration>, ApiError> {
         return Ok(None);
     }
     let fields: Map<String, Value> = serde_json::from_slice(body).map_err(|_| {
-        ApiError::new(ErrorCode::InvalidJson, r#"the body is no JSON object: send {"timeout": "300s"}"#)
+        ApiError::new(
+            ErrorCode::InvalidJson,
+            r#"the body is no JSON object: send {"timeout": "300s"}"#,
+        )
     })?;
     if let Some(other) = fields.keys().find(|key| *key != "timeout") {
         let other: String = other.chars().filter(|c| !c.is_control()).take(40).collect();
-        let message = format!("the body has the unknown key {other:?}: expected timeout or nothing");
+        let message =
+            format!("the body has the unknown key {other:?}: expected timeout or nothing");
         return Err(ApiError::new(ErrorCode::InvalidRequest, message));
     }
     match fields.get("timeout") {
@@ -100,10 +114,15 @@ fn timeout(body: &[u8]) -> Result<Option<Duration>, ApiError> {
         Some(value) => {
             let timeout = value.as_str().and_then(config::duration);
             let bad = || {
-                let message = format!(r#"timeout is no duration of at most {MOST_DAYS} days: expected, say, "300s""#);
+                let message = format!(
+                    r#"timeout is no duration of at most {MOST_DAYS} days: expected, say, "300s""#
+                );
                 ApiError::new(ErrorCode::InvalidRequest, message).param("timeout")
             };
-            timeout.filter(|timeout| *timeout <= MOST).map(Some).ok_or_else(bad)
+            timeout
+                .filter(|timeout| *timeout <= MOST)
+                .map(Some)
+                .ok_or_else(bad)
         }
     }
 }
@@ -129,7 +148,11 @@ mod tests {
             (r#"{"timeout": "5m"}"#, Some(300)),
             (r#"{"timeout": "0s"}"#, Some(0)),
         ] {
-            assert_eq!(timeout(body.as_bytes()).unwrap(), seconds.map(Duration::from_secs), "{body}");
+            assert_eq!(
+                timeout(body.as_bytes()).unwrap(),
+                seconds.map(Duration::from_secs),
+                "{body}"
+            );
         }
         for (body, code) in [
             ("[]", ErrorCode::InvalidJson),

@@ -13,7 +13,9 @@ pub(crate) struct Families<'a>(pub(crate) DescriptorEncoder<'a>);
 
 impl Families<'_> {
     pub(crate) fn gauge(&mut self, name: &str, help: &str, value: u64) -> fmt::Result {
-        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(&whole(value))
+        self.0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?
+            .encode_gauge(&whole(value))
     }
 
     pub(crate) fn gauges<L: EncodeLabelSet, V: EncodeGaugeValue>(
@@ -22,7 +24,9 @@ impl Families<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, V)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_gauge(&value)?;
         }
@@ -36,15 +40,21 @@ impl Families<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, u64)>,
     ) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
     }
 
     pub(crate) fn histogram(&mut self, name: &str, help: &str, spread: &Spread) -> fmt::Result {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Histogram)?;
         family.encode_histogram::<NoLabelSet>(spread.sum, spread.count(), &spread.ranges, None)
     }
 }

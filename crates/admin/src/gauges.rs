@@ -68,9 +68,14 @@ impl Collector for Gauges {
         out.gauges(
             "warmroute_degraded",
             "Parts that do not work as configured (1: degraded)",
-            self.degraded(&snapshot).into_iter().map(|(part, is)| ([("part", part)], i64::from(is))),
+            self.degraded(&snapshot)
+                .into_iter()
+                .map(|(part, is)| ([("part", part)], i64::from(is))),
         )?;
-        let build = [("version", env!("CARGO_PKG_VERSION")), ("features", self.features)];
+        let build = [
+            ("version", env!("CARGO_PKG_VERSION")),
+            ("features", self.features),
+        ];
         out.gauges("warmroute_build_info", "The program", [(build, 1)])
     }
 }
@@ -82,7 +87,11 @@ impl Gauges {
             let rate = self.router.rates(worker.id).prefill_tokens_per_s;
             ([("worker", &*worker.name)], rate)
         });
-        out.gauges("warmroute_prefill_tokens_per_second", "How fast a worker is believed to compute prompts", speeds)
+        out.gauges(
+            "warmroute_prefill_tokens_per_second",
+            "How fast a worker is believed to compute prompts",
+            speeds,
+        )
     }
 }
 
@@ -104,25 +113,67 @@ impl Gauges {
     }
 }
 
-fn index(out: &mut Families<'_>, stats: &IndexStats, blocks: [u64; Tier::ALL.len()]) -> fmt::Result {
-    let tiers = Tier::ALL.iter().zip(blocks).map(|(tier, blocks)| ([("tier", tier.as_str())], whole(blocks)));
-    out.gauges("warmroute_index_blocks", "Blocks that workers hold, over all workers", tiers)?;
-    out.gauge("warmroute_index_memberships", "Pairs of block and holder in the index", stats.memberships)?;
-    out.gauge("warmroute_index_bytes", "Bytes that the index takes, estimated", stats.bytes)?;
-    out.gauge("warmroute_index_budget_bytes", "Bytes that the index may take", stats.budget_bytes)?;
+fn index(
+    out: &mut Families<'_>,
+    stats: &IndexStats,
+    blocks: [u64; Tier::ALL.len()],
+) -> fmt::Result {
+    let tiers = Tier::ALL
+        .iter()
+        .zip(blocks)
+        .map(|(tier, blocks)| ([("tier", tier.as_str())], whole(blocks)));
+    out.gauges(
+        "warmroute_index_blocks",
+        "Blocks that workers hold, over all workers",
+        tiers,
+    )?;
+    out.gauge(
+        "warmroute_index_memberships",
+        "Pairs of block and holder in the index",
+        stats.memberships,
+    )?;
+    out.gauge(
+        "warmroute_index_bytes",
+        "Bytes that the index takes, estimated",
+        stats.bytes,
+    )?;
+    out.gauge(
+        "warmroute_index_budget_bytes",
+        "Bytes that the index may take",
+        stats.budget_bytes,
+    )?;
     let reason = [("reason", "memory_budget")];
-    out.counters("warmroute_index_shed", "Blocks that the index refused", [(reason, stats.shed)])
+    out.counters(
+        "warmroute_index_shed",
+        "Blocks that the index refused",
+        [(reason, stats.shed)],
+    )
 }
 
 impl Gauges {
     /// Every part of these that can be degraded, so that an alert on one never lacks its series.
     fn degraded(&self, snapshot: &Snapshot) -> [(&'static str, bool); 6] {
         let absent = self.cache.absent();
-        let cut_off = self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off);
+        let cut_off = self
+            .fleet
+            .prefixes()
+            .is_some_and(fleet::Prefixes::is_cut_off);
         [
-            ("workers", snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty()),
-            ("tokenizer", snapshot.models.values().any(|model| model.artefacts.problem.is_some())),
-            ("tls", snapshot.workers.iter().any(|worker| !worker.verified)),
+            (
+                "workers",
+                snapshot.ready() < snapshot.workers.len() || snapshot.workers.is_empty(),
+            ),
+            (
+                "tokenizer",
+                snapshot
+                    .models
+                    .values()
+                    .any(|model| model.artefacts.problem.is_some()),
+            ),
+            (
+                "tls",
+                snapshot.workers.iter().any(|worker| !worker.verified),
+            ),
             ("config", self.control.is_refused()),
             ("redis", cut_off || absent.contains(&"redis")),
             ("s3", absent.contains(&"s3")),

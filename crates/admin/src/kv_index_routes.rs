@@ -45,7 +45,14 @@ pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
 /// changes meanwhile is not one instant.
 pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
     let lines = Lines::new(Arc::clone(&parts.index), names(&parts));
-    ([(header::CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"))], Body::new(lines)).into_response()
+    (
+        [(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/x-ndjson"),
+        )],
+        Body::new(lines),
+    )
+        .into_response()
 }
 
 /// Bytes of a dump that are made at once.
@@ -61,7 +68,15 @@ struct Lines {
 
 impl Lines {
     fn new(index: Arc<KvIndex>, names: HashMap<WorkerId, Arc<str>>) -> Self {
-        Self { next: Dump { index, names, place: DumpPlace::default() }.chunk(), ended: false }
+        Self {
+            next: Dump {
+                index,
+                names,
+                place: DumpPlace::default(),
+            }
+            .chunk(),
+            ended: false,
+        }
     }
 }
 
@@ -137,7 +152,10 @@ impl Dump {
 
 fn names(parts: &AdminParts) -> HashMap<WorkerId, Arc<str>> {
     let snapshot = parts.fleet.snapshot();
-    let workers = snapshot.workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name)));
+    let workers = snapshot
+        .workers
+        .iter()
+        .map(|worker| (worker.id, Arc::clone(&worker.name)));
     workers.chain(parts.indexer.names()).collect()
 }
 
@@ -153,7 +171,10 @@ mod tests {
 
     fn index(blocks: u32, salt: Option<&str>) -> Arc<KvIndex> {
         let index = KvIndex::new(IndexSettings::default());
-        let target = Target { worker: WorkerId(3), rank: DpRank(0) };
+        let target = Target {
+            worker: WorkerId(3),
+            rank: DpRank(0),
+        };
         index.register(target, "m".into());
         index.apply(
             target,
@@ -186,9 +207,18 @@ mod tests {
             assert!(bytes.len() < 2 * CHUNK && bytes.ends_with(b"\n"));
             let text = std::str::from_utf8(&bytes).unwrap();
             assert!(!text.contains("secret"));
-            rows.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+            rows.extend(
+                text.lines()
+                    .map(|line| serde_json::from_str::<Value>(line).unwrap()),
+            );
             // An update would wait for ever if the dump held the lock.
-            index.apply(Target { worker: WorkerId(9), rank: DpRank(0) }, &IndexUpdate::Cleared);
+            index.apply(
+                Target {
+                    worker: WorkerId(9),
+                    rank: DpRank(0),
+                },
+                &IndexUpdate::Cleared,
+            );
         }
         assert!(chunks > 5, "{chunks}");
         rows.sort_by_key(|row| row["depth"].as_u64());
@@ -204,6 +234,10 @@ mod tests {
 
     #[tokio::test]
     async fn an_empty_index_is_an_empty_dump() {
-        assert!(chunk(&mut Lines::new(index(0, None), HashMap::new())).await.is_none());
+        assert!(
+            chunk(&mut Lines::new(index(0, None), HashMap::new()))
+                .await
+                .is_none()
+        );
     }
 }

@@ -14,7 +14,9 @@ use crate::{AdminParts, answer};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
-    let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+    let view = prefixes
+        .map(|prefixes| prefixes.view().stats())
+        .unwrap_or_default();
     let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
     let (scoring, decided) = (&config.scoring, parts.kv_tally.counts());
     let overlaps = parts.kv_tally.overlaps();
@@ -64,26 +66,40 @@ fn sources(prefixes: &Prefixes) -> Vec<Value> {
 
 /// Events that came, those included that were let go.
 fn received(stream: &PrefixStream) -> u64 {
-    stream.report.counts.events.saturating_add(stream.report.counts.dropped)
+    stream
+        .report
+        .counts
+        .events
+        .saturating_add(stream.report.counts.dropped)
 }
 
 /// How many values lie above the range before and not above `up_to`. Scores end with 1, so nothing is beyond the last.
 fn ranges(spread: &Spread) -> Vec<Value> {
     let bounded = spread.ranges.iter().filter(|(up_to, _)| up_to.is_finite());
-    bounded.map(|(up_to, count)| json!({"up_to": up_to, "count": count})).collect()
+    bounded
+        .map(|(up_to, count)| json!({"up_to": up_to, "count": count}))
+        .collect()
 }
 
 pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
-    let view = prefixes.map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+    let view = prefixes
+        .map(|prefixes| prefixes.view().stats())
+        .unwrap_or_default();
     let streams = prefixes.map(Prefixes::streams).unwrap_or_default();
-    let rows: Vec<Value> = streams.iter().map(|stream| backend(stream, &view)).collect();
+    let rows: Vec<Value> = streams
+        .iter()
+        .map(|stream| backend(stream, &view))
+        .collect();
     answer::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
 }
 
 fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
     let report = &stream.report;
-    let own = view.backends.iter().find(|own| own.backend == report.worker);
+    let own = view
+        .backends
+        .iter()
+        .find(|own| own.backend == report.worker);
     let events = |kind: EventKind| own.map_or(0, |own| own.events[kind.index()]);
     let held = |count: fn(&BackendStats) -> u64| own.map_or(0, count);
     json!({
@@ -110,7 +126,9 @@ pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
         Ok(cleared) => answer::json(&json!({
             "success": true, "entries_before_clear": before, "cleared_entries": cleared.entries,
         })),
-        Err(unavailable) => answer::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string())),
+        Err(unavailable) => {
+            answer::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string()))
+        }
     }
 }
 

@@ -26,7 +26,11 @@ pub(crate) struct KvCollector {
 
 impl KvCollector {
     pub(crate) fn of(parts: &AdminParts) -> Self {
-        Self { fleet: Arc::clone(&parts.fleet), index: Arc::clone(&parts.index), tally: Arc::clone(&parts.kv_tally) }
+        Self {
+            fleet: Arc::clone(&parts.fleet),
+            index: Arc::clone(&parts.index),
+            tally: Arc::clone(&parts.kv_tally),
+        }
     }
 }
 
@@ -39,7 +43,11 @@ impl fmt::Debug for KvCollector {
 impl Collector for KvCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let feeds = self.fleet.feeds();
-        let view = self.fleet.prefixes().map(|prefixes| prefixes.view().stats()).unwrap_or_default();
+        let view = self
+            .fleet
+            .prefixes()
+            .map(|prefixes| prefixes.view().stats())
+            .unwrap_or_default();
         let mut out = Families(encoder);
         streams(&mut out, &feeds)?;
         changes(&mut out, &feeds, &view)?;
@@ -54,21 +62,52 @@ impl Collector for KvCollector {
             self.tally.counts().by_decision().map(|(decision, count)| ([("decision", decision)], count)),
         )?;
         let help = "Time that an index took to say who holds a prompt";
-        out.histogram("continuum_kv_index_query_latency_seconds", help, &self.tally.queries())?;
-        let help = "Share of the prompt that is cached where it went, of the decisions made by caches";
-        out.histogram("continuum_kv_index_overlap_score", help, &self.tally.overlaps())
+        out.histogram(
+            "continuum_kv_index_query_latency_seconds",
+            help,
+            &self.tally.queries(),
+        )?;
+        let help =
+            "Share of the prompt that is cached where it went, of the decisions made by caches";
+        out.histogram(
+            "continuum_kv_index_overlap_score",
+            help,
+            &self.tally.overlaps(),
+        )
     }
 }
 
 /// What came, and over which connections.
 fn streams(out: &mut Families<'_>, feeds: &[Feed]) -> fmt::Result {
     let mut count = |name: &str, help: &str, of: fn(&Feed) -> u64| {
-        out.counters(name, help, feeds.iter().map(|feed| ([("backend", &*feed.backend)], of(feed))))
+        out.counters(
+            name,
+            help,
+            feeds
+                .iter()
+                .map(|feed| ([("backend", &*feed.backend)], of(feed))),
+        )
     };
-    count("continuum_kv_event_received", "KV events that came, those let go included", |feed| feed.received)?;
-    count("continuum_kv_event_processed", "KV events that an index took", |feed| feed.processed)?;
-    count("continuum_kv_event_dropped", "KV events let go because a buffer was full", |feed| feed.dropped)?;
-    count("continuum_kv_consumer_reconnects", "Connections to event streams after the first", |feed| feed.reconnects)?;
+    count(
+        "continuum_kv_event_received",
+        "KV events that came, those let go included",
+        |feed| feed.received,
+    )?;
+    count(
+        "continuum_kv_event_processed",
+        "KV events that an index took",
+        |feed| feed.processed,
+    )?;
+    count(
+        "continuum_kv_event_dropped",
+        "KV events let go because a buffer was full",
+        |feed| feed.dropped,
+    )?;
+    count(
+        "continuum_kv_consumer_reconnects",
+        "Connections to event streams after the first",
+        |feed| feed.reconnects,
+    )?;
     let consumers = || feeds.iter().filter_map(|feed| Some((feed, feed.state?)));
     out.gauges(
         "continuum_kv_consumer_connected",
@@ -79,7 +118,8 @@ fn streams(out: &mut Families<'_>, feeds: &[Feed]) -> fmt::Result {
         "continuum_kv_index_event_source_status",
         "State of a backend's event stream, the worst of several (1: in this state)",
         consumers().flat_map(|(feed, state)| {
-            let labels = |status: StreamState| [("backend", &*feed.backend), ("status", status.as_str())];
+            let labels =
+                |status: StreamState| [("backend", &*feed.backend), ("status", status.as_str())];
             StreamState::ALL.map(|status| (labels(status), i64::from(status == state)))
         }),
     )
@@ -103,7 +143,10 @@ fn changes(out: &mut Families<'_>, feeds: &[Feed], view: &ViewStats) -> fmt::Res
         feeds.iter().flat_map(|feed| {
             EventKind::ALL.map(|kind| {
                 let labels = [("backend", &*feed.backend), ("type", kind.as_str())];
-                (labels, of_blocks(feed, kind).saturating_add(of_prefixes(feed, kind)))
+                (
+                    labels,
+                    of_blocks(feed, kind).saturating_add(of_prefixes(feed, kind)),
+                )
             })
         }),
     )

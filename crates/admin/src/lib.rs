@@ -110,20 +110,56 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
     let short = DefaultBodyLimit::max(SHORT_BODY);
     Routes::new()
         .route("/metrics", get(metrics::text))
-        .route("/admin/workers", get(workers::list).post(worker_changes::add).layer(short))
+        .route(
+            "/admin/workers",
+            get(workers::list).post(worker_changes::add).layer(short),
+        )
         .route(
             "/admin/workers/{name}",
-            get(workers::one).put(worker_changes::put).delete(worker_changes::remove).layer(short),
+            get(workers::one)
+                .put(worker_changes::put)
+                .delete(worker_changes::remove)
+                .layer(short),
         )
-        .route("/admin/workers/{name}/drain", post(worker_changes::drain).layer(short).fallback(reload::post_only))
-        .route("/admin/workers/{name}/resume", post(worker_changes::resume).layer(short).fallback(reload::post_only))
+        .route(
+            "/admin/workers/{name}/drain",
+            post(worker_changes::drain)
+                .layer(short)
+                .fallback(reload::post_only),
+        )
+        .route(
+            "/admin/workers/{name}/resume",
+            post(worker_changes::resume)
+                .layer(short)
+                .fallback(reload::post_only),
+        )
         .route("/admin/config", get(config_shown::show))
         .route("/admin/config/history", get(reload::history))
-        .route("/admin/config/rollback", post(reload::rollback).layer(short).fallback(reload::post_only))
-        .route("/admin/takeover", post(takeover::give).layer(short).fallback(reload::post_only))
-        .route("/admin/reload", post(reload::reload).layer(short).fallback(reload::post_only))
+        .route(
+            "/admin/config/rollback",
+            post(reload::rollback)
+                .layer(short)
+                .fallback(reload::post_only),
+        )
+        .route(
+            "/admin/takeover",
+            post(takeover::give)
+                .layer(short)
+                .fallback(reload::post_only),
+        )
+        .route(
+            "/admin/reload",
+            post(reload::reload)
+                .layer(short)
+                .fallback(reload::post_only),
+        )
         .route("/admin/stats", get(totals::stats))
-        .route("/admin/drain", post(drain::begin).layer(DefaultBodyLimit::max(4096)).fallback(drain::post_only))
+        .route(
+            "/admin/drain",
+            post(drain::begin)
+                .layer(DefaultBodyLimit::max(4096))
+                .fallback(drain::post_only),
+        )
         .route("/admin/drain/status", get(drain::status))
         .route("/admin/decisions", get(decisions::list))
         .route("/admin/decisions/{id}", get(decisions::one))
@@ -136,14 +172,24 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         .route("/admin/kv-index/dump", get(kv_index_routes::dump))
         .route("/admin/kv-index/stats", get(kv_index_stats::stats))
         .route("/admin/kv-index/backends", get(kv_index_stats::backends))
-        .route("/admin/kv-index/clear", post(kv_index_stats::clear).fallback(kv_index_stats::post_only))
+        .route(
+            "/admin/kv-index/clear",
+            post(kv_index_stats::clear).fallback(kv_index_stats::post_only),
+        )
         .route("/admin/response-cache/stats", get(response_cache::stats))
         .route(
             "/admin/response-cache/invalidate",
-            post(response_cache::invalidate).layer(short).fallback(response_cache::post_only),
+            post(response_cache::invalidate)
+                .layer(short)
+                .fallback(response_cache::post_only),
         )
         .route("/v1/kv_events", kv_events::route(access))
-        .route("/v1/route", post(route::dry_run).layer(longest).fallback(route::post_only))
+        .route(
+            "/v1/route",
+            post(route::dry_run)
+                .layer(longest)
+                .fallback(route::post_only),
+        )
         .fallback(answer::unknown_route)
         .method_not_allowed_fallback(answer::method_not_allowed)
         .with_state(Arc::new(parts))

@@ -24,7 +24,12 @@ const IDLE: Duration = Duration::from_secs(75);
 const STALL: Duration = Duration::from_secs(30);
 
 /// Serves the admin routes on `listener` until `stop` says so.
-pub async fn serve(parts: AdminParts, access: Access, listener: Arc<net::Listener>, stop: watch::Receiver<bool>) {
+pub async fn serve(
+    parts: AdminParts,
+    access: Access,
+    listener: Arc<net::Listener>,
+    stop: watch::Receiver<bool>,
+) {
     {
         let mut registry = parts.registry.write();
         registry.register_collector(Box::new(Gauges::of(&parts)));
@@ -40,13 +45,20 @@ pub async fn serve_routes(
     listener: Arc<net::Listener>,
     mut stop: watch::Receiver<bool>,
 ) {
-    let routes = routes.layer(axum::middleware::from_fn_with_state(Arc::new(access), access::check));
+    let routes = routes.layer(axum::middleware::from_fn_with_state(
+        Arc::new(access),
+        access::check,
+    ));
     let service = TowerToHyperService::new(routes);
     // Not of the accepting: a panic there costs no connection.
     let mut connections = JoinSet::new();
     let mut acceptor = Acceptor::new(listener, MAX_CONNECTIONS);
     let mut task = Task::new("admin_accept");
-    while task.attempt(accept(&service, &mut acceptor, &mut stop, &mut connections)).await.is_none() {}
+    while task
+        .attempt(accept(&service, &mut acceptor, &mut stop, &mut connections))
+        .await
+        .is_none()
+    {}
     drop(acceptor);
     connections.shutdown().await;
 }
@@ -72,7 +84,11 @@ async fn accept(
     }
 }
 
-async fn connection(routes: TowerToHyperService<Router>, stream: net::Stream, slot: ConnectionSlot) {
+async fn connection(
+    routes: TowerToHyperService<Router>,
+    stream: net::Stream,
+    slot: ConnectionSlot,
+) {
     let (stream, exchange) = ClientStream::new(stream, slot, HEAD, STALL);
     let service = hyper::service::service_fn(|request: Request<Incoming>| {
         let (routes, exchange) = (routes.clone(), exchange.clone());

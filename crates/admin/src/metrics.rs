@@ -9,10 +9,16 @@ use crate::{AdminParts, answer};
 
 pub(crate) async fn text(State(parts): State<Arc<AdminParts>>) -> Response {
     if !parts.serve_metrics {
-        return answer::error(&ApiError::new(ErrorCode::UnknownRoute, "metrics are switched off: set metrics.enabled"));
+        return answer::error(&ApiError::new(
+            ErrorCode::UnknownRoute,
+            "metrics are switched off: set metrics.enabled",
+        ));
     }
     match page(&parts) {
-        Ok(page) => answer::raw("application/openmetrics-text; version=1.0.0; charset=utf-8", page.into_bytes()),
+        Ok(page) => answer::raw(
+            "application/openmetrics-text; version=1.0.0; charset=utf-8",
+            page.into_bytes(),
+        ),
         Err(error) => answer::error(&error),
     }
 }

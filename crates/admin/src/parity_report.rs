@@ -28,7 +28,12 @@ pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
         }
     }
     let mut sum = json!({});
-    figures(&mut sum, total.unwrap_or_default().report(), window, &parts.clock);
+    figures(
+        &mut sum,
+        total.unwrap_or_default().report(),
+        window,
+        &parts.clock,
+    );
     answer::json(&json!({"window_s": seconds(window), "workers": workers, "total": sum}))
 }
 
@@ -52,12 +57,19 @@ fn figures(row: &mut Value, report: Report, window: Duration, clock: &Clock) {
 
 /// Whole ones without a point.
 fn seconds(length: Duration) -> Value {
-    if length.subsec_nanos() == 0 { length.as_secs().into() } else { length.as_secs_f64().into() }
+    if length.subsec_nanos() == 0 {
+        length.as_secs().into()
+    } else {
+        length.as_secs_f64().into()
+    }
 }
 
 /// How the predictions of a worker's worst rank fare.
 pub(crate) fn worst_state(parts: &AdminParts, worker: &WorkerView) -> &'static str {
     let book = parts.parity.lock();
-    let worst = worker.targets().map(|target| book.state(target)).reduce(parity::State::worse);
+    let worst = worker
+        .targets()
+        .map(|target| book.state(target))
+        .reduce(parity::State::worse);
     worst.unwrap_or_default().as_str()
 }

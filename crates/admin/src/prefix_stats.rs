@@ -32,7 +32,10 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
 fn distribution(parts: &AdminParts) -> Vec<Value> {
     let snapshot = parts.fleet.snapshot();
     let rows = snapshot.workers.iter().map(|worker| {
-        let in_flight: u64 = worker.targets().map(|target| u64::from(parts.router.load(target).in_flight)).sum();
+        let in_flight: u64 = worker
+            .targets()
+            .map(|target| u64::from(parts.router.load(target).in_flight))
+            .sum();
         json!({"backend": worker.name, "in_flight_requests": in_flight})
     });
     rows.collect()

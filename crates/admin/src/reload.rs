@@ -33,7 +33,9 @@ pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) ->
         body => serde_json::from_slice::<Wish>(body),
     };
     match wish {
-        Ok(wish) => shown(&aside(&parts.control, move |control| control.reload(wish.dry_run)).await),
+        Ok(wish) => {
+            shown(&aside(&parts.control, move |control| control.reload(wish.dry_run)).await)
+        }
         Err(error) => answer::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
     }
 }
@@ -46,8 +48,10 @@ pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) 
     match aside(&parts.control, move |control| control.rollback(which.id)).await {
         Some(reloaded) => shown(&reloaded),
         None => {
-            let message =
-                format!("no applied configuration has the id {}: GET /admin/config/history lists them", which.id);
+            let message = format!(
+                "no applied configuration has the id {}: GET /admin/config/history lists them",
+                which.id
+            );
             answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("id"))
         }
     }
@@ -64,10 +68,17 @@ pub(crate) async fn post_only() -> Response {
 }
 
 fn shown(reloaded: &Reloaded) -> Response {
-    let status = if reloaded.problems.is_empty() { StatusCode::OK } else { StatusCode::BAD_REQUEST };
+    let status = if reloaded.problems.is_empty() {
+        StatusCode::OK
+    } else {
+        StatusCode::BAD_REQUEST
+    };
     (status, answer::json(reloaded)).into_response()
 }
 
 fn bad_body(error: &serde_json::Error, expected: &str) -> ApiError {
-    ApiError::new(ErrorCode::InvalidJson, format!("the body cannot be read ({error}): send {expected}"))
+    ApiError::new(
+        ErrorCode::InvalidJson,
+        format!("the body cannot be read ({error}): send {expected}"),
+    )
 }

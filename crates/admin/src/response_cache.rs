@@ -46,7 +46,11 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
 #[expect(clippy::cast_precision_loss, reason = "counts far below 2^52")]
 fn hit_rate(stats: &CacheStats) -> f64 {
     let looked_up = stats.hits + stats.misses;
-    if looked_up == 0 { 0.0 } else { stats.hits as f64 / looked_up as f64 }
+    if looked_up == 0 {
+        0.0
+    } else {
+        stats.hits as f64 / looked_up as f64
+    }
 }
 
 fn connections(redis: &RedisStats) -> Value {
@@ -83,10 +87,13 @@ pub(crate) async fn invalidate(State(parts): State<Arc<AdminParts>>, body: Bytes
         return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }
     match parts.cache.clear().await {
-        Ok(cleared) => answer::json(&json!({"success": true, "action": "clear_all", "cleared_entries": cleared})),
+        Ok(cleared) => answer::json(
+            &json!({"success": true, "action": "clear_all", "cleared_entries": cleared}),
+        ),
         Err(fault) => {
-            let message =
-                format!("not all could be cleared: {fault}; what lies in memory is gone, try again for the rest");
+            let message = format!(
+                "not all could be cleared: {fault}; what lies in memory is gone, try again for the rest"
+            );
             answer::error(&ApiError::new(ErrorCode::Internal, message))
         }
     }

@@ -31,17 +31,25 @@ impl DryRun {
     where
         F: Future<Output = Result<Receipt, ApiError>> + Send + 'static,
     {
-        Self { ask: Arc::new(move |body| Box::pin(ask(body))), max_body_bytes }
+        Self {
+            ask: Arc::new(move |body| Box::pin(ask(body))),
+            max_body_bytes,
+        }
     }
 }
 
 impl fmt::Debug for DryRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DryRun").field("max_body_bytes", &self.max_body_bytes).finish_non_exhaustive()
+        f.debug_struct("DryRun")
+            .field("max_body_bytes", &self.max_body_bytes)
+            .finish_non_exhaustive()
     }
 }
 
-pub(crate) async fn dry_run(State(parts): State<Arc<AdminParts>>, body: Result<Bytes, BytesRejection>) -> Response {
+pub(crate) async fn dry_run(
+    State(parts): State<Arc<AdminParts>>,
+    body: Result<Bytes, BytesRejection>,
+) -> Response {
     let body = match body {
         Ok(body) => body,
         Err(error) => return answer::error(&unread(&error, parts.dry_run.max_body_bytes)),
@@ -59,9 +67,13 @@ pub(crate) async fn post_only() -> Response {
 
 fn unread(error: &BytesRejection, most: usize) -> ApiError {
     if error.status() == StatusCode::PAYLOAD_TOO_LARGE {
-        let message =
-            format!("the request body has more than {most} bytes, the most that server.max_body_bytes accepts");
+        let message = format!(
+            "the request body has more than {most} bytes, the most that server.max_body_bytes accepts"
+        );
         return ApiError::new(ErrorCode::BodyTooLarge, message);
     }
-    ApiError::new(ErrorCode::InvalidRequest, "the request body ended early or is not validly framed")
+    ApiError::new(
+        ErrorCode::InvalidRequest,
+        "the request body ended early or is not validly framed",
+    )
 }

@@ -39,7 +39,9 @@ struct Wish {
 }
 
 pub(crate) async fn give(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<Wish>(&body).ok().filter(|wish| wish.socket.is_absolute());
+    let wish = serde_json::from_slice::<Wish>(&body)
+        .ok()
+        .filter(|wish| wish.socket.is_absolute());
     let Some(wish) = wish else {
         let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
         return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));

@@ -35,7 +35,8 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
 
 /// Sums of the counters on a page.
 fn totals(page: &str) -> BTreeMap<&str, u64> {
-    let mut totals: BTreeMap<&str, u64> = FROM_THE_START.into_iter().map(|name| (name, 0)).collect();
+    let mut totals: BTreeMap<&str, u64> =
+        FROM_THE_START.into_iter().map(|name| (name, 0)).collect();
     let mut counter = "";
     for line in page.lines() {
         if let Some(family) = line.strip_prefix("# TYPE ") {
@@ -43,7 +44,10 @@ fn totals(page: &str) -> BTreeMap<&str, u64> {
         } else if !counter.is_empty() && !line.starts_with('#') {
             // The value is last, whatever the labels hold: a worker's name may have spaces and braces.
             let name = line.split(['{', ' ']).next().unwrap_or_default();
-            let value = line.rsplit(' ').next().and_then(|value| value.parse::<u64>().ok());
+            let value = line
+                .rsplit(' ')
+                .next()
+                .and_then(|value| value.parse::<u64>().ok());
             if let Some(value) = value.filter(|_| name.strip_suffix("_total") == Some(counter)) {
                 *totals.entry(name).or_default() += value;
             }

@@ -24,20 +24,37 @@ pub(crate) async fn add(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Re
     take(&parts, None, &body, false).await
 }
 
-pub(crate) async fn put(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>, body: Bytes) -> Response {
+pub(crate) async fn put(
+    State(parts): State<Arc<AdminParts>>,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Response {
     take(&parts, Some(name), &body, true).await
 }
 
-async fn take(parts: &Arc<AdminParts>, name: Option<String>, body: &[u8], replace: bool) -> Response {
+async fn take(
+    parts: &Arc<AdminParts>,
+    name: Option<String>,
+    body: &[u8],
+    replace: bool,
+) -> Response {
     let asked = match read(name, body) {
         Ok(asked) => asked,
         Err(error) => return answer::error(&error),
     };
-    let (name, replaced) = match aside(&parts.control, move |control| control.add_worker(asked, replace)).await {
+    let (name, replaced) = match aside(&parts.control, move |control| {
+        control.add_worker(asked, replace)
+    })
+    .await
+    {
         Ok(taken) => taken,
         Err(refused) => return not_taken(refused),
     };
-    let status = if replaced { StatusCode::OK } else { StatusCode::CREATED };
+    let status = if replaced {
+        StatusCode::OK
+    } else {
+        StatusCode::CREATED
+    };
     let snapshot = parts.fleet.snapshot();
     match snapshot.worker_named(&name) {
         Some(worker) => (status, answer::json(&workers::describe(parts, worker))).into_response(),
@@ -53,15 +70,25 @@ fn read(name: Option<String>, body: &[u8]) -> Result<NamedWorker, ApiError> {
         );
         ApiError::new(ErrorCode::InvalidJson, message)
     })?;
-    let lease_ttl = entry.remove("lease_ttl").filter(|ttl| !ttl.is_null()).map(lease).transpose()?;
+    let lease_ttl = entry
+        .remove("lease_ttl")
+        .filter(|ttl| !ttl.is_null())
+        .map(lease)
+        .transpose()?;
     if let Some(name) = &name {
         let own = entry.entry("name").or_insert_with(|| name.as_str().into());
         if own.as_str() != Some(name.as_str()) {
-            let message = format!("name is {own}, and the path says {name:?}: leave it out, or send the same");
+            let message = format!(
+                "name is {own}, and the path says {name:?}: leave it out, or send the same"
+            );
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("name"));
         }
     }
-    Ok(NamedWorker { name, entry, lease_ttl })
+    Ok(NamedWorker {
+        name,
+        entry,
+        lease_ttl,
+    })
 }
 
 fn lease(value: Value) -> Result<Duration, ApiError> {
@@ -70,16 +97,21 @@ fn lease(value: Value) -> Result<Duration, ApiError> {
         Value::Number(seconds) => seconds.as_u64().map(Duration::from_secs),
         _ => None,
     };
-    told.filter(|ttl| (SHORTEST_LEASE..=LONGEST_LEASE).contains(ttl)).ok_or_else(|| {
-        let message = format!(r#"lease_ttl is {value}: expected a duration from 1s to 24h, such as "10s""#);
-        ApiError::new(ErrorCode::InvalidRequest, message).param("lease_ttl")
-    })
+    told.filter(|ttl| (SHORTEST_LEASE..=LONGEST_LEASE).contains(ttl))
+        .ok_or_else(|| {
+            let message = format!(
+                r#"lease_ttl is {value}: expected a duration from 1s to 24h, such as "10s""#
+            );
+            ApiError::new(ErrorCode::InvalidRequest, message).param("lease_ttl")
+        })
 }
 
 fn not_taken(refused: NotTaken) -> Response {
     match refused {
         NotTaken::Exists(name) => {
-            let message = format!("a worker is named {name:?} already: PUT /admin/workers/{name} replaces it");
+            let message = format!(
+                "a worker is named {name:?} already: PUT /admin/workers/{name} replaces it"
+            );
             answer::error(&ApiError::new(ErrorCode::WorkerExists, message).param("name"))
         }
         NotTaken::Forbidden(reason) => {
@@ -92,26 +124,40 @@ fn not_taken(refused: NotTaken) -> Response {
     }
 }
 
-pub(crate) async fn remove(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+pub(crate) async fn remove(
+    State(parts): State<Arc<AdminParts>>,
+    Path(name): Path<String>,
+) -> Response {
     let before = parts.fleet.snapshot();
-    let worker = before.worker_named(&name).map(|worker| standing(&parts, worker, "draining"));
+    let worker = before
+        .worker_named(&name)
+        .map(|worker| standing(&parts, worker, "draining"));
     let leaving = name.clone();
-    match aside(&parts.control, move |control| control.remove_worker(&leaving)).await {
+    match aside(&parts.control, move |control| {
+        control.remove_worker(&leaving)
+    })
+    .await
+    {
         Ok(true) => {}
         Ok(false) => return answer::error(&workers::not_found(&name)),
         Err(refused) => return not_taken(refused),
     }
     // A worker that is gone already was taken out before.
-    let gone =
-        || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
+    let gone = || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
     answer::json(&worker.unwrap_or_else(gone))
 }
 
-pub(crate) async fn drain(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+pub(crate) async fn drain(
+    State(parts): State<Arc<AdminParts>>,
+    Path(name): Path<String>,
+) -> Response {
     drained(&parts, &name, true)
 }
 
-pub(crate) async fn resume(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+pub(crate) async fn resume(
+    State(parts): State<Arc<AdminParts>>,
+    Path(name): Path<String>,
+) -> Response {
     drained(&parts, &name, false)
 }
 
@@ -126,10 +172,17 @@ fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
 
 /// What runs on a worker, and what its end would cost: tokens in remote storage are others' too and outlive it.
 fn standing(parts: &AdminParts, worker: &WorkerView, state: &str) -> Value {
-    let in_flight: u64 = worker.targets().map(|target| u64::from(parts.router.load(target).in_flight)).sum();
+    let in_flight: u64 = worker
+        .targets()
+        .map(|target| u64::from(parts.router.load(target).in_flight))
+        .sum();
     let warm_blocks: u64 = worker
         .targets()
-        .flat_map(|target| Tier::ALL.into_iter().zip(parts.index.blocks_per_tier(target)))
+        .flat_map(|target| {
+            Tier::ALL
+                .into_iter()
+                .zip(parts.index.blocks_per_tier(target))
+        })
         .filter(|(tier, _)| *tier != Tier::Remote)
         .map(|(_, blocks)| blocks)
         .sum();

@@ -14,11 +14,20 @@ use serde_json::{Value, json};
 use crate::{AdminParts, answer, parity_report};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
-    let workers: Vec<Value> = parts.fleet.snapshot().workers.iter().map(|worker| describe(&parts, worker)).collect();
+    let workers: Vec<Value> = parts
+        .fleet
+        .snapshot()
+        .workers
+        .iter()
+        .map(|worker| describe(&parts, worker))
+        .collect();
     answer::json(&json!({"workers": workers}))
 }
 
-pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(name): Path<String>) -> Response {
+pub(crate) async fn one(
+    State(parts): State<Arc<AdminParts>>,
+    Path(name): Path<String>,
+) -> Response {
     match parts.fleet.snapshot().worker_named(&name) {
         Some(worker) => answer::json(&describe(&parts, worker)),
         None => answer::error(&not_found(&name)),
@@ -27,7 +36,10 @@ pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(name): Path<S
 
 pub(crate) fn not_found(name: &str) -> ApiError {
     let name: String = name.chars().filter(|c| !c.is_control()).take(100).collect();
-    ApiError::new(ErrorCode::WorkerNotFound, format!("no worker is named {name:?}: GET /admin/workers lists them"))
+    ApiError::new(
+        ErrorCode::WorkerNotFound,
+        format!("no worker is named {name:?}: GET /admin/workers lists them"),
+    )
 }
 
 /// Shape W of the interfaces: what the fleet, the router and the index know of one worker.
@@ -45,8 +57,11 @@ pub(crate) fn describe(parts: &AdminParts, worker: &WorkerView) -> Value {
         }
     }
     let rates = parts.router.rates(worker.id);
-    let warm_blocks: serde_json::Map<String, Value> =
-        Tier::ALL.iter().zip(warm).map(|(tier, blocks)| (tier.as_str().to_owned(), blocks.into())).collect();
+    let warm_blocks: serde_json::Map<String, Value> = Tier::ALL
+        .iter()
+        .zip(warm)
+        .map(|(tier, blocks)| (tier.as_str().to_owned(), blocks.into()))
+        .collect();
     json!({
         "name": worker.name,
         "url": worker.url.to_string(),

@@ -17,8 +17,8 @@ mod worker_events;
 mod workers;
 
 use crate::{
-    Admin, CircuitBreaker, Compat, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat, Logging, Metrics,
-    Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings,
+    Admin, CircuitBreaker, Compat, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat,
+    Logging, Metrics, Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings,
     checked::{Checked, Value},
     places::Places,
     problem::Draft,
@@ -66,7 +66,9 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
         hooks,
-        replicas: Replicas { reset_states: section("replicas").key("reset_states").bool() },
+        replicas: Replicas {
+            reset_states: section("replicas").key("reset_states").bool(),
+        },
         logging: logging(section("logging")),
         metrics: metrics(section("metrics")),
         decisions: decisions(section("decisions")),
@@ -81,14 +83,25 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
 /// Puts values in place that follow from other keys, so that the effective configuration shows what is used.
 fn resolve(root: &mut Checked) {
     let server = root.key_mut("server");
-    let port = server.key("port").int_or_word().and_then(|port| u16::try_from(port).ok());
-    if let (Some(port), Value::Listen(Listen::Tcp(address))) = (port, &mut server.key_mut("listen").value) {
+    let port = server
+        .key("port")
+        .int_or_word()
+        .and_then(|port| u16::try_from(port).ok());
+    if let (Some(port), Value::Listen(Listen::Tcp(address))) =
+        (port, &mut server.key_mut("listen").value)
+    {
         address.set_port(port);
     }
-    let by_prefix = ["prefix_routing", "kv_cache_index"].iter().any(|section| root.key(section).key("enabled").bool());
+    let by_prefix = ["prefix_routing", "kv_cache_index"]
+        .iter()
+        .any(|section| root.key(section).key("enabled").bool());
     let policy = &mut root.key_mut("routing").key_mut("policy").value;
     if *policy == Value::Unset {
-        *policy = Value::Word(if by_prefix { "continuum" } else { DEFAULT_POLICY });
+        *policy = Value::Word(if by_prefix {
+            "continuum"
+        } else {
+            DEFAULT_POLICY
+        });
     }
     // Where caches do not count, nobody needs to know what is in them.
     if !routing::caches_count(root.key("routing")) {
@@ -149,7 +162,12 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
     }
     let any_port = matches!(data.listen(), Listen::Tcp(address) if address.port() == 0);
     if data.listen() == own.listen() && !any_port && !data.failed && !own.failed {
-        problems.push(file("admin.listen", own, "is also `server.listen`", "another port"));
+        problems.push(file(
+            "admin.listen",
+            own,
+            "is also `server.listen`",
+            "another port",
+        ));
     }
 }
 
@@ -157,15 +175,28 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
 /// well at once.
 fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
     let section = root.key("parity");
-    for (upper, lower) in [("downgrade_ratio", "drift_ratio"), ("drift_ratio", "recover_ratio")] {
+    for (upper, lower) in [
+        ("downgrade_ratio", "drift_ratio"),
+        ("drift_ratio", "recover_ratio"),
+    ] {
         let (high, low) = (section.key(upper), section.key(lower));
         if high.failed || low.failed || high.float() >= low.float() {
             continue;
         }
         // The one that was set is the one to correct; where both were, the upper one.
-        let (name, set) = if high.is_set() { (upper, high) } else { (lower, low) };
-        let message = format!("parity.{upper} {} is below parity.{lower} {}", high.float(), low.float());
-        let draft = Draft::new(format!("parity.{name}"), message).value(set.shown()).in_context();
+        let (name, set) = if high.is_set() {
+            (upper, high)
+        } else {
+            (lower, low)
+        };
+        let message = format!(
+            "parity.{upper} {} is below parity.{lower} {}",
+            high.float(),
+            low.float()
+        );
+        let draft = Draft::new(format!("parity.{name}"), message)
+            .value(set.shown())
+            .in_context();
         let draft = draft.expected("downgrade_ratio >= drift_ratio >= recover_ratio");
         problems.push(match &set.origin {
             Some(origin) => draft.at(origin.clone()),
@@ -177,7 +208,12 @@ fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
 fn server(section: &Checked) -> Server {
     Server {
         listen: section.key("listen").listen().clone(),
-        also_listen: section.key("also_listen").items().iter().map(|place| place.listen().clone()).collect(),
+        also_listen: section
+            .key("also_listen")
+            .items()
+            .iter()
+            .map(|place| place.listen().clone())
+            .collect(),
         probe_listen: section.key("probe_listen").listen_if_set().cloned(),
         tls: tls::listener(section.key("tls")),
         insecure_open: section.key("insecure_open").bool(),
@@ -211,7 +247,8 @@ fn admin(section: &Checked) -> Admin {
 fn prefix_routing(section: &Checked) -> PrefixRouting {
     PrefixRouting {
         enabled: section.key("enabled").bool(),
-        max_prefix_length: usize::try_from(section.key("max_prefix_length").int()).unwrap_or(usize::MAX),
+        max_prefix_length: usize::try_from(section.key("max_prefix_length").int())
+            .unwrap_or(usize::MAX),
         load_factor_epsilon: section.key("load_factor_epsilon").float(),
         virtual_nodes: section.key("virtual_nodes").count().get(),
         anthropic_cache_control_injection: section.key("anthropic_cache_control_injection").bool(),
@@ -312,12 +349,19 @@ fn logging(section: &Checked) -> Logging {
 }
 
 fn metrics(section: &Checked) -> Metrics {
-    Metrics { enabled: section.key("enabled").bool(), exemplars: section.key("exemplars").bool() }
+    Metrics {
+        enabled: section.key("enabled").bool(),
+        exemplars: section.key("exemplars").bool(),
+    }
 }
 
 fn compat(section: &Checked) -> Compat {
     Compat {
-        vllm_router_headers: section.key("headers").items().iter().any(|item| item.word() == Some("vllm-router")),
+        vllm_router_headers: section
+            .key("headers")
+            .items()
+            .iter()
+            .any(|item| item.word() == Some("vllm-router")),
         expose_routing_headers: section.key("expose_routing_headers").bool(),
     }
 }

@@ -33,10 +33,21 @@ const MAX_ITEMS: usize = 10_000;
 
 impl Checker<'_> {
     /// Checks a section. `given` is what the sources hold for it, if anything.
-    pub(crate) fn section(&mut self, keys: &'static [Key], given: Option<&Located>, path: &str) -> Checked {
+    pub(crate) fn section(
+        &mut self,
+        keys: &'static [Key],
+        given: Option<&Located>,
+        path: &str,
+    ) -> Checked {
         let entries = match given {
-            None | Some(Located { node: Node::Null, .. }) => &[],
-            Some(Located { node: Node::Map(entries), .. }) => entries.as_slice(),
+            None
+            | Some(Located {
+                node: Node::Null, ..
+            }) => &[],
+            Some(Located {
+                node: Node::Map(entries),
+                ..
+            }) => entries.as_slice(),
             Some(other) => {
                 self.file(path, other, Fault::unusable(other, &Kind::Section(keys)));
                 &[]
@@ -50,11 +61,21 @@ impl Checker<'_> {
         let values = keys
             .iter()
             .map(|key| {
-                let given = entries.iter().find(|entry| entry.key == key.name).map(|entry| &entry.value);
-                (key.name.to_owned(), self.key(key, given, &join(path, key.name)))
+                let given = entries
+                    .iter()
+                    .find(|entry| entry.key == key.name)
+                    .map(|entry| &entry.value);
+                (
+                    key.name.to_owned(),
+                    self.key(key, given, &join(path, key.name)),
+                )
             })
             .collect();
-        Checked { value: Value::Map(values), origin: given.map(|given| given.origin.clone()), failed: false }
+        Checked {
+            value: Value::Map(values),
+            origin: given.map(|given| given.origin.clone()),
+            failed: false,
+        }
     }
 
     fn unknown(&mut self, keys: &[Key], entry: &Entry, path: &str) {
@@ -64,7 +85,11 @@ impl Checker<'_> {
         } else {
             None // the problem will not be shown, and the search is what costs
         };
-        let known = if keys.is_empty() { "no key here".into() } else { format!("one of {}", names(keys)) };
+        let known = if keys.is_empty() {
+            "no key here".into()
+        } else {
+            format!("one of {}", names(keys))
+        };
         self.problems.push(
             Draft::new(join(path, &entry.key), "unknown key")
                 .at(entry.origin.clone())
@@ -84,11 +109,17 @@ impl Checker<'_> {
         };
         let mut checked = self.value(&key.kind, given, path);
         if !checked.failed && key.built == Built::Later && checked.value != default {
-            self.file(path, given, Fault::later(&format!("`{}`", key.name)).expected("this key left out"));
+            self.file(
+                path,
+                given,
+                Fault::later(&format!("`{}`", key.name)).expected("this key left out"),
+            );
             checked.failed = true;
         }
         if !checked.failed && key.built == Built::Idle && checked.value != default {
-            self.idle.push(Draft::new(path, "known, not active in this version").at(given.origin.clone()));
+            self.idle.push(
+                Draft::new(path, "known, not active in this version").at(given.origin.clone()),
+            );
         }
         if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
             checked.value = default;
@@ -105,37 +136,73 @@ impl Checker<'_> {
             }
             (Kind::Worker(keys), _) => self.worker(keys, given, path),
             (Kind::List(item), Node::List(items)) => self.list(item, given, items, path),
-            (Kind::List(item), Node::Loose(text)) => self.list(item, given, &split(text, given), path),
+            (Kind::List(item), Node::Loose(text)) => {
+                self.list(item, given, &split(text, given), path)
+            }
             (Kind::Map(item), Node::Map(entries)) => {
                 let entries: Vec<_> = entries
                     .iter()
-                    .map(|entry| (entry.key.clone(), self.value(item, &entry.value, &map_path(path, &entry.key))))
+                    .map(|entry| {
+                        (
+                            entry.key.clone(),
+                            self.value(item, &entry.value, &map_path(path, &entry.key)),
+                        )
+                    })
                     .collect();
                 let failed = entries.iter().any(|(_, value)| value.failed);
-                Checked { value: Value::Map(entries), origin: Some(given.origin.clone()), failed }
+                Checked {
+                    value: Value::Map(entries),
+                    origin: Some(given.origin.clone()),
+                    failed,
+                }
             }
             _ => self.leaf(kind, given, path),
         }
     }
 
-    fn list(&mut self, item: &'static Kind, given: &Located, items: &[Located], path: &str) -> Checked {
+    fn list(
+        &mut self,
+        item: &'static Kind,
+        given: &Located,
+        items: &[Located],
+        path: &str,
+    ) -> Checked {
         if items.len() > MAX_ITEMS {
             let message = format!("a list of {} entries", items.len());
-            self.file(path, given, Fault::new(message).expected(format!("at most {MAX_ITEMS}")));
-            return Checked { value: Value::List(Vec::new()), origin: Some(given.origin.clone()), failed: true };
+            self.file(
+                path,
+                given,
+                Fault::new(message).expected(format!("at most {MAX_ITEMS}")),
+            );
+            return Checked {
+                value: Value::List(Vec::new()),
+                origin: Some(given.origin.clone()),
+                failed: true,
+            };
         }
-        let items: Vec<_> =
-            items.iter().enumerate().map(|(at, given)| self.value(item, given, &format!("{path}[{at}]"))).collect();
+        let items: Vec<_> = items
+            .iter()
+            .enumerate()
+            .map(|(at, given)| self.value(item, given, &format!("{path}[{at}]")))
+            .collect();
         let failed = items.iter().any(|item| item.failed);
-        Checked { value: Value::List(items), origin: Some(given.origin.clone()), failed }
+        Checked {
+            value: Value::List(items),
+            origin: Some(given.origin.clone()),
+            failed,
+        }
     }
 
     fn worker(&mut self, keys: &'static [Key], given: &Located, path: &str) -> Checked {
         let worker = self.section(keys, Some(given), path);
         let url = worker.key("url");
-        if url.value == Value::Unset && !url.failed && matches!(given.node, Node::Map(_) | Node::Null) {
+        if url.value == Value::Unset
+            && !url.failed
+            && matches!(given.node, Node::Map(_) | Node::Null)
+        {
             let draft = Draft::new(format!("{path}.url"), "missing").at(given.origin.clone());
-            self.problems.push(draft.expected(Kind::WorkerUrl.expected()));
+            self.problems
+                .push(draft.expected(Kind::WorkerUrl.expected()));
         }
         worker
     }
@@ -147,10 +214,18 @@ impl Checker<'_> {
             _ => scalar(kind, &plain, given, self.check_url),
         });
         match read {
-            Ok(value) => Checked { value, origin, failed: false },
+            Ok(value) => Checked {
+                value,
+                origin,
+                failed: false,
+            },
             Err(fault) => {
                 self.file(path, given, fault);
-                Checked { value: Value::Unset, origin, failed: true }
+                Checked {
+                    value: Value::Unset,
+                    origin,
+                    failed: true,
+                }
             }
         }
     }
@@ -158,7 +233,9 @@ impl Checker<'_> {
     /// The value with `${NAME}` replaced. What came out of a variable means whatever the key makes of it, as a number
     /// in a variable is a text too.
     fn expanded(&self, given: &Located) -> Result<Located, Fault> {
-        let Node::Text(text) = &given.node else { return Ok(given.clone()) };
+        let Node::Text(text) = &given.node else {
+            return Ok(given.clone());
+        };
         let node = match expand(text, self.env) {
             Ok(None) => Node::Text(text.clone()),
             Ok(Some(text)) => Node::Loose(text),
@@ -171,19 +248,26 @@ impl Checker<'_> {
                 return Err(fault.expected("`${NAME}`, or `$${` for the characters themselves"));
             }
         };
-        Ok(Located { node, origin: given.origin.clone() })
+        Ok(Located {
+            node,
+            origin: given.origin.clone(),
+        })
     }
 
     /// Any value, as JSON.
     fn free(&self, given: &Located) -> Result<serde_json::Value, Fault> {
         Ok(match &given.node {
             Node::List(items) => {
-                let items = items.iter().map(|item| self.expanded(item).and_then(|item| self.free(&item)));
+                let items = items
+                    .iter()
+                    .map(|item| self.expanded(item).and_then(|item| self.free(&item)));
                 items.collect::<Result<_, _>>()?
             }
             Node::Map(entries) => {
                 let entries = entries.iter().map(|Entry { key, value, .. }| {
-                    self.expanded(value).and_then(|value| self.free(&value)).map(|value| (key.clone(), value))
+                    self.expanded(value)
+                        .and_then(|value| self.free(&value))
+                        .map(|value| (key.clone(), value))
                 });
                 serde_json::Value::Object(entries.collect::<Result<_, _>>()?)
             }
@@ -193,8 +277,14 @@ impl Checker<'_> {
     }
 
     fn file(&mut self, path: &str, given: &Located, fault: Fault) {
-        let draft = Draft::new(path, fault.message).at(given.origin.clone()).nearest(fault.nearest);
-        let draft = draft.value(if fault.secret { "***".into() } else { given.shown() });
+        let draft = Draft::new(path, fault.message)
+            .at(given.origin.clone())
+            .nearest(fault.nearest);
+        let draft = draft.value(if fault.secret {
+            "***".into()
+        } else {
+            given.shown()
+        });
         self.problems.push(match fault.expected {
             Some(expected) => draft.expected(expected),
             None => draft,
@@ -209,26 +299,48 @@ pub(crate) fn worker_of_text(text: &str, given: &Located) -> Located {
             Node::Loose(_) => Node::Loose(text.to_owned()),
             _ => Node::Text(text.to_owned()),
         };
-        let value = Located { node, origin: given.origin.clone() };
-        Entry { key: key.to_owned(), origin: given.origin.clone(), value }
+        let value = Located {
+            node,
+            origin: given.origin.clone(),
+        };
+        Entry {
+            key: key.to_owned(),
+            origin: given.origin.clone(),
+            value,
+        }
     };
     let scheme = text.find("://").unwrap_or(text.len());
     let entries = match text[..scheme].split_once('=') {
         Some((name, _)) => vec![entry("name", name), entry("url", &text[name.len() + 1..])],
         None => vec![entry("url", text)],
     };
-    Located { node: Node::Map(entries), origin: given.origin.clone() }
+    Located {
+        node: Node::Map(entries),
+        origin: given.origin.clone(),
+    }
 }
 
 /// A list in a variable or flag: parts between commas.
 fn split(text: &str, given: &Located) -> Vec<Located> {
-    let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
-    parts.map(|part| Located { node: Node::Loose(part.to_owned()), origin: given.origin.clone() }).collect()
+    let parts = text
+        .split(',')
+        .map(str::trim)
+        .filter(|part| !part.is_empty());
+    parts
+        .map(|part| Located {
+            node: Node::Loose(part.to_owned()),
+            origin: given.origin.clone(),
+        })
+        .collect()
 }
 
 fn join(path: &str, key: &str) -> String {
     let key = crate::tree::shown_text(key);
-    if path.is_empty() { key } else { format!("{path}.{key}") }
+    if path.is_empty() {
+        key
+    } else {
+        format!("{path}.{key}")
+    }
 }
 
 /// A name of the user's choice may hold dots, so it is quoted where it does.
@@ -242,10 +354,24 @@ pub(crate) fn map_path(path: &str, name: &str) -> String {
 
 /// What may be shown of a key that the schema does not know: a mistyped `api_key` still holds a key.
 pub(crate) fn shown_unknown(entry: &Entry) -> serde_json::Value {
-    if sounds_secret(&entry.key) { "***".into() } else { entry.value.shown() }
+    if sounds_secret(&entry.key) {
+        "***".into()
+    } else {
+        entry.value.shown()
+    }
 }
 
 fn sounds_secret(key: &str) -> bool {
     let key = key.to_ascii_lowercase();
-    ["key", "secret", "token", "password", "passwd", "credential", "auth"].iter().any(|part| key.contains(part))
+    [
+        "key",
+        "secret",
+        "token",
+        "password",
+        "passwd",
+        "credential",
+        "auth",
+    ]
+    .iter()
+    .any(|part| key.contains(part))
 }

@@ -51,7 +51,11 @@ impl PartialEq for Checked {
 
 impl Checked {
     pub(crate) fn default_of(value: Value) -> Self {
-        Self { value, origin: None, failed: false }
+        Self {
+            value,
+            origin: None,
+            failed: false,
+        }
     }
 
     pub(crate) fn is_set(&self) -> bool {
@@ -68,8 +72,14 @@ impl Checked {
     }
 
     pub(crate) fn key_mut(&mut self, name: &str) -> &mut Self {
-        let Value::Map(entries) = &mut self.value else { unreachable!("the schema makes this a section") };
-        entries.iter_mut().find(|(key, _)| key == name).map(|(_, value)| value).expect("the schema table has this key")
+        let Value::Map(entries) = &mut self.value else {
+            unreachable!("the schema makes this a section")
+        };
+        entries
+            .iter_mut()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value)
+            .expect("the schema table has this key")
     }
 
     pub(crate) fn entries(&self) -> &[(String, Self)] {
@@ -110,11 +120,14 @@ impl Checked {
     }
 
     pub(crate) fn count(&self) -> NonZeroU32 {
-        self.count_or_word().expect("the schema makes this a number from 1 on")
+        self.count_or_word()
+            .expect("the schema makes this a number from 1 on")
     }
 
     pub(crate) fn count_or_word(&self) -> Option<NonZeroU32> {
-        self.int_or_word().and_then(|number| u32::try_from(number).ok()).and_then(NonZeroU32::new)
+        self.int_or_word()
+            .and_then(|number| u32::try_from(number).ok())
+            .and_then(NonZeroU32::new)
     }
 
     pub(crate) fn float(&self) -> f64 {
@@ -129,7 +142,8 @@ impl Checked {
     }
 
     pub(crate) fn duration(&self) -> Duration {
-        self.duration_if_set().expect("the schema gives this a duration")
+        self.duration_if_set()
+            .expect("the schema gives this a duration")
     }
 
     pub(crate) fn duration_if_set(&self) -> Option<Duration> {
@@ -210,7 +224,8 @@ impl Checked {
             Value::Duration(duration) => Json::from(scalar::show_duration(*duration)),
             Value::Size(bytes) => {
                 let text = scalar::show_size(*bytes);
-                text.parse::<u64>().map_or_else(|_| Json::from(text), Json::from)
+                text.parse::<u64>()
+                    .map_or_else(|_| Json::from(text), Json::from)
             }
             Value::Text(text) => Json::from(text.as_str()),
             Value::Word(word) => Json::from(*word),
@@ -220,9 +235,12 @@ impl Checked {
             Value::Secret(secret) => Json::from(secret.to_string()),
             Value::Free(value) => value.clone(),
             Value::List(items) => items.iter().map(Self::shown).collect(),
-            Value::Map(entries) => {
-                Json::Object(entries.iter().map(|(key, value)| (key.clone(), value.shown())).collect::<Map<_, _>>())
-            }
+            Value::Map(entries) => Json::Object(
+                entries
+                    .iter()
+                    .map(|(key, value)| (key.clone(), value.shown()))
+                    .collect::<Map<_, _>>(),
+            ),
         }
     }
 }

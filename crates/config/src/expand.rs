@@ -45,7 +45,9 @@ pub(crate) fn expand(text: &str, env: &[(String, String)]) -> Result<Option<Stri
 fn is_name(name: &str) -> bool {
     !name.starts_with(|letter: char| letter.is_ascii_digit())
         && !name.is_empty()
-        && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_')
 }
 
 #[cfg(test)]
@@ -53,7 +55,10 @@ mod tests {
     use super::*;
 
     fn expanded(text: &str) -> Result<Option<String>, ExpandError> {
-        expand(text, &[("A".into(), "1".into()), ("B_2".into(), "${A}".into())])
+        expand(
+            text,
+            &[("A".into(), "1".into()), ("B_2".into(), "${A}".into())],
+        )
     }
 
     #[test]

@@ -16,7 +16,12 @@ pub(crate) struct Fault {
 
 impl Fault {
     pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), expected: None, nearest: None, secret: false }
+        Self {
+            message: message.into(),
+            expected: None,
+            nearest: None,
+            secret: false,
+        }
     }
 
     pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
@@ -36,7 +41,10 @@ impl Fault {
         };
         let secret = matches!(kind, Kind::Secret | Kind::RedisUrl);
         let what = if secret { "this value".into() } else { what };
-        Self { secret, ..Self::new(format!("cannot use {what}")).expected(kind.expected()) }
+        Self {
+            secret,
+            ..Self::new(format!("cannot use {what}")).expected(kind.expected())
+        }
     }
 
     /// `what` is known, and this version does not do it.

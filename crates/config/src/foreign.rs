@@ -7,12 +7,18 @@ use crate::{
 
 /// The problem of a text that is another router's, or `None`. `name` is what the file is called.
 pub(crate) fn recognised(tree: &Located, name: &str) -> Option<Draft> {
-    let Node::Map(entries) = &tree.node else { return None };
+    let Node::Map(entries) = &tree.node else {
+        return None;
+    };
     // The one key that every file of vLLM Router must have: a mapping with the type of its mode.
     let mode = entries.iter().find(|entry| entry.key == "mode")?;
-    let Node::Map(inner) = &mode.value.node else { return None };
+    let Node::Map(inner) = &mode.value.node else {
+        return None;
+    };
     let kind = inner.iter().find(|entry| entry.key == "type")?;
-    let ours = format!("one of ours: `warmroute config convert --from vllm-router {name} > warmroute.yaml` makes it");
+    let ours = format!(
+        "one of ours: `warmroute config convert --from vllm-router {name} > warmroute.yaml` makes it"
+    );
     let draft = Draft::new("mode", "this is a configuration of vLLM Router").expected(ours);
     Some(draft.at(kind.origin.clone()))
 }

@@ -36,7 +36,9 @@ mod tree;
 mod value;
 mod yaml;
 
-pub use convert::{FlagsOf, convert_command, convert_continuum, convert_flags, convert_vllm_router};
+pub use convert::{
+    FlagsOf, convert_command, convert_continuum, convert_flags, convert_vllm_router,
+};
 pub use listen::{Listen, NotAnAddress};
 pub use load::{CheckUrl, MoreWorker, Override, Source, load};
 pub use more_workers::worker_entries;

@@ -36,7 +36,11 @@ impl FromStr for Listen {
     fn from_str(text: &str) -> Result<Self, NotAnAddress> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::Unix(path.into())) } else { Err(NotAnAddress) };
+            return if path.starts_with('/') {
+                Ok(Self::Unix(path.into()))
+            } else {
+                Err(NotAnAddress)
+            };
         }
         if let Some(port) = text.strip_prefix("localhost:") {
             let port = port.parse().map_err(|_| NotAnAddress)?;

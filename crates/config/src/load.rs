@@ -1,8 +1,8 @@
 //! From sources to settings, one stage a line.
 
 use crate::{
-    Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay, problem::Draft, schema::ROOT, top,
-    yaml,
+    Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay,
+    problem::Draft, schema::ROOT, top, yaml,
 };
 
 /// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
@@ -76,9 +76,21 @@ pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
 
 /// The settings, and everything that is wrong with them.
 pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
-    let Source { name, text, env, own_env, overrides, left_out, more_workers, check_url } = source;
+    let Source {
+        name,
+        text,
+        env,
+        own_env,
+        overrides,
+        left_out,
+        more_workers,
+        check_url,
+    } = source;
     let (mut tree, mut problems) = text.map_or((None, Vec::new()), yaml::parse);
-    if let Some(draft) = tree.as_ref().and_then(|tree| foreign::recognised(tree, name)) {
+    if let Some(draft) = tree
+        .as_ref()
+        .and_then(|tree| foreign::recognised(tree, name))
+    {
         // One line that helps, instead of one for each key.
         (_, problems) = (tree.take(), vec![draft]);
     }
@@ -87,17 +99,34 @@ pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
     overlay::flags(&mut root, overrides, check_url, &mut problems);
     more_workers::leave_out(&mut root, left_out, check_url);
     let passed_over = more_workers::add(&mut root, more_workers, check_url, &mut problems);
-    let mut checker = Checker { env, check_url, problems, idle: Vec::new() };
+    let mut checker = Checker {
+        env,
+        check_url,
+        problems,
+        idle: Vec::new(),
+    };
     let mut checked = checker.section(ROOT, Some(&root), "");
-    let Checker { mut problems, idle, .. } = checker;
+    let Checker {
+        mut problems, idle, ..
+    } = checker;
     let settings = build(&mut checked, name, &mut problems);
     let passed_over = report(passed_over, name);
-    (Settings { idle: report(idle, name), passed_over, ..settings }, problems)
+    (
+        Settings {
+            idle: report(idle, name),
+            passed_over,
+            ..settings
+        },
+        problems,
+    )
 }
 
 /// The problems as users are told them: in the order of the file, and not more than are of use.
 pub(crate) fn report(problems: Vec<Draft>, name: &str) -> Vec<Problem> {
-    let mut problems: Vec<_> = problems.into_iter().map(|draft| draft.named(name)).collect();
+    let mut problems: Vec<_> = problems
+        .into_iter()
+        .map(|draft| draft.named(name))
+        .collect();
     problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
     if problems.len() > MAX_PROBLEMS {
         let more = problems.len() - MAX_PROBLEMS;

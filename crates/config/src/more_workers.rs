@@ -27,14 +27,21 @@ pub(crate) fn add(
         return passed_over;
     }
     let origin = Origin::Named("workers".to_owned());
-    let Some(list) = root.get_or_insert("workers", &origin) else { return passed_over };
+    let Some(list) = root.get_or_insert("workers", &origin) else {
+        return passed_over;
+    };
     take_apart(list);
     if let Node::Null = list.node {
         list.node = Node::List(Vec::new());
     }
     // Not a list: the walk says so.
-    let Node::List(items) = &mut list.node else { return passed_over };
-    let mut names: HashSet<String> = items.iter().filter_map(|item| name_of_entry(item, check_url)).collect();
+    let Node::List(items) = &mut list.node else {
+        return passed_over;
+    };
+    let mut names: HashSet<String> = items
+        .iter()
+        .filter_map(|item| name_of_entry(item, check_url))
+        .collect();
     for MoreWorker { origin, text } in more {
         let (entry, faults) = yaml::parse(text);
         let origin = Origin::Named(origin.clone());
@@ -43,7 +50,8 @@ pub(crate) fn add(
         claim(&mut entry, &origin);
         match name_of_entry(&entry, check_url) {
             Some(name) if !names.insert(name.clone()) => {
-                let message = format!("`{name}` is the name of another worker: this one is passed over");
+                let message =
+                    format!("`{name}` is the name of another worker: this one is passed over");
                 let draft = Draft::new("workers", message).expected("a name of its own");
                 passed_over.push(draft.value(name.into()).in_context().at(origin));
             }
@@ -64,20 +72,33 @@ pub fn worker_entries(text: &str, name: &str) -> Result<Vec<MoreWorker>, Vec<Pro
     if !faults.is_empty() {
         return Err(report(faults, name));
     }
-    let mut tree = tree.unwrap_or(Located { node: Node::Null, origin: Origin::Named(name.to_owned()) });
+    let mut tree = tree.unwrap_or(Located {
+        node: Node::Null,
+        origin: Origin::Named(name.to_owned()),
+    });
     let list = match &tree.node {
-        Node::Map(_) => tree.get_mut("workers").map(|list| list.node.clone()).unwrap_or(Node::Null),
+        Node::Map(_) => tree
+            .get_mut("workers")
+            .map(|list| list.node.clone())
+            .unwrap_or(Node::Null),
         node => node.clone(),
     };
     match list {
         Node::Null => Ok(Vec::new()),
         Node::List(entries) => {
-            let entry = |entry: &Located| MoreWorker { origin: name.to_owned(), text: entry.to_json().to_string() };
+            let entry = |entry: &Located| MoreWorker {
+                origin: name.to_owned(),
+                text: entry.to_json().to_string(),
+            };
             Ok(entries.iter().map(entry).collect())
         }
         _ => {
             let draft = Draft::new("workers", "is no list");
-            Err(vec![draft.expected("a list of entries of workers, such as - url: http://10.0.0.5:8000").named(name)])
+            Err(vec![
+                draft
+                    .expected("a list of entries of workers, such as - url: http://10.0.0.5:8000")
+                    .named(name),
+            ])
         }
     }
 }
@@ -87,9 +108,13 @@ pub(crate) fn leave_out(root: &mut Located, names: &[String], check_url: CheckUr
     if names.is_empty() {
         return;
     }
-    let Some(list) = root.get_mut("workers") else { return };
+    let Some(list) = root.get_mut("workers") else {
+        return;
+    };
     take_apart(list);
-    let Node::List(items) = &mut list.node else { return };
+    let Node::List(items) = &mut list.node else {
+        return;
+    };
     items.retain(|item| name_of_entry(item, check_url).is_none_or(|name| !names.contains(&name)));
 }
 

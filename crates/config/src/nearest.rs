@@ -17,7 +17,15 @@ pub fn nearest<'a>(name: &str, candidates: impl IntoIterator<Item = &'a str>) ->
 }
 
 fn fold(name: &str) -> Vec<char> {
-    name.chars().map(|letter| if letter == '-' { '_' } else { letter.to_ascii_lowercase() }).collect()
+    name.chars()
+        .map(|letter| {
+            if letter == '-' {
+                '_'
+            } else {
+                letter.to_ascii_lowercase()
+            }
+        })
+        .collect()
 }
 
 /// Edits (insert, delete, replace, swap neighbours) from `a` to `b`.

@@ -19,9 +19,16 @@ const PREFIX: &str = "WARMROUTE_";
 const TEST_PREFIX: &str = "WARMROUTE_TEST_";
 
 /// Lays `WARMROUTE_SECTION__KEY` variables over the tree. An empty variable counts as not set.
-pub(crate) fn environment(root: &mut Located, env: &[(String, String)], own: &[&str], problems: &mut Vec<Draft>) {
+pub(crate) fn environment(
+    root: &mut Located,
+    env: &[(String, String)],
+    own: &[&str],
+    problems: &mut Vec<Draft>,
+) {
     for (name, value) in env {
-        let Some(path) = name.strip_prefix(PREFIX) else { continue };
+        let Some(path) = name.strip_prefix(PREFIX) else {
+            continue;
+        };
         if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
             continue;
         }
@@ -38,20 +45,33 @@ pub(crate) fn environment(root: &mut Located, env: &[(String, String)], own: &[&
         match leaf(&names) {
             Some(Kind::Section(_) | Kind::Map(_) | Kind::Free) => {
                 let draft = Draft::new(names.join("."), "a mapping cannot be set by a variable");
-                problems.push(draft.expected("it in the file, or a variable for one of its keys").at(origin));
+                problems.push(
+                    draft
+                        .expected("it in the file, or a variable for one of its keys")
+                        .at(origin),
+                );
             }
             Some(_) => {
                 // Where the file has something else than a mapping, the walk reports that, and nothing can be set.
-                let place = names.iter().try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
+                let place = names
+                    .iter()
+                    .try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
                 if let Some(place) = place {
-                    *place = Located { node: Node::Loose(value.clone()), origin: origin.clone() };
+                    *place = Located {
+                        node: Node::Loose(value.clone()),
+                        origin: origin.clone(),
+                    };
                 }
             }
             None => {
                 let known = variables();
                 // Compared without what all of them start with, which would make any two look alike.
-                let near = nearest(&name[PREFIX.len()..], known.iter().map(|known| &known[PREFIX.len()..]));
-                let draft = Draft::new("", "unknown variable").nearest(near.map(|near| format!("{PREFIX}{near}")));
+                let near = nearest(
+                    &name[PREFIX.len()..],
+                    known.iter().map(|known| &known[PREFIX.len()..]),
+                );
+                let draft = Draft::new("", "unknown variable")
+                    .nearest(near.map(|near| format!("{PREFIX}{near}")));
                 let form = "WARMROUTE_ and a key's path in capitals with `__` between levels, such as \
                             WARMROUTE_ROUTING__POLICY";
                 problems.push(draft.expected(form).at(origin));
@@ -95,13 +115,20 @@ fn variables() -> Vec<String> {
 }
 
 /// Lays what flags set over the tree. Several overrides of one list make up the whole list.
-pub(crate) fn flags(root: &mut Located, overrides: &[Override], check_url: CheckUrl, problems: &mut Vec<Draft>) {
+pub(crate) fn flags(
+    root: &mut Located,
+    overrides: &[Override],
+    check_url: CheckUrl,
+    problems: &mut Vec<Draft>,
+) {
     let mut lists: Vec<&str> = Vec::new();
     for Override { path, value, flag } in overrides {
         let origin = Origin::Named(flag.clone());
         let draft = |message: &str| Draft::new(path.as_str(), message).at(origin.clone());
         let Some(steps) = steps(path) else {
-            problems.push(draft("not a path").expected("keys with dots between, such as routing.policy"));
+            problems.push(
+                draft("not a path").expected("keys with dots between, such as routing.policy"),
+            );
             continue;
         };
         if LATER_SECTIONS.contains(&steps[0].as_str()) {
@@ -115,7 +142,10 @@ pub(crate) fn flags(root: &mut Located, overrides: &[Override], check_url: Check
                 continue;
             }
         };
-        let given = Located { node: Node::Loose(value.clone()), origin: origin.clone() };
+        let given = Located {
+            node: Node::Loose(value.clone()),
+            origin: origin.clone(),
+        };
         if !is_list {
             *place = given;
         } else if lists.contains(&path.as_str()) {
@@ -124,7 +154,10 @@ pub(crate) fn flags(root: &mut Located, overrides: &[Override], check_url: Check
             }
         } else {
             lists.push(path);
-            *place = Located { node: Node::List(vec![given]), origin };
+            *place = Located {
+                node: Node::List(vec![given]),
+                origin,
+            };
         }
     }
 }
@@ -143,7 +176,11 @@ pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
             steps.push(name.to_owned());
             rest = after;
         } else {
-            let bare = if steps.is_empty() { rest } else { rest.strip_prefix('.')? };
+            let bare = if steps.is_empty() {
+                rest
+            } else {
+                rest.strip_prefix('.')?
+            };
             let end = bare.find(['.', '[']).unwrap_or(bare.len());
             if end == 0 {
                 return None;
@@ -177,18 +214,24 @@ fn place<'t>(
         };
         at = match kind {
             Kind::Worker(_) => worker_named(at, step, check_url)?,
-            _ => {
-                at.get_or_insert(step, origin).ok_or_else(|| format!("`{step}` cannot be set in what is no mapping"))?
-            }
+            _ => at
+                .get_or_insert(step, origin)
+                .ok_or_else(|| format!("`{step}` cannot be set in what is no mapping"))?,
         };
     }
     Ok((at, matches!(kind, Kind::List(_))))
 }
 
 /// The worker with this name, or whose URL is at this `host:port`, as a mapping.
-fn worker_named<'t>(list: &'t mut Located, name: &str, check_url: CheckUrl) -> Result<&'t mut Located, String> {
+fn worker_named<'t>(
+    list: &'t mut Located,
+    name: &str,
+    check_url: CheckUrl,
+) -> Result<&'t mut Located, String> {
     take_apart(list);
-    let Node::List(items) = &mut list.node else { return Err(format!("no worker `{name}`")) };
+    let Node::List(items) = &mut list.node else {
+        return Err(format!("no worker `{name}`"));
+    };
     let mut known = Vec::new();
     for (at, item) in items.iter_mut().enumerate() {
         if let Node::Text(text) | Node::Loose(text) = &item.node {
@@ -200,15 +243,23 @@ fn worker_named<'t>(list: &'t mut Located, name: &str, check_url: CheckUrl) -> R
         }
         known.extend(own);
     }
-    Err(format!("no worker `{name}`, only {}", if known.is_empty() { "none".into() } else { known.join(", ") }))
+    Err(format!(
+        "no worker `{name}`, only {}",
+        if known.is_empty() {
+            "none".into()
+        } else {
+            known.join(", ")
+        }
+    ))
 }
 
 /// Makes a list of one that a variable wrote as a text.
 pub(crate) fn take_apart(list: &mut Located) {
     if let Node::Loose(text) = &list.node {
-        let items = text
-            .split(',')
-            .map(|part| Located { node: Node::Loose(part.trim().to_owned()), origin: list.origin.clone() });
+        let items = text.split(',').map(|part| Located {
+            node: Node::Loose(part.trim().to_owned()),
+            origin: list.origin.clone(),
+        });
         list.node = Node::List(items.collect());
     }
 }
@@ -230,7 +281,10 @@ mod tests {
     fn a_path_is_names_between_dots_or_in_brackets() {
         let found = steps(r#"models.entries["a.b/c"].tokenizer"#).expect("a path");
         assert_eq!(found, ["models", "entries", "a.b/c", "tokenizer"]);
-        assert_eq!(steps("workers[w1].weight").expect("a path"), ["workers", "w1", "weight"]);
+        assert_eq!(
+            steps("workers[w1].weight").expect("a path"),
+            ["workers", "w1", "weight"]
+        );
         for path in ["", ".", "a.", "a..b", "a[b", "a[\"b]", "a]b["] {
             assert_eq!(steps(path), None, "{path}");
         }

@@ -18,7 +18,10 @@ pub(crate) struct Places {
 
 impl Places {
     pub(crate) fn of(root: &Checked, file: &str) -> Self {
-        let mut places = Self { file: file.to_owned(), origins: BTreeMap::new() };
+        let mut places = Self {
+            file: file.to_owned(),
+            origins: BTreeMap::new(),
+        };
         places.collect(root, &mut Vec::new());
         places
     }
@@ -33,8 +36,13 @@ impl Places {
             path.pop();
         };
         match &checked.value {
-            Value::Map(entries) => entries.iter().for_each(|(name, value)| inner(name.clone(), value)),
-            Value::List(items) => items.iter().enumerate().for_each(|(at, value)| inner(at.to_string(), value)),
+            Value::Map(entries) => entries
+                .iter()
+                .for_each(|(name, value)| inner(name.clone(), value)),
+            Value::List(items) => items
+                .iter()
+                .enumerate()
+                .for_each(|(at, value)| inner(at.to_string(), value)),
             _ => {}
         }
     }

@@ -41,13 +41,18 @@ impl Problem {
     /// A file that cannot be read. `reason` is the system's word for it.
     pub fn unreadable(name: &str, reason: impl fmt::Display) -> Self {
         let draft = Draft::new("", format!("the file cannot be read: {reason}"));
-        draft.expected("the path of a readable file, as `-c FILE`").named(name)
+        draft
+            .expected("the path of a readable file, as `-c FILE`")
+            .named(name)
     }
 
     /// A file that is not UTF-8 from this byte on.
     pub fn not_utf8(name: &str, valid_bytes: &[u8]) -> Self {
         let line = 1 + valid_bytes.iter().filter(|byte| **byte == b'\n').count() as u64;
-        let last_line = valid_bytes.rsplit(|byte| *byte == b'\n').next().unwrap_or_default();
+        let last_line = valid_bytes
+            .rsplit(|byte| *byte == b'\n')
+            .next()
+            .unwrap_or_default();
         let column = 1 + String::from_utf8_lossy(last_line).chars().count() as u64;
         let draft = Draft::new("", "the file is not UTF-8 from here on").expected("UTF-8 text");
         draft.at(Origin::File { line, column }).named(name)
@@ -56,7 +61,10 @@ impl Problem {
     /// A value that turned out wrong only when the world was looked at, such as a directory without a tokenizer.
     /// [`crate::Settings::locate`] adds where the key stands.
     pub fn bad_value(path: &str, value: &str, message: &str) -> Self {
-        Draft::new(path, message).value(value.into()).in_context().named("configuration")
+        Draft::new(path, message)
+            .value(value.into())
+            .in_context()
+            .named("configuration")
     }
 }
 
@@ -96,7 +104,15 @@ pub(crate) struct Draft {
 impl Draft {
     pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (path, message) = (path.into(), message.into());
-        Self { path, message, origin: None, value: Json::Null, expected: None, nearest: None, in_context: false }
+        Self {
+            path,
+            message,
+            origin: None,
+            value: Json::Null,
+            expected: None,
+            nearest: None,
+            in_context: false,
+        }
     }
 
     /// For a value that is fine by itself: what stands beside it, or what it names, is not.
@@ -132,8 +148,26 @@ impl Draft {
             Some(Origin::Named(name)) => (None, None, name),
             None => (None, None, file.to_owned()),
         };
-        let Self { path, value, message, expected, nearest, in_context, .. } = self;
-        Problem { path, line, column, value, message, expected, nearest, source, in_context }
+        let Self {
+            path,
+            value,
+            message,
+            expected,
+            nearest,
+            in_context,
+            ..
+        } = self;
+        Problem {
+            path,
+            line,
+            column,
+            value,
+            message,
+            expected,
+            nearest,
+            source,
+            in_context,
+        }
     }
 }
 

@@ -85,11 +85,25 @@ impl FromStr for RedisUrl {
             Some((credentials, place)) => (Some(credentials), place),
             None => (None, rest),
         };
-        let (user, password) = credentials.map(read_credentials).transpose()?.unwrap_or_default();
+        let (user, password) = credentials
+            .map(read_credentials)
+            .transpose()?
+            .unwrap_or_default();
         let (authority, database) = place.split_once('/').unwrap_or((place, ""));
-        let database = if database.is_empty() { Some(0) } else { number(database) };
+        let database = if database.is_empty() {
+            Some(0)
+        } else {
+            number(database)
+        };
         let (host, port) = read_authority(authority)?;
-        Ok(Self { tls, user, password, host, port, database: database.ok_or(NotARedisUrl)? })
+        Ok(Self {
+            tls,
+            user,
+            password,
+            host,
+            port,
+            database: database.ok_or(NotARedisUrl)?,
+        })
     }
 }
 
@@ -104,7 +118,11 @@ impl fmt::Display for RedisUrl {
         } else {
             write!(f, "{}:{}", self.host, self.port)?;
         }
-        if self.database == 0 { Ok(()) } else { write!(f, "/{}", self.database) }
+        if self.database == 0 {
+            Ok(())
+        } else {
+            write!(f, "/{}", self.database)
+        }
     }
 }
 
@@ -119,8 +137,16 @@ fn read_credentials(text: &str) -> Result<Credentials, NotARedisUrl> {
         None => return Err(NotARedisUrl),
     };
     let secret = |text: &str| decoded(text).map(Secret::new);
-    let user = if user.is_empty() { None } else { Some(secret(user)?) };
-    if password.is_empty() { Err(NotARedisUrl) } else { Ok((user, Some(secret(password)?))) }
+    let user = if user.is_empty() {
+        None
+    } else {
+        Some(secret(user)?)
+    };
+    if password.is_empty() {
+        Err(NotARedisUrl)
+    } else {
+        Ok((user, Some(secret(password)?)))
+    }
 }
 
 /// `%40` and the like replaced.
@@ -130,7 +156,11 @@ fn decoded(text: &str) -> Result<String, NotARedisUrl> {
     while let Some(byte) = rest.next() {
         let byte = match byte {
             b'%' => {
-                let mut digit = || rest.next().and_then(|digit| char::from(digit).to_digit(16)).ok_or(NotARedisUrl);
+                let mut digit = || {
+                    rest.next()
+                        .and_then(|digit| char::from(digit).to_digit(16))
+                        .ok_or(NotARedisUrl)
+                };
                 u8::try_from(digit()? * 16 + digit()?).map_err(|_| NotARedisUrl)?
             }
             _ => byte,
@@ -138,7 +168,11 @@ fn decoded(text: &str) -> Result<String, NotARedisUrl> {
         bytes.push(byte);
     }
     let text = String::from_utf8(bytes).map_err(|_| NotARedisUrl)?;
-    if text.len() > MOST_CREDENTIAL || text.contains(char::is_control) { Err(NotARedisUrl) } else { Ok(text) }
+    if text.len() > MOST_CREDENTIAL || text.contains(char::is_control) {
+        Err(NotARedisUrl)
+    } else {
+        Ok(text)
+    }
 }
 
 fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
@@ -159,7 +193,9 @@ fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
         }
     };
     let port = match rest.strip_prefix(':') {
-        Some(port) => number(port).and_then(|port| u16::try_from(port).ok()).filter(|port| *port > 0),
+        Some(port) => number(port)
+            .and_then(|port| u16::try_from(port).ok())
+            .filter(|port| *port > 0),
         None if rest.is_empty() => Some(DEFAULT_PORT),
         None => None,
     };
@@ -167,7 +203,11 @@ fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
 }
 
 fn number(text: &str) -> Option<u32> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
 }
 
 #[cfg(test)]
@@ -184,17 +224,32 @@ mod tests {
     #[contract("CK32")]
     fn both_schemes_and_the_form_with_a_password_are_read() {
         let plain = read("redis://redis-service:6379");
-        assert_eq!((plain.is_tls(), plain.host(), plain.port(), plain.database()), (false, "redis-service", 6379, 0));
+        assert_eq!(
+            (plain.is_tls(), plain.host(), plain.port(), plain.database()),
+            (false, "redis-service", 6379, 0)
+        );
         assert_eq!((plain.user(), plain.password()), (None, None));
         assert!(read("rediss://redis:6380").is_tls());
         assert_eq!(read("redis://h").port(), 6379);
-        assert_eq!((read("redis://[::1]:7/3").host(), read("redis://[::1]:7/3").database()), ("::1", 3));
+        assert_eq!(
+            (
+                read("redis://[::1]:7/3").host(),
+                read("redis://[::1]:7/3").database()
+            ),
+            ("::1", 3)
+        );
 
         let expose = |secret: Option<&Secret>| secret.map(|secret| secret.expose().to_owned());
         let url = read("redis://:p@ss/w%3Ard@h:1/");
-        assert_eq!((expose(url.user()), expose(url.password())), (None, Some("p@ss/w:rd".to_owned())));
+        assert_eq!(
+            (expose(url.user()), expose(url.password())),
+            (None, Some("p@ss/w:rd".to_owned()))
+        );
         let url = read("rediss://me:secret@h:1");
-        assert_eq!((expose(url.user()), expose(url.password())), (Some("me".to_owned()), Some("secret".to_owned())));
+        assert_eq!(
+            (expose(url.user()), expose(url.password())),
+            (Some("me".to_owned()), Some("secret".to_owned()))
+        );
     }
 
     #[test]

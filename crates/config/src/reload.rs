@@ -49,7 +49,10 @@ pub(crate) const FIXED: &[&str] = &[
 
 /// Whether a key counts only from the next start on.
 pub(crate) fn is_fixed(path: &str) -> bool {
-    FIXED.iter().any(|fixed| path.strip_prefix(fixed).is_some_and(|rest| rest.is_empty() || rest.starts_with('.')))
+    FIXED.iter().any(|fixed| {
+        path.strip_prefix(fixed)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+    })
 }
 
 /// What is different between two settings.
@@ -69,10 +72,18 @@ impl Changes {
         paths.sort_unstable();
         paths.dedup();
         let mut changes = Self::default();
-        for path in paths.into_iter().filter(|path| before.get(*path) != after.get(*path)) {
+        for path in paths
+            .into_iter()
+            .filter(|path| before.get(*path) != after.get(*path))
+        {
             // A worker that came or went is one change, whatever it is like.
-            let worker = path.strip_prefix("workers[").and_then(|rest| rest.split_once(']')).map(|(name, _)| name);
-            let known = |settings: &Settings, name| settings.workers.iter().any(|worker| worker.name == name);
+            let worker = path
+                .strip_prefix("workers[")
+                .and_then(|rest| rest.split_once(']'))
+                .map(|(name, _)| name);
+            let known = |settings: &Settings, name| {
+                settings.workers.iter().any(|worker| worker.name == name)
+            };
             match worker.filter(|name| known(old, *name) != known(new, *name)) {
                 Some(name) => changes.add(format!("workers[{name}]")),
                 None => changes.add(path.clone()),
@@ -87,16 +98,26 @@ impl Changes {
         for worker in &new.workers {
             let path = format!("workers[{}].api_key", worker.name);
             let known = old.workers.iter().any(|old| old.name == worker.name);
-            if known && key_of(old, &worker.name) != worker.api_key && !changes.live.contains(&path) {
+            if known && key_of(old, &worker.name) != worker.api_key && !changes.live.contains(&path)
+            {
                 changes.live.push(path);
             }
         }
         let (before, after) = (&old.response_cache, &new.response_cache);
         for (path, changed) in [
             ("response_cache.mac_key", before.mac_key != after.mac_key),
-            ("response_cache.l2.secret_key", before.l2.credentials != after.l2.credentials),
+            (
+                "response_cache.l2.secret_key",
+                before.l2.credentials != after.l2.credentials,
+            ),
         ] {
-            if changed && !changes.live.iter().chain(&changes.restart_needed).any(|told| told == path) {
+            if changed
+                && !changes
+                    .live
+                    .iter()
+                    .chain(&changes.restart_needed)
+                    .any(|told| told == path)
+            {
                 changes.add(path.to_owned());
             }
         }
@@ -104,7 +125,11 @@ impl Changes {
     }
 
     fn add(&mut self, path: String) {
-        if is_fixed(&path) { self.restart_needed.push(path) } else { self.live.push(path) }
+        if is_fixed(&path) {
+            self.restart_needed.push(path)
+        } else {
+            self.live.push(path)
+        }
     }
 }
 
@@ -116,7 +141,15 @@ fn leaves(effective: &Json) -> BTreeMap<String, &Json> {
             return;
         };
         for (key, value) in entries {
-            walk(value, if path.is_empty() { key.clone() } else { format!("{path}.{key}") }, out);
+            walk(
+                value,
+                if path.is_empty() {
+                    key.clone()
+                } else {
+                    format!("{path}.{key}")
+                },
+                out,
+            );
         }
     }
     let mut out = BTreeMap::new();
@@ -177,7 +210,8 @@ impl Settings {
         new.replicas = old.replicas;
         new.metrics = old.metrics;
         new.decisions = old.decisions;
-        (new.logging.format, new.logging.enable_colors) = (old.logging.format, old.logging.enable_colors);
+        (new.logging.format, new.logging.enable_colors) =
+            (old.logging.format, old.logging.enable_colors);
         keep_fixed(&mut new.effective, &started.effective, "");
         self
     }
@@ -185,9 +219,15 @@ impl Settings {
 
 /// Puts the fixed values of `old` into `new`, which has the same keys.
 fn keep_fixed(new: &mut Json, old: &Json, path: &str) {
-    let (Json::Object(new), Json::Object(old)) = (new, old) else { return };
+    let (Json::Object(new), Json::Object(old)) = (new, old) else {
+        return;
+    };
     for (key, value) in new {
-        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        let path = if path.is_empty() {
+            key.clone()
+        } else {
+            format!("{path}.{key}")
+        };
         match old.get(key) {
             Some(old) if is_fixed(&path) => value.clone_from(old),
             Some(old) => keep_fixed(value, old, &path),

@@ -15,7 +15,10 @@ pub(crate) const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 3600);
 /// ```
 pub fn duration(text: &str) -> Option<Duration> {
     let text = text.trim();
-    if text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.') {
+    if text
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.')
+    {
         return seconds(text.parse().ok()?);
     }
     let mut rest = text;
@@ -24,11 +27,17 @@ pub fn duration(text: &str) -> Option<Duration> {
         let digits = rest.find(|letter: char| !letter.is_ascii_digit() && letter != '.')?;
         let number: f64 = rest[..digits].parse().ok()?;
         rest = &rest[digits..];
-        let end = rest.find(|letter: char| letter.is_ascii_digit()).unwrap_or(rest.len());
+        let end = rest
+            .find(|letter: char| letter.is_ascii_digit())
+            .unwrap_or(rest.len());
         total += number * unit_seconds(&rest[..end])?;
         rest = &rest[end..];
     }
-    if text.is_empty() { None } else { seconds(total) }
+    if text.is_empty() {
+        None
+    } else {
+        seconds(total)
+    }
 }
 
 /// A number of seconds, if it is one that a duration can hold.
@@ -51,14 +60,22 @@ fn unit_seconds(unit: &str) -> Option<f64> {
 /// Writes a duration so that [`duration`] reads it back: the largest unit that divides it.
 pub(crate) fn show_duration(value: Duration) -> String {
     let micros = value.as_micros();
-    let units = [(86_400_000_000, "d"), (3_600_000_000, "h"), (60_000_000, "m"), (1_000_000, "s"), (1_000, "ms")];
+    let units = [
+        (86_400_000_000, "d"),
+        (3_600_000_000, "h"),
+        (60_000_000, "m"),
+        (1_000_000, "s"),
+        (1_000, "ms"),
+    ];
     if micros == 0 {
         return "0s".into();
     }
     // From a second up to an hour people say seconds: 300s, not 5m.
     let (size, unit) = units
         .into_iter()
-        .filter(|(size, unit)| micros.is_multiple_of(*size) && (*unit != "m" || micros >= 3_600_000_000))
+        .filter(|(size, unit)| {
+            micros.is_multiple_of(*size) && (*unit != "m" || micros >= 3_600_000_000)
+        })
         .find(|(size, _)| micros >= *size)
         .unwrap_or((1, "us"));
     format!("{}{unit}", micros / size)
@@ -67,7 +84,9 @@ pub(crate) fn show_duration(value: Duration) -> String {
 /// Reads `512MiB`, `32KiB`, `1MB`, `4096`.
 pub(crate) fn size(text: &str) -> Option<u64> {
     let text = text.trim();
-    let digits = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let digits = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
     let number: u64 = text[..digits].parse().ok()?;
     let unit: u64 = match text[digits..].trim_start() {
         "" | "B" => 1,
@@ -114,20 +133,48 @@ mod tests {
             ("60", 60_000),
             ("0", 0),
         ] {
-            assert_eq!(duration(text), Some(Duration::from_millis(millis)), "{text}");
+            assert_eq!(
+                duration(text),
+                Some(Duration::from_millis(millis)),
+                "{text}"
+            );
         }
-        for text in ["", "s", "5x", "-5s", "5 minutes", "5s5", ".", "1..2s", "1e9s", "99999999999999999999999h"] {
+        for text in [
+            "",
+            "s",
+            "5x",
+            "-5s",
+            "5 minutes",
+            "5s5",
+            ".",
+            "1..2s",
+            "1e9s",
+            "99999999999999999999999h",
+        ] {
             assert_eq!(duration(text), None, "{text}");
         }
     }
 
     #[test]
     fn sizes_are_read_in_binary_and_decimal_units() {
-        for (text, bytes) in [("512MiB", 512 << 20), ("32KiB", 32 << 10), ("1MB", 1_000_000), ("4096", 4096), ("0", 0)]
-        {
+        for (text, bytes) in [
+            ("512MiB", 512 << 20),
+            ("32KiB", 32 << 10),
+            ("1MB", 1_000_000),
+            ("4096", 4096),
+            ("0", 0),
+        ] {
             assert_eq!(size(text), Some(bytes), "{text}");
         }
-        for text in ["", "MiB", "-1", "1.5MiB", "5XB", "99999999999999999999", "20000000TiB"] {
+        for text in [
+            "",
+            "MiB",
+            "-1",
+            "1.5MiB",
+            "5XB",
+            "99999999999999999999",
+            "20000000TiB",
+        ] {
             assert_eq!(size(text), None, "{text}");
         }
     }

@@ -31,7 +31,8 @@ pub use disaggregation::{Connector, Disaggregation};
 pub use discovery::{Discovery, DnsName};
 pub use hooks::Hook;
 pub use kv::{
-    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring,
+    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource,
+    PrefixHashKind, Scoring,
 };
 pub use lmcache::{Lmcache, LmcacheMode, PromptCache};
 pub use models::{ChatTemplate, Model, ModelRule, Models, Tokenizer};
@@ -40,12 +41,16 @@ pub use queue::Queue;
 pub use redis::Redis;
 pub use replicas::Replicas;
 pub use response_cache::{
-    AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering, L1Kind, ResponseCache,
-    S3Credentials, SemanticCache,
+    AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering,
+    L1Kind, ResponseCache, S3Credentials, SemanticCache,
 };
-pub use routing::{Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode};
+pub use routing::{
+    Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode,
+};
 pub use tls::{ListenerTls, WorkerTls};
-pub use worker::{CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents};
+pub use worker::{
+    CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents,
+};
 
 use crate::{Listen, Problem, places::Places};
 

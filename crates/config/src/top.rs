@@ -11,21 +11,35 @@ use crate::{
 
 /// Gives the tree with this version's sections only, and a problem for each other key.
 pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located {
-    let mut root = Located { node: Node::Map(Vec::new()), origin: Origin::File { line: 1, column: 1 } };
+    let mut root = Located {
+        node: Node::Map(Vec::new()),
+        origin: Origin::File { line: 1, column: 1 },
+    };
     let entries = match given {
-        None | Some(Located { node: Node::Null, .. }) => return root,
-        Some(Located { node: Node::Map(entries), .. }) => entries,
+        None
+        | Some(Located {
+            node: Node::Null, ..
+        }) => return root,
+        Some(Located {
+            node: Node::Map(entries),
+            ..
+        }) => entries,
         Some(other) => {
-            let draft =
-                Draft::new("", "the text is not a mapping").expected(format!("sections such as {}", names(ROOT)));
+            let draft = Draft::new("", "the text is not a mapping")
+                .expected(format!("sections such as {}", names(ROOT)));
             problems.push(draft.at(other.origin));
             return root;
         }
     };
     for entry in entries {
-        let path = TOP_ALIASES.iter().find(|(alias, _)| *alias == entry.key).map(|(_, path)| *path);
+        let path = TOP_ALIASES
+            .iter()
+            .find(|(alias, _)| *alias == entry.key)
+            .map(|(_, path)| *path);
         match path {
-            Some(path) if LATER_SECTIONS.contains(&path[0]) => problems.push(later(&entry.key, entry.origin)),
+            Some(path) if LATER_SECTIONS.contains(&path[0]) => {
+                problems.push(later(&entry.key, entry.origin))
+            }
             Some(path) => put(&mut root, path, entry, problems),
             None if LATER_SECTIONS.contains(&entry.key.as_str()) => {
                 if !matches!(entry.value.node, Node::Null) {
@@ -43,7 +57,10 @@ pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located
 
 /// A section that is known by name only.
 pub(crate) fn later(section: &str, origin: Origin) -> Draft {
-    let draft = Draft::new(section, format!("section `{section}` is not built yet in this version"));
+    let draft = Draft::new(
+        section,
+        format!("section `{section}` is not built yet in this version"),
+    );
     draft.expected("this section left out").at(origin)
 }
 
@@ -57,7 +74,11 @@ fn known() -> impl Iterator<Item = &'static str> {
 
 /// `search`: whether the problem will be shown, as looking for the nearest name is what costs.
 fn unknown(entry: Entry, search: bool) -> Draft {
-    let nearest = if search { nearest(&entry.key, known()) } else { None };
+    let nearest = if search {
+        nearest(&entry.key, known())
+    } else {
+        None
+    };
     Draft::new(crate::tree::shown_text(&entry.key), "unknown key")
         .value(shown_unknown(&entry))
         .at(entry.origin)
@@ -69,18 +90,33 @@ fn put(root: &mut Located, path: &[&str], entry: Entry, problems: &mut Vec<Draft
     let (last, sections) = path.split_last().expect("an alias leads somewhere");
     let mut at = &mut *root;
     for section in sections {
-        let Some(inner) = at.get_or_insert(section, &entry.origin) else { return };
+        let Some(inner) = at.get_or_insert(section, &entry.origin) else {
+            return;
+        };
         at = inner;
     }
-    let Some(place) = at.get_or_insert(last, &entry.origin) else { return };
+    let Some(place) = at.get_or_insert(last, &entry.origin) else {
+        return;
+    };
     if matches!(place.node, Node::Null) {
         *place = entry.value;
     } else {
-        let message = format!("set a second time: `{}` is another name of `{}`", alias_of(path), path.join("."));
-        problems.push(Draft::new(entry.key, message).expected("one of the two").at(entry.origin));
+        let message = format!(
+            "set a second time: `{}` is another name of `{}`",
+            alias_of(path),
+            path.join(".")
+        );
+        problems.push(
+            Draft::new(entry.key, message)
+                .expected("one of the two")
+                .at(entry.origin),
+        );
     }
 }
 
 fn alias_of(path: &[&str]) -> &'static str {
-    TOP_ALIASES.iter().find(|(_, target)| *target == path).map_or("", |(alias, _)| alias)
+    TOP_ALIASES
+        .iter()
+        .find(|(_, target)| *target == path)
+        .map_or("", |(alias, _)| alias)
 }

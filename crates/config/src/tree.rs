@@ -51,7 +51,10 @@ impl Located {
     /// The value under this key, if this is a map that has it.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.node {
-            Node::Map(entries) => entries.iter_mut().find(|entry| entry.key == key).map(|entry| &mut entry.value),
+            Node::Map(entries) => entries
+                .iter_mut()
+                .find(|entry| entry.key == key)
+                .map(|entry| &mut entry.value),
             _ => None,
         }
     }
@@ -59,14 +62,29 @@ impl Located {
     /// The value under this key, made an empty map if there is none; `None` if this is something other than a map.
     pub(crate) fn get_or_insert(&mut self, key: &str, origin: &Origin) -> Option<&mut Self> {
         if matches!(self.node, Node::Null) {
-            *self = Self { node: Node::Map(Vec::new()), origin: origin.clone() };
+            *self = Self {
+                node: Node::Map(Vec::new()),
+                origin: origin.clone(),
+            };
         }
-        let Node::Map(entries) = &mut self.node else { return None };
-        let at = entries.iter().position(|entry| entry.key == key).unwrap_or_else(|| {
-            let value = Self { node: Node::Null, origin: origin.clone() };
-            entries.push(Entry { key: key.to_owned(), origin: origin.clone(), value });
-            entries.len() - 1
-        });
+        let Node::Map(entries) = &mut self.node else {
+            return None;
+        };
+        let at = entries
+            .iter()
+            .position(|entry| entry.key == key)
+            .unwrap_or_else(|| {
+                let value = Self {
+                    node: Node::Null,
+                    origin: origin.clone(),
+                };
+                entries.push(Entry {
+                    key: key.to_owned(),
+                    origin: origin.clone(),
+                    value,
+                });
+                entries.len() - 1
+            });
         Some(&mut entries[at].value)
     }
 
@@ -74,9 +92,12 @@ impl Located {
     pub(crate) fn to_json(&self) -> Json {
         match &self.node {
             Node::List(items) => items.iter().map(Self::to_json).collect(),
-            Node::Map(entries) => {
-                Json::Object(entries.iter().map(|entry| (entry.key.clone(), entry.value.to_json())).collect())
-            }
+            Node::Map(entries) => Json::Object(
+                entries
+                    .iter()
+                    .map(|entry| (entry.key.clone(), entry.value.to_json()))
+                    .collect(),
+            ),
             Node::Text(text) | Node::Loose(text) => Json::from(text.as_str()),
             _ => self.shown(),
         }
@@ -103,7 +124,9 @@ impl Located {
 /// A text, cut when long, with the user and password of a URL hidden.
 pub(crate) fn shown_text(text: &str) -> String {
     let hidden = match (text.find("://"), text.rfind('@')) {
-        (Some(scheme), Some(at)) if scheme + 3 <= at => format!("{}***{}", &text[..scheme + 3], &text[at..]),
+        (Some(scheme), Some(at)) if scheme + 3 <= at => {
+            format!("{}***{}", &text[..scheme + 3], &text[at..])
+        }
         _ => text.to_owned(),
     };
     match hidden.char_indices().nth(SHOWN_CHARS) {
@@ -124,6 +147,9 @@ mod tests {
 
     #[test]
     fn a_long_text_is_cut_between_characters() {
-        assert_eq!(shown_text(&"ü".repeat(100)), format!("{}...", "ü".repeat(80)));
+        assert_eq!(
+            shown_text(&"ü".repeat(100)),
+            format!("{}...", "ü".repeat(80))
+        );
     }
 }

@@ -13,7 +13,12 @@ use crate::{
 };
 
 /// Reads a value whose `${NAME}` are already replaced. `written` is the value before that: what faults may show.
-pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url: CheckUrl) -> Result<Value, Fault> {
+pub(crate) fn scalar(
+    kind: &Kind,
+    given: &Located,
+    written: &Located,
+    check_url: CheckUrl,
+) -> Result<Value, Fault> {
     let unusable = || Fault::unusable(written, kind);
     // A text of the file is a text; one from elsewhere may be a number too.
     let (text, loose) = match &given.node {
@@ -30,17 +35,25 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         }
         .map(Value::Bool)
         .ok_or_else(unusable),
-        Kind::Int { min, max } => {
-            whole(given, loose).filter(|number| (min..=max).contains(number)).map(Value::Int).ok_or_else(unusable)
-        }
+        Kind::Int { min, max } => whole(given, loose)
+            .filter(|number| (min..=max).contains(number))
+            .map(Value::Int)
+            .ok_or_else(unusable),
         Kind::Counted { unit, min, max } => {
-            let written = || text.and_then(scalar::duration).and_then(|duration| unit.count(duration));
-            let read = whole(given, loose).or_else(|| text.filter(|text| has_unit(text)).and_then(|_| written()));
-            read.filter(|number| (min..=max).contains(number)).map(Value::Int).ok_or_else(unusable)
+            let written = || {
+                text.and_then(scalar::duration)
+                    .and_then(|duration| unit.count(duration))
+            };
+            let read = whole(given, loose)
+                .or_else(|| text.filter(|text| has_unit(text)).and_then(|_| written()));
+            read.filter(|number| (min..=max).contains(number))
+                .map(Value::Int)
+                .ok_or_else(unusable)
         }
-        Kind::Float(range) => {
-            number(given, loose).filter(|number| range.holds(*number)).map(Value::Float).ok_or_else(unusable)
-        }
+        Kind::Float(range) => number(given, loose)
+            .filter(|number| range.holds(*number))
+            .map(Value::Float)
+            .ok_or_else(unusable),
         Kind::Duration { least } => {
             let read = match text {
                 Some(text) => scalar::duration(text),
@@ -51,36 +64,54 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         }
         Kind::Size { min, max } => {
             let read = text.map_or_else(|| whole(given, None), scalar::size);
-            read.filter(|bytes| (min..=max).contains(bytes)).map(Value::Size).ok_or_else(unusable)
+            read.filter(|bytes| (min..=max).contains(bytes))
+                .map(Value::Size)
+                .ok_or_else(unusable)
         }
         Kind::Word(choices) => one_of(choices, text, written, kind),
         Kind::WordOr(choices, other) => {
-            match choices.iter().find(|choice| text.is_some_and(|text| choice.matches(text))) {
+            match choices
+                .iter()
+                .find(|choice| text.is_some_and(|text| choice.matches(text)))
+            {
                 Some(_) => one_of(choices, text, written, kind),
                 None => scalar(other, given, written, check_url).map_err(|fault| {
                     // The words are part of what would have been right, unless the value itself says more.
                     if fault.expected.as_deref() == Some(&other.expected()) {
-                        Fault { secret: fault.secret, ..unusable() }
+                        Fault {
+                            secret: fault.secret,
+                            ..unusable()
+                        }
                     } else {
                         fault
                     }
                 }),
             }
         }
-        Kind::Listen => text.and_then(|text| text.parse::<Listen>().ok()).map(Value::Listen).ok_or_else(unusable),
+        Kind::Listen => text
+            .and_then(|text| text.parse::<Listen>().ok())
+            .map(Value::Listen)
+            .ok_or_else(unusable),
         Kind::WorkerUrl => {
             let url = text.ok_or_else(unusable)?;
             // The reason may quote the URL, with a password or a variable's value in it.
-            let quoted = |reason: String| reason.replace(url, written.shown().as_str().unwrap_or("***"));
+            let quoted =
+                |reason: String| reason.replace(url, written.shown().as_str().unwrap_or("***"));
             check_url(url)
-                .map(|host_port| Value::WorkerUrl { url: url.to_owned(), host_port })
+                .map(|host_port| Value::WorkerUrl {
+                    url: url.to_owned(),
+                    host_port,
+                })
                 .map_err(|reason| Fault::new(quoted(reason)).expected(kind.expected()))
         }
         Kind::Secret => text
             .filter(|text| is_one_line(text) && !text.is_empty())
             .map(|text| Value::Secret(Secret::new(text)))
             .ok_or_else(unusable),
-        Kind::RedisUrl => text.and_then(|text| text.parse::<RedisUrl>().ok()).map(Value::RedisUrl).ok_or_else(unusable),
+        Kind::RedisUrl => text
+            .and_then(|text| text.parse::<RedisUrl>().ok())
+            .map(Value::RedisUrl)
+            .ok_or_else(unusable),
         Kind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
         Kind::Text => texts(text, |_| true, unusable),
         Kind::Path => texts(text, |text| !text.is_empty(), unusable),
@@ -88,7 +119,9 @@ pub(crate) fn scalar(kind: &Kind, given: &Located, written: &Located, check_url:
         Kind::UrlPath => texts(text, is_url_path, unusable),
         Kind::Endpoint => texts(text, is_endpoint, unusable),
         Kind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
-        Kind::Free | Kind::List(_) | Kind::Map(_) | Kind::Section(_) | Kind::Worker(_) => Err(unusable()),
+        Kind::Free | Kind::List(_) | Kind::Map(_) | Kind::Section(_) | Kind::Worker(_) => {
+            Err(unusable())
+        }
     }
 }
 
@@ -103,24 +136,47 @@ fn of_default_text(kind: &Kind, text: &str) -> Value {
         (Kind::List(item), list) => {
             let list = list.trim_start_matches('[').trim_end_matches(']');
             let items = list.split(", ").filter(|text| !text.is_empty());
-            Value::List(items.map(|text| Checked::default_of(of_default_text(item, text))).collect())
+            Value::List(
+                items
+                    .map(|text| Checked::default_of(of_default_text(item, text)))
+                    .collect(),
+            )
         }
         (Kind::Map(_) | Kind::Section(_), _) => Value::Map(Vec::new()),
         (kind, text) => {
-            let given = Located { node: Node::Loose(text.to_owned()), origin: Origin::Named(String::new()) };
-            scalar(kind, &given, &given, |_| Err(String::new())).expect("a test reads every default of the table")
+            let given = Located {
+                node: Node::Loose(text.to_owned()),
+                origin: Origin::Named(String::new()),
+            };
+            scalar(kind, &given, &given, |_| Err(String::new()))
+                .expect("a test reads every default of the table")
         }
     }
 }
 
-fn one_of(choices: &[Choice], text: Option<&str>, written: &Located, kind: &Kind) -> Result<Value, Fault> {
+fn one_of(
+    choices: &[Choice],
+    text: Option<&str>,
+    written: &Located,
+    kind: &Kind,
+) -> Result<Value, Fault> {
     let text = text.ok_or_else(|| Fault::unusable(written, kind))?;
     match choices.iter().find(|choice| choice.matches(text)) {
-        Some(Choice { word, built: Built::Now, .. }) => Ok(Value::Word(word)),
+        Some(Choice {
+            word,
+            built: Built::Now,
+            ..
+        }) => Ok(Value::Word(word)),
         Some(choice) => Err(Fault::later(&format!("`{}`", choice.word)).expected(kind.expected())),
         None => {
-            let words = choices.iter().filter(|choice| choice.built == Built::Now).map(|choice| choice.word);
-            Err(Fault { nearest: nearest(text, words), ..Fault::unusable(written, kind) })
+            let words = choices
+                .iter()
+                .filter(|choice| choice.built == Built::Now)
+                .map(|choice| choice.word);
+            Err(Fault {
+                nearest: nearest(text, words),
+                ..Fault::unusable(written, kind)
+            })
         }
     }
 }
@@ -140,7 +196,10 @@ fn has_unit(text: &str) -> bool {
 
 fn number(given: &Located, loose: Option<&str>) -> Option<f64> {
     match (&given.node, loose) {
-        #[expect(clippy::cast_precision_loss, reason = "no range of ours reaches where it matters")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "no range of ours reaches where it matters"
+        )]
         (Node::Int(number), _) => Some(*number as f64),
         (Node::Float(number), _) => Some(*number),
         (_, Some(text)) => text.trim().parse().ok(),
@@ -148,8 +207,14 @@ fn number(given: &Located, loose: Option<&str>) -> Option<f64> {
     }
 }
 
-fn texts(text: Option<&str>, fits: impl Fn(&str) -> bool, unusable: impl Fn() -> Fault) -> Result<Value, Fault> {
-    text.filter(|text| is_one_line(text) && fits(text)).map(|text| Value::Text(text.to_owned())).ok_or_else(unusable)
+fn texts(
+    text: Option<&str>,
+    fits: impl Fn(&str) -> bool,
+    unusable: impl Fn() -> Fault,
+) -> Result<Value, Fault> {
+    text.filter(|text| is_one_line(text) && fits(text))
+        .map(|text| Value::Text(text.to_owned()))
+        .ok_or_else(unusable)
 }
 
 fn is_one_line(text: &str) -> bool {
@@ -158,7 +223,10 @@ fn is_one_line(text: &str) -> bool {
 
 /// Characters that a pattern gives a meaning would make a search for the keys find others too.
 fn is_key_prefix(text: &str, max: usize) -> bool {
-    (1..=max).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic() && !b"*?[]\\".contains(&byte))
+    (1..=max).contains(&text.len())
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !b"*?[]\\".contains(&byte))
 }
 
 /// A token, as HTTP has it.
@@ -173,7 +241,9 @@ fn is_url_path(text: &str) -> bool {
 
 /// Only the shape, as of [`is_endpoint`]; one that is worse than it looks is refused when it is opened.
 fn is_stream(text: &str, schemes: &[&str]) -> bool {
-    let Some((scheme, rest)) = text.split_once("://") else { return false };
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return false;
+    };
     let known = schemes.contains(&scheme);
     match scheme {
         "tcp" | "ipc" => known && is_endpoint(text),
@@ -191,12 +261,26 @@ fn is_endpoint(text: &str) -> bool {
     if let Some(path) = text.strip_prefix("ipc://") {
         return !path.is_empty();
     }
-    let Some((host, port)) = text.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':')) else { return false };
-    let host_fits = match host.strip_prefix('[').and_then(|host| host.strip_suffix(']')) {
+    let Some((host, port)) = text
+        .strip_prefix("tcp://")
+        .and_then(|rest| rest.rsplit_once(':'))
+    else {
+        return false;
+    };
+    let host_fits = match host
+        .strip_prefix('[')
+        .and_then(|host| host.strip_suffix(']'))
+    {
         Some(host) => host.parse::<std::net::Ipv6Addr>().is_ok(),
         None => {
-            host == "*" || (!host.is_empty() && host.bytes().all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)))
+            host == "*"
+                || (!host.is_empty()
+                    && host
+                        .bytes()
+                        .all(|b| b.is_ascii_alphanumeric() || b"-._".contains(&b)))
         }
     };
-    host_fits && port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok_and(|port| port > 0)
+    host_fits
+        && port.bytes().all(|byte| byte.is_ascii_digit())
+        && port.parse::<u16>().is_ok_and(|port| port > 0)
 }

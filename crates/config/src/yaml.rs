@@ -24,7 +24,10 @@ pub const MAX_TEXT_BYTES: usize = 4 << 20;
 pub(crate) fn parse(text: &str) -> (Option<Located>, Vec<Draft>) {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!("the text is {} bytes long", text.len());
-        return (None, vec![Draft::new("", message).expected(format!("at most {MAX_TEXT_BYTES} bytes"))]);
+        return (
+            None,
+            vec![Draft::new("", message).expected(format!("at most {MAX_TEXT_BYTES} bytes"))],
+        );
     }
     // The parser takes some tabs that YAML forbids; others are read with a meaning that nobody sees.
     if let Some((line, column)) = tab_in_indentation(text) {
@@ -36,7 +39,11 @@ pub(crate) fn parse(text: &str) -> (Option<Located>, Vec<Draft>) {
         Err(error) => {
             let duplicate = matches!(error.without_snippet(), Error::DuplicateMappingKey { .. });
             // The rest of the file is still worth checking, so that one run shows as much as it can.
-            let tree = if duplicate { read(text, DuplicateKeyPolicy::FirstWins).ok() } else { None };
+            let tree = if duplicate {
+                read(text, DuplicateKeyPolicy::FirstWins).ok()
+            } else {
+                None
+            };
             (tree, vec![explain(&error)])
         }
     }
@@ -72,18 +79,24 @@ fn explain(error: &Error) -> Draft {
             let key = key.as_deref().unwrap_or("?");
             Draft::new(key, "the key stands twice in one mapping").expected("each key once")
         }
-        Error::MultipleDocuments { .. } => Draft::new("", "a second YAML document").expected("one document"),
-        Error::Budget { .. } => {
-            Draft::new("", "too deep, too many aliases or too many values").expected("a plain configuration file")
+        Error::MultipleDocuments { .. } => {
+            Draft::new("", "a second YAML document").expected("one document")
         }
+        Error::Budget { .. } => Draft::new("", "too deep, too many aliases or too many values")
+            .expected("a plain configuration file"),
         other => {
             let text = other.to_string();
-            let text = text.rfind(" at line ").map_or(text.as_str(), |end| &text[..end]);
+            let text = text
+                .rfind(" at line ")
+                .map_or(text.as_str(), |end| &text[..end]);
             Draft::new("", format!("not valid YAML: {text}"))
         }
     };
     match at {
-        Some(at) => draft.at(Origin::File { line: at.line(), column: at.column() }),
+        Some(at) => draft.at(Origin::File {
+            line: at.line(),
+            column: at.column(),
+        }),
         None => draft,
     }
 }
@@ -94,7 +107,10 @@ fn tab_in_indentation(text: &str) -> Option<(u64, u64)> {
         let content = line.trim_start_matches([' ', '\t']);
         let indentation = &line[..line.len() - content.len()];
         let matters = !content.is_empty() && !content.starts_with('#');
-        matters.then(|| indentation.find('\t')).flatten().map(|column| (number, column as u64 + 1))
+        matters
+            .then(|| indentation.find('\t'))
+            .flatten()
+            .map(|column| (number, column as u64 + 1))
     })
 }
 
@@ -120,15 +136,25 @@ fn located(raw: Spanned<Raw>) -> Located {
         Raw::Map(entries) => Node::Map(
             entries
                 .into_iter()
-                .map(|(key, value)| Entry { origin: place(&key.referenced), key: key.value, value: located(value) })
+                .map(|(key, value)| Entry {
+                    origin: place(&key.referenced),
+                    key: key.value,
+                    value: located(value),
+                })
                 .collect(),
         ),
     };
-    Located { node, origin: place(&raw.referenced) }
+    Located {
+        node,
+        origin: place(&raw.referenced),
+    }
 }
 
 fn place(at: &serde_saphyr::Location) -> Origin {
-    Origin::File { line: at.line(), column: at.column() }
+    Origin::File {
+        line: at.line(),
+        column: at.column(),
+    }
 }
 
 impl<'de> Deserialize<'de> for Raw {
@@ -218,10 +244,24 @@ mod tests {
     fn values_and_keys_know_their_line_and_column() {
         let (tree, problems) = parse("server:\n  listen: 0.0.0.0:80\n");
         assert!(problems.is_empty());
-        let Some(Located { node: Node::Map(top), .. }) = tree else { panic!("a map") };
-        let Node::Map(server) = &top[0].value.node else { panic!("a map") };
+        let Some(Located {
+            node: Node::Map(top),
+            ..
+        }) = tree
+        else {
+            panic!("a map")
+        };
+        let Node::Map(server) = &top[0].value.node else {
+            panic!("a map")
+        };
         assert_eq!(server[0].origin, Origin::File { line: 2, column: 3 });
-        assert_eq!(server[0].value.origin, Origin::File { line: 2, column: 11 });
+        assert_eq!(
+            server[0].value.origin,
+            Origin::File {
+                line: 2,
+                column: 11
+            }
+        );
         assert!(matches!(&server[0].value.node, Node::Text(text) if text == "0.0.0.0:80"));
     }
 
@@ -229,7 +269,10 @@ mod tests {
     fn a_key_that_stands_twice_is_named_with_its_line_and_the_rest_is_still_read() {
         let (tree, problems) = parse("a: 1\nb: 2\na: 3\n");
         assert_eq!(problems[0].path, "a");
-        assert_eq!(problems[0].origin, Some(Origin::File { line: 3, column: 1 }));
+        assert_eq!(
+            problems[0].origin,
+            Some(Origin::File { line: 3, column: 1 })
+        );
         assert!(tree.is_some());
     }
 
@@ -263,7 +306,10 @@ mod tests {
         let mut bomb = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n".to_owned();
         for level in 1..30 {
             let last = level - 1;
-            bomb += &format!("a{level}: &a{level} [{}]\n", vec![format!("*a{last}"); 9].join(", "));
+            bomb += &format!(
+                "a{level}: &a{level} [{}]\n",
+                vec![format!("*a{last}"); 9].join(", ")
+            );
         }
         only_problem(&bomb);
         only_problem(&"[".repeat(100_000));

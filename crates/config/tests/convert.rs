@@ -22,27 +22,43 @@ const ONE_WORKER: &str = "mode: {type: regular, worker_urls: ['http://a:1']}\n";
 const REFUSED: &str = "# refused by `warmroute config check` in this version: ";
 
 fn converted(text: &str) -> String {
-    convert_vllm_router("router.yaml", text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+    convert_vllm_router("router.yaml", text)
+        .unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
 }
 
 fn problems(text: &str) -> Vec<Problem> {
-    convert_vllm_router("router.yaml", text).err().unwrap_or_else(|| panic!("no problem in:\n{text}"))
+    convert_vllm_router("router.yaml", text)
+        .err()
+        .unwrap_or_else(|| panic!("no problem in:\n{text}"))
 }
 
 /// The lines without the comments above them.
 fn body(text: &str) -> String {
-    text.lines().filter(|line| !line.starts_with('#')).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 fn without_counterpart(text: &str) -> Vec<&str> {
-    text.lines().filter_map(|line| line.strip_prefix("# no counterpart: ")).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("# no counterpart: "))
+        .collect()
 }
 
 /// The same without pools and without policies that belong to one.
 fn without_pools(text: &str) -> String {
-    let of_pools = ["workers:", "  - {url: ", "  decode_policy:", "  prefill_policy:"];
+    let of_pools = [
+        "workers:",
+        "  - {url: ",
+        "  decode_policy:",
+        "  prefill_policy:",
+    ];
     let keep = |line: &&str| !of_pools.iter().any(|start| line.starts_with(start));
-    text.lines().filter(keep).map(|line| format!("{line}\n")).collect()
+    text.lines()
+        .filter(keep)
+        .map(|line| format!("{line}\n"))
+        .collect()
 }
 
 #[test]
@@ -80,7 +96,11 @@ fn the_posts_file_loads_whole_once_it_is_converted() {
         let text = converted(seed);
         assert!(!text.contains(REFUSED), "{text}");
         let settings = settings(&text);
-        let roles: Vec<_> = settings.workers.iter().map(|worker| (worker.url.as_str(), worker.role)).collect();
+        let roles: Vec<_> = settings
+            .workers
+            .iter()
+            .map(|worker| (worker.url.as_str(), worker.role))
+            .collect();
         assert_eq!(
             roles,
             [
@@ -89,8 +109,20 @@ fn the_posts_file_loads_whole_once_it_is_converted() {
                 ("http://decode2:8084", Role::Decode)
             ]
         );
-        assert_eq!((settings.routing.decode_policy, settings.routing.prefill_policy), (Some("kv_aware"), None));
-        assert_eq!((settings.disaggregation.enabled, settings.disaggregation.connector), (true, Connector::Nixl));
+        assert_eq!(
+            (
+                settings.routing.decode_policy,
+                settings.routing.prefill_policy
+            ),
+            (Some("kv_aware"), None)
+        );
+        assert_eq!(
+            (
+                settings.disaggregation.enabled,
+                settings.disaggregation.connector
+            ),
+            (true, Connector::Nixl)
+        );
     }
 }
 
@@ -105,7 +137,10 @@ fn the_threshold_and_the_connector_of_either_mode_are_carried_over() {
         settings(&converted(&text)).disaggregation
     };
     let vllm = theirs("vllm_prefill_decode");
-    assert_eq!((vllm.connector, vllm.uncached_token_threshold), (Connector::Nixl, 256));
+    assert_eq!(
+        (vllm.connector, vllm.uncached_token_threshold),
+        (Connector::Nixl, 256)
+    );
     assert_eq!(theirs("prefill_decode").connector, Connector::Sglang);
 }
 
@@ -118,7 +153,11 @@ fn a_prefill_url_is_a_pair_with_a_bootstrap_port_or_null_or_a_bare_url() {
     );
     let pools = "workers:\n  - {url: \"http://p:1\", role: prefill, bootstrap_port: 8998}\n  - {url: \"http://p:2\", role: \
                  prefill}\n  - {url: \"http://p:3\", role: prefill}\n  - {url: \"http://d:1\", role: decode}\n";
-    assert_eq!(body(&text), pools, "and no key more, as no policy needs one");
+    assert_eq!(
+        body(&text),
+        pools,
+        "and no key more, as no policy needs one"
+    );
 }
 
 #[test]
@@ -128,16 +167,26 @@ fn the_parts_that_are_built_load_into_the_values_of_the_post() {
     assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
     assert!(settings.routing.speculative);
     assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
-    assert_eq!((settings.kv_events.topic_filter.as_str(), settings.kv_events.default_port), ("", 5557));
+    assert_eq!(
+        (
+            settings.kv_events.topic_filter.as_str(),
+            settings.kv_events.default_port
+        ),
+        ("", 5557)
+    );
     // The block size is the workers' own, so it takes one to show it.
     let with_worker = without_pools(&converted(SEEDS[0])) + "workers: ['http://a:1']\n";
-    assert_eq!(sources::settings(&with_worker).workers[0].block_size, BlockSize::new(16).ok());
+    assert_eq!(
+        sources::settings(&with_worker).workers[0].block_size,
+        BlockSize::new(16).ok()
+    );
 }
 
 #[test]
 #[contract("V2")]
 fn other_values_are_carried_over_and_those_left_out_are_written_as_that_router_has_them() {
-    let pools = "mode: {type: vllm_prefill_decode, prefill_urls: [], decode_urls: ['http://d:1']}\n";
+    let pools =
+        "mode: {type: vllm_prefill_decode, prefill_urls: [], decode_urls: ['http://d:1']}\n";
     let defaults = converted(&format!("{pools}decode_policy: {{type: kv_aware}}\n"));
     assert_eq!(without_pools(&body(&defaults)), without_pools(&body(&converted(SEEDS[0]))).replace(
         "    tokenizer: auto  # the model was meta-llama/Llama-3.1-8B-Instruct: found on this machine, or asked of the engine\n",
@@ -149,23 +198,37 @@ fn other_values_are_carried_over_and_those_left_out_are_written_as_that_router_h
     ));
     let settings = settings(&(without_pools(&text) + "workers: ['http://a:1']\n"));
     assert!(!settings.routing.speculative);
-    assert_eq!(settings.routing.speculative_ttl, Duration::from_millis(1500));
+    assert_eq!(
+        settings.routing.speculative_ttl,
+        Duration::from_millis(1500)
+    );
     assert_eq!(settings.workers[0].block_size, BlockSize::new(32).ok());
-    assert_eq!(settings.kv_events.topic_filter, "kv@${x}", "a text stays what it is");
+    assert_eq!(
+        settings.kv_events.topic_filter, "kv@${x}",
+        "a text stays what it is"
+    );
     assert_eq!(settings.kv_events.default_port, 6000);
-    assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Directory("/models/llama".into()));
+    assert_eq!(
+        settings.models.get("any").tokenizer,
+        Tokenizer::Directory("/models/llama".into())
+    );
 }
 
 #[test]
 fn a_regular_mode_has_plain_workers_also_behind_unix_sockets() {
     let urls = "worker_urls: ['http://a:1', 'unix:///run/vllm.sock']";
-    let plain = converted(&format!("mode: {{type: regular, {urls}}}\npolicy: {{type: round_robin}}\n"));
+    let plain = converted(&format!(
+        "mode: {{type: regular, {urls}}}\npolicy: {{type: round_robin}}\n"
+    ));
     assert_eq!(
         body(&plain),
         "workers:\n  - {url: \"http://a:1\"}\n  - {url: \"unix:///run/vllm.sock\"}\nrouting:\n  policy: round_robin\n"
     );
     let openai = converted(&format!("mode: {{type: openai, {urls}}}\n"));
-    assert!(openai.contains("  - {url: \"http://a:1\", type: openai}\n"), "{openai}");
+    assert!(
+        openai.contains("  - {url: \"http://a:1\", type: openai}\n"),
+        "{openai}"
+    );
 }
 
 #[test]
@@ -173,8 +236,14 @@ fn medium_weights_and_the_wait_for_an_engine_have_keys_of_ours() {
     let text = converted(&format!(
         "{ONE_WORKER}policy: {{type: kv_aware, medium_weights: {{gpu: 1, cpu: 0.25}}}}\nengine_wait_timeout_secs: 600\n"
     ));
-    assert!(text.contains("  medium_weights:\n    cpu: 0.25\n    gpu: 1.0\n"), "{text}");
-    assert!(text.contains("queue:\n  engine_wait_timeout_secs: 600\n"), "{text}");
+    assert!(
+        text.contains("  medium_weights:\n    cpu: 0.25\n    gpu: 1.0\n"),
+        "{text}"
+    );
+    assert!(
+        text.contains("queue:\n  engine_wait_timeout_secs: 600\n"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -188,19 +257,43 @@ fn where_it_listens_how_it_tries_again_and_how_it_checks_workers_have_keys_of_ou
     let ours = settings(&text);
     assert_eq!(ours.server.listen.to_string(), "127.0.0.1:3001");
     // What is called retries there is sends.
-    assert_eq!((ours.retry.max_attempts.get(), ours.request.max_retries), (5, 4));
-    assert_eq!((ours.retry.base_delay, ours.retry.max_delay), (Duration::from_millis(50), Duration::from_secs(30)));
+    assert_eq!(
+        (ours.retry.max_attempts.get(), ours.request.max_retries),
+        (5, 4)
+    );
+    assert_eq!(
+        (ours.retry.base_delay, ours.retry.max_delay),
+        (Duration::from_millis(50), Duration::from_secs(30))
+    );
     let checks = &ours.health_checks;
-    assert_eq!((checks.interval, checks.timeout), (Duration::from_secs(60), Duration::from_secs(5)));
-    assert_eq!((checks.unhealthy_threshold.get(), checks.healthy_threshold.get()), (3, 2));
+    assert_eq!(
+        (checks.interval, checks.timeout),
+        (Duration::from_secs(60), Duration::from_secs(5))
+    );
+    assert_eq!(
+        (
+            checks.unhealthy_threshold.get(),
+            checks.healthy_threshold.get()
+        ),
+        (3, 2)
+    );
     assert_eq!(checks.endpoint.as_deref(), Some("/health"));
     let only_port = settings(&converted(&format!("{ONE_WORKER}port: 3001\n")));
     assert_eq!(only_port.server.listen.to_string(), "127.0.0.1:3001");
     // Everybody could use it: the file says so, and is not loaded as it is.
     let open = converted(&format!("{ONE_WORKER}host: '0.0.0.0'\nport: 3001\n"));
-    assert!(open.contains("  listen: \"0.0.0.0:3001\"  # others can reach this"), "{open}");
-    assert!(open.contains(&format!("{REFUSED}server.listen\n")), "{open}");
-    assert_eq!(without_counterpart(&converted(&format!("{ONE_WORKER}host: router.local\n"))), ["host"]);
+    assert!(
+        open.contains("  listen: \"0.0.0.0:3001\"  # others can reach this"),
+        "{open}"
+    );
+    assert!(
+        open.contains(&format!("{REFUSED}server.listen\n")),
+        "{open}"
+    );
+    assert_eq!(
+        without_counterpart(&converted(&format!("{ONE_WORKER}host: router.local\n"))),
+        ["host"]
+    );
     let path = &problems(&format!("{ONE_WORKER}port: 70000\n"))[0].path;
     assert_eq!(path, "port");
 }
@@ -216,19 +309,41 @@ fn clusters_and_the_table_of_beginnings_have_keys_of_ours() {
     );
     assert_eq!(
         without_counterpart(&text),
-        ["semantic_cluster.embeddings_api_key", "shared_prefix_routing.backend"],
+        [
+            "semantic_cluster.embeddings_api_key",
+            "shared_prefix_routing.backend"
+        ],
         "{text}"
     );
     assert!(!text.contains("sk-secret"), "{text}");
     let ours = settings(&text);
-    assert_eq!(ours.workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["a:1", "b:2", "e:3"]);
+    assert_eq!(
+        ours.workers
+            .iter()
+            .map(|worker| worker.name.as_str())
+            .collect::<Vec<_>>(),
+        ["a:1", "b:2", "e:3"]
+    );
     let clusters = ours.routing.semantic_clusters.expect("enabled");
-    assert_eq!((clusters.embedding_model.as_str(), clusters.threshold), ("bge", 0.8));
+    assert_eq!(
+        (clusters.embedding_model.as_str(), clusters.threshold),
+        ("bge", 0.8)
+    );
     assert_eq!(clusters.timeout, Duration::from_secs(2));
-    assert_eq!(clusters.clusters[0].examples, ["sort a ${list}", "say 'no'"]);
+    assert_eq!(
+        clusters.clusters[0].examples,
+        ["sort a ${list}", "say 'no'"]
+    );
     assert_eq!(clusters.clusters[0].workers, ["b:2"]);
     let prefixes = ours.routing.shared_prefix_routing.expect("enabled");
-    assert_eq!((prefixes.prefix_chars, prefixes.ttl, prefixes.write_probability), (128, Duration::from_secs(60), 0.5));
+    assert_eq!(
+        (
+            prefixes.prefix_chars,
+            prefixes.ttl,
+            prefixes.write_probability
+        ),
+        (128, Duration::from_secs(60), 0.5)
+    );
 }
 
 #[test]
@@ -245,24 +360,58 @@ fn the_policy_that_asks_lmcache_keeps_its_controller_and_who_is_who() {
     let ours = settings(&text).routing;
     assert_eq!(ours.policy, "lmcache_aware");
     let lmcache = ours.lmcache.expect("a controller is named");
-    assert_eq!((lmcache.mode, lmcache.controller_url.as_str()), (LmcacheMode::PrefixLookup, "http://lmcache:9000"));
+    assert_eq!(
+        (lmcache.mode, lmcache.controller_url.as_str()),
+        (LmcacheMode::PrefixLookup, "http://lmcache:9000")
+    );
     assert_eq!(
         (lmcache.poll_interval, lmcache.controller_timeout),
         (Duration::from_secs(5), Duration::from_millis(1500))
     );
-    assert_eq!((lmcache.cache_weight, lmcache.fallback), (0.8, "round_robin"));
-    assert_eq!(lmcache.controller_api_key.as_ref().map(config::Secret::expose), Some("sk-mine"));
-    let map: Vec<_> =
-        lmcache.worker_map.iter().map(|(instance, worker)| (instance.as_str(), worker.as_str())).collect();
-    assert_eq!(map, [("vllm-001", "vllm-1:8000"), ("vllm-002", "vllm-2:8000")]);
-    assert_eq!((lmcache.prompt_cache.ttl, lmcache.prompt_cache.capacity.get()), (Duration::from_secs(60), 500));
+    assert_eq!(
+        (lmcache.cache_weight, lmcache.fallback),
+        (0.8, "round_robin")
+    );
+    assert_eq!(
+        lmcache
+            .controller_api_key
+            .as_ref()
+            .map(config::Secret::expose),
+        Some("sk-mine")
+    );
+    let map: Vec<_> = lmcache
+        .worker_map
+        .iter()
+        .map(|(instance, worker)| (instance.as_str(), worker.as_str()))
+        .collect();
+    assert_eq!(
+        map,
+        [("vllm-001", "vllm-1:8000"), ("vllm-002", "vllm-2:8000")]
+    );
+    assert_eq!(
+        (
+            lmcache.prompt_cache.ttl,
+            lmcache.prompt_cache.capacity.get()
+        ),
+        (Duration::from_secs(60), 500)
+    );
     // That router has an address for what is left out, and takes fallbacks that cannot stand in here.
     let text = converted(&format!(
         "{ONE_WORKER}policy: {{type: lmcache_aware, fallback_policy: consistent_hash}}\nprompt_cache: {{max_entries: 500}}\n"
     ));
-    assert_eq!(without_counterpart(&text), ["policy.fallback_policy"], "{text}");
-    let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
-    assert_eq!((lmcache.controller_url.as_str(), lmcache.fallback), ("http://localhost:9000", "power_of_two"));
+    assert_eq!(
+        without_counterpart(&text),
+        ["policy.fallback_policy"],
+        "{text}"
+    );
+    let lmcache = settings(&text)
+        .routing
+        .lmcache
+        .expect("a controller is named");
+    assert_eq!(
+        (lmcache.controller_url.as_str(), lmcache.fallback),
+        ("http://localhost:9000", "power_of_two")
+    );
     assert_eq!(lmcache.prompt_cache.redis, None);
 }
 
@@ -273,26 +422,48 @@ fn prompts_that_were_shared_through_redis_still_are() {
         let text = converted(&format!(
             "{ONE_WORKER}policy: {{type: lmcache_aware}}\nprompt_cache: {{backend: redis{keys}}}\n"
         ));
-        let lmcache = settings(&text).routing.lmcache.expect("a controller is named");
+        let lmcache = settings(&text)
+            .routing
+            .lmcache
+            .expect("a controller is named");
         (lmcache.prompt_cache.redis.expect("it is chosen"), text)
     };
     let (redis, text) = shared(
         ", redis: {url: 'redis://:h${u}sh@r:6380/2', pool_size: 4, key_prefix: 'x:', connection_timeout_ms: 3000, \
          command_timeout_ms: 500}",
     );
-    assert_eq!(without_counterpart(&text), ["prompt_cache.redis.key_prefix"], "{text}");
-    assert_eq!((redis.url.host(), redis.url.port(), redis.url.database()), ("r", 6380, 2));
-    assert_eq!(redis.url.password().map(config::Secret::expose), Some("h${u}sh"));
+    assert_eq!(
+        without_counterpart(&text),
+        ["prompt_cache.redis.key_prefix"],
+        "{text}"
+    );
+    assert_eq!(
+        (redis.url.host(), redis.url.port(), redis.url.database()),
+        ("r", 6380, 2)
+    );
+    assert_eq!(
+        redis.url.password().map(config::Secret::expose),
+        Some("h${u}sh")
+    );
     assert!(text.contains("# better as ${NAME}"), "{text}");
     assert_eq!(redis.pool_size.get(), 4);
-    assert_eq!((redis.connect_timeout, redis.command_timeout), (Duration::from_secs(3), Duration::from_millis(500)));
+    assert_eq!(
+        (redis.connect_timeout, redis.command_timeout),
+        (Duration::from_secs(3), Duration::from_millis(500))
+    );
     // That router has an address for what is left out.
     for keys in ["", ", redis: {}"] {
         let (redis, text) = shared(keys);
-        assert_eq!((redis.url.host(), redis.url.port()), ("localhost", 6379), "{text}");
+        assert_eq!(
+            (redis.url.host(), redis.url.port()),
+            ("localhost", 6379),
+            "{text}"
+        );
         assert!(text.contains("# the file names no server"), "{text}");
     }
-    let wrong = problems(&format!("{ONE_WORKER}prompt_cache: {{backend: redis, redis: {{url: 'http://:hush@r'}}}}\n"));
+    let wrong = problems(&format!(
+        "{ONE_WORKER}prompt_cache: {{backend: redis, redis: {{url: 'http://:hush@r'}}}}\n"
+    ));
     assert_eq!(wrong[0].path, "prompt_cache.redis.url");
     assert!(!wrong[0].to_string().contains("hush"), "{}", wrong[0]);
 }
@@ -324,10 +495,13 @@ fn every_key_without_a_counterpart_stands_in_a_comment_in_the_order_of_the_file(
 
 #[test]
 fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
-    let pools =
-        "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
+    let pools = "mode:\n  type: vllm_prefill_decode\n  prefill_urls: [[http://p:1, 1], [http://p:2, 2]]\n  decode_urls: []\n";
     let more = "policy: {type: lmcache_aware}\nhost: '0.0.0.0'\nprefill_policy: {type: kv_aware, medium_weights: {disk: 0.5}}\n";
-    for text in [ONE_WORKER.to_owned(), SEEDS[0].to_owned(), format!("{pools}{more}engine_wait_timeout_secs: 1\n")] {
+    for text in [
+        ONE_WORKER.to_owned(),
+        SEEDS[0].to_owned(),
+        format!("{pools}{more}engine_wait_timeout_secs: 1\n"),
+    ] {
         let text = converted(&text);
         let named: Vec<&str> = text
             .lines()
@@ -346,14 +520,20 @@ fn a_comment_names_exactly_the_keys_that_this_version_refuses() {
 
 #[test]
 fn keys_that_only_the_last_of_many_workers_has_are_named_too() {
-    let prefill: String = (1..=300).map(|port| format!("    - http://p:{port}\n")).collect();
+    let prefill: String = (1..=300)
+        .map(|port| format!("    - http://p:{port}\n"))
+        .collect();
     let text = converted(&format!(
         "mode:\n  type: vllm_prefill_decode\n  decode_urls: []\n  prefill_urls:\n{prefill}    - [http://p:301, 8998]\n"
     ));
     let last = "workers:\n  - {url: \"http://p:301\", role: prefill, bootstrap_port: 8998}\n";
     for problem in load(last).err().unwrap_or_default() {
         let key = problem.path.replace('0', "");
-        assert!(text.lines().any(|line| line.starts_with(REFUSED) && line.contains(&key)), "{key}: {text}");
+        assert!(
+            text.lines()
+                .any(|line| line.starts_with(REFUSED) && line.contains(&key)),
+            "{key}: {text}"
+        );
     }
 }
 
@@ -374,7 +554,10 @@ model_path: 5
 engine_wait_timeout_secs: soon
 ",
     );
-    let places: Vec<_> = found.iter().map(|problem| (problem.line.expect("a line"), problem.path.as_str())).collect();
+    let places: Vec<_> = found
+        .iter()
+        .map(|problem| (problem.line.expect("a line"), problem.path.as_str()))
+        .collect();
     assert_eq!(
         places,
         [
@@ -395,7 +578,13 @@ engine_wait_timeout_secs: soon
         "{}",
         lines(&found)
     );
-    assert!(found.iter().all(|problem| problem.expected.is_some() && problem.column.is_some()), "{}", lines(&found));
+    assert!(
+        found
+            .iter()
+            .all(|problem| problem.expected.is_some() && problem.column.is_some()),
+        "{}",
+        lines(&found)
+    );
     assert_eq!((&found[6].value, found[6].column), (&"16".into(), Some(45)));
     assert!(found[0].message.contains("a Unix socket"), "{}", found[0]);
 }
@@ -406,9 +595,17 @@ fn what_is_missing_or_no_file_of_that_router_is_said_with_what_was_expected() {
         ("", "mode", "missing"),
         ("mode: 5", "mode", "`5`"),
         ("mode: {}", "mode.type", "missing"),
-        ("mode: {type: regulr, worker_urls: []}", "mode.type", "`regulr`"),
+        (
+            "mode: {type: regulr, worker_urls: []}",
+            "mode.type",
+            "`regulr`",
+        ),
         ("mode: {type: regular}", "mode.worker_urls", "missing"),
-        ("mode: {type: regular, worker_urls: 'http://a:1'}", "mode.worker_urls", "http://a:1"),
+        (
+            "mode: {type: regular, worker_urls: 'http://a:1'}",
+            "mode.worker_urls",
+            "http://a:1",
+        ),
         ("- a", "", "a list"),
         ("mode: {type: regular\n", "", "not valid YAML"),
     ] {
@@ -418,24 +615,39 @@ fn what_is_missing_or_no_file_of_that_router_is_said_with_what_was_expected() {
         assert!(found[0].message.contains(word), "{text}: {}", found[0]);
         assert!(found[0].line.is_some(), "{text}: {}", found[0]);
     }
-    let nearest = problems("mode: {type: regulr, worker_urls: []}")[0].nearest.clone();
+    let nearest = problems("mode: {type: regulr, worker_urls: []}")[0]
+        .nearest
+        .clone();
     assert_eq!(nearest.as_deref(), Some("regular"));
 }
 
 #[test]
 fn a_password_in_a_url_is_in_no_problem() {
-    let found = lines(&problems("mode: {type: regular, worker_urls: ['ftp://me:pw@h:1', 'http://me:pw@:1']}"));
+    let found = lines(&problems(
+        "mode: {type: regular, worker_urls: ['ftp://me:pw@h:1', 'http://me:pw@:1']}",
+    ));
     assert!(!found.contains("pw"), "{found}");
 }
 
 #[test]
 fn two_policies_that_want_different_values_of_one_key_are_a_problem() {
-    let policies = "decode_policy: {type: kv_aware, block_size: 32}\nprefill_policy: {type: kv_aware}\n";
+    let policies =
+        "decode_policy: {type: kv_aware, block_size: 32}\nprefill_policy: {type: kv_aware}\n";
     let found = problems(&format!("{ONE_WORKER}{policies}"));
     assert_eq!(found.len(), 1, "{}", lines(&found));
-    assert_eq!((found[0].path.as_str(), found[0].line), ("decode_policy.block_size", Some(2)));
-    assert!(found[0].message.contains("32 here, but 16 by `prefill_policy.block_size`"), "{}", found[0]);
-    let twice = "mode: {type: regular, worker_urls: [], policy: {type: random}}\npolicy: {type: random}\n";
+    assert_eq!(
+        (found[0].path.as_str(), found[0].line),
+        ("decode_policy.block_size", Some(2))
+    );
+    assert!(
+        found[0]
+            .message
+            .contains("32 here, but 16 by `prefill_policy.block_size`"),
+        "{}",
+        found[0]
+    );
+    let twice =
+        "mode: {type: regular, worker_urls: [], policy: {type: random}}\npolicy: {type: random}\n";
     let found = problems(twice);
     assert_eq!((found[0].path.as_str(), found[0].line), ("policy", Some(2)));
 }

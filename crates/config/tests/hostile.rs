@@ -10,14 +10,21 @@ fn bombs_end_in_a_problem() {
     let mut bomb = "x: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1, 1]\n".to_owned();
     for level in 1..40 {
         let last = level - 1;
-        bomb += &format!("y{level}: &a{level} [{}]\n", vec![format!("*a{last}"); 10].join(", "));
+        bomb += &format!(
+            "y{level}: &a{level} [{}]\n",
+            vec![format!("*a{last}"); 10].join(", ")
+        );
     }
     problems(&bomb);
     problems(&format!("workers: {}", "[".repeat(50_000)));
     let many = problems(&format!("workers:\n{}", "  - {}\n".repeat(100_000)));
     assert_eq!(many[0].message, "a list of 100000 entries");
     problems(&format!("workers:\n{}", "  - {}\n".repeat(500_000)));
-    problems(&(0..60_000).map(|number| format!("wrkers{number}: 1\n")).collect::<String>());
+    problems(
+        &(0..60_000)
+            .map(|number| format!("wrkers{number}: 1\n"))
+            .collect::<String>(),
+    );
     problems(&"a".repeat(8 << 20));
     problems("server:\n\tport: 1\n");
     problems(&format!("routing: {{policy: \"{}\"}}", "x".repeat(1 << 20)));

@@ -5,7 +5,8 @@ mod sources;
 use std::{num::NonZeroU32, time::Duration};
 
 use config::{
-    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, ReplayEndpoint, Settings, Tokenizer,
+    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, ReplayEndpoint,
+    Settings, Tokenizer,
 };
 use contract_id::contract;
 use kv_blocks::Tier;
@@ -49,11 +50,19 @@ fn an_empty_file_gives_every_default() {
 #[contract("V43")]
 fn the_decision_log_is_off_until_it_has_a_path_and_goes_by_either_name() {
     assert_eq!(settings("").decisions.log, None);
-    let usual = settings("decision_log: {path: /tmp/d.jsonl, include_request_text: false}\n").decisions.log;
+    let usual = settings("decision_log: {path: /tmp/d.jsonl, include_request_text: false}\n")
+        .decisions
+        .log;
     let usual = usual.expect("a log");
-    assert_eq!((usual.path.to_str(), usual.interval), (Some("/tmp/d.jsonl"), Duration::from_secs(10)));
+    assert_eq!(
+        (usual.path.to_str(), usual.interval),
+        (Some("/tmp/d.jsonl"), Duration::from_secs(10))
+    );
     assert!(!usual.chains && !usual.include_request_text);
-    let chains = settings("decisions: {log: {path: d, interval: 1s, chains: true}}\n").decisions.log.expect("a log");
+    let chains = settings("decisions: {log: {path: d, interval: 1s, chains: true}}\n")
+        .decisions
+        .log
+        .expect("a log");
     assert!(chains.chains && chains.interval == Duration::from_secs(1));
 }
 
@@ -78,7 +87,9 @@ fn requests_have_the_documents_defaults() {
     let settings = settings("");
     assert_eq!(settings.request.timeout, Duration::from_secs(300));
     assert_eq!(settings.request.max_retries, 3);
-    let own_delay = sources::settings("request: {retry_delay: 1s}").retry.base_delay;
+    let own_delay = sources::settings("request: {retry_delay: 1s}")
+        .retry
+        .base_delay;
     assert_eq!(own_delay, Duration::from_secs(1));
 }
 
@@ -87,7 +98,10 @@ fn a_request_is_sent_as_often_as_both_retry_limits_allow() {
     let sends = |text: &str| settings(text).retry.max_attempts.get();
     assert_eq!(sends(""), 3);
     assert_eq!(sends("request: {max_retries: 0}"), 1);
-    assert_eq!(sends("request: {max_retries: 1}\nretry: {max_attempts: 9}"), 2);
+    assert_eq!(
+        sends("request: {max_retries: 1}\nretry: {max_attempts: 9}"),
+        2
+    );
     assert_eq!(sends("retry: {max_attempts: 2}"), 2);
 }
 
@@ -95,8 +109,14 @@ fn a_request_is_sent_as_often_as_both_retry_limits_allow() {
 fn the_requests_delay_counts_only_where_the_retrys_own_is_not_set() {
     let delay = |text: &str| settings(text).retry.base_delay;
     assert_eq!(delay(""), Duration::from_millis(100));
-    assert_eq!(delay("request: {retry_delay: 700ms}"), Duration::from_millis(700));
-    assert_eq!(delay("request: {retry_delay: 700ms}\nretry: {base_delay: 100ms}"), Duration::from_millis(100));
+    assert_eq!(
+        delay("request: {retry_delay: 700ms}"),
+        Duration::from_millis(700)
+    );
+    assert_eq!(
+        delay("request: {retry_delay: 700ms}\nretry: {base_delay: 100ms}"),
+        Duration::from_millis(100)
+    );
 }
 
 #[test]
@@ -112,13 +132,24 @@ fn a_worker_is_a_url_a_named_url_or_a_mapping() {
     let settings = settings(
         "workers:\n  - http://127.0.0.1:8001\n  - w2=http://127.0.0.1:8002\n  - {name: w3, url: \"http://h:1\", weight: 2}\n",
     );
-    let names: Vec<_> = settings.workers.iter().map(|worker| (worker.name.as_str(), worker.url.as_str())).collect();
+    let names: Vec<_> = settings
+        .workers
+        .iter()
+        .map(|worker| (worker.name.as_str(), worker.url.as_str()))
+        .collect();
     assert_eq!(
         names,
-        [("127.0.0.1:8001", "http://127.0.0.1:8001"), ("w2", "http://127.0.0.1:8002"), ("w3", "http://h:1")]
+        [
+            ("127.0.0.1:8001", "http://127.0.0.1:8001"),
+            ("w2", "http://127.0.0.1:8002"),
+            ("w3", "http://h:1")
+        ]
     );
     assert_eq!(settings.workers[2].weight, 2.0);
-    assert_eq!(settings.workers[0].allow_tiers, [Tier::Device, Tier::Host, Tier::Disk]);
+    assert_eq!(
+        settings.workers[0].allow_tiers,
+        [Tier::Device, Tier::Host, Tier::Disk]
+    );
     assert_eq!(settings.workers[0].engine, None);
 }
 
@@ -149,17 +180,38 @@ backends:
     let worker = &settings.workers[0];
     assert_eq!(worker.engine, Some(Engine::Vllm));
     assert_eq!(worker.models, ["my-model"]);
-    assert_eq!(worker.health_check.endpoint.as_deref(), Some("/custom-health"));
-    assert_eq!(worker.health_check.fallback_endpoints.as_deref(), Some(&["/health".into(), "/v1/models".into()][..]));
+    assert_eq!(
+        worker.health_check.endpoint.as_deref(),
+        Some("/custom-health")
+    );
+    assert_eq!(
+        worker.health_check.fallback_endpoints.as_deref(),
+        Some(&["/health".into(), "/v1/models".into()][..])
+    );
     assert_eq!(worker.health_check.method, Some(CheckMethod::Post));
-    assert_eq!(worker.health_check.body, Some(serde_json::json!({"check": true})));
-    assert_eq!(worker.health_check.accept_status.as_deref(), Some(&[200, 204][..]));
+    assert_eq!(
+        worker.health_check.body,
+        Some(serde_json::json!({"check": true}))
+    );
+    assert_eq!(
+        worker.health_check.accept_status.as_deref(),
+        Some(&[200, 204][..])
+    );
     assert_eq!(worker.health_check.timeout, Some(Duration::from_secs(10)));
-    assert_eq!(worker.block_size.map(kv_blocks::BlockSize::tokens), Some(32));
+    assert_eq!(
+        worker.block_size.map(kv_blocks::BlockSize::tokens),
+        Some(32)
+    );
     assert_eq!(worker.dp_ranks, NonZeroU32::new(2));
-    assert_eq!(worker.api_key.as_ref().map(config::Secret::expose), Some("sk-1"));
+    assert_eq!(
+        worker.api_key.as_ref().map(config::Secret::expose),
+        Some("sk-1")
+    );
     assert_eq!(worker.kv_events.source, EventSource::Zmq);
-    assert_eq!(worker.kv_events.endpoint.as_deref(), Some("tcp://localhost:5557"));
+    assert_eq!(
+        worker.kv_events.endpoint.as_deref(),
+        Some("tcp://localhost:5557")
+    );
     assert_eq!(worker.kv_events.replay_endpoint, ReplayEndpoint::None);
     assert_eq!(worker.kv_events.topic, "kv");
     assert_eq!(worker.allow_tiers, [Tier::Device]);
@@ -170,8 +222,11 @@ fn a_worker_takes_what_it_does_not_set_from_the_sections_that_hold_for_all() {
     let settings = settings(
         "models: {defaults: {block_size: 64}}\nkv_events: {topic_filter: kv}\nworkers:\n  - http://a:1\n  - {url: \"http://b:1\", block_size: 16}\n",
     );
-    let sizes: Vec<_> =
-        settings.workers.iter().map(|worker| worker.block_size.map(kv_blocks::BlockSize::tokens)).collect();
+    let sizes: Vec<_> = settings
+        .workers
+        .iter()
+        .map(|worker| worker.block_size.map(kv_blocks::BlockSize::tokens))
+        .collect();
     assert_eq!(sizes, [Some(64), Some(16)]);
     assert_eq!(settings.workers[0].kv_events.topic, "kv");
 }
@@ -200,7 +255,13 @@ fn a_policy_is_known_in_every_spelling() {
         ("kv", "dynamo_cost"),
         ("dynamo-cost", "dynamo_cost"),
     ] {
-        assert_eq!(settings(&format!("routing: {{policy: {text}}}")).routing.policy, policy, "{text}");
+        assert_eq!(
+            settings(&format!("routing: {{policy: {text}}}"))
+                .routing
+                .policy,
+            policy,
+            "{text}"
+        );
     }
 }
 
@@ -212,12 +273,19 @@ fn events_are_followed_unless_caches_do_not_count_or_nobody_wants_them() {
         ("routing: {policy: kv}", true),
         ("routing: {overlap_weight: 0.01}", true),
         ("routing: {policy: kv, overlap_weight: 0}", false),
-        ("routing: {overlap_weight: 0}\nkv_events: {enabled: true}", false),
+        (
+            "routing: {overlap_weight: 0}\nkv_events: {enabled: true}",
+            false,
+        ),
         ("kv_events: {enabled: false}", false),
     ] {
         let settings = settings(text);
         assert_eq!(settings.kv_events.enabled, followed, "{text}");
-        assert_eq!(settings.to_json()["kv_events"]["enabled"], followed, "{text}");
+        assert_eq!(
+            settings.to_json()["kv_events"]["enabled"],
+            followed,
+            "{text}"
+        );
     }
 }
 
@@ -226,10 +294,18 @@ fn events_are_followed_unless_caches_do_not_count_or_nobody_wants_them() {
 fn the_busy_threshold_is_a_share_or_off() {
     assert_eq!(settings("").routing.busy_threshold, None);
     for (text, share) in [("0", 0.0), ("0.85", 0.85), ("1.0", 1.0)] {
-        assert_eq!(settings(&format!("routing: {{busy_threshold: {text}}}")).routing.busy_threshold, Some(share));
+        assert_eq!(
+            settings(&format!("routing: {{busy_threshold: {text}}}"))
+                .routing
+                .busy_threshold,
+            Some(share)
+        );
     }
     for text in ["-0.1", "1.01", "85%", ".nan"] {
-        assert_eq!(sources::problem(&format!("routing: {{busy_threshold: {text}}}")).path, "routing.busy_threshold");
+        assert_eq!(
+            sources::problem(&format!("routing: {{busy_threshold: {text}}}")).path,
+            "routing.busy_threshold"
+        );
     }
 }
 
@@ -264,7 +340,11 @@ fn variables_reach_nested_keys_numbers_lists_and_workers() {
     assert_eq!(settings.kv_events.prediction.ttl, Duration::from_secs(90));
     assert!(!settings.kv_events.enabled);
     assert_eq!(settings.request.max_retries, 1);
-    let names: Vec<_> = settings.workers.iter().map(|worker| worker.name.as_str()).collect();
+    let names: Vec<_> = settings
+        .workers
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .collect();
     assert_eq!(names, ["a", "h:2"]);
 }
 
@@ -276,23 +356,46 @@ fn worker_flags_make_up_the_whole_list_and_others_reach_into_it() {
         &[
             ("workers", "http://h:1", "-w"),
             ("workers", "w2=http://h:2", "-w"),
-            ("workers[\"h:1\"].kv_events.endpoint", "tcp://h:5557", "--kv-events"),
+            (
+                "workers[\"h:1\"].kv_events.endpoint",
+                "tcp://h:5557",
+                "--kv-events",
+            ),
             ("workers[w2].weight", "0.5", "--set"),
-            ("models.entries[\"org/m-1.5\"].tokenizer", "/models/m", "--tokenizer"),
+            (
+                "models.entries[\"org/m-1.5\"].tokenizer",
+                "/models/m",
+                "--tokenizer",
+            ),
             ("server.port", "0", "--port"),
         ],
     );
-    let names: Vec<_> = settings.workers.iter().map(|worker| worker.name.as_str()).collect();
+    let names: Vec<_> = settings
+        .workers
+        .iter()
+        .map(|worker| worker.name.as_str())
+        .collect();
     assert_eq!(names, ["h:1", "w2"]);
-    assert_eq!(settings.workers[0].kv_events.endpoint.as_deref(), Some("tcp://h:5557"));
+    assert_eq!(
+        settings.workers[0].kv_events.endpoint.as_deref(),
+        Some("tcp://h:5557")
+    );
     assert_eq!(settings.workers[1].weight, 0.5);
-    assert_eq!(settings.models.get("org/m-1.5").tokenizer, Tokenizer::Directory("/models/m".into()));
+    assert_eq!(
+        settings.models.get("org/m-1.5").tokenizer,
+        Tokenizer::Directory("/models/m".into())
+    );
     assert_eq!(settings.server.listen, listen("127.0.0.1:0"));
 }
 
 #[test]
 fn a_variable_in_a_text_may_hold_any_value_and_is_not_expanded_again() {
-    let env = [("PORT", "8123"), ("SECS", "7"), ("RAW", "${PORT}"), ("NAME", "w9")];
+    let env = [
+        ("PORT", "8123"),
+        ("SECS", "7"),
+        ("RAW", "${PORT}"),
+        ("NAME", "w9"),
+    ];
     let text = "server: {listen: \"127.0.0.1:${PORT}\", keep_alive: \"${SECS}\"}\n\
                 request: {max_retries: \"${SECS}\"}\nkv_events: {topic_filter: \"${RAW}$${X}\"}\n\
                 workers: [{name: \"${NAME}\", url: \"http://h:${PORT}\"}]\n";
@@ -322,7 +425,13 @@ fn listeners_may_be_unix_sockets_v6_addresses_or_any_port() {
         ("unix:/run/w.sock", "unix:/run/w.sock"),
         ("unix:///run/w.sock", "unix:/run/w.sock"),
     ] {
-        assert_eq!(settings(&format!("server: {{listen: {text}}}")).server.listen.to_string(), shown);
+        assert_eq!(
+            settings(&format!("server: {{listen: {text}}}"))
+                .server
+                .listen
+                .to_string(),
+            shown
+        );
     }
 }
 
@@ -334,20 +443,33 @@ fn single_models_route_otherwise_and_keep_what_they_do_not_set() {
     let names: Vec<_> = models.iter().map(|(name, _)| name.as_str()).collect();
     assert_eq!(names, ["chat", "org/*"]);
     let chat = &models[0].1;
-    assert_eq!((chat.policy, chat.overlap_weight, chat.temperature), (Some("kv_aware"), Some(2.0), None));
+    assert_eq!(
+        (chat.policy, chat.overlap_weight, chat.temperature),
+        (Some("kv_aware"), Some(2.0), None)
+    );
     assert_eq!(models[1].1.busy_threshold, Some(0.9));
     let shown = &settings.to_json()["routing"]["models"];
-    assert_eq!((&shown["chat"]["policy"], &shown["org/*"]["policy"]), (&"kv_aware".into(), &serde_json::Value::Null));
+    assert_eq!(
+        (&shown["chat"]["policy"], &shown["org/*"]["policy"]),
+        (&"kv_aware".into(), &serde_json::Value::Null)
+    );
 }
 
 #[test]
 #[contract("DY2")]
 fn events_are_followed_as_soon_as_caches_count_for_one_model() {
-    let followed =
-        |models: &str| settings(&format!("routing: {{overlap_weight: 0, models: {{{models}}}}}\n")).kv_events.enabled;
+    let followed = |models: &str| {
+        settings(&format!(
+            "routing: {{overlap_weight: 0, models: {{{models}}}}}\n"
+        ))
+        .kv_events
+        .enabled
+    };
     assert!(!followed(""));
     assert!(!followed("a: {policy: kv_aware}, b: {overlap_weight: 0.0}"));
-    assert!(followed("a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"));
+    assert!(followed(
+        "a: {overlap_weight: 0.0}, b: {overlap_weight: 0.1}"
+    ));
 }
 
 #[test]
@@ -356,43 +478,91 @@ fn tiers_weigh_as_they_are_set_and_for_a_model_otherwise() {
     let weights = |text: &str| {
         let routing = settings(text).routing;
         let all = routing.medium_weights;
-        let own = routing.models.first().and_then(|(_, own)| own.medium_weights);
-        ((all.gpu, all.cpu, all.disk), own.map(|own| (own.gpu, own.cpu, own.disk)))
+        let own = routing
+            .models
+            .first()
+            .and_then(|(_, own)| own.medium_weights);
+        (
+            (all.gpu, all.cpu, all.disk),
+            own.map(|own| (own.gpu, own.cpu, own.disk)),
+        )
     };
     assert_eq!(weights(""), ((1.0, 0.3, 0.05), None));
     let text = "routing: {medium_weights: {cpu: 1, disk: 1.0}, models: {m: {medium_weights: {disk: 0}}, n: {}}}\n";
     assert_eq!(weights(text), ((1.0, 1.0, 1.0), Some((1.0, 1.0, 0.0))));
-    assert_eq!(weights("routing: {models: {n: {policy: warm}}}\n"), ((1.0, 0.3, 0.05), None));
+    assert_eq!(
+        weights("routing: {models: {n: {policy: warm}}}\n"),
+        ((1.0, 0.3, 0.05), None)
+    );
 }
 
 #[test]
 fn dynamo_cost_has_settings_of_its_own_and_warm_has_none() {
     let usual = settings("").routing.dynamo;
-    let figures = (usual.active_request_weight, usual.host_cache_hit_weight, usual.disk_cache_hit_weight);
+    let figures = (
+        usual.active_request_weight,
+        usual.host_cache_hit_weight,
+        usual.disk_cache_hit_weight,
+    );
     assert_eq!(figures, (0.0, 1.0, 1.0));
-    let set = settings("routing: {dynamo: {active_request_weight: 64, host_cache_hit_weight: 0.75}, warm: {}}\n");
-    assert_eq!((set.routing.dynamo.active_request_weight, set.routing.dynamo.host_cache_hit_weight), (64.0, 0.75));
+    let set = settings(
+        "routing: {dynamo: {active_request_weight: 64, host_cache_hit_weight: 0.75}, warm: {}}\n",
+    );
+    assert_eq!(
+        (
+            set.routing.dynamo.active_request_weight,
+            set.routing.dynamo.host_cache_hit_weight
+        ),
+        (64.0, 0.75)
+    );
     assert_eq!(set.to_json()["routing"]["warm"], serde_json::json!({}));
-    let problems = load_all("routing: {warm: {spread: 2}, dynamo: {spread: 2}}\n", &[], &[]).unwrap_err();
-    let told: Vec<_> = problems.iter().map(|p| (p.path.as_str(), p.expected.as_deref().unwrap_or_default())).collect();
+    let problems = load_all(
+        "routing: {warm: {spread: 2}, dynamo: {spread: 2}}\n",
+        &[],
+        &[],
+    )
+    .unwrap_err();
+    let told: Vec<_> = problems
+        .iter()
+        .map(|p| (p.path.as_str(), p.expected.as_deref().unwrap_or_default()))
+        .collect();
     assert_eq!(told[0], ("routing.warm.spread", "no key here"));
-    assert!(told[1].1.starts_with("one of active_request_weight"), "{told:?}");
+    assert!(
+        told[1].1.starts_with("one of active_request_weight"),
+        "{told:?}"
+    );
 }
 
 #[test]
 #[contract("V44")]
 fn clusters_and_the_memory_of_beginnings_are_off_until_enabled_and_then_as_documented() {
     let off = settings("").routing;
-    assert_eq!((off.semantic_clusters, off.shared_prefix_routing), (None, None));
+    assert_eq!(
+        (off.semantic_clusters, off.shared_prefix_routing),
+        (None, None)
+    );
     let text = "workers: [a=http://h:1, b=http://h:2]\nrouting:\n  shared_prefix_routing: {enabled: true}\n  semantic_clusters:\n    \
                 enabled: true\n    embedding_model: bge\n    clusters: [{name: coding, examples: [sort a list], workers: [b]}]\n";
     let on = settings(text).routing;
     let prefixes = on.shared_prefix_routing.expect("enabled");
-    assert_eq!((prefixes.prefix_chars, prefixes.ttl, prefixes.write_probability), (256, Duration::from_secs(300), 0.1));
-    let clusters = on.semantic_clusters.expect("enabled");
-    assert_eq!((clusters.threshold, clusters.timeout), (0.7, Duration::from_millis(500)));
     assert_eq!(
-        (clusters.clusters[0].name.as_str(), clusters.clusters[0].workers.as_slice()),
+        (
+            prefixes.prefix_chars,
+            prefixes.ttl,
+            prefixes.write_probability
+        ),
+        (256, Duration::from_secs(300), 0.1)
+    );
+    let clusters = on.semantic_clusters.expect("enabled");
+    assert_eq!(
+        (clusters.threshold, clusters.timeout),
+        (0.7, Duration::from_millis(500))
+    );
+    assert_eq!(
+        (
+            clusters.clusters[0].name.as_str(),
+            clusters.clusters[0].workers.as_slice()
+        ),
         ("coding", &["b".to_owned()][..])
     );
 }

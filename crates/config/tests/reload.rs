@@ -6,7 +6,8 @@ use config::Changes;
 use contract_id::contract;
 use sources::settings;
 
-const WORKERS: &str = "workers: [{name: a, url: 'http://h:1', api_key: one}, {name: b, url: 'http://h:2'}]\n";
+const WORKERS: &str =
+    "workers: [{name: a, url: 'http://h:1', api_key: one}, {name: b, url: 'http://h:2'}]\n";
 
 #[test]
 fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart() {
@@ -25,7 +26,10 @@ fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart
         "workers[a].api_key",
     ];
     assert_eq!(changes.live, live);
-    assert_eq!(changes.restart_needed, ["parity.window", "server.listen", "server.port"]);
+    assert_eq!(
+        changes.restart_needed,
+        ["parity.window", "server.listen", "server.port"]
+    );
     assert_eq!(Changes::between(&old, &old), Changes::default());
 }
 
@@ -39,18 +43,38 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
     ));
     let taken = new.taken_over(&old);
     let shown = taken.to_json();
-    assert_eq!((&shown["server"]["port"], &shown["server"]["keep_alive"]), (&"auto".into(), &"3s".into()));
     assert_eq!(
-        (&shown["kv_events"]["memory_budget"], &shown["kv_events"]["stale_after"]),
+        (&shown["server"]["port"], &shown["server"]["keep_alive"]),
+        (&"auto".into(), &"3s".into())
+    );
+    assert_eq!(
+        (
+            &shown["kv_events"]["memory_budget"],
+            &shown["kv_events"]["stale_after"]
+        ),
         (&"512MiB".into(), &"9s".into())
     );
-    assert_eq!((&shown["logging"]["level"], &shown["logging"]["format"]), (&"debug".into(), &"auto".into()));
+    assert_eq!(
+        (&shown["logging"]["level"], &shown["logging"]["format"]),
+        (&"debug".into(), &"auto".into())
+    );
     assert_eq!(taken.server.listen, old.server.listen);
     assert_eq!(taken.kv_events.memory_budget, old.kv_events.memory_budget);
     assert_eq!(taken.decisions, old.decisions);
     let again = Changes::between(&old, &taken);
-    assert_eq!(again.restart_needed, Vec::<String>::new(), "nothing of what waits is said to be there");
-    assert_eq!(again.live, ["kv_events.stale_after", "logging.level", "server.keep_alive"]);
+    assert_eq!(
+        again.restart_needed,
+        Vec::<String>::new(),
+        "nothing of what waits is said to be there"
+    );
+    assert_eq!(
+        again.live,
+        [
+            "kv_events.stale_after",
+            "logging.level",
+            "server.keep_alive"
+        ]
+    );
 }
 
 #[test]
@@ -73,16 +97,33 @@ fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
         .unwrap_or_else(|problems| panic!("{problems:?}"))
     };
     let all = load(&[]);
-    let found: Vec<_> = all.workers.iter().map(|worker| (worker.name.as_str(), worker.found)).collect();
+    let found: Vec<_> = all
+        .workers
+        .iter()
+        .map(|worker| (worker.name.as_str(), worker.found))
+        .collect();
     assert_eq!(found, [("a", false), ("c", false), ("b", true)]);
-    assert_eq!(all.workers[2].api_key.as_ref().map(config::Secret::expose), Some("${HOME}"));
+    assert_eq!(
+        all.workers[2].api_key.as_ref().map(config::Secret::expose),
+        Some("${HOME}")
+    );
     let fewer = load(&["c".to_owned(), "a".to_owned()]);
-    assert_eq!(fewer.workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>(), ["b"]);
+    assert_eq!(
+        fewer
+            .workers
+            .iter()
+            .map(|worker| worker.name.as_str())
+            .collect::<Vec<_>>(),
+        ["b"]
+    );
 }
 
 #[test]
 fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
-    let found = |text: &str| config::MoreWorker { origin: "engines.yaml".to_owned(), text: text.to_owned() };
+    let found = |text: &str| config::MoreWorker {
+        origin: "engines.yaml".to_owned(),
+        text: text.to_owned(),
+    };
     let more = [
         found(r#"{"name": "a", "url": "http://h:2"}"#),
         found("h3=http://h:3"),
@@ -100,10 +141,18 @@ fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
         check_url: |url| Ok(url.trim_start_matches("http://").to_owned()),
     })
     .unwrap_or_else(|problems| panic!("{problems:?}"));
-    let workers: Vec<_> = settings.workers.iter().map(|it| (it.name.as_str(), it.url.as_str(), it.found)).collect();
+    let workers: Vec<_> = settings
+        .workers
+        .iter()
+        .map(|it| (it.name.as_str(), it.url.as_str(), it.found))
+        .collect();
     let own = [("h:1", "http://h:1", false), ("a", "http://h:9", false)];
     assert_eq!(workers, [&own[..], &[("h3", "http://h:3", true)]].concat());
-    let told: Vec<String> = settings.passed_over().iter().map(ToString::to_string).collect();
+    let told: Vec<String> = settings
+        .passed_over()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
     assert_eq!(told.len(), 3, "{told:?}");
     assert_eq!(
         told[0],

@@ -21,20 +21,53 @@ fn the_effective_configuration_reads_back_as_itself() {
 #[test]
 fn the_json_schema_describes_every_default_and_no_key_of_a_later_version() {
     let schema = config::schema();
-    assert_eq!(schema["properties"]["server"]["properties"]["keep_alive"]["default"], "75s");
-    assert_eq!(schema["properties"]["routing"]["properties"]["overlap_weight"]["maximum"], 100.0);
-    assert_eq!(schema["properties"]["backends"], schema["properties"]["workers"]);
-    assert!(schema["properties"]["kv_events"]["properties"].get("snapshot").is_none());
+    assert_eq!(
+        schema["properties"]["server"]["properties"]["keep_alive"]["default"],
+        "75s"
+    );
+    assert_eq!(
+        schema["properties"]["routing"]["properties"]["overlap_weight"]["maximum"],
+        100.0
+    );
+    assert_eq!(
+        schema["properties"]["backends"],
+        schema["properties"]["workers"]
+    );
+    assert!(
+        schema["properties"]["kv_events"]["properties"]
+            .get("snapshot")
+            .is_none()
+    );
     let cache = &schema["properties"]["response_cache"]["properties"];
-    assert_eq!(cache["redis"]["properties"]["fallback_capacity"]["default"], 1000);
-    assert_eq!(schema["properties"]["decision_log"], schema["properties"]["decisions"]["properties"]["log"]);
-    assert_eq!(schema["properties"]["pre_routing_hooks"]["items"]["properties"]["on_error"]["default"], "reject");
-    assert_eq!(schema["properties"]["compat"]["properties"]["headers"]["items"]["enum"][0], "vllm-router");
+    assert_eq!(
+        cache["redis"]["properties"]["fallback_capacity"]["default"],
+        1000
+    );
+    assert_eq!(
+        schema["properties"]["decision_log"],
+        schema["properties"]["decisions"]["properties"]["log"]
+    );
+    assert_eq!(
+        schema["properties"]["pre_routing_hooks"]["items"]["properties"]["on_error"]["default"],
+        "reject"
+    );
+    assert_eq!(
+        schema["properties"]["compat"]["properties"]["headers"]["items"]["enum"][0],
+        "vllm-router"
+    );
     assert_eq!(cache["redis"]["properties"]["pool_size"]["default"], 8);
     assert!(schema["properties"].get("tenants").is_none());
-    assert_eq!(schema["properties"]["queue"]["properties"]["hold_above"]["default"], "25ms");
+    assert_eq!(
+        schema["properties"]["queue"]["properties"]["hold_above"]["default"],
+        "25ms"
+    );
     let policies = &schema["properties"]["routing"]["properties"]["policy"]["enum"];
-    assert!(policies.as_array().is_some_and(|words| words.contains(&"warm".into()) && words.len() > 5), "{policies}");
+    assert!(
+        policies
+            .as_array()
+            .is_some_and(|words| words.contains(&"warm".into()) && words.len() > 5),
+        "{policies}"
+    );
     assert_eq!(schema["additionalProperties"], Json::Bool(false));
 }
 

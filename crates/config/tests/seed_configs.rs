@@ -5,7 +5,10 @@ mod sources;
 use contract_id::contract;
 use sources::{lines, load_all, only};
 
-const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/seed-configs");
+const FOLDER: &str = concat!(
+    env!("CARGO_MANIFEST_DIR"),
+    "/../../tests/fixtures/seed-configs"
+);
 
 /// Names that the documents use and leave to their readers to define.
 const ENV: &[(&str, &str)] = &[("S3_ACCESS_KEY", "who"), ("S3_SECRET_KEY", "hush")];
@@ -16,7 +19,11 @@ fn files(prefix: &str) -> Vec<(String, String)> {
         .map(|entry| entry.expect("an entry").path())
         .filter(|path| path.extension().is_some_and(|kind| kind == "yaml"))
         .map(|path| {
-            let name = path.file_name().expect("a name").to_string_lossy().into_owned();
+            let name = path
+                .file_name()
+                .expect("a name")
+                .to_string_lossy()
+                .into_owned();
             (name, std::fs::read_to_string(&path).expect("a text"))
         })
         .filter(|(name, _)| name.starts_with(prefix))
@@ -27,7 +34,10 @@ fn files(prefix: &str) -> Vec<(String, String)> {
 
 /// The backends that event sources of a text belong to, as flags.
 fn backends(text: &str) -> Vec<(&'static str, String, &'static str)> {
-    let named = text.lines().filter_map(|line| line.split_once("backend_name:")).map(|(_, name)| name);
+    let named = text
+        .lines()
+        .filter_map(|line| line.split_once("backend_name:"))
+        .map(|(_, name)| name);
     named
         .map(|name| name.trim().trim_matches('"'))
         .map(|name| ("workers", format!("{name}=http://{name}:8000"), "-w"))
@@ -36,7 +46,10 @@ fn backends(text: &str) -> Vec<(&'static str, String, &'static str)> {
 
 fn load(text: &str) -> Result<config::Settings, Vec<config::Problem>> {
     let flags = backends(text);
-    let flags: Vec<_> = flags.iter().map(|(path, value, flag)| (*path, value.as_str(), *flag)).collect();
+    let flags: Vec<_> = flags
+        .iter()
+        .map(|(path, value, flag)| (*path, value.as_str(), *flag))
+        .collect();
     load_all(text, ENV, &flags)
 }
 
@@ -46,7 +59,8 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
     let files = files("continuum-");
     assert_eq!(files.len(), 22, "the documents have 22 blocks");
     for (name, text) in files {
-        let settings = load(&text).unwrap_or_else(|problems| panic!("{name}:\n{}", lines(&problems)));
+        let settings =
+            load(&text).unwrap_or_else(|problems| panic!("{name}:\n{}", lines(&problems)));
         assert!(settings.idle().is_empty(), "{name}: {:?}", settings.idle());
     }
 }
@@ -56,10 +70,23 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
 fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from_the_default() {
     let text = "model_aggregation:\n  cache_ttl: 60\n  max_cache_entries: 7\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
-    let told: Vec<_> = settings.idle().iter().map(|notice| (notice.path.as_str(), notice.line)).collect();
+    let told: Vec<_> = settings
+        .idle()
+        .iter()
+        .map(|notice| (notice.path.as_str(), notice.line))
+        .collect();
     assert_eq!(told, [("model_aggregation.max_cache_entries", Some(3))]);
-    assert!(settings.idle()[0].to_string().contains("known, not active in this version"));
-    assert!(load("model_aggregation: {max_cache_entries: 100}\n").expect("loads").idle().is_empty());
+    assert!(
+        settings.idle()[0]
+            .to_string()
+            .contains("known, not active in this version")
+    );
+    assert!(
+        load("model_aggregation: {max_cache_entries: 100}\n")
+            .expect("loads")
+            .idle()
+            .is_empty()
+    );
 }
 
 #[test]
@@ -69,9 +96,18 @@ fn keys_of_the_cache_are_checked() {
         ("response_cache: {capacity: 0}", "response_cache.capacity"),
         ("response_cache: {backend: disk}", "response_cache.backend"),
         ("response_cache: {l1: {type: s3}}", "response_cache.l1.type"),
-        ("response_cache: {l2: {endpoint: nowhere}}", "response_cache.l2.endpoint"),
-        ("response_cache: {l2: {acces_key: a}}", "response_cache.l2.acces_key"),
-        ("response_cache: {tiered: {promote: true}}", "response_cache.tiered.promote"),
+        (
+            "response_cache: {l2: {endpoint: nowhere}}",
+            "response_cache.l2.endpoint",
+        ),
+        (
+            "response_cache: {l2: {acces_key: a}}",
+            "response_cache.l2.acces_key",
+        ),
+        (
+            "response_cache: {tiered: {promote: true}}",
+            "response_cache.tiered.promote",
+        ),
     ] {
         let problem = only(load(text).expect_err(text));
         assert_eq!(problem.path, path, "{problem}");
@@ -82,9 +118,16 @@ fn keys_of_the_cache_are_checked() {
 fn credentials_of_the_second_tier_are_never_shown() {
     let text = "response_cache: {l2: {access_key: \"${S3_ACCESS_KEY}\", secret_key: \"${S3_SECRET_KEY}\"}}\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
-    let idle: String = settings.idle().iter().map(|notice| format!("{notice} {}", notice.value)).collect();
+    let idle: String = settings
+        .idle()
+        .iter()
+        .map(|notice| format!("{notice} {}", notice.value))
+        .collect();
     for shown in [settings.to_yaml(), format!("{settings:?}"), idle] {
-        assert!(!shown.contains("hush") && !shown.contains("\"who\""), "{shown}");
+        assert!(
+            !shown.contains("hush") && !shown.contains("\"who\""),
+            "{shown}"
+        );
     }
     let problem = only(load("response_cache: {l2: {secret_kee: hush}}\n").expect_err("unknown"));
     assert_eq!(problem.value, "***");
@@ -97,13 +140,19 @@ fn a_file_of_the_other_router_is_answered_with_the_command_that_converts_it() {
     assert_eq!(files.len(), 2, "a file for each shape");
     for (name, text) in files {
         let problem = only(load(&text).expect_err(&name));
-        assert_eq!(problem.message, "this is a configuration of vLLM Router", "{name}");
+        assert_eq!(
+            problem.message, "this is a configuration of vLLM Router",
+            "{name}"
+        );
         assert!(
-            problem.to_string().contains("`warmroute config convert --from vllm-router warmroute.yaml > "),
+            problem
+                .to_string()
+                .contains("`warmroute config convert --from vllm-router warmroute.yaml > "),
             "{name}: {problem}"
         );
         assert_eq!(problem.line, Some(2), "{name}");
-        let ours = config::convert_vllm_router(&name, &text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+        let ours = config::convert_vllm_router(&name, &text)
+            .unwrap_or_else(|problems| panic!("{}", lines(&problems)));
         load(&ours).unwrap_or_else(|problems| panic!("{name}:\n{ours}\n{}", lines(&problems)));
     }
 }
@@ -121,12 +170,24 @@ const PRINTED: [&str; 3] = [
 fn the_text_as_printed_is_refused_with_a_line() {
     for text in PRINTED {
         let problems = load(text).expect_err(text);
-        assert!(problems.iter().any(|problem| problem.line.is_some()), "{text}\n{}", lines(&problems));
+        assert!(
+            problems.iter().any(|problem| problem.line.is_some()),
+            "{text}\n{}",
+            lines(&problems)
+        );
     }
     // Every text that a copy may have lost something of is read or refused.
     for (name, text) in files("") {
-        let flat: String = text.lines().map(|line| format!("{}\n", line.trim_start())).collect();
-        for text in [flat, text.replace("  ", " "), text.replace('\n', " "), text.replace('"', "")] {
+        let flat: String = text
+            .lines()
+            .map(|line| format!("{}\n", line.trim_start()))
+            .collect();
+        for text in [
+            flat,
+            text.replace("  ", " "),
+            text.replace('\n', " "),
+            text.replace('"', ""),
+        ] {
             if let Err(problems) = load(&text) {
                 assert!(!problems.is_empty(), "{name}");
             }
@@ -138,14 +199,20 @@ fn the_text_as_printed_is_refused_with_a_line() {
 #[contract("CK33")]
 fn a_cache_in_redis_needs_the_servers_url() {
     for (text, message) in [
-        ("{enabled: true, backend: redis}", "missing, and `response_cache.backend` is redis"),
+        (
+            "{enabled: true, backend: redis}",
+            "missing, and `response_cache.backend` is redis",
+        ),
         (
             "{enabled: true, backend: tiered, l1: {type: redis}, l2: {endpoint: \"http://s\", bucket: b}}",
             "missing, and `response_cache.l1.type` is redis",
         ),
     ] {
         let problem = only(load(&format!("response_cache: {text}\n")).expect_err(text));
-        assert_eq!((problem.path.as_str(), problem.message.as_str()), ("response_cache.redis.url", message));
+        assert_eq!(
+            (problem.path.as_str(), problem.message.as_str()),
+            ("response_cache.redis.url", message)
+        );
         assert_eq!(problem.line, Some(1));
     }
     for text in [
@@ -153,7 +220,8 @@ fn a_cache_in_redis_needs_the_servers_url() {
         "{enabled: true, backend: tiered, l2: {endpoint: \"http://s\", bucket: b}}",
         "{enabled: true, backend: redis, redis: {url: \"redis://r\"}}",
     ] {
-        load(&format!("response_cache: {text}\n")).unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
+        load(&format!("response_cache: {text}\n"))
+            .unwrap_or_else(|problems| panic!("{text}: {}", lines(&problems)));
     }
     // One server lacks once, however many need it.
     let both = "response_cache: {enabled: true, backend: redis}\nkv_cache_index: {enabled: true, backend: redis}\n";

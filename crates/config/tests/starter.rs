@@ -6,7 +6,8 @@ use sources::{lines, load};
 
 #[test]
 fn the_starter_file_is_right_as_it_stands() {
-    let settings = load(config::starter()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
+    let settings =
+        load(config::starter()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     assert_eq!(settings.workers.len(), 1);
     assert!(settings.idle().is_empty());
 }
@@ -17,14 +18,16 @@ fn every_key_of_it_behind_a_number_sign_is_known() {
         .lines()
         .map(|line| match line.trim_start().strip_prefix('#') {
             // A remark, not a key: keys follow the sign at once.
-            Some(rest) if rest.starts_with(' ') && !rest.trim_start().starts_with("- {") => "\n".to_owned(),
+            Some(rest) if rest.starts_with(' ') && !rest.trim_start().starts_with("- {") => {
+                "\n".to_owned()
+            }
             Some(_) => format!("{}\n", line.replacen('#', "", 1)),
             None => format!("{line}\n"),
         })
         .collect();
     let env = [("ENGINE_KEY", "k")];
-    let settings =
-        sources::load_all(&text, &env, &[]).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)));
+    let settings = sources::load_all(&text, &env, &[])
+        .unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)));
     assert_eq!(settings.models.rules.len(), 1);
     assert_eq!(settings.models.aliases.len(), 1);
     assert!(settings.decisions.log.is_some());
@@ -32,17 +35,35 @@ fn every_key_of_it_behind_a_number_sign_is_known() {
 
 #[test]
 fn values_behind_a_number_sign_are_the_defaults() {
-    let keep = ["api_key", "name:", "aliases", "rules", "- {match", "log:", "token_file"];
+    let keep = [
+        "api_key",
+        "name:",
+        "aliases",
+        "rules",
+        "- {match",
+        "log:",
+        "token_file",
+    ];
     let text: String = config::starter()
         .lines()
-        .filter(|line| !keep.iter().any(|word| line.contains(word) && line.trim_start().starts_with('#')))
+        .filter(|line| {
+            !keep
+                .iter()
+                .any(|word| line.contains(word) && line.trim_start().starts_with('#'))
+        })
         .map(|line| match line.trim_start().strip_prefix('#') {
             Some(rest) if rest.starts_with(' ') => "\n".to_owned(),
             Some(_) => format!("{}\n", line.replacen('#', "", 1)),
             None => format!("{line}\n"),
         })
         .collect();
-    let shown = load(&text).unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems))).to_json().clone();
-    let usual = load("workers: [\"http://127.0.0.1:8000\"]\n").expect("loads").to_json().clone();
+    let shown = load(&text)
+        .unwrap_or_else(|problems| panic!("{text}\n{}", lines(&problems)))
+        .to_json()
+        .clone();
+    let usual = load("workers: [\"http://127.0.0.1:8000\"]\n")
+        .expect("loads")
+        .to_json()
+        .clone();
     assert_eq!(shown, usual);
 }

@@ -32,12 +32,20 @@ pub fn contract(ids: TokenStream, item: TokenStream) -> TokenStream {
             _ => false,
         };
         if !fine {
-            return complain("contract ids are string literals separated by commas, as in #[contract(\"V8\")]");
+            return complain(
+                "contract ids are string literals separated by commas, as in #[contract(\"V8\")]",
+            );
         }
     }
-    if any { item } else { complain("name at least one contract id, as in #[contract(\"V8\")]") }
+    if any {
+        item
+    } else {
+        complain("name at least one contract id, as in #[contract(\"V8\")]")
+    }
 }
 
 fn complain(message: &str) -> TokenStream {
-    format!("compile_error!({message:?});").parse().unwrap_or_default()
+    format!("compile_error!({message:?});")
+        .parse()
+        .unwrap_or_default()
 }

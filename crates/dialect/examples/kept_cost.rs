@@ -21,12 +21,28 @@ fn main() {
             )
         };
         let said = chunk("{\"content\":\" chain\"}", "null").repeat(tokens);
-        let ends = [chunk("{\"role\":\"assistant\",\"content\":\"\"}", "null"), chunk("{}", "\"stop\"")];
+        let ends = [
+            chunk("{\"role\":\"assistant\",\"content\":\"\"}", "null"),
+            chunk("{}", "\"stop\""),
+        ];
         let stream = format!("{}{said}{}data: [DONE]\n\n", ends[0], ends[1]);
         let pieces: Vec<&[u8]> = stream.as_bytes().chunks(1_400).collect();
-        let Ok(kept) = StreamObject::read(Dialect::Chat, &pieces) else { continue };
-        let reading = median(|| drop(black_box(StreamObject::read(Dialect::Chat, black_box(&pieces)))));
-        let replaying = median(|| drop(black_box(replay(Dialect::Chat, black_box(&kept.body), false))));
+        let Ok(kept) = StreamObject::read(Dialect::Chat, &pieces) else {
+            continue;
+        };
+        let reading = median(|| {
+            drop(black_box(StreamObject::read(
+                Dialect::Chat,
+                black_box(&pieces),
+            )))
+        });
+        let replaying = median(|| {
+            drop(black_box(replay(
+                Dialect::Chat,
+                black_box(&kept.body),
+                false,
+            )))
+        });
         println!(
             "{tokens:>6} tokens, {:>8} bytes of stream, {:>6} kept: read {reading:>10.1?}, replayed {replaying:>8.1?}",
             stream.len(),

@@ -24,7 +24,14 @@ pub struct ApiError {
 impl ApiError {
     /// An error with its code's status.
     pub fn new(code: ErrorCode, message: impl Into<String>) -> Self {
-        Self { status: code.status(), code, message: message.into(), param: None, retry_after_s: None, cause: None }
+        Self {
+            status: code.status(),
+            code,
+            message: message.into(),
+            param: None,
+            retry_after_s: None,
+            cause: None,
+        }
     }
 
     /// Names the field or header at fault.
@@ -83,7 +90,13 @@ impl ApiError {
     /// ```
     pub fn openai_body(&self, request_id: &str) -> Vec<u8> {
         let (kind, code) = (self.code.openai_type(), self.code.as_str());
-        openai_error(&self.message, kind, self.param.as_deref(), code, Some(request_id))
+        openai_error(
+            &self.message,
+            kind,
+            self.param.as_deref(),
+            code,
+            Some(request_id),
+        )
     }
 
     /// The body on Anthropic-shaped routes.
@@ -162,8 +175,7 @@ mod tests {
 
     #[test]
     fn any_message_becomes_valid_json() {
-        let nasty =
-            "quote \" backslash \\ newline \n nul \0 bell \u{7} escape \u{1b} del \u{7f} line \u{2028} 😀 </script>";
+        let nasty = "quote \" backslash \\ newline \n nul \0 bell \u{7} escape \u{1b} del \u{7f} line \u{2028} 😀 </script>";
         let error = ApiError::new(ErrorCode::InvalidRequest, nasty).param("a\"b");
         let body = read(&error.openai_body("id\n"));
         assert_eq!(
@@ -177,7 +189,11 @@ mod tests {
     fn the_event_of_a_cut_stream_is_one_event_and_not_its_end() {
         let error = ApiError::new(ErrorCode::StreamInterrupted, "two\nlines\r\n\r\n");
         let event = String::from_utf8(error.stream_event("req-9")).unwrap();
-        let data = event.strip_prefix("data: ").unwrap().strip_suffix("\n\n").unwrap();
+        let data = event
+            .strip_prefix("data: ")
+            .unwrap()
+            .strip_suffix("\n\n")
+            .unwrap();
         assert!(!data.contains(['\n', '\r']));
         let body = read(data.as_bytes());
         assert_eq!(body["error"]["code"], "stream_interrupted");
@@ -190,7 +206,9 @@ mod tests {
     fn anthropic_streams_end_with_an_error_event_of_theirs() {
         let event = ApiError::new(ErrorCode::Overloaded, "m").anthropic_stream_event("r");
         let text = String::from_utf8(event).unwrap();
-        assert!(text.starts_with("event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""));
+        assert!(text.starts_with(
+            "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"overloaded_error\""
+        ));
     }
 
     #[test]
@@ -202,10 +220,17 @@ mod tests {
 
     #[test]
     fn retry_after_is_whole_seconds_from_1_to_60_and_only_where_waiting_helps() {
-        let at = |code, seconds| ApiError::new(code, "m").with_retry_after(seconds).retry_after();
+        let at = |code, seconds| {
+            ApiError::new(code, "m")
+                .with_retry_after(seconds)
+                .retry_after()
+        };
         assert_eq!(at(ErrorCode::NoWorker, 0), Some(1));
         assert_eq!(at(ErrorCode::RateLimited, 3_600), Some(60));
         assert_eq!(at(ErrorCode::UpstreamReset, 5), None);
-        assert_eq!(ApiError::new(ErrorCode::Draining, "m").retry_after(), Some(1));
+        assert_eq!(
+            ApiError::new(ErrorCode::Draining, "m").retry_after(),
+            Some(1)
+        );
     }
 }

@@ -36,28 +36,44 @@ pub fn with_cache_control(body: &[u8]) -> Option<Vec<u8>> {
         block.push_str("}]");
         return splice(body, &[Edit::Set("system", &block)]).ok();
     }
-    let mut blocks: Vec<(RawJson<'_>, Option<String>)> = system.elements()?.map(|block| (block, None)).collect();
-    for (block, marked) in blocks.iter_mut().rev().filter(|(block, _)| may_be_marked(*block)).take(left) {
+    let mut blocks: Vec<(RawJson<'_>, Option<String>)> =
+        system.elements()?.map(|block| (block, None)).collect();
+    for (block, marked) in blocks
+        .iter_mut()
+        .rev()
+        .filter(|(block, _)| may_be_marked(*block))
+        .take(left)
+    {
         let spliced = splice(block.as_str().as_bytes(), &[Edit::Set(MARKER, EPHEMERAL)]).ok()?;
         *marked = Some(String::from_utf8(spliced).ok()?);
     }
     let any = blocks.iter().any(|(_, marked)| marked.is_some());
-    let blocks: Vec<&str> = blocks.iter().map(|(block, marked)| marked.as_deref().unwrap_or(block.as_str())).collect();
+    let blocks: Vec<&str> = blocks
+        .iter()
+        .map(|(block, marked)| marked.as_deref().unwrap_or(block.as_str()))
+        .collect();
     let list = format!("[{}]", blocks.join(","));
-    any.then(|| splice(body, &[Edit::Set("system", &list)]).ok()).flatten()
+    any.then(|| splice(body, &[Edit::Set("system", &list)]).ok())
+        .flatten()
 }
 
 /// A block of text without a marker. An empty one may have none.
 fn may_be_marked(block: RawJson<'_>) -> bool {
     let is_text = block.member("type").and_then(RawJson::string).as_deref() == Some("text");
-    let says = block.member("text").and_then(RawJson::string).is_some_and(|text| !text.is_empty());
+    let says = block
+        .member("text")
+        .and_then(RawJson::string)
+        .is_some_and(|text| !text.is_empty());
     is_text && says && block.member(MARKER).is_none()
 }
 
 /// Markers anywhere in the body, counted by their names. Another member of that name counts too: then one less is set.
 fn markers(text: &str) -> usize {
     let is_key = |rest: &str| rest.trim_start().starts_with(':');
-    text.split("\"cache_control\"").skip(1).filter(|rest| is_key(rest)).count()
+    text.split("\"cache_control\"")
+        .skip(1)
+        .filter(|rest| is_key(rest))
+        .count()
 }
 
 #[cfg(test)]
@@ -77,7 +93,12 @@ mod tests {
     #[contract("CK21")]
     fn every_system_block_gains_a_marker_and_other_bytes_stay() {
         let body = format!(r#"{{ "x": 1e2, "system": [{BLOCK},{BLOCK}], "y" :"ä"}}"#);
-        assert_eq!(marked(&body), Some(format!(r#"{{ "x": 1e2, "system": [{MARKED},{MARKED}], "y" :"ä"}}"#)));
+        assert_eq!(
+            marked(&body),
+            Some(format!(
+                r#"{{ "x": 1e2, "system": [{MARKED},{MARKED}], "y" :"ä"}}"#
+            ))
+        );
     }
 
     #[test]
@@ -96,20 +117,36 @@ mod tests {
     fn a_request_never_has_more_than_four() {
         let six = [BLOCK; 6].join(",");
         let four = marked(&format!(r#"{{"system":[{six}]}}"#)).expect("marked");
-        assert_eq!(four, format!(r#"{{"system":[{}]}}"#, [BLOCK, BLOCK, MARKED, MARKED, MARKED, MARKED].join(",")));
-        let said =
-            format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":[{six}]}}"#, [MARKED; 3].join(","));
+        assert_eq!(
+            four,
+            format!(
+                r#"{{"system":[{}]}}"#,
+                [BLOCK, BLOCK, MARKED, MARKED, MARKED, MARKED].join(",")
+            )
+        );
+        let said = format!(
+            r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":[{six}]}}"#,
+            [MARKED; 3].join(",")
+        );
         assert_eq!(markers(&marked(&said).expect("one more")), 4);
-        let full = format!(r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":"a"}}"#, [MARKED; 4].join(","));
+        let full = format!(
+            r#"{{"messages":[{{"role":"user","content":[{}]}}],"system":"a"}}"#,
+            [MARKED; 4].join(",")
+        );
         assert_eq!(marked(&full), None);
     }
 
     #[test]
     #[contract("CK21")]
     fn without_a_system_prompt_nothing_changes() {
-        for body in
-            [r#"{"messages":[]}"#, r#"{"system":""}"#, r#"{"system":[]}"#, r#"{"system":null}"#, r#"{"system":7}"#, "["]
-        {
+        for body in [
+            r#"{"messages":[]}"#,
+            r#"{"system":""}"#,
+            r#"{"system":[]}"#,
+            r#"{"system":null}"#,
+            r#"{"system":7}"#,
+            "[",
+        ] {
             assert_eq!(marked(body), None, "{body}");
         }
         assert!(marked(r#"{"system":"say \"cache_control\": four times"}"#).is_some());

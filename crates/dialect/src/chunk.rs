@@ -45,7 +45,12 @@ pub struct Chunk<'a> {
 }
 
 /// Types of the events that end a stream, where no choice says why it finished.
-const LAST_EVENTS: [&str; 4] = ["message_stop", "response.completed", "response.incomplete", "response.failed"];
+const LAST_EVENTS: [&str; 4] = [
+    "message_stop",
+    "response.completed",
+    "response.incomplete",
+    "response.failed",
+];
 
 impl<'a> Chunk<'a> {
     /// Reads the data of one event, or a whole body. `None` if it is not a JSON object.
@@ -67,13 +72,19 @@ impl<'a> Chunk<'a> {
                 "choices" => chunk.read_choices(value),
                 "error" if !value.is_null() => chunk.error = Some(error(value)),
                 "id" => id = value.string(),
-                "type" => chunk.is_last = value.string().is_some_and(|kind| LAST_EVENTS.contains(&&*kind)),
+                "type" => {
+                    chunk.is_last = value
+                        .string()
+                        .is_some_and(|kind| LAST_EVENTS.contains(&&*kind))
+                }
                 "object" => is_response = value.as_str() == "\"response\"",
                 // The events of a response carry it whole.
                 "response" => chunk.read_response(value),
                 // A message begins with its usage, and says at its end why it ended.
                 "message" => chunk.usage = value.member("usage").and_then(usage).or(chunk.usage),
-                "delta" => chunk.finish_reason = value.member("stop_reason").and_then(RawJson::string),
+                "delta" => {
+                    chunk.finish_reason = value.member("stop_reason").and_then(RawJson::string)
+                }
                 "stop_reason" => chunk.finish_reason = value.string(),
                 _ => {}
             }
@@ -102,11 +113,14 @@ impl<'a> Chunk<'a> {
         for choice in choices.elements().into_iter().flatten() {
             for (key, value) in choice.members().into_iter().flatten() {
                 match &*key {
-                    "finish_reason" => self.finish_reason = self.finish_reason.take().or_else(|| value.string()),
+                    "finish_reason" => {
+                        self.finish_reason = self.finish_reason.take().or_else(|| value.string())
+                    }
                     "text" => self.has_output |= !is_empty(value),
                     "delta" | "message" => {
                         let mut members = value.members().into_iter().flatten();
-                        self.has_output |= members.any(|(key, value)| key != "role" && !is_empty(value));
+                        self.has_output |=
+                            members.any(|(key, value)| key != "role" && !is_empty(value));
                     }
                     _ => {}
                 }
@@ -137,8 +151,9 @@ pub(crate) fn usage(value: RawJson<'_>) -> Option<Usage> {
             }
             "prompt_tokens_details" | "input_tokens_details" => {
                 let mut details = value.members().into_iter().flatten();
-                usage.cached_tokens =
-                    details.find(|(key, _)| key == "cached_tokens").and_then(|(_, value)| count(value));
+                usage.cached_tokens = details
+                    .find(|(key, _)| key == "cached_tokens")
+                    .and_then(|(_, value)| count(value));
             }
             "cache_read_input_tokens" => from_cache = count(value),
             "cache_creation_input_tokens" => beside_cache = count(value).unwrap_or(0),
@@ -146,7 +161,10 @@ pub(crate) fn usage(value: RawJson<'_>) -> Option<Usage> {
         }
     }
     if let Some(cached) = from_cache {
-        usage.prompt_tokens = usage.prompt_tokens.saturating_add(cached).saturating_add(beside_cache);
+        usage.prompt_tokens = usage
+            .prompt_tokens
+            .saturating_add(cached)
+            .saturating_add(beside_cache);
         usage.cached_tokens = Some(cached);
     }
     any.then_some(usage)
@@ -158,7 +176,10 @@ impl Usage {
     #[must_use]
     pub fn after(self, before: Option<Self>) -> Self {
         match before {
-            Some(before) if self.prompt_tokens == 0 => Self { completion_tokens: self.completion_tokens, ..before },
+            Some(before) if self.prompt_tokens == 0 => Self {
+                completion_tokens: self.completion_tokens,
+                ..before
+            },
             _ => self,
         }
     }
@@ -172,7 +193,11 @@ fn error(value: RawJson<'_>) -> InBandError<'_> {
     let mut error = InBandError::default();
     for (key, value) in value.members().into_iter().flatten() {
         match &*key {
-            "code" | "status" => error.status = error.status.or_else(|| u16::try_from(value.integer()?).ok()),
+            "code" | "status" => {
+                error.status = error
+                    .status
+                    .or_else(|| u16::try_from(value.integer()?).ok())
+            }
             "type" => error.kind = value.string(),
             _ => {}
         }

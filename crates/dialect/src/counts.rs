@@ -25,21 +25,31 @@ impl Counts {
         stop: Option<RawJson<'a>>,
         lists: impl Iterator<Item = (&'static str, RawJson<'a>)>,
     ) -> Self {
-        let longest = lists.map(|(field, value)| (field, prompts(value))).max_by_key(|(_, count)| *count);
+        let longest = lists
+            .map(|(field, value)| (field, prompts(value)))
+            .max_by_key(|(_, count)| *count);
         Self {
             choices: choices.map_or(0, number),
             prompts: longest.map_or(0, |(_, count)| count),
             prompts_field: longest.map(|(field, _)| field),
-            stops: stop.and_then(RawJson::elements).map_or(0, |texts| texts.count() as u64),
+            stops: stop
+                .and_then(RawJson::elements)
+                .map_or(0, |texts| texts.count() as u64),
         }
     }
 }
 
 /// The prompts in a value: a list of numbers is one.
 fn prompts(value: RawJson<'_>) -> u64 {
-    let Some(mut elements) = value.elements() else { return 1 };
+    let Some(mut elements) = value.elements() else {
+        return 1;
+    };
     match elements.next() {
-        Some(first) if !first.as_str().starts_with(|first: char| first == '-' || first.is_ascii_digit()) => {
+        Some(first)
+            if !first
+                .as_str()
+                .starts_with(|first: char| first == '-' || first.is_ascii_digit()) =>
+        {
             1 + elements.count() as u64
         }
         _ => 1,
@@ -47,7 +57,11 @@ fn prompts(value: RawJson<'_>) -> u64 {
 }
 
 /// A number however it is written; one beyond all limits stays beyond them.
-#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a cast from float keeps to the ends")]
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from float keeps to the ends"
+)]
 fn number(value: RawJson<'_>) -> u64 {
     let text = value.string();
     let text = text.as_deref().unwrap_or(value.as_str()).replace('_', "");
@@ -91,7 +105,11 @@ mod tests {
             (Dialect::Completions, r#""prompt":["a","b"]"#, 2),
             (Dialect::Completions, r#""prompt":[[1,2],[3],[4]]"#, 3),
             (Dialect::Embeddings, r#""input":["a","b","c","d"]"#, 4),
-            (Dialect::Rerank, r#""query":"q","documents":["a",{"text":"b"},"c"]"#, 3),
+            (
+                Dialect::Rerank,
+                r#""query":"q","documents":["a",{"text":"b"},"c"]"#,
+                3,
+            ),
             (Dialect::Score, r#""text_1":"q","text_2":["a","b"]"#, 2),
             (Dialect::Chat, r#""messages":[{},{},{}]"#, 0),
         ] {

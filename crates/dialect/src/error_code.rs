@@ -178,18 +178,58 @@ impl ErrorCode {
             Self::ContextTooLong => ("context_too_long", 400, INVALID, INVALID),
             Self::UnknownPolicy => ("unknown_policy", 400, INVALID, INVALID),
             Self::UnknownWorker => ("unknown_worker", 400, INVALID, INVALID),
-            Self::MissingApiKey => ("missing_api_key", 401, "authentication_error", "authentication_error"),
-            Self::InvalidApiKey => ("invalid_api_key", 401, "authentication_error", "authentication_error"),
-            Self::ModelNotAllowed => ("model_not_allowed", 403, "permission_error", "permission_error"),
+            Self::MissingApiKey => (
+                "missing_api_key",
+                401,
+                "authentication_error",
+                "authentication_error",
+            ),
+            Self::InvalidApiKey => (
+                "invalid_api_key",
+                401,
+                "authentication_error",
+                "authentication_error",
+            ),
+            Self::ModelNotAllowed => (
+                "model_not_allowed",
+                403,
+                "permission_error",
+                "permission_error",
+            ),
             Self::ScopeMissing => ("scope_missing", 403, "permission_error", "permission_error"),
-            Self::FieldNotAllowed => ("field_not_allowed", 403, "permission_error", "permission_error"),
-            Self::DestinationForbidden => ("destination_forbidden", 403, "permission_error", "permission_error"),
+            Self::FieldNotAllowed => (
+                "field_not_allowed",
+                403,
+                "permission_error",
+                "permission_error",
+            ),
+            Self::DestinationForbidden => (
+                "destination_forbidden",
+                403,
+                "permission_error",
+                "permission_error",
+            ),
             Self::HookRejected => ("hook_rejected", 403, "permission_error", "permission_error"),
             Self::ModelNotFound => ("model_not_found", 404, "not_found_error", "not_found_error"),
             Self::UnknownRoute => ("unknown_route", 404, "not_found_error", "not_found_error"),
-            Self::DecisionNotFound => ("decision_not_found", 404, "not_found_error", "not_found_error"),
-            Self::WorkerNotFound => ("worker_not_found", 404, "not_found_error", "not_found_error"),
-            Self::ReservationNotFound => ("reservation_not_found", 404, "not_found_error", "not_found_error"),
+            Self::DecisionNotFound => (
+                "decision_not_found",
+                404,
+                "not_found_error",
+                "not_found_error",
+            ),
+            Self::WorkerNotFound => (
+                "worker_not_found",
+                404,
+                "not_found_error",
+                "not_found_error",
+            ),
+            Self::ReservationNotFound => (
+                "reservation_not_found",
+                404,
+                "not_found_error",
+                "not_found_error",
+            ),
             Self::MethodNotAllowed => ("method_not_allowed", 405, INVALID, INVALID),
             Self::Conflict => ("conflict", 409, INVALID, INVALID),
             Self::ReservationExists => ("reservation_exists", 409, INVALID, INVALID),
@@ -199,9 +239,19 @@ impl ErrorCode {
             Self::UnsupportedEncoding => ("unsupported_encoding", 415, INVALID, INVALID),
             Self::HeadTooLarge => ("head_too_large", 431, INVALID, INVALID),
             Self::RateLimited => ("rate_limited", 429, "rate_limit_error", "rate_limit_error"),
-            Self::ConcurrencyLimited => ("concurrency_limited", 429, "rate_limit_error", "rate_limit_error"),
+            Self::ConcurrencyLimited => (
+                "concurrency_limited",
+                429,
+                "rate_limit_error",
+                "rate_limit_error",
+            ),
             Self::TokenLimited => ("token_limited", 429, "rate_limit_error", "rate_limit_error"),
-            Self::TenantQueueFull => ("tenant_queue_full", 429, "rate_limit_error", "rate_limit_error"),
+            Self::TenantQueueFull => (
+                "tenant_queue_full",
+                429,
+                "rate_limit_error",
+                "rate_limit_error",
+            ),
             Self::Internal => ("internal", 500, "server_error", "api_error"),
             Self::UpstreamProtocol => ("upstream_protocol", 502, "upstream_error", "api_error"),
             Self::UpstreamReset => ("upstream_reset", 502, "upstream_error", "api_error"),
@@ -252,14 +302,26 @@ mod tests {
                 503 => ("overloaded_error", "overloaded_error"),
                 other => panic!("{code} has the status {other}"),
             };
-            assert_eq!((code.openai_type(), code.anthropic_type()), (openai, anthropic), "{code}");
+            assert_eq!(
+                (code.openai_type(), code.anthropic_type()),
+                (openai, anthropic),
+                "{code}"
+            );
         }
     }
 
     #[test]
     fn only_faults_that_may_pass_are_worth_a_retry() {
-        let retryable: Vec<_> = ErrorCode::ALL.iter().filter(|code| code.is_retryable()).map(|c| c.status()).collect();
-        assert!(retryable.iter().all(|status| *status == 429 || *status >= 500));
+        let retryable: Vec<_> = ErrorCode::ALL
+            .iter()
+            .filter(|code| code.is_retryable())
+            .map(|c| c.status())
+            .collect();
+        assert!(
+            retryable
+                .iter()
+                .all(|status| *status == 429 || *status >= 500)
+        );
         assert!(!ErrorCode::Conflict.is_retryable() && !ErrorCode::HeadTooLarge.is_retryable());
         assert!(ErrorCode::TenantQueueFull.is_retryable() && ErrorCode::NoWorker.is_retryable());
     }

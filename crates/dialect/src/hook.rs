@@ -76,7 +76,10 @@ pub fn hook_answer(reply: &[u8]) -> Option<HookAnswer<'_>> {
                 .filter(|status| (400..500).contains(status)),
             message: reply.member("message").and_then(RawJson::string),
         }),
-        "transform" => reply.member("body").filter(|body| body.as_str().starts_with('{')).map(HookAnswer::Transform),
+        "transform" => reply
+            .member("body")
+            .filter(|body| body.as_str().starts_with('{'))
+            .map(HookAnswer::Transform),
         _ => None,
     }
 }

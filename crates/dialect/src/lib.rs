@@ -31,12 +31,15 @@ mod view;
 mod volatile_prefix;
 
 pub use anthropic::{
-    ChatStream, Completion, MessageStream, Streamed, Translated, chat_from_message, chat_to_messages, error_from_chat,
-    error_from_message, message_from_chat, messages_to_chat,
+    ChatStream, Completion, MessageStream, Streamed, Translated, chat_from_message,
+    chat_to_messages, error_from_chat, error_from_message, message_from_chat, messages_to_chat,
 };
 pub use api_error::ApiError;
 pub use cache_control::with_cache_control;
-pub use chunk::{Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body, usage_from_chunk};
+pub use chunk::{
+    Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body,
+    usage_from_chunk,
+};
 pub use counts::Counts;
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};

@@ -31,16 +31,25 @@ impl<'a> PrefillReply<'a> {
     /// ```
     pub fn read(body: &'a [u8]) -> Option<Self> {
         let chunk = Chunk::read(body).filter(|chunk| chunk.error.is_none())?;
-        let mut reply = Self { usage: chunk.usage, ..Self::default() };
+        let mut reply = Self {
+            usage: chunk.usage,
+            ..Self::default()
+        };
         for member in json::members(std::str::from_utf8(body).ok()?) {
             let (key, value) = member.ok()?;
             match &*json::decode(key) {
-                "kv_transfer_params" => reply.kv_transfer_params = value.members().is_some().then_some(value),
-                "prompt_token_ids" => reply.prompt_token_ids = ids(value).or(reply.prompt_token_ids),
+                "kv_transfer_params" => {
+                    reply.kv_transfer_params = value.members().is_some().then_some(value)
+                }
+                "prompt_token_ids" => {
+                    reply.prompt_token_ids = ids(value).or(reply.prompt_token_ids)
+                }
                 // A completion has them in its choice, and only one choice is split.
                 "choices" => {
                     let first = value.elements().and_then(|mut choices| choices.next());
-                    let own = first.and_then(|choice| choice.member("prompt_token_ids")).and_then(ids);
+                    let own = first
+                        .and_then(|choice| choice.member("prompt_token_ids"))
+                        .and_then(ids);
                     reply.prompt_token_ids = reply.prompt_token_ids.or(own);
                 }
                 _ => {}
@@ -54,5 +63,6 @@ impl<'a> PrefillReply<'a> {
 fn ids(value: RawJson<'_>) -> Option<RawJson<'_>> {
     let mut ids = value.elements()?.peekable();
     ids.peek()?;
-    ids.all(|id| id.as_str().parse::<u32>().is_ok()).then_some(value)
+    ids.all(|id| id.as_str().parse::<u32>().is_ok())
+        .then_some(value)
 }

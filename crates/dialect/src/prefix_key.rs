@@ -30,7 +30,11 @@ impl<'a> Anchor<'a> {
 
     /// Of a request in Anthropic's form: its top-level `system`, else its messages.
     pub fn of_system(system: Option<RawJson<'a>>, messages: Option<RawJson<'a>>) -> Option<Self> {
-        let system = system.and_then(content_text).map(steady_text).and_then(not_empty).map(Self::System);
+        let system = system
+            .and_then(content_text)
+            .map(steady_text)
+            .and_then(not_empty)
+            .map(Self::System);
         system.or_else(|| messages.and_then(Self::of_messages))
     }
 
@@ -40,7 +44,12 @@ impl<'a> Anchor<'a> {
         for message in messages.elements()? {
             let (role, content) = (message.member("role"), message.member("content"));
             let role = role.and_then(RawJson::string);
-            let text = || content.and_then(content_text).map(steady_text).and_then(not_empty);
+            let text = || {
+                content
+                    .and_then(content_text)
+                    .map(steady_text)
+                    .and_then(not_empty)
+            };
             if matches!(role.as_deref(), Some("system" | "developer")) {
                 let Some(text) = text() else { break };
                 return Some(Self::System(text));
@@ -49,8 +58,12 @@ impl<'a> Anchor<'a> {
                 first_message = Some(message);
             }
         }
-        let first = first_message.or_else(|| messages.elements()?.find(|message| !is_system(*message)))?;
-        let text = first.member("content").and_then(content_text).and_then(not_empty)?;
+        let first =
+            first_message.or_else(|| messages.elements()?.find(|message| !is_system(*message)))?;
+        let text = first
+            .member("content")
+            .and_then(content_text)
+            .and_then(not_empty)?;
         Some(Self::Message(text))
     }
 
@@ -71,7 +84,12 @@ impl<'a> Anchor<'a> {
             Self::Message(text) => (b'M', text),
         };
         let cut = text.floor_char_boundary(max_bytes);
-        Sha256::new().chain_update(model).chain_update([0, kind]).chain_update(&text[..cut]).finalize().into()
+        Sha256::new()
+            .chain_update(model)
+            .chain_update([0, kind])
+            .chain_update(&text[..cut])
+            .finalize()
+            .into()
     }
 }
 
@@ -92,7 +110,9 @@ pub(crate) fn content_text(content: RawJson<'_>) -> Option<Cow<'_, str>> {
     let mut joined = String::new();
     for block in content.elements()? {
         let kind = block.member("type").and_then(RawJson::string);
-        if kind.as_deref().is_none_or(|kind| kind == "text" || kind == "input_text")
+        if kind
+            .as_deref()
+            .is_none_or(|kind| kind == "text" || kind == "input_text")
             && let Some(text) = block.member("text").and_then(RawJson::string)
         {
             joined.push_str(&text);

@@ -7,8 +7,12 @@ pub(crate) fn of_completion(value: RawJson<'_>) -> PromptPart<'_> {
     if let Some(text) = value.string() {
         return PromptPart::Text(text);
     }
-    let Some(mut elements) = value.elements() else { return PromptPart::None };
-    let Some(first) = elements.next() else { return PromptPart::None };
+    let Some(mut elements) = value.elements() else {
+        return PromptPart::None;
+    };
+    let Some(first) = elements.next() else {
+        return PromptPart::None;
+    };
     if matches!(first.as_str().as_bytes().first(), Some(b'"' | b'[')) {
         return match (elements.next(), first.string()) {
             (Some(_), _) => batch(value),
@@ -34,7 +38,10 @@ fn batch(prompts: RawJson<'_>) -> PromptPart<'_> {
 pub(crate) fn computed<'a>(values: impl Iterator<Item = RawJson<'a>>) -> PromptPart<'a> {
     let (mut text_bytes, mut ids) = (0, 0);
     for value in values {
-        let is_id = |id: &RawJson<'_>| id.as_str().starts_with(|first: char| first.is_ascii_digit());
+        let is_id = |id: &RawJson<'_>| {
+            id.as_str()
+                .starts_with(|first: char| first.is_ascii_digit())
+        };
         match value.elements() {
             Some(list) => {
                 for element in list {
@@ -52,8 +59,10 @@ pub(crate) fn computed<'a>(values: impl Iterator<Item = RawJson<'a>>) -> PromptP
 }
 
 fn token_ids(value: RawJson<'_>) -> PromptPart<'_> {
-    let ids =
-        value.elements().and_then(|ids| ids.map(|id| id.as_str().parse::<u32>().ok()).collect::<Option<Vec<_>>>());
+    let ids = value.elements().and_then(|ids| {
+        ids.map(|id| id.as_str().parse::<u32>().ok())
+            .collect::<Option<Vec<_>>>()
+    });
     match ids {
         Some(ids) if !ids.is_empty() => PromptPart::TokenIds(ids),
         _ => PromptPart::None,

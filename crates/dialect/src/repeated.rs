@@ -13,7 +13,14 @@ use crate::{
 };
 
 /// Members of a body that never change what the model says (contract A6).
-const IGNORED: [&str; 6] = ["stream", "stream_options", "user", "metadata", "request_id", "rid"];
+const IGNORED: [&str; 6] = [
+    "stream",
+    "stream_options",
+    "user",
+    "metadata",
+    "request_id",
+    "rid",
+];
 
 /// Members of `stream_options` that a stream made of a finished reply can honour.
 const HONOURED: [&str; 2] = ["include_usage", "include_obfuscation"];
@@ -61,12 +68,18 @@ impl<'a> Repeated<'a> {
             members.push((name, value));
         }
         members.sort_by(|(one, _), (other, _)| one.cmp(other));
-        Some(Self { members, bytes: body.len() })
+        Some(Self {
+            members,
+            bytes: body.len(),
+        })
     }
 
     /// The model that it names.
     pub fn model(&self) -> Option<Cow<'a, str>> {
-        self.members.iter().find(|(name, _)| name == "model").and_then(|(_, value)| value.string())
+        self.members
+            .iter()
+            .find(|(name, _)| name == "model")
+            .and_then(|(_, value)| value.string())
     }
 
     /// The key of the request. `tenant`: whose it is, as nobody gets another's reply; `route`: the path, which says the
@@ -82,7 +95,11 @@ impl<'a> Repeated<'a> {
             parts.bytes(name.as_bytes());
             parts.bytes(value);
         }
-        for (name, value) in self.members.iter().filter(|(name, _)| !IGNORED.contains(&&**name)) {
+        for (name, value) in self
+            .members
+            .iter()
+            .filter(|(name, _)| !IGNORED.contains(&&**name))
+        {
             parts.bytes(name.as_bytes());
             parts.json(value.as_str());
         }
@@ -98,7 +115,11 @@ impl<'a> Repeated<'a> {
     /// ```
     pub fn form(&self) -> RequestKey {
         let mut parts = Parts::with_capacity(128);
-        for (name, value) in self.members.iter().filter(|(name, _)| matches!(&**name, "stream" | "stream_options")) {
+        for (name, value) in self
+            .members
+            .iter()
+            .filter(|(name, _)| matches!(&**name, "stream" | "stream_options"))
+        {
             parts.bytes(name.as_bytes());
             parts.json(value.as_str());
         }
@@ -115,7 +136,10 @@ impl<'a> Repeated<'a> {
     /// ```
     pub fn asks_repeatable(&self) -> bool {
         let mut seeds = self.named("seed");
-        let seeded = seeds.next().is_some_and(|seed| seed.as_str().parse::<i64>().is_ok()) && seeds.next().is_none();
+        let seeded = seeds
+            .next()
+            .is_some_and(|seed| seed.as_str().parse::<i64>().is_ok())
+            && seeds.next().is_none();
         seeded || self.temperature() == Temperature::Zero
     }
 
@@ -132,26 +156,38 @@ impl<'a> Repeated<'a> {
 
     /// Whether an event stream is wanted.
     pub fn stream(&self) -> bool {
-        self.named("stream").last().and_then(RawJson::flag).unwrap_or(false)
+        self.named("stream")
+            .last()
+            .and_then(RawJson::flag)
+            .unwrap_or(false)
     }
 
     /// Whether the stream shall end with the usage (`stream_options.include_usage`).
     pub fn include_usage(&self) -> bool {
         let options = self.named("stream_options").last();
-        options.and_then(|options| options.member("include_usage")).and_then(RawJson::flag).unwrap_or(false)
+        options
+            .and_then(|options| options.member("include_usage"))
+            .and_then(RawJson::flag)
+            .unwrap_or(false)
     }
 
     /// Whether it wants something of its stream that a stream made of a finished reply cannot honour.
     pub fn other_stream_options(&self) -> bool {
         let other = |options: RawJson<'_>| {
-            options.members().is_none_or(|mut all| all.any(|(name, _)| !HONOURED.contains(&&*name)))
+            options
+                .members()
+                .is_none_or(|mut all| all.any(|(name, _)| !HONOURED.contains(&&*name)))
         };
-        self.named("stream_options").any(|options| !options.is_null() && other(options))
+        self.named("stream_options")
+            .any(|options| !options.is_null() && other(options))
     }
 
     /// The values of that name, in their order.
     fn named(&self, name: &'static str) -> impl Iterator<Item = RawJson<'a>> {
         let from = self.members.partition_point(|(own, _)| &**own < name);
-        self.members[from..].iter().take_while(move |(own, _)| own == name).map(|(_, value)| *value)
+        self.members[from..]
+            .iter()
+            .take_while(move |(own, _)| own == name)
+            .map(|(_, value)| *value)
     }
 }

@@ -56,8 +56,19 @@ const KEYS: [&str; 11] = [
 ///
 /// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
 pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
-    let [model, input, instructions, tools, store, previous, conversation, max_tokens, _, _, _] =
-        fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
+    let [
+        model,
+        input,
+        instructions,
+        tools,
+        store,
+        previous,
+        conversation,
+        max_tokens,
+        _,
+        _,
+        _,
+    ] = fields(body, KEYS)?.map(|value| value.filter(|value| !value.is_null()));
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let previous = previous.and_then(RawJson::string);
@@ -66,7 +77,10 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     let mut chat = Object::open(&mut out);
     chat.some("model", model);
     let mut said = chat.array("messages");
-    if let Some(text) = instructions.and_then(RawJson::string).filter(|text| !text.is_empty()) {
+    if let Some(text) = instructions
+        .and_then(RawJson::string)
+        .filter(|text| !text.is_empty())
+    {
         message(&mut said, "system", &text);
     }
     match input.and_then(RawJson::string) {
@@ -92,8 +106,17 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     chat.close();
     // Kept unless the client says otherwise: what engines make of silence differs, and this is the careful reading.
     let stored = store.and_then(RawJson::flag).unwrap_or(true);
-    let fidelity = if approximate { Fidelity::Likeness } else { Fidelity::Exact };
-    Ok(ResponsesView { stored, previous, chat: out.into_bytes(), fidelity })
+    let fidelity = if approximate {
+        Fidelity::Likeness
+    } else {
+        Fidelity::Exact
+    };
+    Ok(ResponsesView {
+        stored,
+        previous,
+        chat: out.into_bytes(),
+        fidelity,
+    })
 }
 
 fn message(said: &mut Array<'_>, role: &str, text: &str) {
@@ -106,8 +129,13 @@ fn message(said: &mut Array<'_>, role: &str, text: &str) {
 /// Writes an item that is a message of text, and says whether it was one.
 fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
     let kind = item.member("type").and_then(RawJson::string);
-    let Some(role) = item.member("role").and_then(RawJson::string) else { return false };
-    let Some(content) = item.member("content").filter(|_| kind.is_none_or(|kind| kind == "message")) else {
+    let Some(role) = item.member("role").and_then(RawJson::string) else {
+        return false;
+    };
+    let Some(content) = item
+        .member("content")
+        .filter(|_| kind.is_none_or(|kind| kind == "message"))
+    else {
         return false;
     };
     if let Some(text) = content.string() {
@@ -120,7 +148,9 @@ fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
         if !matches!(kind.as_deref(), Some("input_text" | "output_text" | "text")) {
             return false;
         }
-        let Some(text) = part.member("text").and_then(RawJson::string) else { return false };
+        let Some(text) = part.member("text").and_then(RawJson::string) else {
+            return false;
+        };
         texts.push(text);
     }
     match &texts[..] {
@@ -148,7 +178,9 @@ fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
 
 /// Writes the tools, and says whether all of them are functions.
 fn functions(chat: &mut Object<'_>, tools: RawJson<'_>) -> bool {
-    let Some(elements) = tools.elements() else { return false };
+    let Some(elements) = tools.elements() else {
+        return false;
+    };
     let mut all = true;
     let mut list = chat.array("tools");
     for tool in elements {
@@ -176,7 +208,11 @@ mod tests {
 
     fn read(body: &str) -> (bool, bool, String) {
         let view = responses_view(body.as_bytes()).expect("a good body");
-        (view.stored, view.fidelity == Fidelity::Likeness, String::from_utf8(view.chat).expect("text"))
+        (
+            view.stored,
+            view.fidelity == Fidelity::Likeness,
+            String::from_utf8(view.chat).expect("text"),
+        )
     }
 
     #[test]

@@ -16,7 +16,12 @@ use crate::{
 const MOST_CHARS: usize = 8_000;
 
 /// Fields with which a reply has parts of its prompt.
-const REPEATS: [&str; 4] = ["echo", "prompt_logprobs", "return_token_ids", "return_tokens_as_token_ids"];
+const REPEATS: [&str; 4] = [
+    "echo",
+    "prompt_logprobs",
+    "return_token_ids",
+    "return_tokens_as_token_ids",
+];
 
 /// A request in two parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,8 +54,11 @@ pub fn last_question(
 ) -> Option<LastQuestion> {
     let whole = json::object(body)?;
     // A reply that repeats the prompt answers no other one.
-    if REPEATS.iter().any(|field| whole.member(field).is_some_and(|value| !matches!(value.as_str(), "false" | "null")))
-    {
+    if REPEATS.iter().any(|field| {
+        whole
+            .member(field)
+            .is_some_and(|value| !matches!(value.as_str(), "false" | "null"))
+    }) {
         return None;
     }
     let (text, field, without) = match dialect {
@@ -58,7 +66,11 @@ pub fn last_question(
             let (text, others) = of_messages(whole.member("messages")?)?;
             (text, "messages", others)
         }
-        Dialect::Completions => (whole.member("prompt")?.string()?, "prompt", "null".to_owned()),
+        Dialect::Completions => (
+            whole.member("prompt")?.string()?,
+            "prompt",
+            "null".to_owned(),
+        ),
         Dialect::Responses | Dialect::Embeddings | Dialect::Rerank | Dialect::Score => return None,
     };
     if text.trim().is_empty() || text.chars().nth(MOST_CHARS).is_some() {
@@ -66,7 +78,10 @@ pub fn last_question(
     }
     let rest = splice(body, &[Edit::Set(field, &without)]).ok()?;
     let rest = Repeated::read(&rest)?.key(tenant, &format!("last_question:{route}"), headers);
-    Some(LastQuestion { text: text.into_owned(), rest })
+    Some(LastQuestion {
+        text: text.into_owned(),
+        rest,
+    })
 }
 
 /// The last message's text, and all messages without it.
@@ -109,7 +124,13 @@ mod tests {
     use super::*;
 
     fn of(tenant: &str, body: &str) -> Option<LastQuestion> {
-        last_question(Dialect::Chat, body.as_bytes(), tenant, "/v1/chat/completions", &[])
+        last_question(
+            Dialect::Chat,
+            body.as_bytes(),
+            tenant,
+            "/v1/chat/completions",
+            &[],
+        )
     }
 
     fn asking(question: &str, other: &str) -> String {
@@ -123,15 +144,25 @@ mod tests {
     fn the_rest_is_all_but_the_words_of_the_last_question() {
         let usual = of("a", &asking(r#""why?""#, "")).expect("a question");
         assert_eq!(usual.text, "why?");
-        let same =
-            of("a", &asking(r#"[{"type": "text", "text": "how come?"}]"#, ", \"stream\": true")).expect("another");
+        let same = of(
+            "a",
+            &asking(
+                r#"[{"type": "text", "text": "how come?"}]"#,
+                ", \"stream\": true",
+            ),
+        )
+        .expect("another");
         assert_eq!((same.text.as_str(), same.rest), ("how come?", usual.rest));
-        for other in [of("b", &asking(r#""why?""#, "")), of("a", &asking(r#""why?""#, ", \"max_tokens\": 5"))] {
+        for other in [
+            of("b", &asking(r#""why?""#, "")),
+            of("a", &asking(r#""why?""#, ", \"max_tokens\": 5")),
+        ] {
             assert_ne!(other.expect("a question").rest, usual.rest);
         }
         let before = asking(r#""why?""#, "").replace("be brief", "be long");
         assert_ne!(of("a", &before).expect("a question").rest, usual.rest);
-        let named = asking(r#""why?""#, "").replace(r#""role": "user""#, r#""role": "user", "name": "Ann""#);
+        let named = asking(r#""why?""#, "")
+            .replace(r#""role": "user""#, r#""role": "user", "name": "Ann""#);
         assert_ne!(of("a", &named).expect("a question").rest, usual.rest);
     }
 
@@ -145,7 +176,10 @@ mod tests {
             asking("null", ""),
             asking(&format!("\"{}\"", "x".repeat(MOST_CHARS + 1)), ""),
             asking(r#""why?""#, "").replace(r#""user""#, r#""tool""#),
-            asking(r#"[{"type": "text", "text": "why?", "cache_control": {}}]"#, ""),
+            asking(
+                r#"[{"type": "text", "text": "why?", "cache_control": {}}]"#,
+                "",
+            ),
             asking(r#""why?""#, ", \"echo\": true"),
             asking(r#""why?""#, ", \"prompt_logprobs\": 0"),
             r#"{"model": "m", "messages": []}"#.to_owned(),

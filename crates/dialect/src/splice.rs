@@ -41,8 +41,10 @@ struct Cut<'a> {
 ///
 /// Where the body is not one JSON object in UTF-8.
 pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
-    let text = std::str::from_utf8(body)
-        .map_err(|error| JsonError { at: error.valid_up_to(), what: "the text is not utf-8" })?;
+    let text = std::str::from_utf8(body).map_err(|error| JsonError {
+        at: error.valid_up_to(),
+        what: "the text is not utf-8",
+    })?;
     let offset = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
     let mut cuts: Vec<Cut<'_>> = Vec::new();
     let mut found = vec![false; edits.len()];
@@ -59,7 +61,10 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
             found[at] = true;
         }
         match edit.map(|at| edits[at]) {
-            Some(Edit::Set(_, json)) => cuts.push(Cut { range: offset(value)..end, text: json }),
+            Some(Edit::Set(_, json)) => cuts.push(Cut {
+                range: offset(value)..end,
+                text: json,
+            }),
             Some(Edit::Remove(_)) => {
                 // With the comma before it; the first that stays has none, so the one behind goes.
                 let range = match (kept_end, members.peek()) {
@@ -75,10 +80,13 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
         }
         kept_end = Some(end);
     }
-    let added = edits.iter().zip(found).filter_map(|(edit, found)| match edit {
-        Edit::Set(key, json) if !found => Some((*key, *json)),
-        _ => None,
-    });
+    let added = edits
+        .iter()
+        .zip(found)
+        .filter_map(|(edit, found)| match edit {
+            Edit::Set(key, json) if !found => Some((*key, *json)),
+            _ => None,
+        });
     let mut tail = String::new();
     let mut comma = kept_end.is_some();
     for (key, json) in added {
@@ -93,7 +101,10 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     // The walk came to its end, so there is a closing brace; what is added goes right behind the latest member.
     let close = text.rfind('}').unwrap_or(text.len());
     let at = kept_end.unwrap_or(close);
-    cuts.push(Cut { range: at..at, text: &tail });
+    cuts.push(Cut {
+        range: at..at,
+        text: &tail,
+    });
     Ok(applied(text, &cuts))
 }
 

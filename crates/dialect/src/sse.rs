@@ -156,7 +156,11 @@ impl SseSplitter {
 
 /// Reads a block: its lines, of which `data` and `event` count. `None` if it has no data.
 fn event(block: &[u8], first_of_stream: bool) -> Option<SseEvent<'_>> {
-    let block = if first_of_stream { block.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(block) } else { block };
+    let block = if first_of_stream {
+        block.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(block)
+    } else {
+        block
+    };
     let mut name = None;
     let mut data: Option<Cow<'_, [u8]>> = None;
     // A line feed after a return makes an empty line here, which says nothing.
@@ -197,5 +201,9 @@ fn line_bytes(bytes: &[u8]) -> usize {
         }
         plain += 8;
     }
-    plain + rest.iter().take_while(|byte| !matches!(byte, b'\n' | b'\r')).count()
+    plain
+        + rest
+            .iter()
+            .take_while(|byte| !matches!(byte, b'\n' | b'\r'))
+            .count()
 }

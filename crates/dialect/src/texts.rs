@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use crate::{PromptPart, RawJson, RequestView, prefix_key::content_text, volatile_prefix::steady_text};
+use crate::{
+    PromptPart, RawJson, RequestView, prefix_key::content_text, volatile_prefix::steady_text,
+};
 
 /// The first `max_chars` characters of the prompt: those of its text, or of the texts of its messages with their roles,
 /// without the line that agents' clients change with every request.
@@ -22,7 +24,10 @@ pub fn opening(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
             let mut left = max_chars;
             for message in messages.elements()? {
                 let role = message.member("role").and_then(RawJson::string);
-                let said = message.member("content").and_then(content_text).map(steady_text);
+                let said = message
+                    .member("content")
+                    .and_then(content_text)
+                    .map(steady_text);
                 for part in [role, said].into_iter().flatten() {
                     let before = text.len();
                     text.extend(part.chars().chain(['\n']).take(left));
@@ -51,13 +56,22 @@ pub fn last_said(view: &RequestView<'_>, max_chars: usize) -> Option<String> {
     let text = match &view.prompt {
         PromptPart::Text(text) => text.clone(),
         PromptPart::Messages(messages) => {
-            let of_user =
-                |message: &RawJson<'_>| message.member("role").and_then(RawJson::string).as_deref() == Some("user");
-            messages.elements()?.filter(of_user).last()?.member("content").and_then(content_text)?
+            let of_user = |message: &RawJson<'_>| {
+                message.member("role").and_then(RawJson::string).as_deref() == Some("user")
+            };
+            messages
+                .elements()?
+                .filter(of_user)
+                .last()?
+                .member("content")
+                .and_then(content_text)?
         }
         PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
     };
-    let cut = text.char_indices().nth(max_chars).map_or(text.len(), |(at, _)| at);
+    let cut = text
+        .char_indices()
+        .nth(max_chars)
+        .map_or(text.len(), |(at, _)| at);
     let text = match text {
         Cow::Borrowed(text) => text[..cut].to_owned(),
         Cow::Owned(mut text) => {
@@ -79,11 +93,16 @@ mod tests {
 
     #[test]
     fn a_prompt_begins_with_its_messages_whatever_comes_after_so_many_characters() {
-        let opening = |body: &str, most| opening(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most);
+        let opening = |body: &str, most| {
+            opening(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most)
+        };
         let body = chat(
             r#"[{"role": "system", "content": "äöü"}, {"role": "user", "content": [{"type": "text", "text": "hi"}]}]"#,
         );
-        assert_eq!(opening(&body, 256).as_deref(), Some("system\näöü\nuser\nhi\n"));
+        assert_eq!(
+            opening(&body, 256).as_deref(),
+            Some("system\näöü\nuser\nhi\n")
+        );
         assert_eq!(opening(&body, 9).as_deref(), Some("system\näö"));
         assert_eq!(opening(&chat("[]"), 9), None);
         assert_eq!(opening(&chat("5"), 9), None);
@@ -91,14 +110,22 @@ mod tests {
 
     #[test]
     fn what_was_said_last_is_the_last_message_of_the_user() {
-        let said = |body: &str, most| last_said(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most);
+        let said = |body: &str, most| {
+            last_said(&view(Dialect::Chat, body.as_bytes()).expect("a body"), most)
+        };
         let body = chat(
             r#"[{"role": "user", "content": "first"}, {"role": "user", "content": [{"type": "text", "text": "äöü"}]},
                 {"role": "assistant", "content": "no"}]"#,
         );
         assert_eq!(said(&body, 100).as_deref(), Some("äöü"));
         assert_eq!(said(&body, 2).as_deref(), Some("äö"));
-        assert_eq!(said(&chat(r#"[{"role": "system", "content": "a"}]"#), 10), None);
-        assert_eq!(said(&chat(r#"[{"role": "user", "content": " "}]"#), 10), None);
+        assert_eq!(
+            said(&chat(r#"[{"role": "system", "content": "a"}]"#), 10),
+            None
+        );
+        assert_eq!(
+            said(&chat(r#"[{"role": "user", "content": " "}]"#), 10),
+            None
+        );
     }
 }

@@ -67,23 +67,44 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
         tools,
     ] = fields(body, KEYS)?;
     // A body with both is a chat if its messages are any, as engines read it.
-    let chat = messages.filter(|messages| messages.elements().is_some_and(|mut all| all.next().is_some()));
+    let chat = messages.filter(|messages| {
+        messages
+            .elements()
+            .is_some_and(|mut all| all.next().is_some())
+    });
     let text = prompt.and_then(RawJson::string);
     if let (Some(raw), Some(text)) = (prompt, &text)
         && half_a_pair(raw.as_str(), text)
     {
-        return Err(bad("prompt", "whole characters; it has half of a surrogate pair"));
+        return Err(bad(
+            "prompt",
+            "whole characters; it has half of a surrogate pair",
+        ));
     }
     let prompt = match (chat, text, messages, prompt) {
         (Some(messages), ..) => PromptPart::Messages(messages),
         (None, Some(text), ..) => PromptPart::Text(text),
         (None, None, Some(_), _) => return Err(bad("messages", "a list of at least one message")),
-        (None, None, None, Some(_)) => return Err(bad("prompt", "a string; token ids go to /detokenize")),
-        (None, None, None, None) => return Err(bad("prompt", "a string, or a list in messages in its place")),
+        (None, None, None, Some(_)) => {
+            return Err(bad("prompt", "a string; token ids go to /detokenize"));
+        }
+        (None, None, None, None) => {
+            return Err(bad(
+                "prompt",
+                "a string, or a list in messages in its place",
+            ));
+        }
     };
     let add_special_tokens = flag(special, "add_special_tokens")?;
-    let return_token_strs = flag(token_strs.filter(|value| !value.is_null()), "return_token_strs")?.unwrap_or(false);
-    let mut rendering = Rendering { add_special_tokens, ..Rendering::default() };
+    let return_token_strs = flag(
+        token_strs.filter(|value| !value.is_null()),
+        "return_token_strs",
+    )?
+    .unwrap_or(false);
+    let mut rendering = Rendering {
+        add_special_tokens,
+        ..Rendering::default()
+    };
     // A text has no template whose fields could be wrong.
     if matches!(prompt, PromptPart::Messages(_)) {
         rendering.add_generation_prompt = flag(generation_prompt, "add_generation_prompt")?;
@@ -93,7 +114,12 @@ pub fn tokenize_view(body: &[u8]) -> Result<TokenizeView<'_>, ViewError> {
         rendering.chat_template_kwargs = chat_template_kwargs.filter(there);
         rendering.tools = tools.filter(there);
     }
-    Ok(TokenizeView { model: name(model)?, prompt, rendering, return_token_strs })
+    Ok(TokenizeView {
+        model: name(model)?,
+        prompt,
+        rendering,
+        return_token_strs,
+    })
 }
 
 /// Reads the body of `/detokenize`.
@@ -104,9 +130,15 @@ pub fn detokenize_view(body: &[u8]) -> Result<DetokenizeView<'_>, ViewError> {
         "false" => Some(0),
         _ => value.integer().and_then(|id| u32::try_from(id).ok()),
     };
-    let ids = tokens.and_then(RawJson::elements).and_then(|all| all.map(id).collect::<Option<Vec<_>>>());
-    let tokens = ids.ok_or_else(|| bad("tokens", "a list of token ids, whole numbers from 0 on"))?;
-    Ok(DetokenizeView { model: name(model)?, tokens })
+    let ids = tokens
+        .and_then(RawJson::elements)
+        .and_then(|all| all.map(id).collect::<Option<Vec<_>>>());
+    let tokens =
+        ids.ok_or_else(|| bad("tokens", "a list of token ids, whole numbers from 0 on"))?;
+    Ok(DetokenizeView {
+        model: name(model)?,
+        tokens,
+    })
 }
 
 /// Whether a string has half of a surrogate pair: it reads as U+FFFD, which then is there more often than it was written.
@@ -115,7 +147,8 @@ fn half_a_pair(raw: &str, text: &str) -> bool {
     if !text.contains(STAND_IN) {
         return false;
     }
-    let written = raw.matches(STAND_IN).count() + raw.to_ascii_lowercase().matches("\\ufffd").count();
+    let written =
+        raw.matches(STAND_IN).count() + raw.to_ascii_lowercase().matches("\\ufffd").count();
     text.matches(STAND_IN).count() > written
 }
 
@@ -124,8 +157,13 @@ pub(crate) fn fields<'a, const N: usize>(
     body: &'a [u8],
     keys: [&'static str; N],
 ) -> Result<[Option<RawJson<'a>>; N], ViewError> {
-    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 { at: error.valid_up_to() })?;
-    if !text.trim_start_matches([' ', '\n', '\r', '\t']).starts_with('{') {
+    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 {
+        at: error.valid_up_to(),
+    })?;
+    if !text
+        .trim_start_matches([' ', '\n', '\r', '\t'])
+        .starts_with('{')
+    {
         json::whole(text)?;
         return Err(ViewError::NotAnObject);
     }
@@ -134,7 +172,9 @@ pub(crate) fn fields<'a, const N: usize>(
     for member in json::members(text) {
         let (key, value) = member?;
         let key = json::decode(key);
-        let Some(at) = keys.iter().position(|known| *known == key) else { continue };
+        let Some(at) = keys.iter().position(|known| *known == key) else {
+            continue;
+        };
         if found[at].replace(value).is_some() {
             twice = twice.or(Some(keys[at]));
         }
@@ -144,13 +184,19 @@ pub(crate) fn fields<'a, const N: usize>(
 }
 
 fn flag(value: Option<RawJson<'_>>, field: &'static str) -> Result<Option<bool>, ViewError> {
-    value.map(|value| value.flag().ok_or_else(|| bad(field, "true or false"))).transpose()
+    value
+        .map(|value| value.flag().ok_or_else(|| bad(field, "true or false")))
+        .transpose()
 }
 
 /// The model named; an empty name is as good as none, as engines read it.
 fn name(value: Option<RawJson<'_>>) -> Result<Option<Cow<'_, str>>, ViewError> {
-    let Some(value) = value.filter(|value| !value.is_null()) else { return Ok(None) };
-    let name = value.string().ok_or(ViewError::Model { found: "not a string" })?;
+    let Some(value) = value.filter(|value| !value.is_null()) else {
+        return Ok(None);
+    };
+    let name = value.string().ok_or(ViewError::Model {
+        found: "not a string",
+    })?;
     Ok(Some(name).filter(|name| !name.is_empty()))
 }
 
@@ -165,10 +211,22 @@ mod tests {
     #[test]
     fn a_chat_wins_over_a_text_unless_it_is_empty() {
         let prompt = |body: &'static str| tokenize_view(body.as_bytes()).unwrap().prompt;
-        assert!(matches!(prompt(r#"{"prompt":"a","messages":[{}]}"#), PromptPart::Messages(_)));
-        assert_eq!(prompt(r#"{"prompt":"a","messages":[]}"#), PromptPart::Text("a".into()));
-        assert_eq!(prompt(r#"{"prompt":"","messages":null}"#), PromptPart::Text("".into()));
-        assert_eq!(prompt(r#"{"prompt":"\ud83d\ude00 \uFFFD"}"#), PromptPart::Text("😀 \u{fffd}".into()));
+        assert!(matches!(
+            prompt(r#"{"prompt":"a","messages":[{}]}"#),
+            PromptPart::Messages(_)
+        ));
+        assert_eq!(
+            prompt(r#"{"prompt":"a","messages":[]}"#),
+            PromptPart::Text("a".into())
+        );
+        assert_eq!(
+            prompt(r#"{"prompt":"","messages":null}"#),
+            PromptPart::Text("".into())
+        );
+        assert_eq!(
+            prompt(r#"{"prompt":"\ud83d\ude00 \uFFFD"}"#),
+            PromptPart::Text("😀 \u{fffd}".into())
+        );
     }
 
     #[test]
@@ -179,11 +237,17 @@ mod tests {
             (r#"{"prompt":["a"]}"#, "prompt"),
             (r#"{"prompt":"a \ud800"}"#, "prompt"),
             ("{}", "prompt"),
-            (r#"{"prompt":"a","add_special_tokens":null}"#, "add_special_tokens"),
+            (
+                r#"{"prompt":"a","add_special_tokens":null}"#,
+                "add_special_tokens",
+            ),
             (r#"{"prompt":"a","model":7}"#, "model"),
         ] {
             let said = says(body);
-            assert!(said.starts_with(field) && said.contains("expected"), "{body}: {said}");
+            assert!(
+                said.starts_with(field) && said.contains("expected"),
+                "{body}: {said}"
+            );
         }
     }
 
@@ -193,8 +257,20 @@ mod tests {
             let body = format!("{{\"tokens\":{list}}}");
             detokenize_view(body.as_bytes()).map(|view| view.tokens)
         };
-        assert_eq!(ids(r#"[1,"2",3.0,true,4294967295]"#), Ok(vec![1, 2, 3, 1, u32::MAX]));
-        for list in ["[-1]", "[4294967296]", "[1.5]", "[null]", "[[1]]", "\"1\"", "7", "null"] {
+        assert_eq!(
+            ids(r#"[1,"2",3.0,true,4294967295]"#),
+            Ok(vec![1, 2, 3, 1, u32::MAX])
+        );
+        for list in [
+            "[-1]",
+            "[4294967296]",
+            "[1.5]",
+            "[null]",
+            "[[1]]",
+            "\"1\"",
+            "7",
+            "null",
+        ] {
             assert!(ids(list).is_err(), "{list}");
         }
     }

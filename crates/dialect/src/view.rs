@@ -120,9 +120,17 @@ pub struct Session<'a> {
 impl Session<'_> {
     /// The first that is there, in the order of contract V25; after those what clients of agents send.
     pub fn key(&self) -> Option<&str> {
-        let in_contract = [&self.params_session_id, &self.user, &self.session_id, &self.user_id];
+        let in_contract = [
+            &self.params_session_id,
+            &self.user,
+            &self.session_id,
+            &self.user_id,
+        ];
         let of_agents = [&self.prompt_cache_key, &self.metadata_user_id];
-        in_contract.into_iter().chain(of_agents).find_map(Option::as_deref)
+        in_contract
+            .into_iter()
+            .chain(of_agents)
+            .find_map(Option::as_deref)
     }
 }
 
@@ -160,7 +168,9 @@ pub enum ViewError {
         at: usize,
     },
     /// JSON, but no object.
-    #[error("the body is json but not an object; send an object with at least model and the prompt")]
+    #[error(
+        "the body is json but not an object; send an object with at least model and the prompt"
+    )]
     NotAnObject,
     /// A key that routing reads comes twice: engines differ in which one counts.
     #[error("the key {key:?} stands in the body twice; send it once")]
@@ -189,7 +199,9 @@ impl ViewError {
     pub fn code(&self) -> ErrorCode {
         match self {
             Self::Json(_) | Self::Utf8 { .. } => ErrorCode::InvalidJson,
-            Self::NotAnObject | Self::Field { .. } | Self::Model { .. } => ErrorCode::InvalidRequest,
+            Self::NotAnObject | Self::Field { .. } | Self::Model { .. } => {
+                ErrorCode::InvalidRequest
+            }
             Self::DuplicateKey { .. } => ErrorCode::DuplicateKey,
         }
     }
@@ -227,7 +239,9 @@ impl From<ViewError> for ApiError {
 /// assert!(view.stream);
 /// ```
 pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError> {
-    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 { at: error.valid_up_to() })?;
+    let text = std::str::from_utf8(body).map_err(|error| ViewError::Utf8 {
+        at: error.valid_up_to(),
+    })?;
     let opening = text.trim_start_matches([' ', '\n', '\r', '\t']);
     if !opening.starts_with('{') {
         json::whole(text)?;
@@ -309,8 +323,13 @@ keys! {
 }
 
 /// They name hosts and blocks of other engines: what a client wrote there could reach the caches of others.
-const TRANSFER_FIELDS: [Key; 5] =
-    [Key::KvTransferParams, Key::EcTransferParams, Key::BootstrapHost, Key::BootstrapPort, Key::BootstrapRoom];
+const TRANSFER_FIELDS: [Key; 5] = [
+    Key::KvTransferParams,
+    Key::EcTransferParams,
+    Key::BootstrapHost,
+    Key::BootstrapPort,
+    Key::BootstrapRoom,
+];
 
 /// The values of the keys in the body.
 struct Fields<'a>([Option<RawJson<'a>>; Key::COUNT]);
@@ -321,7 +340,9 @@ impl<'a> Fields<'a> {
         let mut twice = None;
         for member in json::members(text) {
             let (key, value) = member?;
-            let Some(key) = Key::named(&json::decode(key)) else { continue };
+            let Some(key) = Key::named(&json::decode(key)) else {
+                continue;
+            };
             if found[key as usize].replace(value).is_some() {
                 twice = twice.or(Some(key));
             }
@@ -342,24 +363,35 @@ impl<'a> Fields<'a> {
         let flag = |key| self.get(key).and_then(RawJson::flag);
         let integer = |key| self.get(key).and_then(RawJson::integer);
         let count = |key| integer(key).and_then(|number| u32::try_from(number).ok());
-        let include_usage =
-            self.get(Key::StreamOptions).and_then(|it| it.member("include_usage")).and_then(RawJson::flag);
+        let include_usage = self
+            .get(Key::StreamOptions)
+            .and_then(|it| it.member("include_usage"))
+            .and_then(RawJson::flag);
         // An echoed prompt comes with the logprobs of its own tokens.
         let echoes = dialect == Dialect::Completions && flag(Key::Echo) == Some(true);
-        let wants_prompt_logprobs =
-            self.get(Key::PromptLogprobs).is_some() || (echoes && self.get(Key::Logprobs).is_some());
+        let wants_prompt_logprobs = self.get(Key::PromptLogprobs).is_some()
+            || (echoes && self.get(Key::Logprobs).is_some());
         Ok(RequestView {
             model: model(self.get(Key::Model))?,
             stream: flag(Key::Stream).unwrap_or(false),
             include_usage: include_usage.unwrap_or(false),
             prompt: match dialect {
-                Dialect::Chat => self.get(Key::Messages).map_or(PromptPart::None, PromptPart::Messages),
-                Dialect::Completions => self.get(Key::Prompt).map_or(PromptPart::None, prompts::of_completion),
+                Dialect::Chat => self
+                    .get(Key::Messages)
+                    .map_or(PromptPart::None, PromptPart::Messages),
+                Dialect::Completions => self
+                    .get(Key::Prompt)
+                    .map_or(PromptPart::None, prompts::of_completion),
                 Dialect::Embeddings => self.computed([Key::Input, Key::Messages]),
                 Dialect::Rerank => self.computed([Key::Query, Key::Documents]),
-                Dialect::Score => {
-                    self.computed([Key::Text1, Key::Text2, Key::Queries, Key::Documents, Key::Query, Key::Items])
-                }
+                Dialect::Score => self.computed([
+                    Key::Text1,
+                    Key::Text2,
+                    Key::Queries,
+                    Key::Documents,
+                    Key::Query,
+                    Key::Items,
+                ]),
                 // These are read from the chat that stands in for them.
                 Dialect::Responses | Dialect::Messages => PromptPart::None,
             },
@@ -369,12 +401,18 @@ impl<'a> Fields<'a> {
             priority: integer(Key::Priority),
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
             session: Session {
-                params_session_id: self.get(Key::SessionParams).and_then(|it| it.member("session_id")).and_then(name),
+                params_session_id: self
+                    .get(Key::SessionParams)
+                    .and_then(|it| it.member("session_id"))
+                    .and_then(name),
                 user: self.get(Key::User).and_then(name),
                 session_id: self.get(Key::SessionId).and_then(name),
                 user_id: self.get(Key::UserId).and_then(name),
                 prompt_cache_key: self.get(Key::PromptCache).and_then(name),
-                metadata_user_id: self.get(Key::Metadata).and_then(|it| it.member("user_id")).and_then(name),
+                metadata_user_id: self
+                    .get(Key::Metadata)
+                    .and_then(|it| it.member("user_id"))
+                    .and_then(name),
             },
             rendering: Rendering {
                 add_generation_prompt: flag(Key::AddGenerationPrompt),
@@ -388,7 +426,10 @@ impl<'a> Fields<'a> {
                 documents: self.get(Key::Documents),
                 reasoning_effort: self.get(Key::ReasoningEffort),
             },
-            transfer_field: TRANSFER_FIELDS.into_iter().find(|key| self.get(*key).is_some()).map(Key::name),
+            transfer_field: TRANSFER_FIELDS
+                .into_iter()
+                .find(|key| self.get(*key).is_some())
+                .map(Key::name),
             skips_prefix_cache: wants_prompt_logprobs || self.get(Key::KvTransferParams).is_some(),
             fidelity: Fidelity::Exact,
         })
@@ -401,9 +442,16 @@ impl<'a> Fields<'a> {
             Dialect::Completions => &[Key::Prompt],
             Dialect::Embeddings => &[Key::Input],
             Dialect::Rerank => &[Key::Documents],
-            Dialect::Score => &[Key::Text1, Key::Text2, Key::Queries, Key::Documents, Key::Items],
+            Dialect::Score => &[
+                Key::Text1,
+                Key::Text2,
+                Key::Queries,
+                Key::Documents,
+                Key::Items,
+            ],
         };
-        keys.iter().filter_map(|key| self.get(*key).map(|value| (key.name(), value)))
+        keys.iter()
+            .filter_map(|key| self.get(*key).map(|value| (key.name(), value)))
     }
 
     /// Texts that are computed and of which nothing is generated: load, and no prefix of anything.
@@ -428,5 +476,9 @@ fn model(value: Option<RawJson<'_>>) -> Result<Cow<'_, str>, ViewError> {
 fn name(value: RawJson<'_>) -> Option<Cow<'_, str>> {
     let text = value.as_str();
     let is_number = text.starts_with(|first: char| first == '-' || first.is_ascii_digit());
-    if is_number { Some(Cow::Borrowed(text)) } else { value.string().filter(|text| !text.is_empty()) }
+    if is_number {
+        Some(Cow::Borrowed(text))
+    } else {
+        value.string().filter(|text| !text.is_empty())
+    }
 }

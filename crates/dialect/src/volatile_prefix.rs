@@ -12,7 +12,9 @@ const NAME: &str = "x-anthropic-billing-header:";
 
 /// How many bytes of a system prompt are such a line: the name, its values, and the ends of line behind them.
 fn volatile_prefix(text: &str) -> usize {
-    let named = text.get(..NAME.len()).is_some_and(|start| start.eq_ignore_ascii_case(NAME));
+    let named = text
+        .get(..NAME.len())
+        .is_some_and(|start| start.eq_ignore_ascii_case(NAME));
     if !named {
         return 0;
     }
@@ -29,7 +31,9 @@ fn volatile_prefix(text: &str) -> usize {
 fn value(text: &str) -> Option<usize> {
     let start = text.trim_start_matches(' ');
     let (name, rest) = start.split_once('=')?;
-    let plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-');
+    let plain = |byte: u8| {
+        byte.is_ascii_lowercase() || byte.is_ascii_digit() || matches!(byte, b'_' | b'-')
+    };
     if name.is_empty() || !name.bytes().all(plain) {
         return None;
     }
@@ -55,32 +59,54 @@ pub fn steady_message(message: RawJson<'_>) -> Cow<'_, str> {
     const MARKER: &str = "cache_control";
     let text = message.as_str();
     if text.contains(NAME)
-        && let Some(said) = message.member("content").and_then(crate::prefix_key::content_text)
+        && let Some(said) = message
+            .member("content")
+            .and_then(crate::prefix_key::content_text)
         && volatile_prefix(&said) > 0
     {
         return Cow::Owned(steady_text(said).into_owned());
     }
-    let blocks = message.member("content").filter(|content| text.contains(MARKER) && content.elements().is_some());
-    let Some(blocks) = blocks else { return Cow::Borrowed(text) };
+    let blocks = message
+        .member("content")
+        .filter(|content| text.contains(MARKER) && content.elements().is_some());
+    let Some(blocks) = blocks else {
+        return Cow::Borrowed(text);
+    };
     let without = |block: RawJson<'_>| {
-        let cut =
-            splice(block.as_str().as_bytes(), &[Edit::Remove(MARKER)]).ok().and_then(|cut| String::from_utf8(cut).ok());
+        let cut = splice(block.as_str().as_bytes(), &[Edit::Remove(MARKER)])
+            .ok()
+            .and_then(|cut| String::from_utf8(cut).ok());
         cut.unwrap_or_else(|| block.as_str().to_owned())
     };
-    let list: Vec<String> = blocks.elements().into_iter().flatten().map(without).collect();
+    let list: Vec<String> = blocks
+        .elements()
+        .into_iter()
+        .flatten()
+        .map(without)
+        .collect();
     let list = format!("[{}]", list.join(","));
-    let spliced = splice(text.as_bytes(), &[Edit::Set("content", &list), Edit::Remove(MARKER)]);
-    spliced.ok().and_then(|cut| String::from_utf8(cut).ok()).map_or(Cow::Borrowed(text), Cow::Owned)
+    let spliced = splice(
+        text.as_bytes(),
+        &[Edit::Set("content", &list), Edit::Remove(MARKER)],
+    );
+    spliced
+        .ok()
+        .and_then(|cut| String::from_utf8(cut).ok())
+        .map_or(Cow::Borrowed(text), Cow::Owned)
 }
 
 /// The body without such a line before its system prompt; `None` where there is none.
 pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>> {
-    let text = std::str::from_utf8(body).ok().filter(|text| text.contains(NAME))?;
+    let text = std::str::from_utf8(body)
+        .ok()
+        .filter(|text| text.contains(NAME))?;
     let asked = json::whole(text).ok()?;
     match dialect {
         Dialect::Messages => {
             let edit = shortened(asked.member("system")?)?;
-            let edit = edit.as_deref().map_or(Edit::Remove("system"), |value| Edit::Set("system", value));
+            let edit = edit
+                .as_deref()
+                .map_or(Edit::Remove("system"), |value| Edit::Set("system", value));
             splice(body, &[edit]).ok()
         }
         Dialect::Chat => {
@@ -92,7 +118,8 @@ pub fn without_volatile_prefix(dialect: Dialect, body: &[u8]) -> Option<Vec<u8>>
             list.push('[');
             let mut rest = elements.peekable();
             if let Some(content) = content {
-                let spliced = splice(first.as_str().as_bytes(), &[Edit::Set("content", &content)]).ok()?;
+                let spliced =
+                    splice(first.as_str().as_bytes(), &[Edit::Set("content", &content)]).ok()?;
                 list.push_str(std::str::from_utf8(&spliced).ok()?);
                 if rest.peek().is_some() {
                     list.push(',');
@@ -123,7 +150,10 @@ fn shortened(content: RawJson<'_>) -> Option<Option<String>> {
     let said = first.member("text").and_then(RawJson::string)?;
     let mut kept = Vec::new();
     if let Some(rest) = shorter(&said)? {
-        kept.push(String::from_utf8(splice(first.as_str().as_bytes(), &[Edit::Set("text", &rest)]).ok()?).ok()?);
+        kept.push(
+            String::from_utf8(splice(first.as_str().as_bytes(), &[Edit::Set("text", &rest)]).ok()?)
+                .ok()?,
+        );
     }
     kept.extend(blocks.map(|block| block.as_str().to_owned()));
     Some((!kept.is_empty()).then(|| format!("[{}]", kept.join(","))))
@@ -133,31 +163,41 @@ fn shortened(content: RawJson<'_>) -> Option<Option<String>> {
 mod tests {
     use super::*;
 
-    const LINE: &str = "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
+    const LINE: &str =
+        "x-anthropic-billing-header: cc_version=2.1.37.0d9; cc_entrypoint=cli; cch=fa690;";
 
     fn stripped(dialect: Dialect, body: &str) -> Option<String> {
-        without_volatile_prefix(dialect, body.as_bytes()).map(|body| String::from_utf8(body).expect("text"))
+        without_volatile_prefix(dialect, body.as_bytes())
+            .map(|body| String::from_utf8(body).expect("text"))
     }
 
     #[test]
     fn the_line_ends_where_its_values_end_or_its_line_does() {
         let rest = |text: &str| text[volatile_prefix(text)..].to_owned();
         assert_eq!(rest(LINE), "");
-        assert_eq!(rest("x-anthropic-billing-header: cc_version=2.1.37; cch=a1;You are terse."), "You are terse.");
+        assert_eq!(
+            rest("x-anthropic-billing-header: cc_version=2.1.37; cch=a1;You are terse."),
+            "You are terse."
+        );
         assert_eq!(volatile_prefix("You are terse."), 0);
         assert_eq!(rest(&format!("{LINE}You are a=b; it")), "You are a=b; it");
         assert_eq!(rest(&format!("{LINE}\n\nYou")), "You");
         assert_eq!(rest("x-anthropic-billing-header: cch=1\nYou"), "You");
         assert_eq!(rest("X-Anthropic-Billing-Header: cch=é;ä"), "ä");
         assert_eq!(rest("x-anthropic"), "x-anthropic");
-        assert_eq!(rest("say x-anthropic-billing-header: cch=1;"), "say x-anthropic-billing-header: cch=1;");
+        assert_eq!(
+            rest("say x-anthropic-billing-header: cch=1;"),
+            "say x-anthropic-billing-header: cch=1;"
+        );
     }
 
     #[test]
     fn a_message_is_recognised_without_its_markers_and_that_line() {
         let raw = |text: &'static str| steady_message(json::whole(text).expect("json"));
         assert_eq!(
-            raw(r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#),
+            raw(
+                r#"{"role":"user","content":[{"type":"text","text":"a","cache_control":{"type":"ephemeral"}}]}"#
+            ),
             raw(r#"{"role":"user","content":[{"type":"text","text":"a"}]}"#)
         );
         assert_eq!(
@@ -168,7 +208,10 @@ mod tests {
             raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=1;You"}"#),
             raw(r#"{"role":"system","content":"x-anthropic-billing-header: cch=1;I"}"#)
         );
-        assert_eq!(raw(r#"{"role":"user","content":"cache_control"}"#), r#"{"role":"user","content":"cache_control"}"#);
+        assert_eq!(
+            raw(r#"{"role":"user","content":"cache_control"}"#),
+            r#"{"role":"user","content":"cache_control"}"#
+        );
     }
 
     #[test]
@@ -181,9 +224,15 @@ mod tests {
             Some(r#"{"model": "m", "system": [{"type":"text","text":"You"}], "x": 1e2}"#)
         );
         let text = format!(r#"{{"system":"{LINE}\nYou"}}"#);
-        assert_eq!(stripped(Dialect::Messages, &text).as_deref(), Some(r#"{"system":"You"}"#));
+        assert_eq!(
+            stripped(Dialect::Messages, &text).as_deref(),
+            Some(r#"{"system":"You"}"#)
+        );
         let alone = format!(r#"{{"a":1,"system":"{LINE}"}}"#);
-        assert_eq!(stripped(Dialect::Messages, &alone).as_deref(), Some(r#"{"a":1}"#));
+        assert_eq!(
+            stripped(Dialect::Messages, &alone).as_deref(),
+            Some(r#"{"a":1}"#)
+        );
         let chat = format!(
             r#"{{"messages":[{{"role":"system","content":"{LINE}You"}}, {{"role":"user","content":"{LINE}"}}]}}"#
         );
@@ -193,9 +242,12 @@ mod tests {
                 r#"{{"messages":[{{"role":"system","content":"You"}},{{"role":"user","content":"{LINE}"}}]}}"#
             ))
         );
-        for body in
-            [r#"{"system":"You"}"#, r#"{"messages":[]}"#, "[", r#"{"system":7,"x":"x-anthropic-billing-header:"}"#]
-        {
+        for body in [
+            r#"{"system":"You"}"#,
+            r#"{"messages":[]}"#,
+            "[",
+            r#"{"system":7,"x":"x-anthropic-billing-header:"}"#,
+        ] {
             assert_eq!(stripped(Dialect::Messages, body), None, "{body}");
             assert_eq!(stripped(Dialect::Chat, body), None, "{body}");
         }

@@ -1,6 +1,9 @@
 //! Replies of chat workers in the words of messages: whole ones and streams.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 use contract_id::contract;
 use dialect::{MessageStream, SseEvent, SseSplitter, Streamed, error_from_chat, message_from_chat};
@@ -8,11 +11,14 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 fn message(reply: &Value) -> Value {
-    serde_json::from_slice(&message_from_chat(reply.to_string().as_bytes(), "asked").unwrap()).unwrap()
+    serde_json::from_slice(&message_from_chat(reply.to_string().as_bytes(), "asked").unwrap())
+        .unwrap()
 }
 
 fn with(said: Value, finish: Value) -> Value {
-    message(&json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": said, "finish_reason": finish}]}))
+    message(
+        &json!({"id": "chatcmpl-7", "model": "m", "choices": [{"message": said, "finish_reason": finish}]}),
+    )
 }
 
 #[test]
@@ -50,10 +56,20 @@ fn every_reason_to_finish_has_its_word() {
         assert_eq!(with(json!({"content": "a"}), finish)["stop_reason"], want);
     }
     let call = json!({"id": "c", "function": {"name": "f", "arguments": "{}"}});
-    assert_eq!(with(json!({"content": null, "tool_calls": [call]}), json!("stop"))["stop_reason"], "tool_use");
-    let matched =
-        message(&json!({"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": "END"}]}));
-    assert_eq!((&matched["stop_reason"], &matched["stop_sequence"]), (&json!("stop_sequence"), &json!("END")));
+    assert_eq!(
+        with(
+            json!({"content": null, "tool_calls": [call]}),
+            json!("stop")
+        )["stop_reason"],
+        "tool_use"
+    );
+    let matched = message(
+        &json!({"choices": [{"message": {"content": "a"}, "finish_reason": "stop", "stop_reason": "END"}]}),
+    );
+    assert_eq!(
+        (&matched["stop_reason"], &matched["stop_sequence"]),
+        (&json!("stop_sequence"), &json!("END"))
+    );
     assert_eq!(matched["model"], "asked");
 }
 
@@ -70,7 +86,13 @@ fn arguments_that_are_no_object_stay_readable() {
 
 #[test]
 fn what_is_no_completion_is_no_message() {
-    for body in [&b"{}"[..], b"[", b"<html>", br#"{"choices":[]}"#, br#"{"choices":[{"text":"a"}]}"#] {
+    for body in [
+        &b"{}"[..],
+        b"[",
+        b"<html>",
+        br#"{"choices":[]}"#,
+        br#"{"choices":[{"text":"a"}]}"#,
+    ] {
         assert_eq!(message_from_chat(body, "m"), None);
     }
 }
@@ -81,11 +103,29 @@ fn a_workers_refusal_keeps_its_words_in_the_other_shape() {
         serde_json::from_slice(&error_from_chat(status, body.as_bytes(), "r")).unwrap()
     };
     let want = |kind: &str, message: &str| json!({"type": "error", "error": {"type": kind, "message": message}, "request_id": "r"});
-    assert_eq!(read(400, r#"{"error":{"message":"too \"long\""}}"#), want("invalid_request_error", "too \"long\""));
-    assert_eq!(read(404, r#"{"object":"error","message":"no m"}"#), want("not_found_error", "no m"));
-    assert_eq!(read(429, r#"{"error":"slow"}"#), want("rate_limit_error", "slow"));
-    assert_eq!(read(422, r#"{"detail":[{"msg":"x"}]}"#), want("invalid_request_error", r#"[{"msg":"x"}]"#));
-    assert_eq!(read(401, "<html>"), want("authentication_error", "the worker refused the request with status 401"));
+    assert_eq!(
+        read(400, r#"{"error":{"message":"too \"long\""}}"#),
+        want("invalid_request_error", "too \"long\"")
+    );
+    assert_eq!(
+        read(404, r#"{"object":"error","message":"no m"}"#),
+        want("not_found_error", "no m")
+    );
+    assert_eq!(
+        read(429, r#"{"error":"slow"}"#),
+        want("rate_limit_error", "slow")
+    );
+    assert_eq!(
+        read(422, r#"{"detail":[{"msg":"x"}]}"#),
+        want("invalid_request_error", r#"[{"msg":"x"}]"#)
+    );
+    assert_eq!(
+        read(401, "<html>"),
+        want(
+            "authentication_error",
+            "the worker refused the request with status 401"
+        )
+    );
 }
 
 /// The events that a stream of these chunks becomes, as name and data.
@@ -93,7 +133,11 @@ fn events(chunks: &[Value]) -> (Vec<(String, Value)>, Streamed) {
     let (mut out, mut last) = (Vec::new(), Streamed::Going);
     let mut stream = MessageStream::new("asked", 5);
     for chunk in chunks {
-        let data = if chunk.is_string() { chunk.as_str().unwrap().to_owned() } else { chunk.to_string() };
+        let data = if chunk.is_string() {
+            chunk.as_str().unwrap().to_owned()
+        } else {
+            chunk.to_string()
+        };
         last = stream.push(data.as_bytes(), &mut out);
         if last != Streamed::Going {
             break;
@@ -105,7 +149,9 @@ fn events(chunks: &[Value]) -> (Vec<(String, Value)>, Streamed) {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
     let pushed = splitter.push(&out, |event| {
-        let SseEvent::Data { name, data } = event else { panic!("no event is that long") };
+        let SseEvent::Data { name, data } = event else {
+            panic!("no event is that long")
+        };
         let name = String::from_utf8(name.unwrap().into_owned()).unwrap();
         let data: Value = serde_json::from_slice(&data).unwrap();
         assert_eq!(data["type"], name);
@@ -131,11 +177,22 @@ fn counted() -> Value {
 /// Each event in short.
 fn short(events: &[(String, Value)]) -> Vec<String> {
     let short = |(name, data): &(String, Value)| match name.as_str() {
-        "content_block_start" => format!("start {} {}", data["index"], data["content_block"]["type"].as_str().unwrap()),
+        "content_block_start" => format!(
+            "start {} {}",
+            data["index"],
+            data["content_block"]["type"].as_str().unwrap()
+        ),
         "content_block_delta" => {
             let delta = &data["delta"];
-            let said = ["text", "thinking", "partial_json"].iter().find_map(|name| delta[name].as_str()).unwrap();
-            format!("{} {} {said}", data["index"], delta["type"].as_str().unwrap())
+            let said = ["text", "thinking", "partial_json"]
+                .iter()
+                .find_map(|name| delta[name].as_str())
+                .unwrap();
+            format!(
+                "{} {} {said}",
+                data["index"],
+                delta["type"].as_str().unwrap()
+            )
         }
         "content_block_stop" => format!("stop {}", data["index"]),
         other => other.to_owned(),
@@ -147,7 +204,10 @@ fn short(events: &[(String, Value)]) -> Vec<String> {
 fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
     let chunk = |index: u32, text: &str, reason: Value| json!({"id": "chatcmpl-7", "choices": [{"index": index, "delta": {"content": text}, "finish_reason": reason}]});
     let mut together = chunk(1, "other", Value::Null);
-    together["choices"].as_array_mut().unwrap().push(json!({"index": 0, "delta": {"content": " well"}}));
+    together["choices"]
+        .as_array_mut()
+        .unwrap()
+        .push(json!({"index": 0, "delta": {"content": " well"}}));
     let all = [
         chunk(1, "others", Value::Null),
         chunk(0, "all", Value::Null),
@@ -157,14 +217,30 @@ fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
         chunk(1, " more", Value::Null),
     ];
     let (events, last) = events(&all);
-    let said = ["message_start", "start 0 text", "0 text_delta all", "0 text_delta  well", "stop 0"];
-    assert_eq!(short(&events), [&said[..], &["message_delta", "message_stop"]].concat());
-    assert_eq!((&events[5].1["delta"]["stop_reason"], last), (&json!("end_turn"), Streamed::Whole));
+    let said = [
+        "message_start",
+        "start 0 text",
+        "0 text_delta all",
+        "0 text_delta  well",
+        "stop 0",
+    ];
+    assert_eq!(
+        short(&events),
+        [&said[..], &["message_delta", "message_stop"]].concat()
+    );
+    assert_eq!(
+        (&events[5].1["delta"]["stop_reason"], last),
+        (&json!("end_turn"), Streamed::Whole)
+    );
 
-    let choice =
-        |index: u32, text: &str| json!({"index": index, "message": {"content": text}, "finish_reason": "stop"});
-    let whole = message(&json!({"id": "chatcmpl-7", "choices": [choice(1, "other"), choice(0, "all well")]}));
-    assert_eq!(whole["content"], json!([{"type": "text", "text": "all well"}]));
+    let choice = |index: u32, text: &str| json!({"index": index, "message": {"content": text}, "finish_reason": "stop"});
+    let whole = message(
+        &json!({"id": "chatcmpl-7", "choices": [choice(1, "other"), choice(0, "all well")]}),
+    );
+    assert_eq!(
+        whole["content"],
+        json!([{"type": "text", "text": "all well"}])
+    );
 }
 
 #[test]
@@ -176,10 +252,14 @@ fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
         delta(json!({"reasoning_content": "."})),
         delta(json!({"content": "I "})),
         delta(json!({"content": "look."})),
-        call(json!({"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}})),
+        call(
+            json!({"index": 0, "id": "call_1", "type": "function", "function": {"name": "f", "arguments": ""}}),
+        ),
         call(json!({"index": 0, "function": {"arguments": "{\"a\""}})),
         call(json!({"index": 0, "function": {"arguments": ": 1}"}})),
-        call(json!({"index": 1, "id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}})),
+        call(
+            json!({"index": 1, "id": "call_2", "type": "function", "function": {"name": "g", "arguments": "{}"}}),
+        ),
         finish("tool_calls"),
         counted(),
         json!("[DONE]"),
@@ -214,7 +294,10 @@ fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
         json!({"type": "message_start", "message": {"id": "msg_7", "type": "message", "role": "assistant", "model": "m",
             "content": [], "stop_reason": null, "stop_sequence": null, "usage": usage(5, 0, 0)}})
     );
-    assert_eq!(events[9].1["content_block"], json!({"type": "tool_use", "id": "call_1", "name": "f", "input": {}}));
+    assert_eq!(
+        events[9].1["content_block"],
+        json!({"type": "tool_use", "id": "call_1", "name": "f", "input": {}})
+    );
     assert_eq!(
         events[16].1,
         json!({"type": "message_delta", "delta": {"stop_reason": "tool_use", "stop_sequence": null}, "usage": usage(4, 16, 4)})
@@ -232,7 +315,10 @@ fn a_name_that_comes_late_opens_its_call_then() {
         json!("[DONE]"),
     ]);
     assert_eq!(last, Streamed::Whole);
-    assert_eq!(short(&events)[1..4], ["start 0 tool_use", "0 input_json_delta {}", "stop 0"]);
+    assert_eq!(
+        short(&events)[1..4],
+        ["start 0 tool_use", "0 input_json_delta {}", "stop 0"]
+    );
 }
 
 #[test]
@@ -240,7 +326,10 @@ fn a_name_that_comes_late_opens_its_call_then() {
 fn a_stream_that_was_cut_gets_no_end() {
     let (events, last) = events(&[delta(json!({"content": "a"}))]);
     assert_eq!(last, Streamed::Going);
-    assert_eq!(short(&events), ["message_start", "start 0 text", "0 text_delta a"]);
+    assert_eq!(
+        short(&events),
+        ["message_start", "start 0 text", "0 text_delta a"]
+    );
 }
 
 #[test]
@@ -254,22 +343,39 @@ fn a_stream_that_finished_without_its_last_mark_is_whole() {
 #[contract("I5")]
 fn what_is_no_stream_of_a_chat_ends_with_an_error_and_nothing_else() {
     let call = |call: Value| delta(json!({"tool_calls": [call]}));
-    let named = |index: u32| call(json!({"index": index, "id": "c", "function": {"name": "f", "arguments": "{}"}}));
+    let named = |index: u32| {
+        call(json!({"index": index, "id": "c", "function": {"name": "f", "arguments": "{}"}}))
+    };
     for chunks in [
         vec![json!("{")],
         vec![json!("7")],
         vec![json!({"error": {"message": "out of memory", "code": 500}})],
         vec![named(0), named(1), named(0)],
-        vec![call(json!({"index": 0, "id": "c"})), call(json!({"index": 1, "id": "d"}))],
-        vec![call(json!({"index": 0, "id": "c"})), finish("tool_calls"), json!("[DONE]")],
+        vec![
+            call(json!({"index": 0, "id": "c"})),
+            call(json!({"index": 1, "id": "d"})),
+        ],
+        vec![
+            call(json!({"index": 0, "id": "c"})),
+            finish("tool_calls"),
+            json!("[DONE]"),
+        ],
     ] {
         let (events, last) = events(&chunks);
         assert_eq!(last, Streamed::Failed, "{chunks:?}");
         assert_eq!(events.last().unwrap().0, "error", "{chunks:?}");
-        assert!(!events.iter().any(|(name, _)| name == "message_stop" || name == "message_delta"), "{chunks:?}");
+        assert!(
+            !events
+                .iter()
+                .any(|(name, _)| name == "message_stop" || name == "message_delta"),
+            "{chunks:?}"
+        );
     }
     let (events, _) = events(&[json!({"error": {"message": "slow down", "code": 429}})]);
-    assert_eq!(events[0].1["error"], json!({"type": "rate_limit_error", "message": "slow down"}));
+    assert_eq!(
+        events[0].1["error"],
+        json!({"type": "rate_limit_error", "message": "slow down"})
+    );
 }
 
 proptest! {
@@ -304,12 +410,25 @@ proptest! {
 
 /// A chunk that an engine may send, well or not.
 fn any_chunk() -> impl Strategy<Value = Value> {
-    let piece = prop_oneof![Just(json!(null)), Just(json!("")), Just(json!("a\"\n")), Just(json!(7))];
+    let piece = prop_oneof![
+        Just(json!(null)),
+        Just(json!("")),
+        Just(json!("a\"\n")),
+        Just(json!(7))
+    ];
     let call = (0u32..3, piece.clone(), piece.clone(), piece.clone()).prop_map(|(index, id, name, arguments)| {
         json!({"tool_calls": [{"index": index, "id": id, "function": {"name": name, "arguments": arguments}}]})
     });
     let said = prop_oneof![
-        (prop_oneof![Just("content"), Just("reasoning"), Just("reasoning_content"), Just("refusal")], piece)
+        (
+            prop_oneof![
+                Just("content"),
+                Just("reasoning"),
+                Just("reasoning_content"),
+                Just("refusal")
+            ],
+            piece
+        )
             .prop_map(|(name, piece)| json!({name: piece})),
         call,
         Just(json!({})),

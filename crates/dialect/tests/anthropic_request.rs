@@ -1,6 +1,9 @@
 //! Requests for messages in the words of a chat completion.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 use dialect::{Anchor, Dialect, PromptPart, ViewError, messages_to_chat, view};
 use proptest::prelude::*;
@@ -68,18 +71,20 @@ fn a_whole_conversation_with_tools_says_the_same_in_a_chat() {
 #[test]
 fn pictures_and_documents_of_text_are_parts_of_what_was_said() {
     let image = json!({"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}});
-    let linked = json!({"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}});
+    let linked =
+        json!({"type": "image", "source": {"type": "url", "url": "https://example.org/a.png"}});
     let text = json!({"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "a page"}});
     let part = |url: &str| json!({"type": "image_url", "image_url": {"url": url}});
     assert_eq!(
-        said(json!([{"role": "user", "content": [image, {"type": "text", "text": "What?"}, linked, text]}])),
+        said(
+            json!([{"role": "user", "content": [image, {"type": "text", "text": "What?"}, linked, text]}])
+        ),
         json!([{"role": "user", "content": [
             part("data:image/png;base64,AAAA"), {"type": "text", "text": "What?"}, part("https://example.org/a.png"),
             {"type": "text", "text": "a page"}]}])
     );
     // A tool that answers with a picture: the picture follows its words.
-    let result =
-        json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "see"}, image]});
+    let result = json!({"type": "tool_result", "tool_use_id": "t", "content": [{"type": "text", "text": "see"}, image]});
     assert_eq!(
         said(json!([{"role": "user", "content": [result]}])),
         json!([{"role": "tool", "tool_call_id": "t", "content": "see"},
@@ -103,7 +108,10 @@ fn each_way_to_choose_a_tool_has_its_word() {
         (json!({"type": "auto"}), json!("auto")),
         (json!({"type": "any"}), json!("required")),
         (json!({"type": "none"}), json!("none")),
-        (json!({"type": "tool", "name": "f"}), json!({"type": "function", "function": {"name": "f"}})),
+        (
+            json!({"type": "tool", "name": "f"}),
+            json!({"type": "function", "function": {"name": "f"}}),
+        ),
     ] {
         let chat = chat(&json!({"model": "m", "messages": [], "tool_choice": choice}));
         assert_eq!(chat["tool_choice"], want);
@@ -118,7 +126,10 @@ fn a_wanted_schema_is_a_response_format() {
         json!({"model": "m", "messages": [], "output_config": {"format": {"type": "json_schema", "schema": schema}}}),
         json!({"model": "m", "messages": [], "output_format": {"type": "json_schema", "schema": schema}}),
     ] {
-        assert_eq!(chat(&body)["response_format"]["json_schema"]["schema"], schema);
+        assert_eq!(
+            chat(&body)["response_format"]["json_schema"]["schema"],
+            schema
+        );
         assert_eq!(chat(&body)["response_format"]["type"], "json_schema");
     }
 }
@@ -166,14 +177,21 @@ fn bodies_that_two_readers_could_read_differently_are_refused() {
     let refused = |body: &str| messages_to_chat(body.as_bytes()).unwrap_err();
     assert!(matches!(refused("{"), ViewError::Json(_)));
     assert!(matches!(refused("[]"), ViewError::NotAnObject));
-    assert_eq!(refused(r#"{"system":"a","system":"b"}"#), ViewError::DuplicateKey { key: "system" });
-    assert_eq!(refused(r#"{"n":1,"n":2}"#), ViewError::DuplicateKey { key: "n" });
+    assert_eq!(
+        refused(r#"{"system":"a","system":"b"}"#),
+        ViewError::DuplicateKey { key: "system" }
+    );
+    assert_eq!(
+        refused(r#"{"n":1,"n":2}"#),
+        ViewError::DuplicateKey { key: "n" }
+    );
 }
 
 #[test]
 fn the_key_of_the_beginning_is_the_same_with_and_without_what_changes_in_it() {
     let key = |hash: &str, marker: bool| {
-        let line = format!("x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={hash};");
+        let line =
+            format!("x-anthropic-billing-header: cc_version=2.1; cc_entrypoint=cli; cch={hash};");
         let mut prompt = json!({"type": "text", "text": "You are Claude Code, Anthropic's official CLI for Claude."});
         if marker {
             prompt["cache_control"] = json!({"type": "ephemeral"});
@@ -181,7 +199,9 @@ fn the_key_of_the_beginning_is_the_same_with_and_without_what_changes_in_it() {
         let body = json!({"model": "m", "messages": [{"role": "user", "content": "hi"}],
             "system": [{"type": "text", "text": line}, prompt]});
         let chat = messages_to_chat(body.to_string().as_bytes()).unwrap().body;
-        Anchor::of(&view(Dialect::Chat, &chat).unwrap()).unwrap().key("m", 1024)
+        Anchor::of(&view(Dialect::Chat, &chat).unwrap())
+            .unwrap()
+            .key("m", 1024)
     };
     assert_eq!(key("00000", false), key("fa690", true));
 }
@@ -239,9 +259,17 @@ fn anything() -> impl Strategy<Value = Value> {
     leaf.prop_recursive(5, 60, 6, move |inner| {
         prop_oneof![
             prop::collection::vec(inner.clone(), 0..5).prop_map(Value::from),
-            prop::collection::vec((names.clone(), inner), 0..6)
-                .prop_map(|members| members.into_iter().map(|(key, value)| (key.to_owned(), value)).collect::<Value>()),
+            prop::collection::vec((names.clone(), inner), 0..6).prop_map(|members| members
+                .into_iter()
+                .map(|(key, value)| (key.to_owned(), value))
+                .collect::<Value>()),
         ]
     })
-    .prop_map(|value| if value.is_object() { value } else { json!({"model": "m", "messages": value}) })
+    .prop_map(|value| {
+        if value.is_object() {
+            value
+        } else {
+            json!({"model": "m", "messages": value})
+        }
+    })
 }

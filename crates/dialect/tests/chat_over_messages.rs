@@ -1,10 +1,14 @@
 //! Chats asked of workers that have messages only, and their replies.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 use contract_id::contract;
 use dialect::{
-    ChatStream, Completion, Streamed, chat_from_message, chat_to_messages, error_from_message, messages_to_chat,
+    ChatStream, Completion, Streamed, chat_from_message, chat_to_messages, error_from_message,
+    messages_to_chat,
 };
 use serde_json::{Value, json};
 
@@ -32,7 +36,8 @@ fn a_whole_chat_with_tools_says_the_same_in_a_message() {
         "response_format": {"type": "json_schema", "json_schema": {"name": "r", "schema": {"type": "object"}}}
     });
     let used = |id: &str| json!({"type": "tool_use", "id": id, "name": "f", "input": {"a": 1}});
-    let result = |id: &str, text: &str| json!({"type": "tool_result", "tool_use_id": id, "content": text});
+    let result =
+        |id: &str, text: &str| json!({"type": "tool_result", "tool_use_id": id, "content": text});
     let text = |text: &str| json!({"type": "text", "text": text});
     assert_eq!(
         message(&body),
@@ -72,18 +77,34 @@ fn each_way_to_choose_a_tool_has_its_word_here_too() {
         assert_eq!(message(&body)["tool_choice"], json!({"type": want}));
     }
     let alone = json!({"model": "m", "messages": [], "tools": [], "parallel_tool_calls": false});
-    assert_eq!(message(&alone)["tool_choice"], json!({"type": "auto", "disable_parallel_tool_use": true}));
-    assert_eq!(message(&json!({"model": "m", "messages": [], "parallel_tool_calls": false})).get("tool_choice"), None);
+    assert_eq!(
+        message(&alone)["tool_choice"],
+        json!({"type": "auto", "disable_parallel_tool_use": true})
+    );
+    assert_eq!(
+        message(&json!({"model": "m", "messages": [], "parallel_tool_calls": false}))
+            .get("tool_choice"),
+        None
+    );
 }
 
 #[test]
 fn what_no_message_can_say_is_named() {
     for (body, names) in [
         (json!({"model": "m", "messages": [], "n": 2}), "n is"),
-        (json!({"model": "m", "messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}), "messages[0]"),
-        (json!({"model": "m", "messages": [], "response_format": {"type": "json_object"}}), "response_format"),
+        (
+            json!({"model": "m", "messages": [{"role": "user", "content": [{"type": "input_audio"}]}]}),
+            "messages[0]",
+        ),
+        (
+            json!({"model": "m", "messages": [], "response_format": {"type": "json_object"}}),
+            "response_format",
+        ),
     ] {
-        let why = chat_to_messages(body.to_string().as_bytes()).unwrap().untranslatable.unwrap();
+        let why = chat_to_messages(body.to_string().as_bytes())
+            .unwrap()
+            .untranslatable
+            .unwrap();
         assert!(why.starts_with(names), "{why}");
     }
 }
@@ -93,15 +114,20 @@ fn a_message_with_thoughts_and_calls_is_a_completion() {
     let reply = json!({"id": "msg_7", "model": "m", "stop_reason": "tool_use", "content": [
         {"type": "thinking", "thinking": "Hm", "signature": "s"}, {"type": "text", "text": "a"}, {"type": "text", "text": "b"},
         {"type": "tool_use", "id": "c", "name": "f", "input": {"a": 1}}], "usage": {"input_tokens": 3, "output_tokens": 2}});
-    let chat: Value =
-        serde_json::from_slice(&chat_from_message(reply.to_string().as_bytes(), "asked", 7).unwrap()).unwrap();
+    let chat: Value = serde_json::from_slice(
+        &chat_from_message(reply.to_string().as_bytes(), "asked", 7).unwrap(),
+    )
+    .unwrap();
     assert_eq!(
         chat["choices"][0],
         json!({"index": 0, "message": {"role": "assistant", "content": "ab", "reasoning_content": "Hm", "tool_calls": [
             {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{\"a\":1}"}}]},
             "logprobs": null, "finish_reason": "tool_calls"})
     );
-    assert_eq!(chat["usage"], json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}));
+    assert_eq!(
+        chat["usage"],
+        json!({"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5})
+    );
     for body in [&b"{}"[..], b"[", br#"{"content":7}"#] {
         assert_eq!(chat_from_message(body, "m", 7), None);
     }
@@ -119,7 +145,11 @@ fn a_message_with_thoughts_and_calls_is_a_completion() {
 }
 
 fn chunks(events: &[Value], include_usage: bool) -> (Vec<String>, Streamed) {
-    let mut stream = ChatStream::new(Completion { model: "asked".into(), created: 7, include_usage });
+    let mut stream = ChatStream::new(Completion {
+        model: "asked".into(),
+        created: 7,
+        include_usage,
+    });
     let (mut out, mut last) = (Vec::new(), Streamed::Going);
     for event in events {
         last = stream.push(event.to_string().as_bytes(), &mut out);
@@ -131,7 +161,12 @@ fn chunks(events: &[Value], include_usage: bool) -> (Vec<String>, Streamed) {
         last = stream.finish();
     }
     let text = String::from_utf8(out).unwrap();
-    (text.split_terminator("\n\n").map(|chunk| chunk.strip_prefix("data: ").unwrap().to_owned()).collect(), last)
+    (
+        text.split_terminator("\n\n")
+            .map(|chunk| chunk.strip_prefix("data: ").unwrap().to_owned())
+            .collect(),
+        last,
+    )
 }
 
 fn a_stream() -> Vec<Value> {
@@ -154,10 +189,18 @@ fn a_stream() -> Vec<Value> {
 #[test]
 fn the_events_of_a_message_are_the_chunks_of_a_chat() {
     let (chunks, last) = chunks(&a_stream(), true);
-    assert_eq!((last, chunks.last().map(String::as_str)), (Streamed::Whole, Some("[DONE]")));
-    let chunks: Vec<Value> =
-        chunks[..chunks.len() - 1].iter().map(|chunk| serde_json::from_str(chunk).unwrap()).collect();
-    let deltas: Vec<&Value> = chunks.iter().map(|chunk| &chunk["choices"][0]["delta"]).collect();
+    assert_eq!(
+        (last, chunks.last().map(String::as_str)),
+        (Streamed::Whole, Some("[DONE]"))
+    );
+    let chunks: Vec<Value> = chunks[..chunks.len() - 1]
+        .iter()
+        .map(|chunk| serde_json::from_str(chunk).unwrap())
+        .collect();
+    let deltas: Vec<&Value> = chunks
+        .iter()
+        .map(|chunk| &chunk["choices"][0]["delta"])
+        .collect();
     assert_eq!(
         deltas,
         [
@@ -185,10 +228,19 @@ fn only_a_message_that_ended_ends_the_stream_of_a_chat() {
     let (cut, last) = chunks(&all[..all.len() - 1], true);
     assert_eq!(last, Streamed::Going);
     assert!(!cut.iter().any(|chunk| chunk == "[DONE]"));
-    for bad in [json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}), json!(7)] {
+    for bad in [
+        json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}),
+        json!(7),
+    ] {
         let (failed, last) = chunks(&[all[0].clone(), bad, all[10].clone()], true);
         assert_eq!(last, Streamed::Failed);
-        assert!(failed.last().unwrap().starts_with(r#"{"error":{"message":"#) && failed.len() == 2);
+        assert!(
+            failed
+                .last()
+                .unwrap()
+                .starts_with(r#"{"error":{"message":"#)
+                && failed.len() == 2
+        );
     }
     let (plain, _) = chunks(&all, false);
     assert!(!plain.iter().any(|chunk| chunk.contains("usage")));

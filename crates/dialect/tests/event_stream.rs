@@ -1,8 +1,8 @@
 //! How streams are split and what is read in them.
 
 use dialect::{
-    Chunk, InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, Usage, finish_reason, in_band_error, is_done,
-    usage_from_body, usage_from_chunk,
+    Chunk, InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, Usage, finish_reason,
+    in_band_error, is_done, usage_from_body, usage_from_chunk,
 };
 use proptest::prelude::*;
 
@@ -34,7 +34,11 @@ fn owned(event: SseEvent<'_>) -> Owned {
 }
 
 fn data(stream: &[u8]) -> Vec<String> {
-    split([stream]).0.into_iter().map(|(_, data)| String::from_utf8_lossy(&data).into_owned()).collect()
+    split([stream])
+        .0
+        .into_iter()
+        .map(|(_, data)| String::from_utf8_lossy(&data).into_owned())
+        .collect()
 }
 
 #[test]
@@ -44,7 +48,10 @@ fn line_ends_comments_and_marks_are_understood() {
     assert_eq!(data(b"data: a\r\rdata: b\r\r"), ["a", "b"]);
     assert_eq!(data(b"data: a\n\r\ndata: b\r\n\n"), ["a", "b"]);
     assert_eq!(data(b"\xEF\xBB\xBFdata: a\n\n"), ["a"]);
-    assert_eq!(data(b": ping\n\n:\n\nid: 7\nretry: 10\n\ndata:a\n\n"), ["a"]);
+    assert_eq!(
+        data(b": ping\n\n:\n\nid: 7\nretry: 10\n\ndata:a\n\n"),
+        ["a"]
+    );
     assert_eq!(data(b"data: one\ndata:  two\ndata\n\n"), ["one\n two\n"]);
     assert_eq!(data(b"\n\n\ndata:\n\n"), [""]);
     assert_eq!(data(b"datax: 1\n Data: 2\n\n"), [""; 0]);
@@ -53,7 +60,13 @@ fn line_ends_comments_and_marks_are_understood() {
 #[test]
 fn an_event_keeps_its_name() {
     let (events, _) = split([&b"event: error\ndata: {}\n\ndata: x\n\n"[..]]);
-    assert_eq!(events, [(Some(b"error".to_vec()), b"{}".to_vec()), (None, b"x".to_vec())]);
+    assert_eq!(
+        events,
+        [
+            (Some(b"error".to_vec()), b"{}".to_vec()),
+            (None, b"x".to_vec())
+        ]
+    );
 }
 
 #[test]
@@ -83,12 +96,20 @@ fn an_endless_line_is_let_go_and_the_next_event_is_read_again() {
     let long = vec![b'x'; 300_000];
     splitter.push(b"data: ", |_| {});
     for _ in 0..17 {
-        assert_eq!(splitter.push(&long, |event| events.push(owned(event))).complete, 0);
+        assert_eq!(
+            splitter
+                .push(&long, |event| events.push(owned(event)))
+                .complete,
+            0
+        );
     }
     assert!(splitter.is_oversized() && events.is_empty());
     splitter.push(b"\n\ndata: next\n\n", |event| events.push(owned(event)));
     assert!(!splitter.is_oversized());
-    assert_eq!(events, [(None, b"<oversized>".to_vec()), (None, b"next".to_vec())]);
+    assert_eq!(
+        events,
+        [(None, b"<oversized>".to_vec()), (None, b"next".to_vec())]
+    );
 }
 
 #[test]
@@ -107,7 +128,9 @@ fn the_size_limit_does_not_depend_on_the_split() {
 fn a_stream_that_ends_without_an_empty_line_leaves_its_last_event() {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
-    splitter.push(b"data: a\n\ndata: [DONE]", |event| events.push(owned(event)));
+    splitter.push(b"data: a\n\ndata: [DONE]", |event| {
+        events.push(owned(event))
+    });
     assert!(splitter.finish(|event| events.push(owned(event))));
     assert_eq!(events.last().unwrap().1, b"[DONE]");
     assert!(!splitter.finish(|_| panic!("handed over twice")));
@@ -116,11 +139,22 @@ fn a_stream_that_ends_without_an_empty_line_leaves_its_last_event() {
 #[test]
 fn usage_is_read_in_the_shapes_that_engines_send() {
     let null = br#"{"id":"c","choices":[],"usage":{"prompt_tokens":101,"total_tokens":105,"completion_tokens":4,"prompt_tokens_details":null}}"#;
-    assert_eq!(usage_from_chunk(null), Some(Usage { prompt_tokens: 101, completion_tokens: 4, cached_tokens: None }));
+    assert_eq!(
+        usage_from_chunk(null),
+        Some(Usage {
+            prompt_tokens: 101,
+            completion_tokens: 4,
+            cached_tokens: None
+        })
+    );
     let cached = br#"{"usage":{"prompt_tokens":96,"prompt_tokens_details":{"audio_tokens":null,"cached_tokens":64}}}"#;
     assert_eq!(
         usage_from_body(cached),
-        Some(Usage { prompt_tokens: 96, completion_tokens: 0, cached_tokens: Some(64) })
+        Some(Usage {
+            prompt_tokens: 96,
+            completion_tokens: 0,
+            cached_tokens: Some(64)
+        })
     );
     for none in [
         &br#"{"usage":null}"#[..],
@@ -137,30 +171,53 @@ fn usage_is_read_in_the_shapes_that_engines_send() {
 
 #[test]
 fn the_reason_a_choice_finished_is_found() {
-    assert_eq!(finish_reason(br#"{"choices":[{"delta":{},"finish_reason":null}]}"#), None);
+    assert_eq!(
+        finish_reason(br#"{"choices":[{"delta":{},"finish_reason":null}]}"#),
+        None
+    );
     let chunk = br#"{"choices":[{"finish_reason":null},{"index":1,"finish_reason":"length"}]}"#;
     assert_eq!(finish_reason(chunk).as_deref(), Some("length"));
 }
 
 #[test]
 fn output_is_told_from_the_announcement_of_a_role() {
-    let output = |choice: &str| Chunk::read(format!(r#"{{"choices":[{choice}]}}"#).as_bytes()).unwrap().has_output;
+    let output = |choice: &str| {
+        Chunk::read(format!(r#"{{"choices":[{choice}]}}"#).as_bytes())
+            .unwrap()
+            .has_output
+    };
     assert!(!output(r#"{"delta":{"role":"assistant","content":""}}"#));
     assert!(!output(r#"{"delta":{}}"#) && !output(r#"{"text":""}"#) && !output(""));
     assert!(output(r#"{"delta":{"content":"a"}}"#));
-    assert!(output(r#"{"delta":{"content":null,"reasoning_content":"hm"}}"#));
+    assert!(output(
+        r#"{"delta":{"content":null,"reasoning_content":"hm"}}"#
+    ));
     assert!(output(r#"{"delta":{"tool_calls":[{"index":0}]}}"#));
-    assert!(output(r#"{"text":" "}"#) && output(r#"{"message":{"role":"assistant","content":"x"}}"#));
+    assert!(
+        output(r#"{"text":" "}"#) && output(r#"{"message":{"role":"assistant","content":"x"}}"#)
+    );
 }
 
 #[test]
 fn an_error_inside_a_good_stream_is_seen() {
     let error =
         br#"{"error": {"message": "EngineCore died", "type": "InternalServerError", "param": null, "code": 500}}"#;
-    assert_eq!(in_band_error(error), Some(InBandError { status: Some(500), kind: Some("InternalServerError".into()) }));
-    assert_eq!(in_band_error(br#"{"error":"boom"}"#), Some(InBandError::default()));
+    assert_eq!(
+        in_band_error(error),
+        Some(InBandError {
+            status: Some(500),
+            kind: Some("InternalServerError".into())
+        })
+    );
+    assert_eq!(
+        in_band_error(br#"{"error":"boom"}"#),
+        Some(InBandError::default())
+    );
     assert_eq!(in_band_error(br#"{"error":null,"choices":[]}"#), None);
-    assert_eq!(in_band_error(br#"{"choices":[{"text":"{\"error\":1}"}]}"#), None);
+    assert_eq!(
+        in_band_error(br#"{"choices":[{"text":"{\"error\":1}"}]}"#),
+        None
+    );
 }
 
 #[test]

@@ -8,10 +8,17 @@ use proptest::prelude::*;
 #[contract("V44")]
 fn the_question_holds_the_body_as_it_came() {
     let body = "{ \"model\" : \"a\\\"b\", \"x\":1e2 , \"messages\":[]}";
-    let question = hook_question("r\"1", "/v1/chat/completions", body.as_bytes()).expect("an object");
-    assert!(question.ends_with(&format!("\"body\":{body}}}")), "{question}");
+    let question =
+        hook_question("r\"1", "/v1/chat/completions", body.as_bytes()).expect("an object");
+    assert!(
+        question.ends_with(&format!("\"body\":{body}}}")),
+        "{question}"
+    );
     let read: serde_json::Value = serde_json::from_str(&question).expect("valid JSON");
-    assert_eq!((read["request_id"].as_str(), read["model"].as_str()), (Some("r\"1"), Some("a\"b")));
+    assert_eq!(
+        (read["request_id"].as_str(), read["model"].as_str()),
+        (Some("r\"1"), Some("a\"b"))
+    );
     let without = hook_question("r", "/v1/completions", b"{}").expect("an object");
     assert!(without.contains("\"model\":null"), "{without}");
     for body in [&b"[]"[..], b"{", b"", b"\xff", b"{} {}"] {
@@ -24,16 +31,38 @@ fn the_question_holds_the_body_as_it_came() {
 #[contract("V44")]
 fn only_the_three_answers_count() {
     let reject = hook_answer(br#"{"action":"reject","status":451,"message":"no"}"#);
-    assert_eq!(reject, Some(HookAnswer::Reject { status: Some(451), message: Some("no".into()) }));
+    assert_eq!(
+        reject,
+        Some(HookAnswer::Reject {
+            status: Some(451),
+            message: Some("no".into())
+        })
+    );
     for odd in ["200", "503", "99999", "\"x\"", "null", "-1"] {
         let text = format!("{{\"action\":\"reject\",\"status\":{odd}}}");
-        assert_eq!(hook_answer(text.as_bytes()), Some(HookAnswer::Reject { status: None, message: None }), "{odd}");
+        assert_eq!(
+            hook_answer(text.as_bytes()),
+            Some(HookAnswer::Reject {
+                status: None,
+                message: None
+            }),
+            "{odd}"
+        );
     }
-    let Some(HookAnswer::Transform(body)) = hook_answer(br#"{"body": {"a": 1.0}, "action": "transform"}"#) else {
+    let Some(HookAnswer::Transform(body)) =
+        hook_answer(br#"{"body": {"a": 1.0}, "action": "transform"}"#)
+    else {
         panic!("a body")
     };
     assert_eq!(body.as_str(), "{\"a\": 1.0}");
-    for text in ["{}", "[]", "", "{\"action\":\"pass\"}", "{\"action\":\"transform\",\"body\":[1]}", "{\"action\":1}"] {
+    for text in [
+        "{}",
+        "[]",
+        "",
+        "{\"action\":\"pass\"}",
+        "{\"action\":\"transform\",\"body\":[1]}",
+        "{\"action\":1}",
+    ] {
         assert_eq!(hook_answer(text.as_bytes()), None, "{text}");
     }
 }

@@ -89,7 +89,11 @@ fn the_grammar_is_json_and_nothing_more() {
         assert_eq!(code(around(text).as_bytes()), None, "{text}");
     }
     for text in bad {
-        assert_eq!(code(around(text).as_bytes()), Some(ErrorCode::InvalidJson), "{text}");
+        assert_eq!(
+            code(around(text).as_bytes()),
+            Some(ErrorCode::InvalidJson),
+            "{text}"
+        );
     }
 }
 
@@ -124,15 +128,30 @@ fn the_message_says_where_the_text_stops_being_json() {
 #[test]
 fn nesting_is_taken_up_to_the_limit_and_refused_beyond_without_recursion() {
     let nested = |levels: usize| around(&format!("{}{}", "[".repeat(levels), "]".repeat(levels)));
-    let mixed = |levels: usize| around(&format!("{}1{}", "{\"a\":[".repeat(levels), "]}".repeat(levels)));
+    let mixed = |levels: usize| {
+        around(&format!(
+            "{}1{}",
+            "{\"a\":[".repeat(levels),
+            "]}".repeat(levels)
+        ))
+    };
     let limit = MAX_DEPTH as usize;
     assert_eq!(code(nested(limit - 1).as_bytes()), None);
     assert_eq!(code(nested(limit).as_bytes()), Some(ErrorCode::InvalidJson));
     assert_eq!(code(mixed(limit / 2 - 1).as_bytes()), None);
-    assert_eq!(code(mixed(limit / 2).as_bytes()), Some(ErrorCode::InvalidJson));
+    assert_eq!(
+        code(mixed(limit / 2).as_bytes()),
+        Some(ErrorCode::InvalidJson)
+    );
     for open in ["[", "{\"a\":"] {
-        assert_eq!(code(open.repeat(1_000_000).as_bytes()), Some(ErrorCode::InvalidJson));
-        assert_eq!(code(around(&open.repeat(1_000_000)).as_bytes()), Some(ErrorCode::InvalidJson));
+        assert_eq!(
+            code(open.repeat(1_000_000).as_bytes()),
+            Some(ErrorCode::InvalidJson)
+        );
+        assert_eq!(
+            code(around(&open.repeat(1_000_000)).as_bytes()),
+            Some(ErrorCode::InvalidJson)
+        );
     }
 }
 
@@ -142,25 +161,43 @@ fn more_values_than_the_limit_are_refused() {
     // The object, its two keys, the model and the list are values too.
     let room = MAX_NODES as usize - 5;
     assert_eq!(code(many(room).as_bytes()), None);
-    assert_eq!(code(many(room + 1).as_bytes()), Some(ErrorCode::InvalidJson));
+    assert_eq!(
+        code(many(room + 1).as_bytes()),
+        Some(ErrorCode::InvalidJson)
+    );
     let keys: String = (0..600_000).map(|n| format!("\"k{n}\":0,")).collect();
-    assert_eq!(code(format!("{{{keys}\"model\":\"m\"}}").as_bytes()), Some(ErrorCode::InvalidJson));
+    assert_eq!(
+        code(format!("{{{keys}\"model\":\"m\"}}").as_bytes()),
+        Some(ErrorCode::InvalidJson)
+    );
 }
 
 #[test]
 fn long_numbers_and_strings_are_walked_not_built() {
     assert_eq!(code(around(&"9".repeat(4 << 20)).as_bytes()), None);
-    assert_eq!(code(around(&format!("\"{}\"", "é\\n".repeat(1 << 20))).as_bytes()), None);
+    assert_eq!(
+        code(around(&format!("\"{}\"", "é\\n".repeat(1 << 20))).as_bytes()),
+        None
+    );
 }
 
 #[test]
 fn a_special_byte_is_found_at_every_place_of_a_word() {
     for before in 0..40 {
-        for (special, good) in
-            [("\\\"", true), ("\u{1f}", false), ("\u{20}", true), ("\u{7f}", true), ("\u{80}", true), ("\\q", false)]
-        {
+        for (special, good) in [
+            ("\\\"", true),
+            ("\u{1f}", false),
+            ("\u{20}", true),
+            ("\u{7f}", true),
+            ("\u{80}", true),
+            ("\\q", false),
+        ] {
             let text = format!("\"{}{special}{}\"", "x".repeat(before), "!".repeat(17));
-            assert_eq!(code(around(&text).as_bytes()).is_none(), good, "{special:?} after {before}");
+            assert_eq!(
+                code(around(&text).as_bytes()).is_none(),
+                good,
+                "{special:?} after {before}"
+            );
             assert_eq!(serde_json::from_str::<Value>(&text).is_ok(), good);
         }
     }

@@ -13,7 +13,11 @@ fn hex(key: [u8; 32]) -> String {
 
 /// The key of a chat.
 fn key(model: &str, messages: &Value) -> Option<String> {
-    key_of(Dialect::Chat, &json!({"model": model, "messages": messages}), CUT)
+    key_of(
+        Dialect::Chat,
+        &json!({"model": model, "messages": messages}),
+        CUT,
+    )
 }
 
 fn key_of(dialect: Dialect, body: &Value, cut: usize) -> Option<String> {
@@ -32,19 +36,52 @@ fn user(text: &str) -> Value {
 
 /// Made with Python's hashlib: sha256(model + NUL + kind + text).
 const VECTORS: [(&str, char, &str, &str); 5] = [
-    ("qwen", 'S', "You are a helpful assistant.", "f0bcd4b62e8746d6b8b7b38189f91130e7f74763e277d03f52eb97594daebeec"),
-    ("qwen", 'M', "You are a helpful assistant.", "ee53b6170b0876ef039eeb6be69cccd72ff9482280b5a8e61798b5be15b1e028"),
-    ("ab", 'S', "c", "55f7ea52c54b1622d133b51403cb0797e2cccf6ffa2b46f72e745a64e5ff507d"),
-    ("a", 'S', "bc", "a9b4ea2e9cf19bb018ff6caeb3aaacd5582a639256807e2cd48ec01f3f4a94f0"),
-    ("m", 'S', "Grüße, 世界", "a0ed13e0ac54fbf022588610b6a13fbea63f72d850f96c91afae3afa0179bd85"),
+    (
+        "qwen",
+        'S',
+        "You are a helpful assistant.",
+        "f0bcd4b62e8746d6b8b7b38189f91130e7f74763e277d03f52eb97594daebeec",
+    ),
+    (
+        "qwen",
+        'M',
+        "You are a helpful assistant.",
+        "ee53b6170b0876ef039eeb6be69cccd72ff9482280b5a8e61798b5be15b1e028",
+    ),
+    (
+        "ab",
+        'S',
+        "c",
+        "55f7ea52c54b1622d133b51403cb0797e2cccf6ffa2b46f72e745a64e5ff507d",
+    ),
+    (
+        "a",
+        'S',
+        "bc",
+        "a9b4ea2e9cf19bb018ff6caeb3aaacd5582a639256807e2cd48ec01f3f4a94f0",
+    ),
+    (
+        "m",
+        'S',
+        "Grüße, 世界",
+        "a0ed13e0ac54fbf022588610b6a13fbea63f72d850f96c91afae3afa0179bd85",
+    ),
 ];
 
 #[test]
 #[contract("CK6", "CK7", "CK8", "CK11", "CK12")]
 fn golden_vectors() {
     for (model, kind, text, expected) in VECTORS {
-        let messages = if kind == 'S' { system(text) } else { user(text) };
-        assert_eq!(key(model, &messages).as_deref(), Some(expected), "{model} {kind} {text}");
+        let messages = if kind == 'S' {
+            system(text)
+        } else {
+            user(text)
+        };
+        assert_eq!(
+            key(model, &messages).as_deref(),
+            Some(expected),
+            "{model} {kind} {text}"
+        );
     }
 }
 
@@ -54,10 +91,22 @@ fn the_text_is_cut_between_characters_and_what_comes_after_the_cut_does_not_matt
     let long = "a".repeat(2000);
     let expected = "630d7ce8e6b9f03e74052cabb7992679787115a5d29df9bfe00352167ae731a7";
     assert_eq!(key("m", &user(&long)).as_deref(), Some(expected));
-    assert_eq!(key("m", &user(&format!("{}other", &long[..CUT]))).as_deref(), Some(expected));
-    assert_ne!(key("m", &user(&format!("{}other", &long[..CUT - 1]))).as_deref(), Some(expected));
+    assert_eq!(
+        key("m", &user(&format!("{}other", &long[..CUT]))).as_deref(),
+        Some(expected)
+    );
+    assert_ne!(
+        key("m", &user(&format!("{}other", &long[..CUT - 1]))).as_deref(),
+        Some(expected)
+    );
 
-    let cut = |text: &str, bytes| key_of(Dialect::Chat, &json!({"model": "m", "messages": system(text)}), bytes);
+    let cut = |text: &str, bytes| {
+        key_of(
+            Dialect::Chat,
+            &json!({"model": "m", "messages": system(text)}),
+            bytes,
+        )
+    };
     // The umlaut is the third and fourth byte.
     assert_eq!(cut("Grüße", 3), cut("Gr", CUT));
     assert_eq!(cut("Grüße", 4), cut("Grü", CUT));
@@ -87,25 +136,40 @@ fn the_system_speaks_first_wherever_it_stands_and_else_the_first_message() {
     ] {
         assert_eq!(key("m", &messages), first, "{messages}");
     }
-    assert_eq!(key_of(Dialect::Completions, &json!({"model": "m", "prompt": "hi"}), CUT), first);
+    assert_eq!(
+        key_of(
+            Dialect::Completions,
+            &json!({"model": "m", "prompt": "hi"}),
+            CUT
+        ),
+        first
+    );
 }
 
 #[test]
 #[contract("CK10")]
 fn anthropic_s_system_is_beside_the_messages() {
     let of = |system: &Value, messages: &Value| {
-        let body = json!({"model": "m", "prompt": [], "tools": system, "chat_template_kwargs": messages}).to_string();
+        let body =
+            json!({"model": "m", "prompt": [], "tools": system, "chat_template_kwargs": messages})
+                .to_string();
         // Any field that a view has as it stands will do.
         let view = view(Dialect::Chat, body.as_bytes()).expect("the body is good");
         let raw = |field: Option<RawJson<'_>>| field.map(|field| RawJson::as_str(field).to_owned());
-        assert_eq!(raw(view.rendering.chat_template_kwargs), Some(messages.to_string()));
+        assert_eq!(
+            raw(view.rendering.chat_template_kwargs),
+            Some(messages.to_string())
+        );
         Anchor::of_system(view.rendering.tools, view.rendering.chat_template_kwargs)
             .map(|anchor| hex(anchor.key("m", CUT)))
     };
     let (rules, hi) = (key("m", &system("rules")), key("m", &user("hi")));
     assert_eq!(of(&json!("rules"), &user("hi")), rules);
     assert_eq!(
-        of(&json!([{"type": "text", "text": "ru", "cache_control": {}}, {"type": "text", "text": "les"}]), &user("hi")),
+        of(
+            &json!([{"type": "text", "text": "ru", "cache_control": {}}, {"type": "text", "text": "les"}]),
+            &user("hi")
+        ),
         rules
     );
     for nothing in [json!(null), json!(""), json!([])] {
@@ -127,6 +191,14 @@ fn what_has_no_text_has_no_key() {
         assert_eq!(key("m", &messages), None, "{messages}");
     }
     for prompt in [json!([1, 2, 3]), json!(["a", "b"]), json!(""), json!(null)] {
-        assert_eq!(key_of(Dialect::Completions, &json!({"model": "m", "prompt": prompt}), CUT), None, "{prompt}");
+        assert_eq!(
+            key_of(
+                Dialect::Completions,
+                &json!({"model": "m", "prompt": prompt}),
+                CUT
+            ),
+            None,
+            "{prompt}"
+        );
     }
 }

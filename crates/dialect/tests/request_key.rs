@@ -35,7 +35,11 @@ fn assert_all_differ(bodies: &[String]) {
     for text in bodies {
         let key = of(text);
         let same = keys.iter().find(|(other, _)| *other == key);
-        assert!(same.is_none(), "{text} has the key of {}", same.expect("some").1);
+        assert!(
+            same.is_none(),
+            "{text} has the key of {}",
+            same.expect("some").1
+        );
         keys.push((key, text.clone()));
     }
 }
@@ -43,29 +47,56 @@ fn assert_all_differ(bodies: &[String]) {
 #[test]
 #[contract("A6", "CK27", "S44")]
 fn whatever_is_said_differently_is_another_request() {
-    let assistant = |call: Value| json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
+    let assistant =
+        |call: Value| json!([{"role": "assistant", "content": null, "tool_calls": [call]}]);
     let call = |id: &str, name: &str, arguments: &str| {
-        assistant(json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}))
+        assistant(
+            json!({"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}),
+        )
     };
     assert_all_differ(&changed(&[
         ("messages", json!([{"role": "user", "content": "ho"}])),
         ("messages", json!([{"role": "user", "content": "hi "}])),
         ("messages", json!([{"role": "user", "content": ["hi"]}])),
-        ("messages", json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}])),
-        ("messages", json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "hi"}}]}])),
+        (
+            "messages",
+            json!([{"role": "user", "content": [{"type": "text", "text": "hi"}]}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "hi"}}]}]),
+        ),
         ("messages", json!([{"role": "user", "content": null}])),
         ("messages", json!([{"role": "user"}])),
         ("messages", json!([{"role": "system", "content": "hi"}])),
-        ("messages", json!([{"role": "user", "content": "hi", "name": "x"}])),
-        ("messages", json!([{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}])),
-        ("messages", json!([{"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}])),
-        ("messages", json!([{"role": "tool", "tool_call_id": "1", "content": "hi"}])),
-        ("messages", json!([{"role": "tool", "tool_call_id": "2", "content": "hi"}])),
+        (
+            "messages",
+            json!([{"role": "user", "content": "hi", "name": "x"}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "hi", "cache_control": {"type": "ephemeral"}}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "user", "content": "hi"}, {"role": "user", "content": "hi"}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "tool", "tool_call_id": "1", "content": "hi"}]),
+        ),
+        (
+            "messages",
+            json!([{"role": "tool", "tool_call_id": "2", "content": "hi"}]),
+        ),
         ("messages", call("1", "f", "{}")),
         ("messages", call("2", "f", "{}")),
         ("messages", call("1", "g", "{}")),
         ("messages", call("1", "f", "{ }")),
-        ("messages", json!([{"role": "assistant", "reasoning": "hm", "content": "hi"}])),
+        (
+            "messages",
+            json!([{"role": "assistant", "reasoning": "hm", "content": "hi"}]),
+        ),
         ("messages", json!([])),
         ("messages", json!(null)),
         ("prompt", json!("hi")),
@@ -96,16 +127,28 @@ fn every_field_that_changes_the_model_or_its_words_changes_the_key() {
         ("adapter", json!("x")),
         ("adapter_id", json!("x")),
         ("tools", json!([])),
-        ("tools", json!([{"type": "function", "function": {"name": "f"}}])),
-        ("tools", json!([{"type": "function", "function": {"name": "f", "description": "d"}}])),
+        (
+            "tools",
+            json!([{"type": "function", "function": {"name": "f"}}]),
+        ),
+        (
+            "tools",
+            json!([{"type": "function", "function": {"name": "f", "description": "d"}}]),
+        ),
         ("tool_choice", json!("none")),
         ("tool_choice", json!("required")),
-        ("tool_choice", json!({"type": "function", "function": {"name": "f"}})),
+        (
+            "tool_choice",
+            json!({"type": "function", "function": {"name": "f"}}),
+        ),
         ("parallel_tool_calls", json!(false)),
         ("functions", json!([{"name": "f"}])),
         ("function_call", json!({"name": "f"})),
         ("response_format", json!({"type": "json_object"})),
-        ("response_format", json!({"type": "json_schema", "json_schema": {}})),
+        (
+            "response_format",
+            json!({"type": "json_schema", "json_schema": {}}),
+        ),
         ("structured_outputs", json!({"regex": "a"})),
         ("guided_json", json!({})),
         ("guided_regex", json!("a")),
@@ -206,7 +249,13 @@ fn absent_null_and_zero_are_three_things() {
             with[name] = value;
             of(&with.to_string())
         };
-        let keys = [of(&without.to_string()), with(json!(null)), with(json!(0)), with(json!(0.0)), with(json!(""))];
+        let keys = [
+            of(&without.to_string()),
+            with(json!(null)),
+            with(json!(0)),
+            with(json!(0.0)),
+            with(json!("")),
+        ];
         for (at, key) in keys.iter().enumerate() {
             assert!(!keys[..at].contains(key), "{name}: {at}");
         }
@@ -229,8 +278,16 @@ fn tenant_route_and_headers_are_in_the_key() {
         ("a", CHAT, &[("anthropic-beta", b"2")]),
         ("a", CHAT, &[("anthropic-version", b"1")]),
         ("a", CHAT, &[("anthropic-beta1", b"")]),
-        ("a", CHAT, &[("anthropic-beta", b"1"), ("anthropic-beta", b"1")]),
-        ("a", CHAT, &[("anthropic-beta", b"1"), ("anthropic-version", b"1")]),
+        (
+            "a",
+            CHAT,
+            &[("anthropic-beta", b"1"), ("anthropic-beta", b"1")],
+        ),
+        (
+            "a",
+            CHAT,
+            &[("anthropic-beta", b"1"), ("anthropic-version", b"1")],
+        ),
         ("a", CHAT, &[]),
     ];
     let keys = others.map(|(tenant, route, headers)| body.key(tenant, route, headers));
@@ -256,11 +313,20 @@ fn parts_of_a_request_do_not_run_into_each_other() {
         r#"{"a":["b , c"]}"#,
     ];
     for (at, body) in bodies.iter().enumerate() {
-        assert!(bodies[..at].iter().all(|other| of(other) != of(body)), "{body}");
+        assert!(
+            bodies[..at].iter().all(|other| of(other) != of(body)),
+            "{body}"
+        );
     }
     // A header is not a member, and a tenant is not a header.
-    assert_ne!(read("{}").key("a", "r", &[("n", b"1")]), read(r#"{"n":1}"#).key("a", "r", &[]));
-    assert_ne!(read("{}").key("a", "r", &[("n", b"1")]), read("{}").key("a", "rn1", &[]));
+    assert_ne!(
+        read("{}").key("a", "r", &[("n", b"1")]),
+        read(r#"{"n":1}"#).key("a", "r", &[])
+    );
+    assert_ne!(
+        read("{}").key("a", "r", &[("n", b"1")]),
+        read("{}").key("a", "rn1", &[])
+    );
 }
 
 #[test]
@@ -275,7 +341,10 @@ fn a_member_that_is_there_twice_is_not_the_same_as_either() {
         r#"{"seed":1,"\u0073eed":2,"seed":1}"#,
     ];
     for (at, body) in bodies.iter().enumerate() {
-        assert!(bodies[..at].iter().all(|other| of(other) != of(body)), "{body}");
+        assert!(
+            bodies[..at].iter().all(|other| of(other) != of(body)),
+            "{body}"
+        );
     }
     // Names that cannot be told apart have no key at all.
     assert!(Repeated::read(br#"{"\ud800":1}"#).is_none());
@@ -299,7 +368,11 @@ fn what_cannot_change_the_output_does_not_change_the_key() {
     }
     let spaced = "\n{ \"temperature\" :0 ,\"messages\": [ {\"role\":\"user\", \"content\":\"hi\"} ],\t\"model\":\"m\"}";
     assert_eq!(of(spaced), usual);
-    assert_eq!(of(r#"{"\u0073tream":true,"p":"x"}"#), of(r#"{"p":"x"}"#), "a name is what it says");
+    assert_eq!(
+        of(r#"{"\u0073tream":true,"p":"x"}"#),
+        of(r#"{"p":"x"}"#),
+        "a name is what it says"
+    );
     // Space inside a text is text, also behind an escaped quote.
     assert_ne!(of(r#"{"p":"a \" b"}"#), of(r#"{"p":"a \"b"}"#));
     assert_ne!(of(r#"{"p":"a\\", "q":" "}"#), of(r#"{"p":"a\\", "q":""}"#));
@@ -311,8 +384,14 @@ fn what_cannot_change_the_output_does_not_change_the_key() {
 fn a_stream_and_a_whole_reply_have_two_forms() {
     let form = |text: &str| read(text).form();
     assert_ne!(form(r#"{"stream":true}"#), form("{}"));
-    assert_ne!(form(r#"{"stream":true}"#), form(r#"{"stream":true,"stream_options":{"include_usage":true}}"#));
-    assert_eq!(form(r#"{"stream": true, "x": 1}"#), form(r#"{"y":2,"stream":true}"#));
+    assert_ne!(
+        form(r#"{"stream":true}"#),
+        form(r#"{"stream":true,"stream_options":{"include_usage":true}}"#)
+    );
+    assert_eq!(
+        form(r#"{"stream": true, "x": 1}"#),
+        form(r#"{"y":2,"stream":true}"#)
+    );
 }
 
 #[test]
@@ -337,7 +416,11 @@ fn only_an_explicit_zero_or_a_seed_asks_for_a_repeatable_answer() {
     ] {
         assert_eq!(read(text).asks_repeatable(), repeatable, "{text}");
     }
-    assert!(["[0]", "{\"seed\":1", "", "null"].iter().all(|text| Repeated::read(text.as_bytes()).is_none()));
+    assert!(
+        ["[0]", "{\"seed\":1", "", "null"]
+            .iter()
+            .all(|text| Repeated::read(text.as_bytes()).is_none())
+    );
 }
 
 #[test]
@@ -360,17 +443,35 @@ fn what_is_said_of_temperature_is_nothing_zero_or_something_else() {
 fn what_is_wanted_of_a_stream_is_read_as_the_view_reads_it() {
     let says = |text: &str| {
         let read = read(text);
-        (read.stream(), read.include_usage(), read.other_stream_options())
+        (
+            read.stream(),
+            read.include_usage(),
+            read.other_stream_options(),
+        )
     };
     assert_eq!(says("{}"), (false, false, false));
-    assert_eq!(says(r#"{"stream":null,"stream_options":null}"#), (false, false, false));
-    assert_eq!(says(r#"{"stream":"true","stream_options":{"include_usage":1}}"#), (true, true, false));
-    assert_eq!(says(r#"{"stream":true,"stream_options":{"include_obfuscation":false}}"#), (true, false, false));
     assert_eq!(
-        says(r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#),
+        says(r#"{"stream":null,"stream_options":null}"#),
+        (false, false, false)
+    );
+    assert_eq!(
+        says(r#"{"stream":"true","stream_options":{"include_usage":1}}"#),
+        (true, true, false)
+    );
+    assert_eq!(
+        says(r#"{"stream":true,"stream_options":{"include_obfuscation":false}}"#),
+        (true, false, false)
+    );
+    assert_eq!(
+        says(
+            r#"{"stream":true,"stream_options":{"include_usage":true,"continuous_usage_stats":true}}"#
+        ),
         (true, true, true)
     );
-    assert_eq!(says(r#"{"stream":true,"stream_options":"all"}"#), (true, false, true));
+    assert_eq!(
+        says(r#"{"stream":true,"stream_options":"all"}"#),
+        (true, false, true)
+    );
 }
 
 proptest! {

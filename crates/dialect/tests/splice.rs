@@ -14,7 +14,10 @@ fn spliced(body: &str, edits: &[Edit<'_>]) -> String {
 fn what_is_not_changed_keeps_its_order_its_spacing_and_its_numbers() {
     let body = "{\n  \"x-unknown\": {\"a\": [1e400, 0.10]},\n  \"max_tokens\": 64,  \"z\":\"\\u00e9\"\n}\n";
     assert_eq!(
-        spliced(body, &[Edit::Set("max_tokens", "1"), Edit::Set("stream", "false")]),
+        spliced(
+            body,
+            &[Edit::Set("max_tokens", "1"), Edit::Set("stream", "false")]
+        ),
         "{\n  \"x-unknown\": {\"a\": [1e400, 0.10]},\n  \"max_tokens\": 1,  \"z\":\"\\u00e9\",\"stream\":false\n}\n"
     );
 }
@@ -34,14 +37,23 @@ fn members_go_with_one_comma_wherever_they_stand() {
     ] {
         assert_eq!(spliced(body, &gone), left, "{body}");
     }
-    assert_eq!(spliced("{ }", &[Edit::Set("k", "1"), Edit::Set("l", "2")]), "{ \"k\":1,\"l\":2}");
-    assert_eq!(spliced("{\"a\":1}", &[Edit::Remove("a"), Edit::Set("k", "1")]), "{\"k\":1}");
+    assert_eq!(
+        spliced("{ }", &[Edit::Set("k", "1"), Edit::Set("l", "2")]),
+        "{ \"k\":1,\"l\":2}"
+    );
+    assert_eq!(
+        spliced("{\"a\":1}", &[Edit::Remove("a"), Edit::Set("k", "1")]),
+        "{\"k\":1}"
+    );
 }
 
 #[test]
 fn what_is_no_object_is_not_changed() {
     for body in ["[]", "", "{\"a\":1", "{\"a\":1}}", "\"a\""] {
-        assert!(splice(body.as_bytes(), &[Edit::Remove("a")]).is_err(), "{body}");
+        assert!(
+            splice(body.as_bytes(), &[Edit::Remove("a")]).is_err(),
+            "{body}"
+        );
     }
     assert!(splice(b"{\"a\":\"\xff\"}", &[]).is_err());
 }
@@ -50,12 +62,20 @@ fn what_is_no_object_is_not_changed() {
 #[contract("V39")]
 fn what_is_no_list_of_ids_and_no_object_does_not_go_on() {
     let read = |text: &'static str| PrefillReply::read(text.as_bytes());
-    let odd = read(r#"{"kv_transfer_params":null,"prompt_token_ids":[1,"2"],"choices":[{"prompt_token_ids":[]}]}"#);
+    let odd = read(
+        r#"{"kv_transfer_params":null,"prompt_token_ids":[1,"2"],"choices":[{"prompt_token_ids":[]}]}"#,
+    );
     assert_eq!(odd, Some(PrefillReply::default()));
     assert_eq!(read(r#"{"error":{"message":"no"}}"#), None);
     assert_eq!(read("nonsense"), None);
-    let usage = read(r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}"#);
-    assert_eq!(usage.and_then(|reply| reply.usage).and_then(|usage| usage.cached_tokens), Some(4));
+    let usage =
+        read(r#"{"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":4}}}"#);
+    assert_eq!(
+        usage
+            .and_then(|reply| reply.usage)
+            .and_then(|usage| usage.cached_tokens),
+        Some(4)
+    );
 }
 
 proptest! {

@@ -53,16 +53,28 @@ pub struct Options {
 }
 
 /// Checks a configuration and every worker in it. Never fails: what goes wrong is what the report is about.
-pub async fn diagnose(settings: &Settings, surroundings: &Surroundings, options: Options) -> Report {
+pub async fn diagnose(
+    settings: &Settings,
+    surroundings: &Surroundings,
+    options: Options,
+) -> Report {
     let clock = Clock::system();
     let meetings = match Meetings::new(parts(settings, surroundings, clock)) {
         Ok(meetings) => meetings,
-        Err(error) => return bad_configuration(&[Problem::bad_value("workers", "", &error.to_string())]),
+        Err(error) => {
+            return bad_configuration(&[Problem::bad_value("workers", "", &error.to_string())]);
+        }
     };
     let looks: Vec<BoxFuture<'_, Observed>> = (0u32..)
         .zip(&settings.workers)
         .map(|(at, worker)| {
-            let asked = gather::Asked { settings, worker, id: WorkerId(at), meetings: &meetings, probe: options.probe };
+            let asked = gather::Asked {
+                settings,
+                worker,
+                id: WorkerId(at),
+                meetings: &meetings,
+                probe: options.probe,
+            };
             gather::look(asked, options.timeout, clock).boxed()
         })
         .collect();

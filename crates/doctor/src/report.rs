@@ -35,8 +35,17 @@ pub(crate) const WORKER_CHECKS: [&str; 27] = [
 ];
 
 /// Checks of the router, in the order of the report.
-pub(crate) const ROUTER_CHECKS: [&str; 9] =
-    ["config", "listener_exposed", "admin_exposed", "tenants_salted", "redis", "nats", "s3", "limits_fd", "timers"];
+pub(crate) const ROUTER_CHECKS: [&str; 9] = [
+    "config",
+    "listener_exposed",
+    "admin_exposed",
+    "tenants_salted",
+    "redis",
+    "nats",
+    "s3",
+    "limits_fd",
+    "timers",
+];
 
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -110,7 +119,12 @@ impl Status {
 impl Report {
     pub(crate) fn new(checks: Vec<Check>, workers: Vec<WorkerReport>) -> Self {
         let ok = none_failed(&checks) && workers.iter().all(|worker| worker.ok);
-        Self { schema: "warmroute.doctor/1", ok, checks, workers }
+        Self {
+            schema: "warmroute.doctor/1",
+            ok,
+            checks,
+            workers,
+        }
     }
 }
 
@@ -120,21 +134,38 @@ pub(crate) fn none_failed(checks: &[Check]) -> bool {
 
 /// The report of a configuration that cannot be used: nobody was asked anything.
 pub fn bad_configuration(problems: &[Problem]) -> Report {
-    let all = |text: fn(&Problem) -> String| problems.iter().map(text).collect::<Vec<_>>().join("; ");
+    let all =
+        |text: fn(&Problem) -> String| problems.iter().map(text).collect::<Vec<_>>().join("; ");
     let check = |id: &&'static str| {
         let (status, message, fix) = if *id == "config" {
             (Status::Fail, all(Problem::to_string), Some(all(correction)))
         } else {
-            (Status::Skip, "the configuration cannot be used".to_owned(), None)
+            (
+                Status::Skip,
+                "the configuration cannot be used".to_owned(),
+                None,
+            )
         };
-        Check { id, status, found: None, expected: None, message, fix }
+        Check {
+            id,
+            status,
+            found: None,
+            expected: None,
+            message,
+            fix,
+        }
     };
     Report::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
 }
 
 /// What to write instead.
 fn correction(problem: &Problem) -> String {
-    let Problem { path, nearest, expected, .. } = problem;
+    let Problem {
+        path,
+        nearest,
+        expected,
+        ..
+    } = problem;
     match (nearest, expected) {
         _ if path.is_empty() => "correct the file, see `warmroute config check`".to_owned(),
         (Some(nearest), _) => format!("at {path} write {nearest}"),

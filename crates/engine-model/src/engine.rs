@@ -9,8 +9,8 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 use kv_blocks::{EngineHash, Moment, Tier};
 
 use crate::{
-    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId, Scheduling,
-    SubmitError,
+    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId,
+    Scheduling, SubmitError,
     host_tier::{HostTier, announce_offload},
     plan::{OpenStep, Plan},
     pool::{BlockId, BlockPool},
@@ -127,28 +127,44 @@ impl Engine {
         if let Some(open) = &self.open {
             return Next::Step(open.duration);
         }
-        let mut plan = Plan { budget: self.settings.max_num_batched_tokens.max(1), ..Plan::default() };
+        let mut plan = Plan {
+            budget: self.settings.max_num_batched_tokens.max(1),
+            ..Plan::default()
+        };
         let preempted = self.schedule_running(&mut plan);
         if !preempted {
             self.admit_waiting(now, &mut plan);
         }
         if plan.chunks.is_empty() {
-            return self.waiting.iter().map(|waiting| waiting.ready_at).min().map_or(Next::Idle, Next::WaitUntil);
+            return self
+                .waiting
+                .iter()
+                .map(|waiting| waiting.ready_at)
+                .min()
+                .map_or(Next::Idle, Next::WaitUntil);
         }
         let duration = self.settings.timing.step(plan.work);
-        self.open = Some(OpenStep { duration, chunks: plan.chunks });
+        self.open = Some(OpenStep {
+            duration,
+            chunks: plan.chunks,
+        });
         Next::Step(duration)
     }
 
     /// Ends the open step; without one, nothing happens.
     pub fn finish(&mut self) -> StepOutcome {
-        let Some(open) = self.open.take() else { return StepOutcome::default() };
+        let Some(open) = self.open.take() else {
+            return StepOutcome::default();
+        };
         self.stats.steps += 1;
         let mut emitted = Vec::new();
         let mut place = 0;
         for chunk in open.chunks {
             // Chunks are in the order of `running`; one that is not found was aborted meanwhile.
-            let Some(offset) = self.running[place..].iter().position(|sequence| sequence.id() == chunk.id) else {
+            let Some(offset) = self.running[place..]
+                .iter()
+                .position(|sequence| sequence.id() == chunk.id)
+            else {
                 continue;
             };
             place += offset;
@@ -164,7 +180,12 @@ impl Engine {
                 let (token, finish) = sequence.generate();
                 self.stats.generated_tokens += 1;
                 let cached_tokens = sequence.cached_tokens.unwrap_or(0);
-                emitted.push(Emitted { id: chunk.id, token, cached_tokens, finish });
+                emitted.push(Emitted {
+                    id: chunk.id,
+                    token,
+                    cached_tokens,
+                    finish,
+                });
                 if finish.is_some() {
                     let sequence = self.running.remove(place);
                     self.release(sequence.blocks);
@@ -174,7 +195,10 @@ impl Engine {
             }
             place += 1;
         }
-        StepOutcome { events: std::mem::take(&mut self.events), emitted }
+        StepOutcome {
+            events: std::mem::take(&mut self.events),
+            emitted,
+        }
     }
 
     /// Begins and ends a step at once, for callers in virtual time; `None` if there is nothing to do at `now`.
@@ -200,7 +224,11 @@ impl Engine {
 
     /// What a new process would start with: everything is gone, nothing is announced. Returns the lost requests.
     pub fn restart(&mut self) -> Vec<RequestId> {
-        let lost: Vec<_> = self.running.drain(..).chain(self.waiting.drain(..)).collect();
+        let lost: Vec<_> = self
+            .running
+            .drain(..)
+            .chain(self.waiting.drain(..))
+            .collect();
         self.open = None;
         for sequence in &lost {
             for block in sequence.blocks.iter().rev() {
@@ -230,7 +258,9 @@ impl Engine {
     /// Every cached block with its tier, sorted; a block with two copies is there twice.
     pub fn cached_blocks(&self) -> Vec<(Tier, EngineHash)> {
         let device = self.pool.names().map(|hash| (Tier::Device, hash));
-        let mut blocks: Vec<_> = device.chain(self.host.names().map(|hash| (Tier::Host, hash))).collect();
+        let mut blocks: Vec<_> = device
+            .chain(self.host.names().map(|hash| (Tier::Host, hash)))
+            .collect();
         blocks.sort_unstable();
         blocks
     }
@@ -248,7 +278,12 @@ impl Engine {
             let sequence = &self.running[place];
             let tokens = (sequence.len() - sequence.computed).min(plan.budget);
             if self.grow(place, tokens) {
-                plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
+                plan.add(
+                    &self.running[place],
+                    tokens,
+                    &self.settings.timing,
+                    &mut self.stats,
+                );
                 place += 1;
             } else {
                 // One that has nothing in this step yet gives way; that may be the very sequence that asked.
@@ -262,7 +297,9 @@ impl Engine {
     /// The youngest gives way, or the youngest of those with the highest priority number.
     fn preempt_one_from(&mut self, place: usize) {
         let later = self.running.iter().enumerate().skip(place);
-        let Some((place, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else { return };
+        let Some((place, _)) = later.max_by_key(|(_, sequence)| self.turn(sequence)) else {
+            return;
+        };
         let mut sequence = self.running.remove(place);
         self.release(std::mem::take(&mut sequence.blocks));
         sequence.computed = 0;
@@ -285,16 +322,26 @@ impl Engine {
         match self.settings.scheduling {
             Scheduling::Arrival => self.waiting.front().is_some_and(ready).then_some(0),
             Scheduling::Priority => {
-                let ready = self.waiting.iter().enumerate().filter(|(_, sequence)| ready(sequence));
-                ready.min_by_key(|(_, sequence)| self.turn(sequence)).map(|(place, _)| place)
+                let ready = self
+                    .waiting
+                    .iter()
+                    .enumerate()
+                    .filter(|(_, sequence)| ready(sequence));
+                ready
+                    .min_by_key(|(_, sequence)| self.turn(sequence))
+                    .map(|(place, _)| place)
             }
         }
     }
 
     fn admit_waiting(&mut self, now: Moment, plan: &mut Plan) {
         while plan.budget > 0 && self.running.len() < self.settings.max_num_seqs.max(1) as usize {
-            let Some(place) = self.next_waiting(now) else { break };
-            let Some(mut sequence) = self.waiting.remove(place) else { break };
+            let Some(place) = self.next_waiting(now) else {
+                break;
+            };
+            let Some(mut sequence) = self.waiting.remove(place) else {
+                break;
+            };
             let prefix = self.cached_prefix(&mut sequence);
             if !self.has_room(&sequence, &prefix) {
                 self.waiting.insert(place, sequence);
@@ -309,7 +356,12 @@ impl Engine {
                 Allocation::Reserved => self.take_blocks(place, self.running[place].longest()),
             };
             debug_assert!(grown, "there was room for all that admission asks for");
-            plan.add(&self.running[place], tokens, &self.settings.timing, &mut self.stats);
+            plan.add(
+                &self.running[place],
+                tokens,
+                &self.settings.timing,
+                &mut self.stats,
+            );
         }
     }
 
@@ -317,14 +369,26 @@ impl Engine {
     /// uses k - 1 of them.
     fn cached_prefix(&self, sequence: &mut Sequence) -> Prefix {
         if !self.settings.prefix_caching {
-            return Prefix { device: Vec::new(), host_blocks: 0 };
+            return Prefix {
+                device: Vec::new(),
+                host_blocks: 0,
+            };
         }
         let size = self.settings.block_size;
         let most = size.whole_blocks(sequence.len() - 1) as usize;
         let names = sequence.names(most, size);
-        let device: Vec<_> = names.iter().map_while(|name| self.pool.find(*name)).collect();
-        let host_blocks = names[device.len()..].iter().take_while(|name| self.host.holds(**name)).count();
-        Prefix { device, host_blocks }
+        let device: Vec<_> = names
+            .iter()
+            .map_while(|name| self.pool.find(*name))
+            .collect();
+        let host_blocks = names[device.len()..]
+            .iter()
+            .take_while(|name| self.host.holds(**name))
+            .count();
+        Prefix {
+            device,
+            host_blocks,
+        }
     }
 
     /// Whether the whole sequence as it stands fits, with its reply where that is reserved: half a prompt in the pool
@@ -335,7 +399,11 @@ impl Engine {
             Allocation::Reserved => sequence.longest(),
         };
         let blocks = tokens.div_ceil(self.settings.block_size.tokens()) as usize;
-        let revived = prefix.device.iter().filter(|id| self.pool.is_free(**id)).count();
+        let revived = prefix
+            .device
+            .iter()
+            .filter(|id| self.pool.is_free(**id))
+            .count();
         self.pool.free() - revived >= blocks - prefix.device.len()
     }
 
@@ -349,7 +417,10 @@ impl Engine {
             self.host.touch(*name);
         }
         let tokens_in = |blocks: usize| blocks as u64 * u64::from(size.tokens());
-        let (device_hits, host_hits) = (tokens_in(prefix.device.len()), tokens_in(prefix.host_blocks));
+        let (device_hits, host_hits) = (
+            tokens_in(prefix.device.len()),
+            tokens_in(prefix.host_blocks),
+        );
         sequence.named_blocks = prefix.device.len();
         sequence.blocks = prefix.device;
         // Below the sequence's own length, which is a u32.
@@ -390,7 +461,9 @@ impl Engine {
             return false;
         }
         for _ in 0..missing {
-            let Some((id, evicted)) = self.pool.take() else { break };
+            let Some((id, evicted)) = self.pool.take() else {
+                break;
+            };
             sequence.blocks.push(id);
             if let Some(content) = evicted {
                 let hash = content.hash;
@@ -398,7 +471,10 @@ impl Engine {
                 if self.host.is_on() && self.pool.find(hash).is_none() {
                     announce_offload(self.host.offload(content), &mut self.events);
                 }
-                self.events.push(CacheEvent::Removed { hash, tier: Tier::Device });
+                self.events.push(CacheEvent::Removed {
+                    hash,
+                    tier: Tier::Device,
+                });
             }
         }
         true
@@ -410,7 +486,11 @@ impl Engine {
             return;
         }
         let size = self.settings.block_size;
-        let keep = if self.host.is_on() { KeepTokens::Yes } else { KeepTokens::No };
+        let keep = if self.host.is_on() {
+            KeepTokens::Yes
+        } else {
+            KeepTokens::No
+        };
         let sequence = &mut self.running[place];
         let (first, whole) = (sequence.named_blocks, sequence.nameable(end, size));
         if whole <= first {
@@ -422,7 +502,8 @@ impl Engine {
         for block in first..whole {
             let sequence = &self.running[place];
             let content = sequence.content(block, size, keep);
-            let copy = self.settings.allocation == Allocation::Reserved && self.pool.find(content.hash).is_some();
+            let copy = self.settings.allocation == Allocation::Reserved
+                && self.pool.find(content.hash).is_some();
             if copy {
                 self.announce(place, stretch);
                 stretch = block + 1..block + 1;
@@ -442,10 +523,17 @@ impl Engine {
         let sequence = &self.running[place];
         self.events.push(CacheEvent::Stored {
             hashes: blocks.clone().map(|block| sequence.name(block)).collect(),
-            parent: blocks.start.checked_sub(1).map(|before| sequence.name(before)),
+            parent: blocks
+                .start
+                .checked_sub(1)
+                .map(|before| sequence.name(before)),
             tokens: sequence.spelled_blocks(blocks.clone(), self.settings.block_size),
             lora: sequence.lora.clone(),
-            salt: if blocks.start == 0 { sequence.salt.clone() } else { None },
+            salt: if blocks.start == 0 {
+                sequence.salt.clone()
+            } else {
+                None
+            },
             tier: Tier::Device,
         });
     }

@@ -29,7 +29,12 @@ pub(crate) struct Offloaded {
 
 impl HostTier {
     pub(crate) fn new(capacity: u32) -> Self {
-        Self { capacity: capacity as usize, held: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
+        Self {
+            capacity: capacity as usize,
+            held: HashMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+        }
     }
 
     pub(crate) fn is_on(&self) -> bool {
@@ -50,7 +55,9 @@ impl HostTier {
 
     /// Notes a use; false if the block is not here.
     pub(crate) fn touch(&mut self, hash: EngineHash) -> bool {
-        let Some(last) = self.held.get_mut(&hash) else { return false };
+        let Some(last) = self.held.get_mut(&hash) else {
+            return false;
+        };
         self.uses += 1;
         self.by_use.remove(last);
         *last = self.uses;
@@ -63,15 +70,21 @@ impl HostTier {
         if !self.is_on() || self.touch(content.hash) {
             return Offloaded::default();
         }
-        let dropped =
-            if self.held.len() < self.capacity { None } else { self.by_use.pop_first().map(|(_, hash)| hash) };
+        let dropped = if self.held.len() < self.capacity {
+            None
+        } else {
+            self.by_use.pop_first().map(|(_, hash)| hash)
+        };
         if let Some(hash) = dropped {
             self.held.remove(&hash);
         }
         self.uses += 1;
         self.held.insert(content.hash, self.uses);
         self.by_use.insert(self.uses, content.hash);
-        Offloaded { dropped, added: Some(content) }
+        Offloaded {
+            dropped,
+            added: Some(content),
+        }
     }
 
     pub(crate) fn clear(&mut self) {
@@ -83,7 +96,10 @@ impl HostTier {
 /// What the engine says of it.
 pub(crate) fn announce_offload(offloaded: Offloaded, events: &mut Vec<CacheEvent>) {
     if let Some(hash) = offloaded.dropped {
-        events.push(CacheEvent::Removed { hash, tier: Tier::Host });
+        events.push(CacheEvent::Removed {
+            hash,
+            tier: Tier::Host,
+        });
     }
     if let Some(content) = offloaded.added {
         events.push(CacheEvent::Stored {

@@ -28,14 +28,24 @@ pub(crate) struct Plan {
 
 impl Plan {
     /// `tokens` more of a running sequence.
-    pub(crate) fn add(&mut self, sequence: &Sequence, tokens: u32, timing: &Timing, stats: &mut EngineStats) {
+    pub(crate) fn add(
+        &mut self,
+        sequence: &Sequence,
+        tokens: u32,
+        timing: &Timing,
+        stats: &mut EngineStats,
+    ) {
         self.budget = self.budget.saturating_sub(tokens);
-        self.chunks.push(Chunk { id: sequence.id(), tokens });
+        self.chunks.push(Chunk {
+            id: sequence.id(),
+            tokens,
+        });
         if sequence.is_decoding() {
             self.work.decoding += 1;
             self.work.kv_tokens += u64::from(sequence.len());
         } else {
-            self.work.prefill_ms += timing.prefill_ms(sequence.computed, sequence.computed + tokens);
+            self.work.prefill_ms +=
+                timing.prefill_ms(sequence.computed, sequence.computed + tokens);
             stats.computed_tokens += u64::from(tokens);
         }
     }

@@ -46,10 +46,21 @@ pub(crate) struct BlockPool {
 
 impl BlockPool {
     pub(crate) fn new(total: u32) -> Self {
-        let mut pool =
-            Self { blocks: Vec::new(), oldest: None, newest: None, free: 0, copies: HashMap::new(), named: 0 };
+        let mut pool = Self {
+            blocks: Vec::new(),
+            oldest: None,
+            newest: None,
+            free: 0,
+            copies: HashMap::new(),
+            named: 0,
+        };
         for number in 0..total {
-            pool.blocks.push(Block { references: 0, content: None, before: None, after: None });
+            pool.blocks.push(Block {
+                references: 0,
+                content: None,
+                before: None,
+                after: None,
+            });
             pool.append(BlockId(number));
         }
         pool
@@ -70,7 +81,10 @@ impl BlockPool {
     }
 
     pub(crate) fn find(&self, hash: EngineHash) -> Option<BlockId> {
-        self.copies.get(&hash).and_then(|copies| copies.first()).copied()
+        self.copies
+            .get(&hash)
+            .and_then(|copies| copies.first())
+            .copied()
     }
 
     pub(crate) fn is_free(&self, id: BlockId) -> bool {
@@ -130,7 +144,9 @@ impl BlockPool {
 
     /// Names of all copies, in no particular order.
     pub(crate) fn names(&self) -> impl Iterator<Item = EngineHash> {
-        self.blocks.iter().filter_map(|block| block.content.as_ref().map(|content| content.hash))
+        self.blocks
+            .iter()
+            .filter_map(|block| block.content.as_ref().map(|content| content.hash))
     }
 
     fn unname(&mut self, id: BlockId) -> Option<BlockContent> {
@@ -194,7 +210,13 @@ mod tests {
     use super::*;
 
     fn content(hash: u64) -> BlockContent {
-        BlockContent { hash: EngineHash(hash), parent: None, tokens: Box::default(), lora: None, salt: None }
+        BlockContent {
+            hash: EngineHash(hash),
+            parent: None,
+            tokens: Box::default(),
+            lora: None,
+            salt: None,
+        }
     }
 
     fn taken(pool: &mut BlockPool, hash: u64) -> BlockId {
@@ -211,7 +233,9 @@ mod tests {
         for place in [1, 0, 2] {
             pool.release(ids[place]);
         }
-        let evicted: Vec<_> = (0..3).map(|_| pool.take().unwrap().1.unwrap().hash.0).collect();
+        let evicted: Vec<_> = (0..3)
+            .map(|_| pool.take().unwrap().1.unwrap().hash.0)
+            .collect();
         assert_eq!(evicted, [2, 1, 3]);
         assert_eq!(pool.named(), 0);
     }

@@ -92,12 +92,19 @@ impl Profile {
 
     /// The profile of this name.
     pub fn named(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|profile| profile.name == name).copied()
+        Self::ALL
+            .iter()
+            .find(|profile| profile.name == name)
+            .copied()
     }
 
     /// The names of all, for people.
     pub fn names() -> String {
-        Self::ALL.iter().map(|profile| profile.name).collect::<Vec<_>>().join(", ")
+        Self::ALL
+            .iter()
+            .map(|profile| profile.name)
+            .collect::<Vec<_>>()
+            .join(", ")
     }
 
     /// Time that tokens `start..end` of a prompt take, in ms, without the step they are computed in.
@@ -139,7 +146,10 @@ pub(crate) struct StepWork {
 impl Timing {
     /// `profile` at its own pace.
     pub fn new(profile: Profile) -> Self {
-        Self { profile, speed: 1.0 }
+        Self {
+            profile,
+            speed: 1.0,
+        }
     }
 
     /// With this prefill rate, whatever the context's length.
@@ -211,15 +221,22 @@ mod tests {
     #[test]
     fn a_step_costs_its_base_its_prefill_and_its_batch() {
         let timing = Timing::new(Profile::named("8b-h200").unwrap());
-        let work =
-            StepWork { prefill_ms: timing.prefill_ms(0, 1_000), decoding: 10, kv_tokens: 5_000, reloaded_tokens: 0 };
+        let work = StepWork {
+            prefill_ms: timing.prefill_ms(0, 1_000),
+            decoding: 10,
+            kv_tokens: 5_000,
+            reloaded_tokens: 0,
+        };
         let expected = 4.452 + 14.1097 + 4.919e-7 * 1e6 + 0.2224 + 0.157_98;
         assert!((timing.step(work).as_secs_f64() * 1e3 - expected).abs() < 1e-6);
     }
 
     #[test]
     fn speed_divides_every_duration() {
-        let timing = Timing::new(Profile::ALL[0]).inter_token_ms(10.0).overhead_ms(30.0).speed(10.0);
+        let timing = Timing::new(Profile::ALL[0])
+            .inter_token_ms(10.0)
+            .overhead_ms(30.0)
+            .speed(10.0);
         assert_eq!(timing.step(StepWork::default()), Duration::from_millis(1));
         assert_eq!(timing.overhead(), Duration::from_millis(3));
     }

@@ -19,7 +19,10 @@ impl ReplyStream {
     /// The reply to `prompt`, drawn from `alphabet` (empty: token 0 only).
     pub fn new(seed: u64, prompt: &[u32], alphabet: Arc<[u32]>) -> Self {
         let key = HashScheme::Xxh3 { seed: PURPOSE }.block_hash(prompt).0;
-        Self { alphabet, key: mixed(key ^ mixed(seed)) }
+        Self {
+            alphabet,
+            key: mixed(key ^ mixed(seed)),
+        }
     }
 
     /// The token at `index`.
@@ -36,7 +39,10 @@ impl ReplyStream {
     }
 
     fn draw(&self, index: u64) -> u64 {
-        mixed(self.key.wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+        mixed(
+            self.key
+                .wrapping_add(index.wrapping_mul(0x9e37_79b9_7f4a_7c15)),
+        )
     }
 }
 
@@ -61,6 +67,10 @@ mod tests {
         assert_eq!(reply(1, &[1, 2, 3]), reply(1, &[1, 2, 3]));
         assert_ne!(reply(1, &[1, 2, 3]), reply(2, &[1, 2, 3]));
         assert_ne!(reply(1, &[1, 2, 3]), reply(1, &[1, 2, 4]));
-        assert!(reply(1, &[1, 2, 3]).iter().all(|token| (100..400).contains(token)));
+        assert!(
+            reply(1, &[1, 2, 3])
+                .iter()
+                .all(|token| (100..400).contains(token))
+        );
     }
 }

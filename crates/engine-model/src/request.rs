@@ -78,7 +78,9 @@ pub enum SubmitError {
     #[error("a request needs at least one prompt token and one output token")]
     Empty,
     /// It could never be scheduled.
-    #[error("prompt and reply take {tokens} tokens, but the engine holds {capacity}: send less or add blocks")]
+    #[error(
+        "prompt and reply take {tokens} tokens, but the engine holds {capacity}: send less or add blocks"
+    )]
     TooLong {
         /// Prompt and reply together.
         tokens: u64,

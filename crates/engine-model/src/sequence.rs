@@ -11,7 +11,9 @@ use crate::{
 };
 
 /// The engine's own way of naming blocks. Deliberately not the router's scheme: nothing may depend on the two agreeing.
-const NAMES: HashScheme = HashScheme::Xxh3 { seed: 0x656e_6769_6e65 };
+const NAMES: HashScheme = HashScheme::Xxh3 {
+    seed: 0x656e_6769_6e65,
+};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -55,12 +57,32 @@ enum Text {
 }
 
 impl Sequence {
-    pub(crate) fn spelled(request: Request, ready_at: Moment, seed: u64, alphabet: Arc<[u32]>) -> Self {
-        let Request { id, prompt, output_tokens, finish, script, lora, salt, transferred, priority } = request;
+    pub(crate) fn spelled(
+        request: Request,
+        ready_at: Moment,
+        seed: u64,
+        alphabet: Arc<[u32]>,
+    ) -> Self {
+        let Request {
+            id,
+            prompt,
+            output_tokens,
+            finish,
+            script,
+            lora,
+            salt,
+            transferred,
+            priority,
+        } = request;
         // `submit` refuses what does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
-        let text = Text::Spelled { tokens: prompt.to_vec(), reply, script, names: Vec::new() };
+        let text = Text::Spelled {
+            tokens: prompt.to_vec(),
+            reply,
+            script,
+            names: Vec::new(),
+        };
         Self {
             lora,
             salt,
@@ -72,11 +94,32 @@ impl Sequence {
     }
 
     pub(crate) fn named(request: NamedRequest, ready_at: Moment) -> Self {
-        let NamedRequest { id, prompt_tokens, blocks, output_tokens, priority } = request;
-        Self { priority, ..Self::new(id, prompt_tokens, output_tokens, Text::Named(blocks), ready_at) }
+        let NamedRequest {
+            id,
+            prompt_tokens,
+            blocks,
+            output_tokens,
+            priority,
+        } = request;
+        Self {
+            priority,
+            ..Self::new(
+                id,
+                prompt_tokens,
+                output_tokens,
+                Text::Named(blocks),
+                ready_at,
+            )
+        }
     }
 
-    fn new(id: RequestId, prompt_tokens: u32, output_tokens: u32, text: Text, ready_at: Moment) -> Self {
+    fn new(
+        id: RequestId,
+        prompt_tokens: u32,
+        output_tokens: u32,
+        text: Text,
+        ready_at: Moment,
+    ) -> Self {
         Self {
             id,
             prompt_tokens,
@@ -141,10 +184,14 @@ impl Sequence {
 
     /// Names blocks up to `count`; the first block hangs on `root`.
     fn extend_names(&mut self, root: Option<SequenceHash>, count: usize, size: BlockSize) {
-        let Text::Spelled { tokens, names, .. } = &mut self.text else { return };
+        let Text::Spelled { tokens, names, .. } = &mut self.text else {
+            return;
+        };
         while names.len() < count {
             let place = names.len();
-            let parent = names.last().map_or(root, |parent| Some(SequenceHash(parent.0)));
+            let parent = names
+                .last()
+                .map_or(root, |parent| Some(SequenceHash(parent.0)));
             let block = &tokens[place * size.len()..(place + 1) * size.len()];
             names.push(EngineHash(NAMES.extend(parent, block).0));
         }
@@ -161,13 +208,20 @@ impl Sequence {
     /// Tokens of these blocks; none where nobody knows them.
     pub(crate) fn spelled_blocks(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
         match &self.text {
-            Text::Spelled { tokens, .. } => tokens[blocks.start * size.len()..blocks.end * size.len()].to_vec(),
+            Text::Spelled { tokens, .. } => {
+                tokens[blocks.start * size.len()..blocks.end * size.len()].to_vec()
+            }
             Text::Named(_) => Vec::new(),
         }
     }
 
     /// What the block at `place` holds. Its name must be known.
-    pub(crate) fn content(&self, place: usize, size: BlockSize, tokens: KeepTokens) -> BlockContent {
+    pub(crate) fn content(
+        &self,
+        place: usize,
+        size: BlockSize,
+        tokens: KeepTokens,
+    ) -> BlockContent {
         BlockContent {
             hash: self.name(place),
             parent: place.checked_sub(1).map(|before| self.name(before)),
@@ -183,9 +237,17 @@ impl Sequence {
     /// Generates the next token.
     pub(crate) fn generate(&mut self) -> (u32, Option<Finish>) {
         let token = match &mut self.text {
-            Text::Spelled { tokens, reply, script, .. } => {
+            Text::Spelled {
+                tokens,
+                reply,
+                script,
+                ..
+            } => {
                 let place = self.emitted;
-                let scripted = script.as_ref().and_then(|script| script.get(place as usize)).copied();
+                let scripted = script
+                    .as_ref()
+                    .and_then(|script| script.get(place as usize))
+                    .copied();
                 let token = scripted.unwrap_or_else(|| reply.token(place));
                 tokens.push(token);
                 token
@@ -193,7 +255,10 @@ impl Sequence {
             Text::Named(_) => 0,
         };
         self.emitted += 1;
-        (token, (self.emitted >= self.output_tokens).then_some(self.finish))
+        (
+            token,
+            (self.emitted >= self.output_tokens).then_some(self.finish),
+        )
     }
 
     /// Stands for a parent that differs wherever adapter or salt differ; `None` without either.
@@ -202,7 +267,9 @@ impl Sequence {
         // Different lead tokens, so that a salt never passes for an adapter of the same spelling.
         for (lead, key) in [(1, &self.lora), (2, &self.salt)] {
             if let Some(key) = key {
-                let spelled: Vec<u32> = std::iter::once(lead).chain(key.bytes().map(u32::from)).collect();
+                let spelled: Vec<u32> = std::iter::once(lead)
+                    .chain(key.bytes().map(u32::from))
+                    .collect();
                 root = Some(NAMES.extend(root, &spelled));
             }
         }

@@ -10,9 +10,13 @@ use support::{BLOCK, Bench, adapted, believed, request, salted, settings, tokens
 
 fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
     match event {
-        CacheEvent::Stored { hashes, parent, tokens, tier: Tier::Device, .. } => {
-            (hashes.len(), parent.is_some(), tokens)
-        }
+        CacheEvent::Stored {
+            hashes,
+            parent,
+            tokens,
+            tier: Tier::Device,
+            ..
+        } => (hashes.len(), parent.is_some(), tokens),
         other => panic!("expected a device store, got {other:?}"),
     }
 }
@@ -38,7 +42,12 @@ fn the_next_turn_finds_prompt_and_reply_of_the_turn_before() {
     let first = tokens(1, 10);
     bench.submit(request(1, &first, 8));
     bench.run();
-    let second: Vec<u32> = first.iter().copied().chain(bench.reply(1)).chain(tokens(2, 5)).collect();
+    let second: Vec<u32> = first
+        .iter()
+        .copied()
+        .chain(bench.reply(1))
+        .chain(tokens(2, 5))
+        .collect();
     bench.submit(request(2, &second, 1));
     bench.run();
     assert_eq!(bench.cached_tokens(1), 0);
@@ -68,7 +77,9 @@ fn a_cached_prompt_of_exactly_k_blocks_recomputes_its_last_block_into_a_second_c
             _ => None,
         })
         .collect();
-    let CacheEvent::Stored { hashes, .. } = &again[0][0] else { panic!() };
+    let CacheEvent::Stored { hashes, .. } = &again[0][0] else {
+        panic!()
+    };
     assert_eq!(removed.len(), 4);
     assert_eq!(removed.iter().filter(|hash| **hash == hashes[0]).count(), 2);
 }
@@ -82,7 +93,13 @@ fn removals_precede_the_store_that_needed_the_room() {
     let batch = &bench.run()[0];
     // Three blocks of the first prompt are cached, one is free: two prompt blocks take that one and the oldest tail.
     assert_eq!(batch.len(), 2);
-    assert!(matches!(batch[0], CacheEvent::Removed { tier: Tier::Device, .. }));
+    assert!(matches!(
+        batch[0],
+        CacheEvent::Removed {
+            tier: Tier::Device,
+            ..
+        }
+    ));
     assert_eq!(stored(&batch[1]).0, 2);
 }
 
@@ -96,7 +113,11 @@ fn a_sequences_tail_is_evicted_before_its_head() {
     bench.run();
     bench.submit(request(3, &prompt, 1));
     bench.run();
-    assert_eq!(bench.cached_tokens(3), 2 * BLOCK, "one of three cached blocks went, the last one");
+    assert_eq!(
+        bench.cached_tokens(3),
+        2 * BLOCK,
+        "one of three cached blocks went, the last one"
+    );
 }
 
 #[test]
@@ -115,13 +136,21 @@ fn salts_and_adapters_do_not_share_blocks() {
     let mut bench = Bench::new(settings(64));
     let prompt = tokens(1, 9);
     let plain = |id| request(id, &prompt, 1);
-    for request in [plain(1), salted("a", plain(2)), adapted("a", plain(3)), salted("b", adapted("a", plain(4)))] {
+    for request in [
+        plain(1),
+        salted("a", plain(2)),
+        adapted("a", plain(3)),
+        salted("b", adapted("a", plain(4))),
+    ] {
         bench.submit(request);
         bench.run();
     }
     bench.submit(salted("a", plain(5)));
     bench.run();
-    assert_eq!([1, 2, 3, 4, 5].map(|id| bench.cached_tokens(id)), [0, 0, 0, 0, 8]);
+    assert_eq!(
+        [1, 2, 3, 4, 5].map(|id| bench.cached_tokens(id)),
+        [0, 0, 0, 0, 8]
+    );
     let salts: Vec<_> = bench
         .batches
         .concat()
@@ -132,7 +161,15 @@ fn salts_and_adapters_do_not_share_blocks() {
         })
         .collect();
     let some = |name: &str| Some(std::sync::Arc::from(name));
-    assert_eq!(salts, [(None, None), (some("a"), None), (None, some("a")), (some("b"), some("a"))]);
+    assert_eq!(
+        salts,
+        [
+            (None, None),
+            (some("a"), None),
+            (None, some("a")),
+            (some("b"), some("a"))
+        ]
+    );
 }
 
 #[test]
@@ -140,8 +177,10 @@ fn the_salt_is_named_only_where_a_sequence_starts() {
     let mut bench = Bench::new(settings(64));
     bench.submit(salted("a", request(1, &tokens(1, 8), 6)));
     let events = bench.run().concat();
-    let salts: Vec<bool> =
-        events.iter().map(|event| matches!(event, CacheEvent::Stored { salt: Some(_), .. })).collect();
+    let salts: Vec<bool> = events
+        .iter()
+        .map(|event| matches!(event, CacheEvent::Stored { salt: Some(_), .. }))
+        .collect();
     assert_eq!(salts, [true, false]);
 }
 
@@ -161,7 +200,10 @@ fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
 
 #[test]
 fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
-    let mut bench = Bench::new(engine_model::EngineSettings { prefix_caching: false, ..settings(64) });
+    let mut bench = Bench::new(engine_model::EngineSettings {
+        prefix_caching: false,
+        ..settings(64)
+    });
     let prompt = tokens(1, 4 * BLOCK);
     for id in 1..=2 {
         bench.submit(request(id, &prompt, 6));
@@ -173,7 +215,14 @@ fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
     assert_eq!(bench.cached_tokens(2), 0);
     assert_eq!(bench.reply(1), bench.reply(2));
     let stats = bench.engine.stats();
-    assert_eq!((stats.queried_tokens, stats.device_hit_tokens, stats.blocks_cached), (0, 0, 0));
+    assert_eq!(
+        (
+            stats.queried_tokens,
+            stats.device_hit_tokens,
+            stats.blocks_cached
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -187,7 +236,10 @@ fn a_reset_is_refused_while_blocks_are_in_use() {
 
 #[test]
 fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
-    let mut bench = Bench::new(engine_model::EngineSettings { host_blocks: 16, ..settings(4) });
+    let mut bench = Bench::new(engine_model::EngineSettings {
+        host_blocks: 16,
+        ..settings(4)
+    });
     let prompt = tokens(1, 13);
     bench.submit(request(1, &prompt, 1));
     bench.run();
@@ -196,11 +248,19 @@ fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
     let to_host: Vec<_> = offloading
         .iter()
         .filter_map(|event| match event {
-            CacheEvent::Stored { tokens, tier: Tier::Host, .. } => Some(tokens.clone()),
+            CacheEvent::Stored {
+                tokens,
+                tier: Tier::Host,
+                ..
+            } => Some(tokens.clone()),
             _ => None,
         })
         .collect();
-    assert_eq!(to_host, [&prompt[8..12], &prompt[4..8], &prompt[..4]], "tail first, each with its tokens");
+    assert_eq!(
+        to_host,
+        [&prompt[8..12], &prompt[4..8], &prompt[..4]],
+        "tail first, each with its tokens"
+    );
     bench.submit(request(3, &prompt, 1));
     let reloading = bench.run().concat();
     assert_eq!(bench.cached_tokens(3), 12);
@@ -212,19 +272,33 @@ fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
 
 #[test]
 fn a_full_host_tier_drops_its_oldest_block() {
-    let mut bench = Bench::new(engine_model::EngineSettings { host_blocks: 2, ..settings(4) });
+    let mut bench = Bench::new(engine_model::EngineSettings {
+        host_blocks: 2,
+        ..settings(4)
+    });
     for kind in 1..=3 {
         bench.submit(request(u64::from(kind), &tokens(kind, 13), 1));
         bench.run();
     }
     assert_eq!(bench.engine.stats().host_blocks, 2);
-    assert!(bench.batches.concat().iter().any(|event| matches!(event, CacheEvent::Removed { tier: Tier::Host, .. })));
+    assert!(bench.batches.concat().iter().any(|event| matches!(
+        event,
+        CacheEvent::Removed {
+            tier: Tier::Host,
+            ..
+        }
+    )));
     assert_eq!(believed(&bench.batches), bench.engine.cached_blocks());
 }
 
 #[derive(Clone, Debug)]
 enum Action {
-    Submit { kind: u32, len: u32, output: u32, salted: bool },
+    Submit {
+        kind: u32,
+        len: u32,
+        output: u32,
+        salted: bool,
+    },
     Step,
     Abort(u64),
     Reset,
@@ -285,8 +359,15 @@ fn a_transferred_prompt_costs_one_token_is_announced_and_found_by_the_next_one()
     bench.submit(transferred(request(1, &prompt, 1)));
     let batches = bench.run();
     assert_eq!(bench.engine.stats().computed_tokens, 1);
-    assert_eq!(bench.cached_tokens(1), 10 * BLOCK + 2, "as engines count what they did not compute");
-    assert_eq!(stored(&batches[0][0]), (10, false, &prompt[..10 * BLOCK as usize]));
+    assert_eq!(
+        bench.cached_tokens(1),
+        10 * BLOCK + 2,
+        "as engines count what they did not compute"
+    );
+    assert_eq!(
+        stored(&batches[0][0]),
+        (10, false, &prompt[..10 * BLOCK as usize])
+    );
     bench.submit(request(2, &prompt, 1));
     bench.run();
     assert_eq!(bench.cached_tokens(2), 10 * BLOCK);

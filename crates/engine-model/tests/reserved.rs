@@ -8,7 +8,10 @@ use kv_blocks::EngineHash;
 use support::{BLOCK, Bench, settings};
 
 fn reserving(device_blocks: u32) -> Bench {
-    Bench::new(EngineSettings { allocation: Allocation::Reserved, ..settings(device_blocks) })
+    Bench::new(EngineSettings {
+        allocation: Allocation::Reserved,
+        ..settings(device_blocks)
+    })
 }
 
 /// A prompt of whole blocks with these names.
@@ -29,9 +32,14 @@ fn told(bench: &Bench) -> Vec<u64> {
     for event in bench.batches.iter().flatten() {
         match event {
             CacheEvent::Stored { hashes, .. } => {
-                assert!(hashes.iter().all(|hash| held.insert(hash.0)), "stored twice: {event:?}");
+                assert!(
+                    hashes.iter().all(|hash| held.insert(hash.0)),
+                    "stored twice: {event:?}"
+                );
             }
-            CacheEvent::Removed { hash, .. } => assert!(held.remove(&hash.0), "was not there: {event:?}"),
+            CacheEvent::Removed { hash, .. } => {
+                assert!(held.remove(&hash.0), "was not there: {event:?}")
+            }
             CacheEvent::Cleared => held.clear(),
         }
     }
@@ -39,15 +47,26 @@ fn told(bench: &Bench) -> Vec<u64> {
 }
 
 fn cached(bench: &Bench) -> Vec<u64> {
-    bench.engine.cached_blocks().into_iter().map(|(_, hash)| hash.0).collect()
+    bench
+        .engine
+        .cached_blocks()
+        .into_iter()
+        .map(|(_, hash)| hash.0)
+        .collect()
 }
 
 #[test]
 fn a_prompt_finds_the_blocks_of_its_names_and_its_reply_leaves_none() {
     let mut bench = reserving(64);
-    bench.engine.submit_named(bench.now, named(1, &[1, 2], 9)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(1, &[1, 2], 9))
+        .unwrap();
     bench.run();
-    bench.engine.submit_named(bench.now, named(2, &[1, 2, 3], 1)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(2, &[1, 2, 3], 1))
+        .unwrap();
     bench.run();
     assert_eq!(bench.cached_tokens(2), 2 * BLOCK);
     assert_eq!(cached(&bench), [1, 2, 3]);
@@ -57,7 +76,10 @@ fn a_prompt_finds_the_blocks_of_its_names_and_its_reply_leaves_none() {
 #[test]
 fn a_last_block_that_is_not_full_can_have_a_name_and_is_never_found_alone() {
     let mut bench = reserving(64);
-    let short = |id| NamedRequest { prompt_tokens: BLOCK + 1, ..named(id, &[1, 2], 1) };
+    let short = |id| NamedRequest {
+        prompt_tokens: BLOCK + 1,
+        ..named(id, &[1, 2], 1)
+    };
     bench.engine.submit_named(bench.now, short(1)).unwrap();
     bench.run();
     assert_eq!(told(&bench), [1, 2]);
@@ -69,11 +91,20 @@ fn a_last_block_that_is_not_full_can_have_a_name_and_is_never_found_alone() {
 #[test]
 fn a_request_waits_until_its_prompt_and_its_whole_reply_fit_and_then_never_gives_way() {
     let mut bench = reserving(4);
-    bench.engine.submit_named(bench.now, named(1, &[1], 2 * BLOCK)).unwrap();
-    bench.engine.submit_named(bench.now, named(2, &[2], BLOCK)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(1, &[1], 2 * BLOCK))
+        .unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(2, &[2], BLOCK))
+        .unwrap();
     while bench.engine.stats().finished == 0 {
         assert!(bench.step());
-        assert!(bench.reply(2).is_empty(), "one block is left and it needs two");
+        assert!(
+            bench.reply(2).is_empty(),
+            "one block is left and it needs two"
+        );
     }
     bench.run();
     assert_eq!(bench.reply(2).len(), BLOCK as usize);
@@ -83,10 +114,20 @@ fn a_request_waits_until_its_prompt_and_its_whole_reply_fit_and_then_never_gives
 #[test]
 fn a_block_computed_twice_at_once_is_held_once() {
     let mut bench = reserving(64);
-    bench.engine.submit_named(bench.now, named(1, &[1, 2, 3], 2)).unwrap();
-    bench.engine.submit_named(bench.now, named(2, &[1, 2, 4], 2)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(1, &[1, 2, 3], 2))
+        .unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(2, &[1, 2, 4], 2))
+        .unwrap();
     bench.run();
-    assert_eq!((bench.cached_tokens(1), bench.cached_tokens(2)), (0, 0), "neither was there when the other began");
+    assert_eq!(
+        (bench.cached_tokens(1), bench.cached_tokens(2)),
+        (0, 0),
+        "neither was there when the other began"
+    );
     assert_eq!(cached(&bench), [1, 2, 3, 4]);
     assert_eq!(told(&bench), [1, 2, 3, 4]);
 }
@@ -94,22 +135,42 @@ fn a_block_computed_twice_at_once_is_held_once() {
 #[test]
 fn blocks_of_finished_replies_are_taken_before_any_that_can_be_found() {
     let mut bench = reserving(6);
-    bench.engine.submit_named(bench.now, named(1, &[1, 2], 4 * BLOCK)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(1, &[1, 2], 4 * BLOCK))
+        .unwrap();
     bench.run();
-    bench.engine.submit_named(bench.now, named(2, &[3, 4], 2 * BLOCK)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(2, &[3, 4], 2 * BLOCK))
+        .unwrap();
     bench.run();
     assert_eq!(cached(&bench), [1, 2, 3, 4]);
-    bench.engine.submit_named(bench.now, named(3, &[5], 2 * BLOCK)).unwrap();
+    bench
+        .engine
+        .submit_named(bench.now, named(3, &[5], 2 * BLOCK))
+        .unwrap();
     bench.run();
-    assert_eq!(cached(&bench), [1, 3, 4, 5], "the end of the oldest prompt went first");
+    assert_eq!(
+        cached(&bench),
+        [1, 3, 4, 5],
+        "the end of the oldest prompt went first"
+    );
     assert_eq!(told(&bench), [1, 3, 4, 5]);
 }
 
 #[test]
 fn what_can_never_run_is_refused() {
     let mut bench = reserving(2);
-    let refused = |bench: &mut Bench, request| bench.engine.submit_named(bench.now, request).unwrap_err();
+    let refused =
+        |bench: &mut Bench, request| bench.engine.submit_named(bench.now, request).unwrap_err();
     assert_eq!(refused(&mut bench, named(1, &[], 1)), SubmitError::Empty);
     assert_eq!(refused(&mut bench, named(2, &[1], 0)), SubmitError::Empty);
-    assert_eq!(refused(&mut bench, named(3, &[1, 2], 1)), SubmitError::TooLong { tokens: 9, capacity: 8 });
+    assert_eq!(
+        refused(&mut bench, named(3, &[1, 2], 1)),
+        SubmitError::TooLong {
+            tokens: 9,
+            capacity: 8
+        }
+    );
 }

@@ -6,7 +6,8 @@ mod support;
 use std::time::Duration;
 
 use engine_model::{
-    Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling, SubmitError, Timing,
+    Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling, SubmitError,
+    Timing,
 };
 use kv_blocks::Moment;
 use support::{Bench, request, settings, tokens};
@@ -27,7 +28,10 @@ fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
     let mut bench = Bench::new(settings(64));
     let script = [7, 8, 9];
     bench.submit(request(1, &tokens(1, 5), 5));
-    bench.submit(Request { script: Some(script.as_slice().into()), ..request(2, &tokens(1, 5), 5) });
+    bench.submit(Request {
+        script: Some(script.as_slice().into()),
+        ..request(2, &tokens(1, 5), 5)
+    });
     bench.run();
     let (plain, scripted) = (bench.reply(1), bench.reply(2));
     assert_eq!((&scripted[..3], &scripted[3..]), (&script[..], &plain[3..]));
@@ -36,8 +40,14 @@ fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
 #[test]
 fn time_to_first_token_is_overhead_plus_step_plus_prefill() {
     let timing = Timing::new(Profile::named("toy").unwrap()).overhead_ms(2.0);
-    let mut engine = Engine::new(EngineSettings { timing, max_num_batched_tokens: 8_192, ..settings(1_000) });
-    engine.submit(Moment::START, request(1, &tokens(1, 1_000), 1)).unwrap();
+    let mut engine = Engine::new(EngineSettings {
+        timing,
+        max_num_batched_tokens: 8_192,
+        ..settings(1_000)
+    });
+    engine
+        .submit(Moment::START, request(1, &tokens(1, 1_000), 1))
+        .unwrap();
     let ready = Moment::at(Duration::from_millis(2));
     assert_eq!(engine.begin(Moment::START), Next::WaitUntil(ready));
     // 4 ms a step and 0.1 ms a token.
@@ -50,12 +60,19 @@ fn a_cached_prefix_costs_no_prefill_time() {
     bench.submit(request(1, &tokens(1, 101), 1));
     bench.run();
     bench.submit(request(2, &tokens(1, 101), 1));
-    assert_eq!(bench.engine.begin(bench.now), Next::Step(Duration::from_micros(4_100)), "one token is computed");
+    assert_eq!(
+        bench.engine.begin(bench.now),
+        Next::Step(Duration::from_micros(4_100)),
+        "one token is computed"
+    );
 }
 
 #[test]
 fn long_prompts_are_prefilled_in_chunks_beside_decoding_sequences() {
-    let mut bench = Bench::new(EngineSettings { max_num_batched_tokens: 10, ..settings(64) });
+    let mut bench = Bench::new(EngineSettings {
+        max_num_batched_tokens: 10,
+        ..settings(64)
+    });
     bench.submit(request(1, &tokens(1, 4), 10));
     bench.step();
     bench.submit(request(2, &tokens(2, 25), 1));
@@ -64,20 +81,34 @@ fn long_prompts_are_prefilled_in_chunks_beside_decoding_sequences() {
         bench.step();
         steps += 1;
     }
-    assert_eq!(steps, 3, "nine prompt tokens a step, one token for the other");
+    assert_eq!(
+        steps, 3,
+        "nine prompt tokens a step, one token for the other"
+    );
     assert_eq!(bench.reply(1).len(), 4);
 }
 
 #[test]
 fn at_most_max_num_seqs_run_and_the_rest_wait_in_order() {
-    let mut bench = Bench::new(EngineSettings { max_num_seqs: 2, ..settings(64) });
+    let mut bench = Bench::new(EngineSettings {
+        max_num_seqs: 2,
+        ..settings(64)
+    });
     for kind in 1..=4 {
         bench.submit(request(u64::from(kind), &tokens(kind, 4), 2));
     }
     bench.step();
-    assert_eq!((bench.engine.stats().running, bench.engine.stats().waiting), (2, 2));
+    assert_eq!(
+        (bench.engine.stats().running, bench.engine.stats().waiting),
+        (2, 2)
+    );
     bench.run();
-    let firsts: Vec<_> = bench.emitted.iter().step_by(2).map(|token| token.id.0).collect();
+    let firsts: Vec<_> = bench
+        .emitted
+        .iter()
+        .step_by(2)
+        .map(|token| token.id.0)
+        .collect();
     assert_eq!(firsts, [1, 1, 3, 3]);
 }
 
@@ -96,10 +127,18 @@ fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
     bench.run();
     let stats = bench.engine.stats();
     assert!(stats.preemptions >= 1);
-    assert!(stats.computed_tokens > 16, "what was thrown away is computed again");
+    assert!(
+        stats.computed_tokens > 16,
+        "what was thrown away is computed again"
+    );
     assert_eq!(bench.reply(1), alone(1, 1));
     assert_eq!(bench.reply(2), alone(2, 2));
-    let last = |id| bench.emitted.iter().rposition(|token| token.id == RequestId(id));
+    let last = |id| {
+        bench
+            .emitted
+            .iter()
+            .rposition(|token| token.id == RequestId(id))
+    };
     assert!(last(1) < last(2), "the older one was never held up");
 }
 
@@ -109,7 +148,10 @@ fn a_request_waits_until_its_whole_prompt_fits() {
     bench.submit(request(1, &tokens(1, 8), 4));
     bench.submit(request(2, &tokens(2, 12), 1));
     bench.step();
-    assert_eq!((bench.engine.stats().running, bench.engine.stats().waiting), (1, 1));
+    assert_eq!(
+        (bench.engine.stats().running, bench.engine.stats().waiting),
+        (1, 1)
+    );
     bench.run();
     assert_eq!(bench.reply(2).len(), 1);
 }
@@ -122,20 +164,37 @@ fn an_abort_in_the_middle_of_a_step_frees_its_blocks_and_makes_no_token() {
     assert!(matches!(bench.engine.begin(bench.now), Next::Step(_)));
     assert!(bench.engine.abort(RequestId(1)));
     let outcome = bench.engine.finish();
-    assert_eq!(outcome.emitted.iter().map(|token| token.id.0).collect::<Vec<_>>(), [2]);
+    assert_eq!(
+        outcome
+            .emitted
+            .iter()
+            .map(|token| token.id.0)
+            .collect::<Vec<_>>(),
+        [2]
+    );
     assert!(!bench.engine.abort(RequestId(1)), "it is gone");
     bench.run();
     assert_eq!(bench.engine.stats().blocks_used, 0);
-    assert_eq!((bench.engine.stats().finished, bench.engine.stats().aborted), (1, 1));
+    assert_eq!(
+        (bench.engine.stats().finished, bench.engine.stats().aborted),
+        (1, 1)
+    );
 }
 
 #[test]
 fn what_can_never_run_is_refused() {
     let mut engine = Engine::new(settings(4));
-    let mut submit = |prompt: &[u32], output| engine.submit(Moment::START, request(1, prompt, output));
+    let mut submit =
+        |prompt: &[u32], output| engine.submit(Moment::START, request(1, prompt, output));
     assert_eq!(submit(&[], 1), Err(SubmitError::Empty));
     assert_eq!(submit(&[1], 0), Err(SubmitError::Empty));
-    assert_eq!(submit(&tokens(1, 10), 7), Err(SubmitError::TooLong { tokens: 17, capacity: 16 }));
+    assert_eq!(
+        submit(&tokens(1, 10), 7),
+        Err(SubmitError::TooLong {
+            tokens: 17,
+            capacity: 16
+        })
+    );
     assert_eq!(submit(&tokens(1, 10), 6), Ok(()));
 }
 
@@ -163,19 +222,38 @@ fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_
     let mut bench = Bench::new(by_priority(64, 1));
     for (id, priority) in [(1, 5), (2, 0), (3, -7), (4, 0)] {
         let request = request(id, &tokens(u32::try_from(id).unwrap(), 5), 1);
-        bench.submit(Request { priority, ..request });
+        bench.submit(Request {
+            priority,
+            ..request
+        });
     }
     bench.run();
-    assert_eq!(bench.emitted.iter().map(|token| token.id.0).collect::<Vec<_>>(), [3, 2, 4, 1]);
+    assert_eq!(
+        bench
+            .emitted
+            .iter()
+            .map(|token| token.id.0)
+            .collect::<Vec<_>>(),
+        [3, 2, 4, 1]
+    );
 
     // Two that grow until there is room for one: the first one counts for less.
     let mut bench = Bench::new(by_priority(8, 2));
     for (id, priority) in [(1, 5), (2, 0)] {
         let request = request(id, &tokens(u32::try_from(id).unwrap(), 8), 16);
-        bench.submit(Request { priority, ..request });
+        bench.submit(Request {
+            priority,
+            ..request
+        });
     }
     bench.run();
     assert!(bench.engine.stats().preemptions >= 1);
-    let last = |id| bench.emitted.iter().rposition(|token| token.id.0 == id).unwrap();
+    let last = |id| {
+        bench
+            .emitted
+            .iter()
+            .rposition(|token| token.id.0 == id)
+            .unwrap()
+    };
     assert!(last(2) < last(1));
 }

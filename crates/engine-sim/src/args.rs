@@ -18,7 +18,10 @@ fn scheduling(text: &str) -> Result<Scheduling, &'static str> {
 
 /// Flags of `warmroute engine`; [`crate::EngineConfig`] is the checked form.
 #[derive(Args, Clone, Debug)]
-#[expect(clippy::struct_excessive_bools, reason = "each one is a flag of its own")]
+#[expect(
+    clippy::struct_excessive_bools,
+    reason = "each one is a flag of its own"
+)]
 pub struct EngineArgs {
     /// Address to listen on.
     #[arg(long, default_value = "127.0.0.1")]

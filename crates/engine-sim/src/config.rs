@@ -138,9 +138,15 @@ impl TryFrom<EngineArgs> for EngineConfig {
         Ok(Self {
             listen,
             timing: timing(&args)?,
-            events: if args.no_kv_events { None } else { Some(event_settings(&args)?) },
+            events: if args.no_kv_events {
+                None
+            } else {
+                Some(event_settings(&args)?)
+            },
             // A real engine refuses to start; a test that asks for a small cache means the cache.
-            max_model_len: args.max_model_len.min(u32::try_from(capacity).unwrap_or(u32::MAX)),
+            max_model_len: args
+                .max_model_len
+                .min(u32::try_from(capacity).unwrap_or(u32::MAX)),
             model: args.model,
             tokenizer: args.tokenizer,
             chat_template: args.chat_template,
@@ -160,7 +166,12 @@ impl TryFrom<EngineArgs> for EngineConfig {
             max_num_batched_tokens: args.max_num_batched_tokens,
             dp_size: args.dp_size,
             role: args.role,
-            loras: args.loras.iter().filter(|name| !name.is_empty()).map(|name| Arc::from(name.as_str())).collect(),
+            loras: args
+                .loras
+                .iter()
+                .filter(|name| !name.is_empty())
+                .map(|name| Arc::from(name.as_str()))
+                .collect(),
             anthropic: args.anthropic,
             api_key: args.api_key,
             seed: args.seed,
@@ -170,15 +181,29 @@ impl TryFrom<EngineArgs> for EngineConfig {
 }
 
 fn flag(flag: &'static str, value: impl ToString, expected: impl Into<String>) -> EngineError {
-    EngineError::Flag { flag, value: value.to_string(), expected: expected.into() }
+    EngineError::Flag {
+        flag,
+        value: value.to_string(),
+        expected: expected.into(),
+    }
 }
 
 fn at_least_one(name: &'static str, value: u32) -> Result<(), EngineError> {
-    if value == 0 { Err(flag(name, value, "at least 1")) } else { Ok(()) }
+    if value == 0 {
+        Err(flag(name, value, "at least 1"))
+    } else {
+        Ok(())
+    }
 }
 
 fn timing(args: &EngineArgs) -> Result<Timing, EngineError> {
-    let unknown = || flag("profile", &args.profile, format!("one of {}", Profile::names()));
+    let unknown = || {
+        flag(
+            "profile",
+            &args.profile,
+            format!("one of {}", Profile::names()),
+        )
+    };
     let profile = Profile::named(&args.profile).ok_or_else(unknown)?;
     let mut timing = Timing::new(profile).speed(positive("speed", args.speed)?);
     if let Some(rate) = args.prefill_tps {
@@ -194,23 +219,45 @@ fn timing(args: &EngineArgs) -> Result<Timing, EngineError> {
 }
 
 fn positive(name: &'static str, value: f64) -> Result<f64, EngineError> {
-    if value.is_finite() && value > 0.0 { Ok(value) } else { Err(flag(name, value, "a number above 0")) }
+    if value.is_finite() && value > 0.0 {
+        Ok(value)
+    } else {
+        Err(flag(name, value, "a number above 0"))
+    }
 }
 
 fn not_negative(name: &'static str, value: f64) -> Result<f64, EngineError> {
-    if value.is_finite() && value >= 0.0 { Ok(value) } else { Err(flag(name, value, "a number, 0 or above")) }
+    if value.is_finite() && value >= 0.0 {
+        Ok(value)
+    } else {
+        Err(flag(name, value, "a number, 0 or above"))
+    }
 }
 
 fn event_settings(args: &EngineArgs) -> Result<EventSettings, EngineError> {
-    let endpoint =
-        |name, text: &str| text.parse::<Endpoint>().map_err(|_| flag(name, text, "tcp://host:port or ipc:///path"));
+    let endpoint = |name, text: &str| {
+        text.parse::<Endpoint>()
+            .map_err(|_| flag(name, text, "tcp://host:port or ipc:///path"))
+    };
     let events = endpoint("kv-events", &args.kv_events)?;
-    let replay = if args.no_replay { None } else { Some(endpoint("replay", &args.replay)?) };
+    let replay = if args.no_replay {
+        None
+    } else {
+        Some(endpoint("replay", &args.replay)?)
+    };
     let last = args.dp_size - 1;
-    for (name, place) in std::iter::once(("kv-events", &events)).chain(replay.iter().map(|place| ("replay", place))) {
-        let fits = place.port().is_none_or(|port| port == 0 || u32::from(port) + last <= u32::from(u16::MAX));
+    for (name, place) in
+        std::iter::once(("kv-events", &events)).chain(replay.iter().map(|place| ("replay", place)))
+    {
+        let fits = place
+            .port()
+            .is_none_or(|port| port == 0 || u32::from(port) + last <= u32::from(u16::MAX));
         if !fits {
-            return Err(flag(name, place, format!("a port that leaves room for {} ranks", args.dp_size)));
+            return Err(flag(
+                name,
+                place,
+                format!("a port that leaves room for {} ranks", args.dp_size),
+            ));
         }
     }
     if let Some(replay) = &replay
@@ -220,7 +267,11 @@ fn event_settings(args: &EngineArgs) -> Result<EventSettings, EngineError> {
         && u32::from(first.abs_diff(second)) <= last
     {
         // Each rank takes the next port of both, as in the real engine, where this mistake is common.
-        return Err(flag("replay", replay, format!("a port at least {} away from --kv-events", args.dp_size)));
+        return Err(flag(
+            "replay",
+            replay,
+            format!("a port at least {} away from --kv-events", args.dp_size),
+        ));
     }
     if args.buffer_steps == 0 {
         return Err(flag("buffer-steps", 0, "at least 1"));
@@ -268,15 +319,30 @@ mod tests {
 
     fn config(flags: &str) -> Result<EngineConfig, String> {
         let words = std::iter::once("engine").chain(flags.split_whitespace());
-        EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine).map_err(|error| error.to_string())
+        EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine)
+            .map_err(|error| error.to_string())
     }
 
     #[test]
     fn the_defaults_are_those_of_the_interface() {
         let config = config("").unwrap();
         assert_eq!(config.listen.to_string(), "127.0.0.1:8000");
-        assert_eq!((config.block_size.tokens(), config.kv_blocks, config.host_blocks), (16, 4096, 0));
-        assert_eq!((config.max_model_len, config.max_num_seqs, config.max_num_batched_tokens), (32_768, 256, 8192));
+        assert_eq!(
+            (
+                config.block_size.tokens(),
+                config.kv_blocks,
+                config.host_blocks
+            ),
+            (16, 4096, 0)
+        );
+        assert_eq!(
+            (
+                config.max_model_len,
+                config.max_num_seqs,
+                config.max_num_batched_tokens
+            ),
+            (32_768, 256, 8192)
+        );
         assert_eq!(config.timing.profile().name, "toy");
         let events = config.events.unwrap();
         assert_eq!(events.events.to_string(), "tcp://127.0.0.1:5557");
@@ -296,8 +362,14 @@ mod tests {
         assert!(complaint("--profile h900").contains("8b-h200"));
         assert!(complaint("--speed 0").contains("above 0"));
         assert!(complaint("--kv-events nats://x").contains("tcp://host:port"));
-        assert!(complaint("--dp-size 2").contains("--kv-events"), "rank 1 would publish where rank 0 replays");
+        assert!(
+            complaint("--dp-size 2").contains("--kv-events"),
+            "rank 1 would publish where rank 0 replays"
+        );
         assert!(config("--dp-size 2 --replay tcp://127.0.0.1:6000").is_ok());
-        assert!(config("--dp-size 2 --no-replay").is_ok(), "then there is nothing to collide with");
+        assert!(
+            config("--dp-size 2 --no-replay").is_ok(),
+            "then there is nothing to collide with"
+        );
     }
 }

@@ -17,7 +17,9 @@ impl Detokenizer {
     pub(crate) fn push(&mut self, model: &PromptModel, token: u32) -> String {
         self.ids.push(token);
         // Ids come out of the tokenizer's own vocabulary; one that it cannot decode has no text.
-        let known = model.decode(&self.ids[self.context..self.sent]).unwrap_or_default();
+        let known = model
+            .decode(&self.ids[self.context..self.sent])
+            .unwrap_or_default();
         let whole = model.decode(&self.ids[self.context..]).unwrap_or_default();
         match whole.strip_prefix(&known) {
             Some(added) if !added.is_empty() && !added.ends_with('\u{fffd}') => {

@@ -8,7 +8,9 @@ pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
         Some(number) => (number, 1e-3),
         None => match text.strip_suffix('s') {
             Some(number) => (number, 1.0),
-            None => text.strip_suffix('m').map_or((text, 1.0), |number| (number, 60.0)),
+            None => text
+                .strip_suffix('m')
+                .map_or((text, 1.0), |number| (number, 60.0)),
         },
     };
     number

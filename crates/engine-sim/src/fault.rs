@@ -37,8 +37,13 @@ impl FromStr for Fault {
     type Err = FaultError;
 
     fn from_str(text: &str) -> Result<Self, FaultError> {
-        let (name, count) = text.split_once(':').map_or((text, None), |(name, count)| (name, Some(count)));
-        let count = count.map(str::parse::<usize>).transpose().map_err(|_| FaultError(text.to_owned()))?;
+        let (name, count) = text
+            .split_once(':')
+            .map_or((text, None), |(name, count)| (name, Some(count)));
+        let count = count
+            .map(str::parse::<usize>)
+            .transpose()
+            .map_err(|_| FaultError(text.to_owned()))?;
         match (name, count) {
             ("500", None) => Ok(Self::Status(500)),
             ("503", None) => Ok(Self::Status(503)),
@@ -81,7 +86,10 @@ mod tests {
     fn a_fault_strikes_as_often_as_it_was_asked_for() {
         let slot = FaultSlot::default();
         slot.set(Some(Fault::Reset), 2);
-        assert_eq!([slot.take(), slot.take(), slot.take()], [Some(Fault::Reset), Some(Fault::Reset), None]);
+        assert_eq!(
+            [slot.take(), slot.take(), slot.take()],
+            [Some(Fault::Reset), Some(Fault::Reset), None]
+        );
         slot.set(Some(Fault::Hang), 5);
         slot.set(None, 1);
         assert_eq!(slot.take(), None);

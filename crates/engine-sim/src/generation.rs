@@ -72,28 +72,46 @@ impl Generation {
         let longest = state.config.max_model_len;
         let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
-            return Err(ApiError::bad_request("The prompt is empty: provide at least one token.", "prompt"));
+            return Err(ApiError::bad_request(
+                "The prompt is empty: provide at least one token.",
+                "prompt",
+            ));
         }
         if prompt_tokens >= longest {
             return Err(ApiError::prompt_too_long(longest, prompt_tokens));
         }
         let room = longest - prompt_tokens;
         match job.max_tokens {
-            Some(0) => return Err(ApiError::bad_request("max_tokens must be at least 1, got 0.", "max_tokens")),
-            Some(wanted) if wanted > room => return Err(ApiError::reply_too_long(longest, prompt_tokens, wanted)),
+            Some(0) => {
+                return Err(ApiError::bad_request(
+                    "max_tokens must be at least 1, got 0.",
+                    "max_tokens",
+                ));
+            }
+            Some(wanted) if wanted > room => {
+                return Err(ApiError::reply_too_long(longest, prompt_tokens, wanted));
+            }
             _ => {}
         }
         let (output_tokens, finish) = match &job.script {
             None => {
                 let alphabet = Arc::clone(&state.tokenizer.alphabet);
                 let stream = ReplyStream::new(state.config.seed, &job.prompt, alphabet);
-                let limit = Limit { max_tokens: job.max_tokens, open_end: job.open_end, room };
+                let limit = Limit {
+                    max_tokens: job.max_tokens,
+                    open_end: job.open_end,
+                    room,
+                };
                 limit.words(|| stream.natural_len())
             }
             Some(script) => {
                 let whole = u32::try_from(script.tokens.len()).unwrap_or(u32::MAX);
                 let most = job.max_tokens.unwrap_or(room).min(room);
-                if whole <= most { (whole, script.finish) } else { (most, Finish::Length) }
+                if whole <= most {
+                    (whole, script.finish)
+                } else {
+                    (most, Finish::Length)
+                }
             }
         };
         let rank = match job.rank {
@@ -119,13 +137,23 @@ impl Generation {
             transferred: job.transferred,
             priority: job.priority,
         };
-        let tokens = rank.submit(request).map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))?;
+        let tokens = rank
+            .submit(request)
+            .map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))?;
         Counts::add(&state.counts.executions);
         let voice = match job.script {
             None => Voice::Words(Detokenizer::default()),
             Some(script) => Voice::Script(script, 0),
         };
-        Ok(Self { state: Arc::clone(state), rank, id, tokens, ended: false, voice, prompt: job.prompt })
+        Ok(Self {
+            state: Arc::clone(state),
+            rank,
+            id,
+            tokens,
+            ended: false,
+            voice,
+            prompt: job.prompt,
+        })
     }
 
     /// The next token; after the last one this must not be called again.
@@ -143,21 +171,49 @@ impl Generation {
     }
 
     fn spoken(&mut self, emitted: Emitted) -> Spoken {
-        let Emitted { token, cached_tokens, finish, .. } = emitted;
+        let Emitted {
+            token,
+            cached_tokens,
+            finish,
+            ..
+        } = emitted;
         let (said, ending) = match &mut self.voice {
             Voice::Words(detokenizer) => {
                 let text = detokenizer.push(&self.state.tokenizer.model, token);
-                let ending = |finish| if finish == Finish::Stop { Ending::Stop } else { Ending::Length };
-                (Said { channel: Channel::Content, text }, finish.map(ending))
+                let ending = |finish| {
+                    if finish == Finish::Stop {
+                        Ending::Stop
+                    } else {
+                        Ending::Length
+                    }
+                };
+                (
+                    Said {
+                        channel: Channel::Content,
+                        text,
+                    },
+                    finish.map(ending),
+                )
             }
             Voice::Script(script, place) => {
                 let said = script.said.get(*place).cloned();
                 *place += 1;
-                let silent = || Said { channel: Channel::Hidden, text: String::new() };
-                (said.unwrap_or_else(silent), finish.map(|finish| script.ending(finish)))
+                let silent = || Said {
+                    channel: Channel::Hidden,
+                    text: String::new(),
+                };
+                (
+                    said.unwrap_or_else(silent),
+                    finish.map(|finish| script.ending(finish)),
+                )
             }
         };
-        Spoken { token, said, cached_tokens, ending }
+        Spoken {
+            token,
+            said,
+            cached_tokens,
+            ending,
+        }
     }
 
     /// The call at this place of the reply.

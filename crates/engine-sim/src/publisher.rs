@@ -39,15 +39,22 @@ pub(crate) enum StreamAction {
 
 /// Not an action.
 #[derive(Debug, thiserror::Error)]
-#[error("action {0:?} is unknown: expected pause, resume, drop:N, duplicate:N, reorder:N, corrupt:N or restart")]
+#[error(
+    "action {0:?} is unknown: expected pause, resume, drop:N, duplicate:N, reorder:N, corrupt:N or restart"
+)]
 pub(crate) struct StreamActionError(String);
 
 impl FromStr for StreamAction {
     type Err = StreamActionError;
 
     fn from_str(text: &str) -> Result<Self, StreamActionError> {
-        let (name, count) = text.split_once(':').map_or((text, None), |(name, count)| (name, Some(count)));
-        let count = count.map(str::parse::<u64>).transpose().map_err(|_| StreamActionError(text.to_owned()))?;
+        let (name, count) = text
+            .split_once(':')
+            .map_or((text, None), |(name, count)| (name, Some(count)));
+        let count = count
+            .map(str::parse::<u64>)
+            .transpose()
+            .map_err(|_| StreamActionError(text.to_owned()))?;
         match (name, count) {
             ("pause", None) => Ok(Self::Pause),
             ("resume", None) => Ok(Self::Resume),
@@ -112,8 +119,12 @@ impl Publisher {
     ) -> Result<Self, net::ListenError> {
         let stream = Arc::<Mutex<Stream>>::default();
         let wanted = endpoint_of_rank(&settings.events, rank);
-        let wanted_replay = settings.replay.as_ref().map(|replay| endpoint_of_rank(replay, rank));
-        let (sockets, events, replay) = Sockets::bind(&wanted, wanted_replay.as_ref(), settings, &stream).await?;
+        let wanted_replay = settings
+            .replay
+            .as_ref()
+            .map(|replay| endpoint_of_rank(replay, rank));
+        let (sockets, events, replay) =
+            Sockets::bind(&wanted, wanted_replay.as_ref(), settings, &stream).await?;
         Ok(Self {
             rank,
             settings: settings.clone(),
@@ -163,7 +174,9 @@ impl Publisher {
             StreamAction::Drop(count) => stream.drop = count,
             StreamAction::Duplicate(count) => stream.duplicate = count,
             // Collecting more than the buffer holds would only hide batches.
-            StreamAction::Reorder(count) => stream.reorder = count.min(self.settings.buffer_steps as u64),
+            StreamAction::Reorder(count) => {
+                stream.reorder = count.min(self.settings.buffer_steps as u64)
+            }
             StreamAction::Corrupt(count) => stream.corrupt = count,
             StreamAction::Restart => {}
         }
@@ -186,7 +199,14 @@ impl Publisher {
     pub(crate) async fn listen_again(&self) {
         // The system may need a moment to give the ports back.
         for _ in 0..200 {
-            match Sockets::bind(&self.events, self.replay.as_ref(), &self.settings, &self.stream).await {
+            match Sockets::bind(
+                &self.events,
+                self.replay.as_ref(),
+                &self.settings,
+                &self.stream,
+            )
+            .await
+            {
                 Ok((sockets, ..)) => {
                     *self.sockets.lock() = Some(sockets);
                     return;
@@ -230,7 +250,11 @@ impl Publisher {
 
     fn transmit(&self, (seq, payload): &Batch) {
         if let Some(sockets) = &*self.sockets.lock() {
-            sockets.live.send(&frames::encode_live(self.settings.topic.as_bytes(), *seq, payload));
+            sockets.live.send(&frames::encode_live(
+                self.settings.topic.as_bytes(),
+                *seq,
+                payload,
+            ));
         }
     }
 }
@@ -243,14 +267,28 @@ impl Sockets {
         stream: &Arc<Mutex<Stream>>,
     ) -> Result<(Self, Endpoint, Option<Endpoint>), net::ListenError> {
         let (live, events) = Pub::bind(events, PubSettings::default()).await?;
-        let Some(replay) = replay else { return Ok((Self { live, replay: None }, events, None)) };
+        let Some(replay) = replay else {
+            return Ok((Self { live, replay: None }, events, None));
+        };
         let (router, replay) = Router::bind(replay, Limits::default()).await?;
         let form = match settings.replay_format {
             ReplayFormat::Old => ReplayForm::Old,
             ReplayFormat::New => ReplayForm::New,
         };
-        let task = tokio::spawn(answer_replays(router, Arc::clone(stream), form, settings.topic.clone()));
-        Ok((Self { live, replay: Some(task) }, events, Some(replay)))
+        let task = tokio::spawn(answer_replays(
+            router,
+            Arc::clone(stream),
+            form,
+            settings.topic.clone(),
+        ));
+        Ok((
+            Self {
+                live,
+                replay: Some(task),
+            },
+            events,
+            Some(replay),
+        ))
     }
 
     async fn close(self) {
@@ -264,7 +302,12 @@ impl Sockets {
 }
 
 /// Serves one request at a time, as the real publisher does.
-async fn answer_replays(mut router: Router, stream: Arc<Mutex<Stream>>, form: ReplayForm, topic: String) {
+async fn answer_replays(
+    mut router: Router,
+    stream: Arc<Mutex<Stream>>,
+    form: ReplayForm,
+    topic: String,
+) {
     loop {
         let (peer, request) = router.recv().await;
         let start = match frames::parse_replay_request(&request) {
@@ -277,11 +320,22 @@ async fn answer_replays(mut router: Router, stream: Arc<Mutex<Stream>>, form: Re
         };
         let batches: Vec<Batch> = {
             let stream = stream.lock();
-            stream.buffer.iter().filter(|(seq, _)| *seq >= start).cloned().collect()
+            stream
+                .buffer
+                .iter()
+                .filter(|(seq, _)| *seq >= start)
+                .cloned()
+                .collect()
         };
         let mut here = true;
         for (seq, payload) in &batches {
-            here = here && router.send(&peer, &frames::encode_replay(form, topic.as_bytes(), *seq, payload)).await;
+            here = here
+                && router
+                    .send(
+                        &peer,
+                        &frames::encode_replay(form, topic.as_bytes(), *seq, payload),
+                    )
+                    .await;
         }
         if here {
             router.send(&peer, &frames::encode_replay_end(form)).await;
@@ -295,8 +349,14 @@ mod tests {
 
     #[test]
     fn actions_are_named_as_in_the_interface() {
-        assert_eq!("drop:3".parse::<StreamAction>().unwrap(), StreamAction::Drop(3));
-        assert_eq!("restart".parse::<StreamAction>().unwrap(), StreamAction::Restart);
+        assert_eq!(
+            "drop:3".parse::<StreamAction>().unwrap(),
+            StreamAction::Drop(3)
+        );
+        assert_eq!(
+            "restart".parse::<StreamAction>().unwrap(),
+            StreamAction::Restart
+        );
         for wrong in ["drop", "pause:1", "drop:x", ""] {
             assert!(wrong.parse::<StreamAction>().is_err(), "{wrong}");
         }

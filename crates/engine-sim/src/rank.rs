@@ -31,7 +31,15 @@ struct Core {
 
 impl Rank {
     pub(crate) fn new(engine: Engine, publisher: Option<Publisher>, clock: Clock) -> Self {
-        Self { core: Mutex::new(Core { engine, listeners: HashMap::new() }), wake: Notify::new(), clock, publisher }
+        Self {
+            core: Mutex::new(Core {
+                engine,
+                listeners: HashMap::new(),
+            }),
+            wake: Notify::new(),
+            clock,
+            publisher,
+        }
     }
 
     /// Starts a generation; its tokens come out of the receiver, which ends early if the engine restarts.
@@ -70,7 +78,9 @@ impl Rank {
 
     /// Does what a test asked for.
     pub(crate) async fn act(&self, action: StreamAction) {
-        let Some(publisher) = &self.publisher else { return };
+        let Some(publisher) = &self.publisher else {
+            return;
+        };
         if action == StreamAction::Restart {
             publisher.cut().await;
             // One step, so that every event belongs to the life that its number counts in.
@@ -121,7 +131,10 @@ impl Rank {
             let mut core = self.core.lock();
             let outcome = core.engine.finish();
             // Under the lock: a restart may come between a step and its events otherwise.
-            let published = self.publisher.as_ref().filter(|_| !outcome.events.is_empty());
+            let published = self
+                .publisher
+                .as_ref()
+                .filter(|_| !outcome.events.is_empty());
             if let Some(publisher) = published {
                 publisher.publish(&outcome.events);
             }

@@ -32,7 +32,8 @@ pub struct RunningEngine {
 /// Starts an engine: binds every socket, then returns. Must be called on a tokio runtime.
 pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
     let clock = Clock::system();
-    let tokenizer = SimTokenizer::load(config.tokenizer.as_deref(), config.chat_template.as_deref())?;
+    let tokenizer =
+        SimTokenizer::load(config.tokenizer.as_deref(), config.chat_template.as_deref())?;
     let listener = net::listen(&config.listen).await?;
     let http_addr = shown(&listener.address());
     let mut ranks = Vec::new();
@@ -43,7 +44,10 @@ pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
         let publishers = ranks.iter().filter_map(|rank| rank.publisher.as_ref());
         publishers.filter_map(of).map(ToString::to_string).collect()
     };
-    let (events, replay) = (endpoints(|one| Some(&one.events)), endpoints(|one| one.replay.as_ref()));
+    let (events, replay) = (
+        endpoints(|one| Some(&one.events)),
+        endpoints(|one| one.replay.as_ref()),
+    );
     let state = Arc::new(ServerState {
         tokenizer,
         ranks,
@@ -55,13 +59,28 @@ pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
         clock,
         config,
     });
-    let mut tasks: Vec<_> = state.ranks.iter().map(|rank| tokio::spawn(Arc::clone(rank).drive())).collect();
+    let mut tasks: Vec<_> = state
+        .ranks
+        .iter()
+        .map(|rank| tokio::spawn(Arc::clone(rank).drive()))
+        .collect();
     tasks.push(tokio::spawn(serve(listener, Arc::clone(&state))));
     tracing::info!(http = %http_addr, role = ?state.config.role, "simulated engine is up");
-    Ok(RunningEngine { http_addr, events, replay, state, tasks })
+    Ok(RunningEngine {
+        http_addr,
+        events,
+        replay,
+        state,
+        tasks,
+    })
 }
 
-async fn rank(config: &EngineConfig, tokenizer: &SimTokenizer, number: u32, clock: Clock) -> Result<Rank, EngineError> {
+async fn rank(
+    config: &EngineConfig,
+    tokenizer: &SimTokenizer,
+    number: u32,
+    clock: Clock,
+) -> Result<Rank, EngineError> {
     let publisher = match &config.events {
         None => None,
         Some(settings) => {

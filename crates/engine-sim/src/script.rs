@@ -122,7 +122,11 @@ struct Writer<'a> {
 
 impl<'a> Writer<'a> {
     fn new(model: &'a PromptModel) -> Self {
-        Self { model, tokens: Vec::new(), said: Vec::new() }
+        Self {
+            model,
+            tokens: Vec::new(),
+            said: Vec::new(),
+        }
     }
 
     fn len(&self) -> u32 {
@@ -150,12 +154,16 @@ impl<'a> Writer<'a> {
     }
 
     fn push(&mut self, channel: Channel, tokens: Vec<u32>, pieces: Vec<String>) {
-        self.said.extend(pieces.into_iter().map(|text| Said { channel, text }));
+        self.said
+            .extend(pieces.into_iter().map(|text| Said { channel, text }));
         self.tokens.extend(tokens);
     }
 }
 
 fn pieces(model: &PromptModel, tokens: &[u32]) -> Vec<String> {
     let mut detokenizer = Detokenizer::default();
-    tokens.iter().map(|token| detokenizer.push(model, *token)).collect()
+    tokens
+        .iter()
+        .map(|token| detokenizer.push(model, *token))
+        .collect()
 }

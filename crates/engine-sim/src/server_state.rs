@@ -9,7 +9,10 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 
-use crate::{config::EngineConfig, fault::FaultSlot, http::ResponseStore, rank::Rank, tokenizer::SimTokenizer};
+use crate::{
+    config::EngineConfig, fault::FaultSlot, http::ResponseStore, rank::Rank,
+    tokenizer::SimTokenizer,
+};
 
 /// One engine's state behind its HTTP server.
 #[derive(Debug)]
@@ -60,12 +63,19 @@ impl ServerState {
         if model == self.config.model {
             return Some(None);
         }
-        self.config.loras.iter().find(|name| name.as_ref() == model).map(|name| Some(Arc::clone(name)))
+        self.config
+            .loras
+            .iter()
+            .find(|name| name.as_ref() == model)
+            .map(|name| Some(Arc::clone(name)))
     }
 
     /// The rank with the fewest requests, the lowest of equals.
     pub(crate) fn least_loaded(&self) -> &Arc<Rank> {
         // `dp-size` is at least 1.
-        self.ranks.iter().min_by_key(|rank| rank.load()).unwrap_or(&self.ranks[0])
+        self.ranks
+            .iter()
+            .min_by_key(|rank| rank.load())
+            .unwrap_or(&self.ranks[0])
     }
 }

@@ -28,11 +28,23 @@ impl SimTokenizer {
     /// Loads the files in `dir`, or the built-in ones; `template` is used in place of theirs.
     pub(crate) fn load(dir: Option<&Path>, template: Option<&Path>) -> Result<Self, EngineError> {
         let (tokenizer_json, tokenizer_config, own_template) = match dir {
-            None => (Bytes::from_static(BUILT_IN), Bytes::from_static(BUILT_IN_CONFIG), None),
+            None => (
+                Bytes::from_static(BUILT_IN),
+                Bytes::from_static(BUILT_IN_CONFIG),
+                None,
+            ),
             Some(dir) => {
                 let template = dir.join("chat_template.jinja");
-                let template = if template.exists() { Some(read(&template)?) } else { None };
-                (read(&dir.join("tokenizer.json"))?, read(&dir.join("tokenizer_config.json"))?, template)
+                let template = if template.exists() {
+                    Some(read(&template)?)
+                } else {
+                    None
+                };
+                (
+                    read(&dir.join("tokenizer.json"))?,
+                    read(&dir.join("tokenizer_config.json"))?,
+                    template,
+                )
             }
         };
         let template = template.map(read).transpose()?.or(own_template);
@@ -44,12 +56,22 @@ impl SimTokenizer {
         })
         .map_err(|error| EngineError::Tokenizer(error.to_string()))?;
         let alphabet = words(&model, &tokenizer_json)?;
-        Ok(Self { model, tokenizer_json, tokenizer_config, alphabet })
+        Ok(Self {
+            model,
+            tokenizer_json,
+            tokenizer_config,
+            alphabet,
+        })
     }
 }
 
 fn read(path: &Path) -> Result<Bytes, EngineError> {
-    std::fs::read(path).map(Bytes::from).map_err(|source| EngineError::TokenizerFile { path: path.to_owned(), source })
+    std::fs::read(path)
+        .map(Bytes::from)
+        .map_err(|source| EngineError::TokenizerFile {
+            path: path.to_owned(),
+            source,
+        })
 }
 
 /// The reply tokens of a tokenizer; all its tokens if it has no such words.
@@ -64,12 +86,13 @@ fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, Engin
         #[serde(default)]
         vocab: serde_json::Value,
     }
-    let file: File =
-        serde_json::from_slice(tokenizer_json).map_err(|error| EngineError::Tokenizer(error.to_string()))?;
+    let file: File = serde_json::from_slice(tokenizer_json)
+        .map_err(|error| EngineError::Tokenizer(error.to_string()))?;
     let mut all: Vec<(u32, &str)> = match &file.model.vocab {
-        serde_json::Value::Object(map) => {
-            map.iter().filter_map(|(text, id)| Some((u32::try_from(id.as_u64()?).ok()?, text.as_str()))).collect()
-        }
+        serde_json::Value::Object(map) => map
+            .iter()
+            .filter_map(|(text, id)| Some((u32::try_from(id.as_u64()?).ok()?, text.as_str())))
+            .collect(),
         serde_json::Value::Array(pairs) => pairs
             .iter()
             .enumerate()
@@ -80,11 +103,16 @@ fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, Engin
     all.sort_unstable();
     let is_word = |text: &str| {
         text.strip_prefix(['\u{120}', '\u{2581}'])
-            .is_some_and(|word| word.len() >= 3 && word.bytes().all(|byte| byte.is_ascii_lowercase()))
+            .is_some_and(|word| {
+                word.len() >= 3 && word.bytes().all(|byte| byte.is_ascii_lowercase())
+            })
     };
     let comes_back = |id: u32| {
         // Behind another word, where replies have it: some tokenizers drop the space at the start of a text.
-        model.decode(&[id, id]).and_then(|text| model.text_tokens(&text, false)).is_ok_and(|ids| ids == [id, id])
+        model
+            .decode(&[id, id])
+            .and_then(|text| model.text_tokens(&text, false))
+            .is_ok_and(|ids| ids == [id, id])
     };
     let words: Vec<u32> = all
         .iter()
@@ -93,7 +121,11 @@ fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, Engin
         .filter(|id| comes_back(*id))
         .take(MOST_WORDS)
         .collect();
-    Ok(if words.is_empty() { all.iter().map(|(id, _)| *id).collect() } else { words.into() })
+    Ok(if words.is_empty() {
+        all.iter().map(|(id, _)| *id).collect()
+    } else {
+        words.into()
+    })
 }
 
 #[cfg(test)]
@@ -103,7 +135,11 @@ mod tests {
     #[test]
     fn the_built_in_tokenizer_has_enough_words_for_replies_that_differ() {
         let tokenizer = SimTokenizer::load(None, None).unwrap();
-        assert!(tokenizer.alphabet.len() > 200, "{}", tokenizer.alphabet.len());
+        assert!(
+            tokenizer.alphabet.len() > 200,
+            "{}",
+            tokenizer.alphabet.len()
+        );
     }
 
     #[test]

@@ -44,12 +44,22 @@ impl WireFormat {
 
     fn event(&self, event: &CacheEvent) -> WireEvent {
         match event {
-            CacheEvent::Stored { hashes, parent, tokens, lora, salt, tier } => {
-                let lora_id = lora.as_ref().and_then(|name| self.loras.iter().position(|known| known == name));
+            CacheEvent::Stored {
+                hashes,
+                parent,
+                tokens,
+                lora,
+                salt,
+                tier,
+            } => {
+                let lora_id = lora
+                    .as_ref()
+                    .and_then(|name| self.loras.iter().position(|known| known == name));
                 // Adapter first, then the salt, as vLLM lists them; nil where a block has neither.
                 let extra_keys = (0..hashes.len()).map(|place| {
                     let salt = salt.as_ref().filter(|_| place == 0);
-                    let keys: Vec<String> = lora.iter().chain(salt).map(ToString::to_string).collect();
+                    let keys: Vec<String> =
+                        lora.iter().chain(salt).map(ToString::to_string).collect();
                     (!keys.is_empty()).then_some(keys)
                 });
                 WireEvent::Stored(WireStored {
@@ -63,9 +73,10 @@ impl WireFormat {
                     medium: Some(medium(*tier).to_owned()),
                 })
             }
-            CacheEvent::Removed { hash, tier } => {
-                WireEvent::Removed(WireRemoved { hashes: vec![digest(*hash)], medium: Some(medium(*tier).to_owned()) })
-            }
+            CacheEvent::Removed { hash, tier } => WireEvent::Removed(WireRemoved {
+                hashes: vec![digest(*hash)],
+                medium: Some(medium(*tier).to_owned()),
+            }),
             CacheEvent::Cleared => WireEvent::Cleared,
         }
     }
@@ -86,7 +97,12 @@ fn digest(hash: EngineHash) -> WireHash {
         let seed = place as u64;
         let low = u32::try_from(hash.0 & 0xffff_ffff).unwrap_or_default();
         let high = u32::try_from(hash.0 >> 32).unwrap_or_default();
-        part.copy_from_slice(&HashScheme::Xxh3 { seed }.block_hash(&[low, high]).0.to_be_bytes());
+        part.copy_from_slice(
+            &HashScheme::Xxh3 { seed }
+                .block_hash(&[low, high])
+                .0
+                .to_be_bytes(),
+        );
     }
     digest
 }

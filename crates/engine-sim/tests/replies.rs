@@ -11,18 +11,31 @@ use support::{chat, engine, get, long_text, post, request, send, stats, streamed
 async fn a_chat_reply_has_vllms_shape_and_always_tells_cached_tokens() {
     let engine = engine("--no-kv-events").await;
     let reply = post(&engine, "/v1/chat/completions", &chat("Hello", 5)).await;
-    assert_eq!((reply.status, reply.content_type.as_str()), (200, "application/json"));
+    assert_eq!(
+        (reply.status, reply.content_type.as_str()),
+        (200, "application/json")
+    );
     let reply = reply.json();
     assert!(reply["id"].as_str().unwrap().starts_with("chatcmpl-"));
     assert_eq!(reply["object"], "chat.completion");
     assert_eq!(reply["model"], "sim");
     assert_eq!(reply["choices"][0]["message"]["role"], "assistant");
     assert_eq!(reply["choices"][0]["finish_reason"], "length");
-    assert!(reply["choices"][0]["message"]["content"].as_str().unwrap().split_whitespace().count() == 5);
+    assert!(
+        reply["choices"][0]["message"]["content"]
+            .as_str()
+            .unwrap()
+            .split_whitespace()
+            .count()
+            == 5
+    );
     assert_eq!(reply["choices"][0]["token_ids"], Value::Null);
     let usage = &reply["usage"];
     assert_eq!(usage["completion_tokens"], 5);
-    assert_eq!(usage["total_tokens"], usage["prompt_tokens"].as_u64().unwrap() + 5);
+    assert_eq!(
+        usage["total_tokens"],
+        usage["prompt_tokens"].as_u64().unwrap() + 5
+    );
     assert_eq!(usage["prompt_tokens_details"]["cached_tokens"], 0);
     engine.stop().await;
 }
@@ -30,19 +43,41 @@ async fn a_chat_reply_has_vllms_shape_and_always_tells_cached_tokens() {
 #[tokio::test]
 async fn a_stream_brings_role_tokens_usage_and_done_and_says_the_same_as_a_plain_reply() {
     let engine = engine("--no-kv-events").await;
-    let plain = post(&engine, "/v1/chat/completions", &chat("Tell me something", 8)).await.json();
-    let reply = post(&engine, "/v1/chat/completions", &streamed(chat("Tell me something", 8))).await;
+    let plain = post(
+        &engine,
+        "/v1/chat/completions",
+        &chat("Tell me something", 8),
+    )
+    .await
+    .json();
+    let reply = post(
+        &engine,
+        "/v1/chat/completions",
+        &streamed(chat("Tell me something", 8)),
+    )
+    .await;
     assert!(reply.whole);
     assert!(reply.content_type.starts_with("text/event-stream"));
     let events = reply.events();
     assert_eq!(events.len(), 1 + 8 + 1 + 1);
     assert_eq!(*events.last().unwrap(), "[DONE]");
-    let chunks: Vec<Value> = events[..10].iter().map(|event| serde_json::from_str(event).unwrap()).collect();
-    assert_eq!(chunks[0]["choices"][0]["delta"], json!({"role": "assistant", "content": ""}));
-    let text: String =
-        chunks[1..9].iter().map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().unwrap()).collect();
+    let chunks: Vec<Value> = events[..10]
+        .iter()
+        .map(|event| serde_json::from_str(event).unwrap())
+        .collect();
+    assert_eq!(
+        chunks[0]["choices"][0]["delta"],
+        json!({"role": "assistant", "content": ""})
+    );
+    let text: String = chunks[1..9]
+        .iter()
+        .map(|chunk| chunk["choices"][0]["delta"]["content"].as_str().unwrap())
+        .collect();
     assert_eq!(text, plain["choices"][0]["message"]["content"]);
-    let reasons: Vec<_> = chunks[..9].iter().map(|chunk| &chunk["choices"][0]["finish_reason"]).collect();
+    let reasons: Vec<_> = chunks[..9]
+        .iter()
+        .map(|chunk| &chunk["choices"][0]["finish_reason"])
+        .collect();
     assert!(reasons[..8].iter().all(|reason| reason.is_null()));
     assert_eq!(reasons[8], "length");
     assert_eq!(chunks[9]["choices"], json!([]));
@@ -65,7 +100,8 @@ async fn without_include_usage_a_stream_has_no_usage() {
 async fn the_second_turn_hits_the_prompt_and_the_reply_of_the_first() {
     let engine = engine("--block-size 8 --no-kv-events").await;
     let first_turn = json!([{"role": "user", "content": long_text(60)}]);
-    let body = json!({"model": "sim", "messages": first_turn, "max_tokens": 40, "return_token_ids": true});
+    let body =
+        json!({"model": "sim", "messages": first_turn, "max_tokens": 40, "return_token_ids": true});
     let first = post(&engine, "/v1/chat/completions", &body).await.json();
     let mut messages = first_turn.as_array().unwrap().clone();
     messages.push(first["choices"][0]["message"].clone());
@@ -74,7 +110,10 @@ async fn the_second_turn_hits_the_prompt_and_the_reply_of_the_first() {
     let second = post(&engine, "/v1/chat/completions", &body).await.json();
     // Everything computed in the first turn: the whole prompt and all of the reply but its last token.
     let computed = first["prompt_token_ids"].as_array().unwrap().len() + 39;
-    assert_eq!(second["usage"]["prompt_tokens_details"]["cached_tokens"], computed / 8 * 8);
+    assert_eq!(
+        second["usage"]["prompt_tokens_details"]["cached_tokens"],
+        computed / 8 * 8
+    );
     let stats = stats(&engine).await;
     assert_eq!(stats["cached_tokens"], computed / 8 * 8);
     assert_eq!(stats["executions"], 2);
@@ -89,7 +128,12 @@ async fn salts_keep_caches_apart() {
         let mut body = chat(&long_text(60), 1);
         body["cache_salt"] = salt;
         let reply = post(&engine, "/v1/chat/completions", &body).await.json();
-        cached.push(reply["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap() > 0);
+        cached.push(
+            reply["usage"]["prompt_tokens_details"]["cached_tokens"]
+                .as_u64()
+                .unwrap()
+                > 0,
+        );
     }
     assert_eq!(cached, [false, false, true, false]);
     engine.stop().await;
@@ -97,12 +141,24 @@ async fn salts_keep_caches_apart() {
 
 #[tokio::test]
 async fn the_reply_is_a_function_of_seed_and_prompt() {
-    let (first, second, other) =
-        (engine("--no-kv-events").await, engine("--no-kv-events").await, engine("--no-kv-events --seed 1").await);
+    let (first, second, other) = (
+        engine("--no-kv-events").await,
+        engine("--no-kv-events").await,
+        engine("--no-kv-events --seed 1").await,
+    );
     let mut texts = Vec::new();
     for engine in [&first, &second, &other] {
-        let reply = post(engine, "/v1/completions", &json!({"model": "sim", "prompt": [5, 6, 7]})).await.json();
-        assert_eq!(reply["usage"]["completion_tokens"], 16, "the dialect's default");
+        let reply = post(
+            engine,
+            "/v1/completions",
+            &json!({"model": "sim", "prompt": [5, 6, 7]}),
+        )
+        .await
+        .json();
+        assert_eq!(
+            reply["usage"]["completion_tokens"], 16,
+            "the dialect's default"
+        );
         texts.push(reply["choices"][0]["text"].as_str().unwrap().to_owned());
     }
     assert_eq!(texts[0], texts[1]);
@@ -113,7 +169,8 @@ async fn the_reply_is_a_function_of_seed_and_prompt() {
 async fn completions_take_text_ids_and_several_prompts() {
     let engine = engine("--no-kv-events").await;
     let complete = async |prompt: Value| {
-        let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 3, "return_token_ids": true});
+        let body =
+            json!({"model": "sim", "prompt": prompt, "max_tokens": 3, "return_token_ids": true});
         post(&engine, "/v1/completions", &body).await.json()
     };
     let text = complete(json!("the engine keeps")).await;
@@ -145,7 +202,17 @@ async fn a_reply_without_a_limit_stops_by_itself_and_with_ignore_eos_at_the_mode
 async fn the_clients_request_id_becomes_the_replys_id() {
     let engine = engine("--no-kv-events").await;
     let headers = [("x-request-id", "my-id-1")];
-    let reply = send(&engine, request(Method::POST, "/v1/chat/completions", &headers, &chat("Hi", 1))).await.unwrap();
+    let reply = send(
+        &engine,
+        request(
+            Method::POST,
+            "/v1/chat/completions",
+            &headers,
+            &chat("Hi", 1),
+        ),
+    )
+    .await
+    .unwrap();
     assert_eq!(reply.json()["id"], "chatcmpl-my-id-1");
     engine.stop().await;
 }
@@ -172,7 +239,12 @@ async fn refusals_have_vllms_status_and_shape() {
         let reply = post(&engine, "/v1/chat/completions", &body).await;
         assert_eq!(reply.status, status, "{body}");
         assert_eq!(reply.json()["error"]["code"], status, "{body}");
-        assert!(reply.json()["error"]["type"].as_str().unwrap().ends_with("Error"));
+        assert!(
+            reply.json()["error"]["type"]
+                .as_str()
+                .unwrap()
+                .ends_with("Error")
+        );
     }
     assert_eq!(stats(&engine).await["executions"], 0);
     assert_eq!(get(&engine, "/nothing").await.status, 404);
@@ -186,7 +258,12 @@ async fn the_key_guards_what_is_under_v1() {
     assert_eq!(get(&engine, "/v1/models").await.status, 401);
     assert_eq!(get(&engine, "/health").await.status, 200);
     let headers = [("authorization", "Bearer secret")];
-    let reply = send(&engine, request(Method::GET, "/v1/models", &headers, &Value::Null)).await.unwrap();
+    let reply = send(
+        &engine,
+        request(Method::GET, "/v1/models", &headers, &Value::Null),
+    )
+    .await
+    .unwrap();
     assert_eq!(reply.status, 200);
     engine.stop().await;
 }
@@ -199,12 +276,20 @@ async fn models_list_the_base_and_its_adapters() {
     assert_eq!(models["data"][0]["max_model_len"], 1000);
     assert_eq!(models["data"][0]["parent"], Value::Null);
     assert!(models["data"][0]["root"].is_string());
-    let adapters: Vec<_> =
-        models["data"].as_array().unwrap()[1..].iter().map(|one| (&one["id"], &one["parent"])).collect();
-    assert_eq!(adapters, [(&json!("a"), &json!("m")), (&json!("b"), &json!("m"))]);
+    let adapters: Vec<_> = models["data"].as_array().unwrap()[1..]
+        .iter()
+        .map(|one| (&one["id"], &one["parent"]))
+        .collect();
+    assert_eq!(
+        adapters,
+        [(&json!("a"), &json!("m")), (&json!("b"), &json!("m"))]
+    );
     let mut body = chat("Hi", 1);
     body["model"] = json!("b");
-    assert_eq!(post(&engine, "/v1/chat/completions", &body).await.json()["model"], "b");
+    assert_eq!(
+        post(&engine, "/v1/chat/completions", &body).await.json()["model"],
+        "b"
+    );
     engine.stop().await;
 }
 
@@ -217,9 +302,24 @@ async fn tokenize_agrees_with_what_a_request_computes_and_detokenize_turns_it_ba
     let tokens = post(&engine, "/tokenize", &body).await.json();
     assert_eq!(tokens["tokens"], reply["prompt_token_ids"]);
     assert_eq!(tokens["count"], tokens["tokens"].as_array().unwrap().len());
-    assert_eq!((&tokens["max_model_len"], &tokens["token_strs"]), (&json!(32_768), &Value::Null));
-    let tokens = post(&engine, "/tokenize", &json!({"model": "sim", "prompt": "Hello there"})).await.json();
-    let text = post(&engine, "/detokenize", &json!({"model": "sim", "tokens": tokens["tokens"]})).await.json();
+    assert_eq!(
+        (&tokens["max_model_len"], &tokens["token_strs"]),
+        (&json!(32_768), &Value::Null)
+    );
+    let tokens = post(
+        &engine,
+        "/tokenize",
+        &json!({"model": "sim", "prompt": "Hello there"}),
+    )
+    .await
+    .json();
+    let text = post(
+        &engine,
+        "/detokenize",
+        &json!({"model": "sim", "tokens": tokens["tokens"]}),
+    )
+    .await
+    .json();
     assert_eq!(text, json!({"prompt": "Hello there"}));
     assert!(get(&engine, "/sim/tokenizer.json").await.json()["model"]["vocab"].is_object());
     assert!(get(&engine, "/sim/tokenizer_config.json").await.json()["chat_template"].is_string());
@@ -231,10 +331,18 @@ async fn embeddings_are_a_function_of_the_input() {
     let engine = engine("--no-kv-events").await;
     let body = json!({"model": "sim", "input": ["one text", "another", "one text"]});
     let reply = post(&engine, "/v1/embeddings", &body).await.json();
-    let vector = |index: usize| reply["data"][index]["embedding"].as_array().unwrap().clone();
+    let vector = |index: usize| {
+        reply["data"][index]["embedding"]
+            .as_array()
+            .unwrap()
+            .clone()
+    };
     assert_eq!(vector(0), vector(2));
     assert_ne!(vector(0), vector(1));
-    let length: f64 = vector(0).iter().map(|value| value.as_f64().unwrap().powi(2)).sum();
+    let length: f64 = vector(0)
+        .iter()
+        .map(|value| value.as_f64().unwrap().powi(2))
+        .sum();
     assert!((length - 1.0).abs() < 1e-5);
     assert!(reply["usage"]["prompt_tokens"].as_u64().unwrap() > 0);
     engine.stop().await;
@@ -248,14 +356,27 @@ async fn metrics_have_vllms_names_and_agree_with_usage() {
     }
     let page = get(&engine, "/metrics").await.text().to_owned();
     let value = |name: &str| -> f64 {
-        let line = page.lines().find(|line| line.starts_with(&format!("vllm:{name}{{"))).expect(name);
+        let line = page
+            .lines()
+            .find(|line| line.starts_with(&format!("vllm:{name}{{")))
+            .expect(name);
         line.rsplit(' ').next().unwrap().parse().unwrap()
     };
     let stats = stats(&engine).await;
-    assert_eq!(value("prefix_cache_queries_total"), stats["prompt_tokens"].as_f64().unwrap());
-    assert_eq!(value("prefix_cache_hits_total"), stats["cached_tokens"].as_f64().unwrap());
+    assert_eq!(
+        value("prefix_cache_queries_total"),
+        stats["prompt_tokens"].as_f64().unwrap()
+    );
+    assert_eq!(
+        value("prefix_cache_hits_total"),
+        stats["cached_tokens"].as_f64().unwrap()
+    );
     assert!(value("prefix_cache_hits_total") > 0.0);
-    for idle in ["num_requests_running", "num_requests_waiting", "kv_cache_usage_perc"] {
+    for idle in [
+        "num_requests_running",
+        "num_requests_waiting",
+        "kv_cache_usage_perc",
+    ] {
         assert_eq!(value(idle), 0.0, "{idle}");
     }
     assert!(page.contains("vllm:num_requests_running{engine=\"0\",model_name=\"sim\"} 0.0"));
@@ -274,7 +395,10 @@ async fn health_is_503_until_the_startup_delay_is_over() {
     let quick = engine("--no-kv-events").await;
     let health = get(&quick, "/health").await;
     assert_eq!((health.status, health.body.len()), (200, 0));
-    assert_eq!(get(&quick, "/version").await.json(), json!({"version": "0.32.0"}));
+    assert_eq!(
+        get(&quick, "/version").await.json(),
+        json!({"version": "0.32.0"})
+    );
     assert_eq!(get(&quick, "/kv_event_sources").await.json(), json!({}));
 }
 
@@ -283,7 +407,17 @@ async fn the_rank_header_picks_the_rank_and_else_the_idle_one_is_taken() {
     let engine = engine("--no-kv-events --dp-size 2").await;
     let on = async |rank: &str| {
         let headers = [("x-data-parallel-rank", rank)];
-        send(&engine, request(Method::POST, "/v1/chat/completions", &headers, &chat(&long_text(60), 1))).await.unwrap()
+        send(
+            &engine,
+            request(
+                Method::POST,
+                "/v1/chat/completions",
+                &headers,
+                &chat(&long_text(60), 1),
+            ),
+        )
+        .await
+        .unwrap()
     };
     for rank in ["1", "1", "0"] {
         assert_eq!(on(rank).await.status, 200);
@@ -299,15 +433,29 @@ async fn the_rank_header_picks_the_rank_and_else_the_idle_one_is_taken() {
 
 #[tokio::test]
 async fn a_models_own_tokenizer_directory_is_used_served_and_named_as_root() {
-    let dir = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/vllm-real/tiny-qwen");
+    let dir = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/vllm-real/tiny-qwen"
+    );
     let engine = engine(&format!("--no-kv-events --tokenizer {dir}")).await;
-    assert_eq!(get(&engine, "/v1/models").await.json()["data"][0]["root"], dir);
+    assert_eq!(
+        get(&engine, "/v1/models").await.json()["data"][0]["root"],
+        dir
+    );
     let file = std::fs::read(format!("{dir}/tokenizer.json")).unwrap();
     assert_eq!(get(&engine, "/sim/tokenizer.json").await.body, file);
     // As the real engine answered for this model.
-    let tokens = post(&engine, "/tokenize", &json!({"model": "sim", "prompt": "  "})).await.json();
+    let tokens = post(
+        &engine,
+        "/tokenize",
+        &json!({"model": "sim", "prompt": "  "}),
+    )
+    .await
+    .json();
     assert_eq!(tokens["tokens"], json!([256]));
-    let reply = post(&engine, "/v1/chat/completions", &chat("Hello", 4)).await.json();
+    let reply = post(&engine, "/v1/chat/completions", &chat("Hello", 4))
+        .await
+        .json();
     assert_eq!(reply["usage"]["completion_tokens"], 4);
     engine.stop().await;
 }

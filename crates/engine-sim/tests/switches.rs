@@ -10,15 +10,23 @@ use support::{chat, engine, get, long_text, post, stats, streamed};
 async fn without_prefix_caching_nothing_is_found_or_published_and_the_metrics_say_so() {
     let engine = engine("--no-prefix-caching").await;
     for _ in 0..2 {
-        let reply = post(&engine, "/v1/chat/completions", &chat(&long_text(60), 1)).await.json();
+        let reply = post(&engine, "/v1/chat/completions", &chat(&long_text(60), 1))
+            .await
+            .json();
         assert_eq!(reply["usage"]["prompt_tokens_details"]["cached_tokens"], 0);
     }
     assert_eq!(stats(&engine).await["published_batches"], 0);
     let page = get(&engine, "/metrics").await;
     assert!(page.text().contains("enable_prefix_caching=\"False\""));
-    assert!(page.text().contains("vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"sim\"} 0.0"));
+    assert!(
+        page.text()
+            .contains("vllm:prefix_cache_queries_total{engine=\"0\",model_name=\"sim\"} 0.0")
+    );
     // The publisher is there all the same, as in the real engine.
-    assert_eq!(get(&engine, "/kv_event_sources").await.json()["0"]["endpoint"], engine.events[0]);
+    assert_eq!(
+        get(&engine, "/kv_event_sources").await.json()["0"]["endpoint"],
+        engine.events[0]
+    );
     engine.stop().await;
 }
 
@@ -36,8 +44,14 @@ async fn without_usage_details_usage_does_not_tell_what_was_cached() {
     let reply = post(&engine, "/v1/chat/completions", &body).await;
     let events = reply.events();
     let last: Value = serde_json::from_str(events[events.len() - 2]).unwrap();
-    assert!(last["usage"]["prompt_tokens_details"].is_null() && last["usage"]["prompt_tokens"].is_u64(), "{last}");
-    assert!(stats(&engine).await["cached_tokens"].as_u64().unwrap() > 0, "it caches, it only does not say so");
+    assert!(
+        last["usage"]["prompt_tokens_details"].is_null() && last["usage"]["prompt_tokens"].is_u64(),
+        "{last}"
+    );
+    assert!(
+        stats(&engine).await["cached_tokens"].as_u64().unwrap() > 0,
+        "it caches, it only does not say so"
+    );
     engine.stop().await;
 }
 
@@ -45,10 +59,16 @@ async fn without_usage_details_usage_does_not_tell_what_was_cached() {
 async fn details_on_hits_only_are_told_from_the_second_request_on() {
     let engine = engine("--details-on-hits-only --no-kv-events").await;
     let body = chat(&long_text(60), 1);
-    let details =
-        async || post(&engine, "/v1/chat/completions", &body).await.json()["usage"]["prompt_tokens_details"].clone();
+    let details = async || {
+        post(&engine, "/v1/chat/completions", &body).await.json()["usage"]["prompt_tokens_details"]
+            .clone()
+    };
     assert_eq!(details().await, Value::Null);
-    assert!(details().await["cached_tokens"].as_u64().is_some_and(|cached| cached > 0));
+    assert!(
+        details().await["cached_tokens"]
+            .as_u64()
+            .is_some_and(|cached| cached > 0)
+    );
     engine.stop().await;
 }
 
@@ -60,7 +80,10 @@ async fn routes_and_ids_left_out_are_not_there() {
     assert_eq!(get(&engine, "/metrics").await.status, 404);
     body["return_token_ids"] = true.into();
     let reply = post(&engine, "/v1/chat/completions", &body).await;
-    assert_eq!((reply.status, &reply.json()["prompt_token_ids"]), (200, &Value::Null));
+    assert_eq!(
+        (reply.status, &reply.json()["prompt_token_ids"]),
+        (200, &Value::Null)
+    );
     engine.stop().await;
 }
 
@@ -80,14 +103,36 @@ async fn without_replay_none_is_announced() {
 
 #[tokio::test]
 async fn a_template_of_ones_own_replaces_the_tokenizers_for_chats_and_not_among_the_files_served() {
-    let file = std::env::temp_dir().join(format!("engine-sim-template-{}.jinja", std::process::id()));
-    std::fs::write(&file, "{% for message in messages %}{{ message.content }}{% endfor %}").unwrap();
-    let engine = engine(&format!("--no-kv-events --chat-template {}", file.display())).await;
+    let file =
+        std::env::temp_dir().join(format!("engine-sim-template-{}.jinja", std::process::id()));
+    std::fs::write(
+        &file,
+        "{% for message in messages %}{{ message.content }}{% endfor %}",
+    )
+    .unwrap();
+    let engine = engine(&format!(
+        "--no-kv-events --chat-template {}",
+        file.display()
+    ))
+    .await;
     std::fs::remove_file(&file).unwrap();
-    let chat = post(&engine, "/tokenize", &chat("Hello there", 1)).await.json();
-    let text = post(&engine, "/tokenize", &json!({"model": "sim", "prompt": "Hello there"})).await.json();
+    let chat = post(&engine, "/tokenize", &chat("Hello there", 1))
+        .await
+        .json();
+    let text = post(
+        &engine,
+        "/tokenize",
+        &json!({"model": "sim", "prompt": "Hello there"}),
+    )
+    .await
+    .json();
     assert_eq!(chat["tokens"], text["tokens"]);
     let served = get(&engine, "/sim/tokenizer_config.json").await.json();
-    assert!(served["chat_template"].as_str().unwrap().contains("<|im_start|>"));
+    assert!(
+        served["chat_template"]
+            .as_str()
+            .unwrap()
+            .contains("<|im_start|>")
+    );
     engine.stop().await;
 }

@@ -26,28 +26,51 @@ fn time() -> Value {
 /// A chat without a limit.
 fn open_chat(content: &str, more: Value) -> Value {
     let mut body = json!({"model": "sim", "messages": [{"role": "user", "content": content}]});
-    body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    body.as_object_mut()
+        .unwrap()
+        .extend(more.as_object().unwrap().clone());
     body
 }
 
 #[tokio::test]
 async fn a_tool_that_the_user_names_is_called_with_arguments_of_its_schema() {
     let engine = engine("--no-kv-events").await;
-    let body = open_chat("Please use get_weather now", json!({"tools": [time(), weather()]}));
+    let body = open_chat(
+        "Please use get_weather now",
+        json!({"tools": [time(), weather()]}),
+    );
     let reply = post(&engine, "/v1/chat/completions", &body).await.json();
     let choice = &reply["choices"][0];
-    assert_eq!((&choice["finish_reason"], &choice["message"]["content"]), (&json!("tool_calls"), &Value::Null));
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &Value::Null)
+    );
     let calls = choice["message"]["tool_calls"].as_array().unwrap();
     assert_eq!(
-        (calls.len(), &calls[0]["type"], &calls[0]["function"]["name"]),
+        (
+            calls.len(),
+            &calls[0]["type"],
+            &calls[0]["function"]["name"]
+        ),
         (1, &json!("function"), &json!("get_weather"))
     );
-    let arguments: Value = serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
-    assert!(arguments["city"].is_string() && arguments["unit"] == "C" && arguments["days"].as_i64() >= Some(3));
-    assert!(reply["usage"]["completion_tokens"].as_u64().unwrap() > 10, "a call is made of tokens");
+    let arguments: Value =
+        serde_json::from_str(calls[0]["function"]["arguments"].as_str().unwrap()).unwrap();
+    assert!(
+        arguments["city"].is_string()
+            && arguments["unit"] == "C"
+            && arguments["days"].as_i64() >= Some(3)
+    );
+    assert!(
+        reply["usage"]["completion_tokens"].as_u64().unwrap() > 10,
+        "a call is made of tokens"
+    );
 
     let again = post(&engine, "/v1/chat/completions", &body).await.json();
-    assert_eq!(again["choices"], reply["choices"], "the same request, the same call");
+    assert_eq!(
+        again["choices"], reply["choices"],
+        "the same request, the same call"
+    );
     engine.stop().await;
 }
 
@@ -55,12 +78,21 @@ async fn a_tool_that_the_user_names_is_called_with_arguments_of_its_schema() {
 async fn a_tools_result_is_answered_in_words() {
     let engine = engine("--no-kv-events --block-size 8").await;
     let mut body = open_chat("Please use get_weather now", json!({"tools": [weather()]}));
-    let call = post(&engine, "/v1/chat/completions", &body).await.json()["choices"][0]["message"].clone();
+    let call =
+        post(&engine, "/v1/chat/completions", &body).await.json()["choices"][0]["message"].clone();
     let result = json!({"role": "tool", "tool_call_id": call["tool_calls"][0]["id"], "content": "12 degrees"});
-    body["messages"].as_array_mut().unwrap().extend([call, result]);
+    body["messages"]
+        .as_array_mut()
+        .unwrap()
+        .extend([call, result]);
     let answer = post(&engine, "/v1/chat/completions", &body).await.json();
     assert_eq!(answer["choices"][0]["finish_reason"], "stop");
-    assert!(!answer["choices"][0]["message"]["content"].as_str().unwrap().is_empty());
+    assert!(
+        !answer["choices"][0]["message"]["content"]
+            .as_str()
+            .unwrap()
+            .is_empty()
+    );
     engine.stop().await;
 }
 
@@ -68,14 +100,28 @@ async fn a_tools_result_is_answered_in_words() {
 async fn the_choice_of_tools_is_the_clients() {
     let engine = engine("--no-kv-events").await;
     let calls = async |more: Value| {
-        let mut body = open_chat("Try get_weather and get_time", json!({"tools": [weather(), time()]}));
-        body.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let mut body = open_chat(
+            "Try get_weather and get_time",
+            json!({"tools": [weather(), time()]}),
+        );
+        body.as_object_mut()
+            .unwrap()
+            .extend(more.as_object().unwrap().clone());
         let reply = post(&engine, "/v1/chat/completions", &body).await.json();
-        let calls = reply["choices"][0]["message"]["tool_calls"].as_array().cloned().unwrap_or_default();
-        calls.iter().map(|call| call["function"]["name"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+        let calls = reply["choices"][0]["message"]["tool_calls"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        calls
+            .iter()
+            .map(|call| call["function"]["name"].as_str().unwrap().to_owned())
+            .collect::<Vec<_>>()
     };
     assert_eq!(calls(json!({})).await, ["get_weather", "get_time"]);
-    assert_eq!(calls(json!({"parallel_tool_calls": false})).await, ["get_weather"]);
+    assert_eq!(
+        calls(json!({"parallel_tool_calls": false})).await,
+        ["get_weather"]
+    );
     assert_eq!(calls(json!({"tool_choice": "none"})).await, [""; 0]);
     let named = json!({"type": "function", "function": {"name": "get_time"}});
     assert_eq!(calls(json!({"tool_choice": named})).await, ["get_time"]);
@@ -92,14 +138,20 @@ async fn the_choice_of_tools_is_the_clients() {
         }),
     );
     let refused = post(&engine, "/v1/chat/completions", &unknown).await;
-    assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!("tool_choice")));
+    assert_eq!(
+        (refused.status, &refused.json()["error"]["param"]),
+        (400, &json!("tool_choice"))
+    );
     engine.stop().await;
 }
 
 #[tokio::test]
 async fn a_streamed_call_comes_head_first_in_pieces_that_join_to_the_plain_reply() {
     let engine = engine("--no-kv-events").await;
-    let body = open_chat("Both get_weather and get_time", json!({"tools": [weather(), time()]}));
+    let body = open_chat(
+        "Both get_weather and get_time",
+        json!({"tools": [weather(), time()]}),
+    );
     let plain = post(&engine, "/v1/chat/completions", &body).await.json()["choices"][0].clone();
     let chunks = chunks(&post(&engine, "/v1/chat/completions", &streamed(body)).await);
     let deltas: Vec<Value> = chunks
@@ -109,14 +161,32 @@ async fn a_streamed_call_comes_head_first_in_pieces_that_join_to_the_plain_reply
         .cloned()
         .collect();
     assert!(deltas.len() > 6, "{deltas:?}");
-    for (index, call) in plain["message"]["tool_calls"].as_array().unwrap().iter().enumerate() {
-        let own: Vec<&Value> = deltas.iter().filter(|delta| delta["index"] == index).collect();
+    for (index, call) in plain["message"]["tool_calls"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .enumerate()
+    {
+        let own: Vec<&Value> = deltas
+            .iter()
+            .filter(|delta| delta["index"] == index)
+            .collect();
         assert_eq!(own[0]["id"], call["id"]);
-        assert_eq!(own[0]["function"], json!({"name": call["function"]["name"], "arguments": ""}));
-        let arguments: String = own.iter().map(|delta| delta["function"]["arguments"].as_str().unwrap()).collect();
+        assert_eq!(
+            own[0]["function"],
+            json!({"name": call["function"]["name"], "arguments": ""})
+        );
+        let arguments: String = own
+            .iter()
+            .map(|delta| delta["function"]["arguments"].as_str().unwrap())
+            .collect();
         assert_eq!(arguments, call["function"]["arguments"]);
     }
-    let last = chunks.iter().rev().find(|chunk| chunk["choices"][0].is_object()).unwrap();
+    let last = chunks
+        .iter()
+        .rev()
+        .find(|chunk| chunk["choices"][0].is_object())
+        .unwrap();
     assert_eq!(last["choices"][0]["finish_reason"], "tool_calls");
     engine.stop().await;
 }
@@ -124,23 +194,34 @@ async fn a_streamed_call_comes_head_first_in_pieces_that_join_to_the_plain_reply
 #[tokio::test]
 async fn a_reply_has_the_form_that_is_asked_for() {
     let engine = engine("--no-kv-events").await;
-    let schema = json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
+    let schema =
+        json!({"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]});
     let by_format = json!({"type": "json_schema", "json_schema": {"name": "x", "schema": schema, "strict": true}});
     for more in [
         json!({"response_format": by_format}),
         json!({"structured_outputs": {"json": schema}}),
         json!({"guided_json": schema.to_string()}),
     ] {
-        let reply = post(&engine, "/v1/chat/completions", &open_chat("Hi", more.clone())).await.json();
+        let reply = post(
+            &engine,
+            "/v1/chat/completions",
+            &open_chat("Hi", more.clone()),
+        )
+        .await
+        .json();
         let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
-        assert!(serde_json::from_str::<Value>(text).unwrap()["n"].is_i64(), "{more}: {text}");
+        assert!(
+            serde_json::from_str::<Value>(text).unwrap()["n"].is_i64(),
+            "{more}: {text}"
+        );
         assert_eq!(reply["choices"][0]["finish_reason"], "stop");
     }
     let object = open_chat("Hi", json!({"response_format": {"type": "json_object"}}));
     let reply = post(&engine, "/v1/chat/completions", &object).await.json();
     let text = reply["choices"][0]["message"]["content"].as_str().unwrap();
     assert!(serde_json::from_str::<Value>(text).unwrap().is_object());
-    let choice = json!({"model": "sim", "prompt": "x", "structured_outputs": {"choice": ["yes", "no"]}});
+    let choice =
+        json!({"model": "sim", "prompt": "x", "structured_outputs": {"choice": ["yes", "no"]}});
     let reply = post(&engine, "/v1/completions", &choice).await.json();
     assert!(["yes", "no"].contains(&reply["choices"][0]["text"].as_str().unwrap()));
 
@@ -148,7 +229,10 @@ async fn a_reply_has_the_form_that_is_asked_for() {
     short["max_tokens"] = json!(2);
     let cut = post(&engine, "/v1/chat/completions", &short).await.json();
     assert_eq!(
-        (&cut["choices"][0]["finish_reason"], &cut["usage"]["completion_tokens"]),
+        (
+            &cut["choices"][0]["finish_reason"],
+            &cut["usage"]["completion_tokens"]
+        ),
         (&json!("length"), &json!(2))
     );
     engine.stop().await;
@@ -169,7 +253,11 @@ async fn a_wish_that_cannot_be_read_is_refused_by_name() {
         let mut body = chat("Hi", 2);
         body[field] = value.clone();
         let reply = post(&engine, "/v1/chat/completions", &body).await;
-        assert_eq!((reply.status, &reply.json()["error"]["param"]), (400, &json!(field)), "{field}: {value}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["param"]),
+            (400, &json!(field)),
+            "{field}: {value}"
+        );
     }
     engine.stop().await;
 }
@@ -177,8 +265,13 @@ async fn a_wish_that_cannot_be_read_is_refused_by_name() {
 #[tokio::test]
 async fn a_stop_string_ends_the_reply_before_it() {
     let engine = engine("--no-kv-events").await;
-    let whole = post(&engine, "/v1/chat/completions", &chat("Tell me", 12)).await.json();
-    let text = whole["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    let whole = post(&engine, "/v1/chat/completions", &chat("Tell me", 12))
+        .await
+        .json();
+    let text = whole["choices"][0]["message"]["content"]
+        .as_str()
+        .unwrap()
+        .to_owned();
     let stop = text.split_whitespace().nth(5).unwrap();
     let before = &text[..text.find(stop).unwrap()];
     let mut body = chat("Tell me", 12);
@@ -186,7 +279,10 @@ async fn a_stop_string_ends_the_reply_before_it() {
     let reply = post(&engine, "/v1/chat/completions", &body).await.json();
     assert_eq!(reply["choices"][0]["message"]["content"], before);
     assert_eq!(
-        (&reply["choices"][0]["finish_reason"], &reply["choices"][0]["stop_reason"]),
+        (
+            &reply["choices"][0]["finish_reason"],
+            &reply["choices"][0]["stop_reason"]
+        ),
         (&json!("stop"), &json!(stop))
     );
     assert!(reply["usage"]["completion_tokens"].as_u64().unwrap() <= 6);
@@ -194,23 +290,37 @@ async fn a_stop_string_ends_the_reply_before_it() {
     assert_eq!(joined(&chunks, "content"), before);
     body["include_stop_str_in_output"] = json!(true);
     let kept = post(&engine, "/v1/chat/completions", &body).await.json();
-    assert_eq!(kept["choices"][0]["message"]["content"], format!("{before}{stop}"));
+    assert_eq!(
+        kept["choices"][0]["message"]["content"],
+        format!("{before}{stop}")
+    );
     engine.stop().await;
 }
 
 #[tokio::test]
 async fn thoughts_come_before_the_words_and_count_among_the_tokens() {
     let engine = engine("--no-kv-events").await;
-    for more in [json!({"chat_template_kwargs": {"enable_thinking": true}}), json!({"reasoning_effort": "low"})] {
+    for more in [
+        json!({"chat_template_kwargs": {"enable_thinking": true}}),
+        json!({"reasoning_effort": "low"}),
+    ] {
         let body = open_chat("Think", more);
         let reply = post(&engine, "/v1/chat/completions", &body).await.json();
         let message = &reply["choices"][0]["message"];
         assert!(!message["reasoning_content"].as_str().unwrap().is_empty());
         assert_eq!(message["reasoning"], message["reasoning_content"]);
         assert!(!message["content"].as_str().unwrap().is_empty());
-        assert!(reply["usage"]["completion_tokens_details"]["reasoning_tokens"].as_u64().unwrap() > 5);
+        assert!(
+            reply["usage"]["completion_tokens_details"]["reasoning_tokens"]
+                .as_u64()
+                .unwrap()
+                > 5
+        );
         let chunks = chunks(&post(&engine, "/v1/chat/completions", &streamed(body)).await);
-        assert_eq!(joined(&chunks, "reasoning_content"), message["reasoning_content"]);
+        assert_eq!(
+            joined(&chunks, "reasoning_content"),
+            message["reasoning_content"]
+        );
         assert_eq!(joined(&chunks, "content"), message["content"]);
     }
     let quiet = open_chat("Think", json!({"reasoning_effort": "none"}));
@@ -222,19 +332,35 @@ async fn thoughts_come_before_the_words_and_count_among_the_tokens() {
 #[tokio::test]
 async fn several_choices_differ_and_share_one_prompt() {
     let engine = engine("--no-kv-events").await;
-    let one = post(&engine, "/v1/chat/completions", &chat("Choose", 6)).await.json();
+    let one = post(&engine, "/v1/chat/completions", &chat("Choose", 6))
+        .await
+        .json();
     let mut body = chat("Choose", 6);
     body["n"] = json!(3);
     let reply = post(&engine, "/v1/chat/completions", &body).await.json();
-    let texts: Vec<&Value> =
-        reply["choices"].as_array().unwrap().iter().map(|choice| &choice["message"]["content"]).collect();
-    assert_eq!((texts.len(), texts[0]), (3, &one["choices"][0]["message"]["content"]));
+    let texts: Vec<&Value> = reply["choices"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|choice| &choice["message"]["content"])
+        .collect();
+    assert_eq!(
+        (texts.len(), texts[0]),
+        (3, &one["choices"][0]["message"]["content"])
+    );
     assert!(texts[0] != texts[1] && texts[1] != texts[2]);
-    assert_eq!(reply["usage"]["prompt_tokens"], one["usage"]["prompt_tokens"]);
+    assert_eq!(
+        reply["usage"]["prompt_tokens"],
+        one["usage"]["prompt_tokens"]
+    );
     assert_eq!(reply["usage"]["completion_tokens"], 18);
     let chunks = chunks(&post(&engine, "/v1/chat/completions", &streamed(body)).await);
     for (index, text) in texts.iter().enumerate() {
-        let own: Vec<Value> = chunks.iter().filter(|chunk| chunk["choices"][0]["index"] == index).cloned().collect();
+        let own: Vec<Value> = chunks
+            .iter()
+            .filter(|chunk| chunk["choices"][0]["index"] == index)
+            .cloned()
+            .collect();
         assert_eq!(joined(&own, "content"), **text);
     }
     engine.stop().await;
@@ -247,9 +373,24 @@ async fn log_probabilities_come_with_their_alternatives() {
     body["logprobs"] = json!(true);
     body["top_logprobs"] = json!(2);
     let reply = post(&engine, "/v1/chat/completions", &body).await.json();
-    let content = reply["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
-    let text: String = content.iter().map(|entry| entry["token"].as_str().unwrap()).collect();
-    assert_eq!((content.len(), text.trim()), (4, reply["choices"][0]["message"]["content"].as_str().unwrap().trim()));
+    let content = reply["choices"][0]["logprobs"]["content"]
+        .as_array()
+        .unwrap()
+        .clone();
+    let text: String = content
+        .iter()
+        .map(|entry| entry["token"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        (content.len(), text.trim()),
+        (
+            4,
+            reply["choices"][0]["message"]["content"]
+                .as_str()
+                .unwrap()
+                .trim()
+        )
+    );
     for entry in &content {
         let top = entry["top_logprobs"].as_array().unwrap();
         assert_eq!((top.len(), &top[0]["token"]), (2, &entry["token"]));

@@ -49,10 +49,22 @@ enum Wake {
 }
 
 impl Follower {
-    pub(crate) fn new(spec: SourceSpec, sink: Arc<dyn BlockSink>, clock: Clock, outlet: Outlet) -> Self {
+    pub(crate) fn new(
+        spec: SourceSpec,
+        sink: Arc<dyn BlockSink>,
+        clock: Clock,
+        outlet: Outlet,
+    ) -> Self {
         let track = Track::new(spec.track(), Arc::clone(&sink), clock);
         let stream = RepairedTrack::new(track, Arc::clone(&spec.worker), spec.ask());
-        Self { spec, sink, clock, outlet, stream, peer: None }
+        Self {
+            spec,
+            sink,
+            clock,
+            outlet,
+            stream,
+            peer: None,
+        }
     }
 
     pub(crate) async fn run(mut self, mut orders: Orders) {
@@ -60,7 +72,9 @@ impl Follower {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let Some(mut sub) = self.open(&mut orders.stop).await else { return };
+            let Some(mut sub) = self.open(&mut orders.stop).await else {
+                return;
+            };
             if self.follow(&mut sub, &mut ticks, &mut orders).await == Ended::Stopped {
                 return;
             }
@@ -86,7 +100,8 @@ impl Follower {
                 let bound = Sub::bind(&self.spec.endpoint, &[topic.as_bytes()], limits).await;
                 bound.map(|(sub, _)| sub).map_err(|error| error.to_string())
             } else {
-                Sub::connect(&self.spec.endpoint, &[topic.as_bytes()], limits).map_err(|error| error.to_string())
+                Sub::connect(&self.spec.endpoint, &[topic.as_bytes()], limits)
+                    .map_err(|error| error.to_string())
             };
             match made {
                 Ok(sub) => return Some(sub),
@@ -146,7 +161,9 @@ impl Follower {
                 self.peer = Some(peer);
                 self.stream.connected();
             }
-            SubEvent::Message { peer, .. } if self.peer != Some(peer) => self.stream.track.dropped(),
+            SubEvent::Message { peer, .. } if self.peer != Some(peer) => {
+                self.stream.track.dropped()
+            }
             SubEvent::Message { frames, .. } => self.stream.live(&frames),
             SubEvent::Disconnected { peer, reason } => {
                 tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, reason, "event stream lost");
@@ -173,14 +190,34 @@ enum Ended {
 
 impl SourceSpec {
     fn limits(&self) -> Limits {
-        let SourceSettings { destinations, max_message, .. } = self.settings;
-        Limits { destinations, max_message, max_frames: 8, ..Limits::default() }
+        let SourceSettings {
+            destinations,
+            max_message,
+            ..
+        } = self.settings;
+        Limits {
+            destinations,
+            max_message,
+            max_frames: 8,
+            ..Limits::default()
+        }
     }
 
     /// Asks the replay socket, if there is one.
     fn ask(&self) -> Ask {
-        let (endpoint, limits, patience) = (self.replay_endpoint.clone(), self.limits(), self.settings.replay_timeout);
-        Box::new(move |from| Some(ReplayRun::start(endpoint.clone()?, from, limits.clone(), patience)))
+        let (endpoint, limits, patience) = (
+            self.replay_endpoint.clone(),
+            self.limits(),
+            self.settings.replay_timeout,
+        );
+        Box::new(move |from| {
+            Some(ReplayRun::start(
+                endpoint.clone()?,
+                from,
+                limits.clone(),
+                patience,
+            ))
+        })
     }
 }
 
@@ -195,7 +232,10 @@ mod tests {
     #[tokio::test]
     async fn a_connection_behind_the_last_straw_is_not_asked_for_its_history() {
         let endpoint = |text: &str| text.parse().expect("an endpoint");
-        let target = Target { worker: WorkerId(0), rank: DpRank(0) };
+        let target = Target {
+            worker: WorkerId(0),
+            rank: DpRank(0),
+        };
         let mut spec = SourceSpec::new(target, "w", "m", endpoint("tcp://127.0.0.1:1"));
         spec.replay_endpoint = Some(endpoint("tcp://127.0.0.1:1"));
         spec.bind = true;
@@ -203,7 +243,10 @@ mod tests {
         let mut follower = Follower::new(spec, index, Clock::system(), Outlet::default());
         follower.live(SubEvent::Connected { peer: 1 });
         // One frame is no message at all.
-        let garbage = || SubEvent::Message { peer: 1, frames: vec![Bytes::from_static(b"garbage")] };
+        let garbage = || SubEvent::Message {
+            peer: 1,
+            frames: vec![Bytes::from_static(b"garbage")],
+        };
         for _ in 0..99 {
             follower.live(garbage());
         }

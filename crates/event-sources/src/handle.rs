@@ -15,7 +15,8 @@ use tokio::{
 use crate::{SourceCounters, StreamReport, status::Status};
 
 /// Said of a stream whose task ended by itself.
-const ENDED: &str = "the stream's task ended with a panic: see the log, the stream is started again";
+const ENDED: &str =
+    "the stream's task ended with a panic: see the log, the stream is started again";
 
 /// What of a source does not change while it runs.
 #[derive(Clone, Debug)]
@@ -77,7 +78,11 @@ pub struct SourceHandle {
 
 impl SourceHandle {
     /// Starts what `follow` makes, in a task of the current runtime.
-    pub(crate) fn start<F>(about: About, clock: Clock, follow: impl FnOnce(Outlet, Orders) -> F) -> Self
+    pub(crate) fn start<F>(
+        about: About,
+        clock: Clock,
+        follow: impl FnOnce(Outlet, Orders) -> F,
+    ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
@@ -85,13 +90,34 @@ impl SourceHandle {
         let (sender, versions) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
         let resync = Arc::new(Notify::new());
-        let outlet = Outlet { status, versions: sender };
-        let following = contain("event_stream", follow(outlet, Orders { stop: stopped, resync: Arc::clone(&resync) }));
+        let outlet = Outlet {
+            status,
+            versions: sender,
+        };
+        let following = contain(
+            "event_stream",
+            follow(
+                outlet,
+                Orders {
+                    stop: stopped,
+                    resync: Arc::clone(&resync),
+                },
+            ),
+        );
         // Whoever follows the source sees its end, and starts another: what this one said is forgotten before.
         let task = tokio::spawn(async {
             let _ended = following.await;
         });
-        Self { about, clock, seen, versions, parts: None, resync, stop: Some(stop), task }
+        Self {
+            about,
+            clock,
+            seen,
+            versions,
+            parts: None,
+            resync,
+            stop: Some(stop),
+            task,
+        }
     }
 
     /// The source has a stream per topic and rank, to be found here.
@@ -124,9 +150,15 @@ impl SourceHandle {
     /// Every stream of the source as it stands: one, except where several publishers share the socket; of those the ones
     /// that were heard of.
     pub fn reports(&self) -> Vec<StreamReport> {
-        let Some(parts) = &self.parts else { return vec![self.report()] };
+        let Some(parts) = &self.parts else {
+            return vec![self.report()];
+        };
         let of = |(target, (worker, status)): (&Target, &(Arc<str>, Status))| {
-            let about = About { worker: Arc::clone(worker), rank: target.rank.0, ..self.about.clone() };
+            let about = About {
+                worker: Arc::clone(worker),
+                rank: target.rank.0,
+                ..self.about.clone()
+            };
             self.report_of(&about, status)
         };
         parts.lock().iter().map(of).collect()
@@ -144,9 +176,15 @@ impl SourceHandle {
             last_seq: status.last_seq,
             lag_events: status.lag_events,
             lag_ms: status.lag_ms,
-            last_event_at: status.last_event_at.map(|at| net::rfc3339(self.clock.wall_at(at))),
+            last_event_at: status
+                .last_event_at
+                .map(|at| net::rfc3339(self.clock.wall_at(at))),
             counts: status.totals.counts(),
-            last_error: if self.ended() { Some(ENDED.to_owned()) } else { status.last_error.clone() },
+            last_error: if self.ended() {
+                Some(ENDED.to_owned())
+            } else {
+                status.last_error.clone()
+            },
         }
     }
 
@@ -167,7 +205,11 @@ impl SourceHandle {
 
     /// What a task that ended last said of itself is no longer so.
     fn state_of(&self, status: &Status) -> StreamState {
-        if self.ended() { StreamState::Connecting } else { status.state }
+        if self.ended() {
+            StreamState::Connecting
+        } else {
+            status.state
+        }
     }
 
     /// Nobody follows the stream any more, though nobody stopped it: the task ended with a panic. What it put into the
@@ -242,9 +284,23 @@ mod tests {
     #[tokio::test]
     async fn a_task_that_ended_is_not_reported_as_live_for_ever() {
         let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
-        let (_publisher, endpoint) = Pub::bind(&any, PubSettings::default()).await.expect("a free port");
-        let spec = SourceSpec::new(Target { worker: WorkerId(0), rank: DpRank(0) }, "w", "m", endpoint);
-        let source = ZmqSource::spawn(spec, Arc::new(KvIndex::new(IndexSettings::default())), Clock::system());
+        let (_publisher, endpoint) = Pub::bind(&any, PubSettings::default())
+            .await
+            .expect("a free port");
+        let spec = SourceSpec::new(
+            Target {
+                worker: WorkerId(0),
+                rank: DpRank(0),
+            },
+            "w",
+            "m",
+            endpoint,
+        );
+        let source = ZmqSource::spawn(
+            spec,
+            Arc::new(KvIndex::new(IndexSettings::default())),
+            Clock::system(),
+        );
         let mut changes = source.changes();
         while source.state() != StreamState::Live {
             changes.changed().await.expect("the task runs");
@@ -256,7 +312,10 @@ mod tests {
         assert!(source.ended());
         assert_eq!(source.state(), StreamState::Connecting);
         let report = source.report();
-        assert_eq!((report.state, report.last_error.as_deref()), ("connecting", Some(ENDED)));
+        assert_eq!(
+            (report.state, report.last_error.as_deref()),
+            ("connecting", Some(ENDED))
+        );
         source.stop().await;
     }
 }

@@ -36,16 +36,16 @@ pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
 #[cfg(feature = "nats")]
 pub use nats::{
-    NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsServer, NatsSource, NatsSpec,
-    NatsSubject, Relay, RelayCounts, RelayError, RelayNotice, RelaySpec,
+    NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsServer, NatsSource,
+    NatsSpec, NatsSubject, Relay, RelayCounts, RelayError, RelayNotice, RelaySpec,
 };
 pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
 pub use shared::{Member, PodTopic, Publisher, Route, SharedSocket, SharedSpec};
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
-    Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec, StandardSink,
-    StandardSinkSpec, Tally,
+    Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec,
+    StandardSink, StandardSinkSpec, Tally,
 };
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

@@ -58,7 +58,12 @@ pub struct PollSpec {
 impl PollSpec {
     /// An engine of which nothing but this is known: 32 tokens per block, asked every 100 ms, or every second while it is
     /// idle.
-    pub fn new(id: WorkerId, worker: impl Into<Arc<str>>, model: impl Into<Arc<str>>, url: WorkerUrl) -> Self {
+    pub fn new(
+        id: WorkerId,
+        worker: impl Into<Arc<str>>,
+        model: impl Into<Arc<str>>,
+        url: WorkerUrl,
+    ) -> Self {
         Self {
             id,
             worker: worker.into(),
@@ -87,7 +92,9 @@ impl PollSource {
             endpoint: format!("{}{PATH}", spec.url),
             replay_endpoint: None,
         };
-        SourceHandle::start(about, clock, |outlet, orders| Poller::new(spec, index, clock, outlet).run(orders))
+        SourceHandle::start(about, clock, |outlet, orders| {
+            Poller::new(spec, index, clock, outlet).run(orders)
+        })
     }
 }
 
@@ -114,7 +121,11 @@ struct Poller {
 impl Poller {
     fn new(spec: PollSpec, index: Arc<KvIndex>, clock: Clock, outlet: Outlet) -> Self {
         let mut headers = HeaderMap::new();
-        headers.extend(spec.authorization.clone().map(|value| (AUTHORIZATION, value)));
+        headers.extend(
+            spec.authorization
+                .clone()
+                .map(|value| (AUTHORIZATION, value)),
+        );
         Self {
             stream: TrtStream::new(spec.block_size),
             wait: spec.interval,
@@ -139,7 +150,9 @@ impl Poller {
                 _ = &mut orders.stop => return,
             }
             self.publish();
-            let held = self.quarantined_until.map_or(Duration::ZERO, |until| until.since(self.clock.now()));
+            let held = self
+                .quarantined_until
+                .map_or(Duration::ZERO, |until| until.since(self.clock.now()));
             tokio::select! {
                 () = sleep(self.wait.max(held)) => {}
                 _ = &mut orders.stop => return,
@@ -211,11 +224,15 @@ impl Poller {
     fn carry_out(&mut self, action: TrtAction) {
         match action {
             TrtAction::Apply { rank, update } => {
-                let Some(target) = self.target(rank) else { return };
+                let Some(target) = self.target(rank) else {
+                    return;
+                };
                 match &update {
                     IndexUpdate::Stored(_) | IndexUpdate::Named(_) => self.past.stored += 1,
                     // A removal is told for every tier there may be, the device among them.
-                    IndexUpdate::Removed(removed) => self.past.removed += u64::from(removed.tier == Tier::Device),
+                    IndexUpdate::Removed(removed) => {
+                        self.past.removed += u64::from(removed.tier == Tier::Device)
+                    }
                     IndexUpdate::Cleared => self.past.cleared += 1,
                 }
                 let done = self.index.apply(target, &update);
@@ -232,7 +249,10 @@ impl Poller {
                 }
             }
             // It is not known whose it was.
-            TrtAction::Hole { rank: None } => self.ranks.values().for_each(|target| self.index.hole(*target)),
+            TrtAction::Hole { rank: None } => self
+                .ranks
+                .values()
+                .for_each(|target| self.index.hole(*target)),
         }
     }
 
@@ -245,19 +265,26 @@ impl Poller {
         if self.ranks.len() >= MAX_RANKS {
             return None;
         }
-        let target = Target { worker: self.spec.id, rank: DpRank(rank) };
+        let target = Target {
+            worker: self.spec.id,
+            rank: DpRank(rank),
+        };
         self.index.register(target, Arc::clone(&self.spec.model));
         self.ranks.insert(rank, target);
         Some(target)
     }
 
     fn forget(&mut self) {
-        self.ranks.values().for_each(|target| self.index.clear(*target));
+        self.ranks
+            .values()
+            .for_each(|target| self.index.clear(*target));
     }
 
     /// Counts errors against the engine. With too many of them nothing it said is believed any longer.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.note(self.clock.now(), errors) else { return };
+        let Some(until) = self.quarantine.note(self.clock.now(), errors) else {
+            return;
+        };
         tracing::warn!(worker = %self.spec.worker, url = %self.spec.url, error = self.past.last_error,
             "event list quarantined: too many undecodable events");
         self.quarantined_until = Some(until);
@@ -267,7 +294,10 @@ impl Poller {
     }
 
     fn wait_longer(&mut self) {
-        self.wait = (self.wait * 2).clamp(self.spec.interval, self.spec.idle_interval.max(self.spec.interval));
+        self.wait = (self.wait * 2).clamp(
+            self.spec.interval,
+            self.spec.idle_interval.max(self.spec.interval),
+        );
     }
 
     /// Everything counted so far.
@@ -288,7 +318,11 @@ impl Poller {
         // An orphan was handed over, and is no applied event for that.
         tally.counts.applied = tally.counts.applied.saturating_sub(tally.counts.orphans);
         self.outlet.show(Status {
-            state: if self.quarantined_until.is_some() { StreamState::Quarantined } else { self.state },
+            state: if self.quarantined_until.is_some() {
+                StreamState::Quarantined
+            } else {
+                self.state
+            },
             epoch: tally.counts.restarts.saturating_add(1),
             last_event_at: self.last_event_at,
             block_size: Some(self.spec.block_size.tokens()),

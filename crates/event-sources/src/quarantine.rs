@@ -27,7 +27,10 @@ impl Quarantine {
             }
             self.errors.push_back(now);
         }
-        let oldest = self.errors.front().filter(|_| self.errors.len() == ERRORS)?;
+        let oldest = self
+            .errors
+            .front()
+            .filter(|_| self.errors.len() == ERRORS)?;
         if now.since(*oldest) > WINDOW {
             return None;
         }
@@ -50,7 +53,11 @@ mod tests {
         assert_eq!(quarantine.note(at(0), 60), None);
         assert_eq!(quarantine.note(at(9), 39), None);
         assert_eq!(quarantine.note(at(10), 1), Some(at(70)));
-        assert_eq!(quarantine.note(at(70), 99), None, "the slate is clean afterwards");
+        assert_eq!(
+            quarantine.note(at(70), 99),
+            None,
+            "the slate is clean afterwards"
+        );
     }
 
     #[test]

@@ -26,7 +26,12 @@ pub(crate) struct RepairedTrack {
 
 impl RepairedTrack {
     pub(crate) fn new(track: Track, worker: Arc<str>, ask: Ask) -> Self {
-        Self { track, worker, ask, replay: None }
+        Self {
+            track,
+            worker,
+            ask,
+            replay: None,
+        }
     }
 
     /// From now on these are asked; what runs is given up.
@@ -79,14 +84,19 @@ impl RepairedTrack {
     pub(crate) fn replay_burst(&mut self, first: Option<Answer>) {
         self.replayed(first);
         for _ in 1..GO {
-            let Some(answer) = self.replay.as_mut().and_then(ReplayRun::read_already) else { return };
+            let Some(answer) = self.replay.as_mut().and_then(ReplayRun::read_already) else {
+                return;
+            };
             self.replayed(Some(answer));
         }
     }
 
     fn replayed(&mut self, answer: Option<Answer>) {
         match answer {
-            Some(Answer::Batch { seq, payload }) => self.feed(Input::ReplayBatch { seq, payload: &payload }),
+            Some(Answer::Batch { seq, payload }) => self.feed(Input::ReplayBatch {
+                seq,
+                payload: &payload,
+            }),
             Some(Answer::End) => {
                 self.replay = None;
                 self.feed(Input::ReplayEnd);

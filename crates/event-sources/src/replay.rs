@@ -32,13 +32,27 @@ pub(crate) enum Answer {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ReplayError {
     #[error("replay endpoint {endpoint}: {source}")]
-    Socket { endpoint: Endpoint, source: Disconnect },
-    #[error("replay endpoint {endpoint} was silent for {limit:?}: check that it is the engine's replay_endpoint")]
+    Socket {
+        endpoint: Endpoint,
+        source: Disconnect,
+    },
+    #[error(
+        "replay endpoint {endpoint} was silent for {limit:?}: check that it is the engine's replay_endpoint"
+    )]
     Silent { endpoint: Endpoint, limit: Duration },
-    #[error("replay endpoint {endpoint} broke off: nothing for {limit:?} after {batches} batches, and no end marker")]
-    BrokeOff { endpoint: Endpoint, limit: Duration, batches: u64 },
+    #[error(
+        "replay endpoint {endpoint} broke off: nothing for {limit:?} after {batches} batches, and no end marker"
+    )]
+    BrokeOff {
+        endpoint: Endpoint,
+        limit: Duration,
+        batches: u64,
+    },
     #[error("replay endpoint {endpoint}: {source}")]
-    Frames { endpoint: Endpoint, source: FrameError },
+    Frames {
+        endpoint: Endpoint,
+        source: FrameError,
+    },
     #[cfg(feature = "nats")]
     #[error(transparent)]
     Nats(#[from] crate::nats::AskError),
@@ -73,10 +87,16 @@ impl ReplayRun {
         // Bounded by the room that each batch in it holds.
         let (sender, answers) = mpsc::unbounded_channel();
         let failures = sender.clone();
-        let asking = ask(Answers { sender, ahead: Arc::new(Semaphore::new(AHEAD)) });
+        let asking = ask(Answers {
+            sender,
+            ahead: Arc::new(Semaphore::new(AHEAD)),
+        });
         let task = tokio::spawn(async move {
             if let Err(error) = asking.await {
-                let _ = failures.send(Queued { answer: Answer::Failed(error), _room: None });
+                let _ = failures.send(Queued {
+                    answer: Answer::Failed(error),
+                    _room: None,
+                });
             }
         });
         Self { answers, task }
@@ -120,15 +140,26 @@ impl Answers {
     pub(crate) async fn batch(&self, seq: u64, payload: &[u8]) -> bool {
         let bytes = payload.len().saturating_add(PLACE).min(AHEAD);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let answer = Answer::Batch { seq, payload: payload.to_vec() };
+        let answer = Answer::Batch {
+            seq,
+            payload: payload.to_vec(),
+        };
         // Never closed, so there is always a permit in the end.
         let room = Arc::clone(&self.ahead).acquire_many_owned(bytes).await.ok();
-        self.sender.send(Queued { answer, _room: room }).is_ok()
+        self.sender
+            .send(Queued {
+                answer,
+                _room: room,
+            })
+            .is_ok()
     }
 
     /// There is no more.
     pub(crate) fn end(&self) {
-        let _ = self.sender.send(Queued { answer: Answer::End, _room: None });
+        let _ = self.sender.send(Queued {
+            answer: Answer::End,
+            _room: None,
+        });
     }
 }
 
@@ -139,17 +170,34 @@ async fn ask(
     patience: Duration,
     answers: &Answers,
 ) -> Result<(), ReplayError> {
-    let socket = |source| ReplayError::Socket { endpoint: endpoint.clone(), source };
-    let silent = |limit, batches| match batches {
-        0 => ReplayError::Silent { endpoint: endpoint.clone(), limit },
-        _ => ReplayError::BrokeOff { endpoint: endpoint.clone(), limit, batches },
+    let socket = |source| ReplayError::Socket {
+        endpoint: endpoint.clone(),
+        source,
     };
-    let mut dealer = Dealer::connect(endpoint, limits, patience).await.map_err(socket)?;
-    dealer.send(&frames::replay_request(from)).await.map_err(socket)?;
+    let silent = |limit, batches| match batches {
+        0 => ReplayError::Silent {
+            endpoint: endpoint.clone(),
+            limit,
+        },
+        _ => ReplayError::BrokeOff {
+            endpoint: endpoint.clone(),
+            limit,
+            batches,
+        },
+    };
+    let mut dealer = Dealer::connect(endpoint, limits, patience)
+        .await
+        .map_err(socket)?;
+    dealer
+        .send(&frames::replay_request(from))
+        .await
+        .map_err(socket)?;
     let mut limit = patience;
     for batches in 0.. {
-        let message =
-            tokio::time::timeout(limit, dealer.recv()).await.map_err(|_| silent(limit, batches))?.map_err(socket)?;
+        let message = tokio::time::timeout(limit, dealer.recv())
+            .await
+            .map_err(|_| silent(limit, batches))?
+            .map_err(socket)?;
         limit = patience.min(PAUSE);
         match frames::replay(&message) {
             Ok(Replay::Batch { seq, payload }) => {
@@ -161,7 +209,12 @@ async fn ask(
                 answers.end();
                 break;
             }
-            Err(source) => return Err(ReplayError::Frames { endpoint: endpoint.clone(), source }),
+            Err(source) => {
+                return Err(ReplayError::Frames {
+                    endpoint: endpoint.clone(),
+                    source,
+                });
+            }
         }
     }
     Ok(())

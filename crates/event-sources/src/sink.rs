@@ -50,7 +50,10 @@ pub struct FanOut {
 impl FanOut {
     /// For nobody yet.
     pub fn new(index: Arc<KvIndex>) -> Self {
-        Self { index, targets: RwLock::default() }
+        Self {
+            index,
+            targets: RwLock::default(),
+        }
     }
 
     /// From now on for this target too. What the stream said before is not repeated.

@@ -38,7 +38,10 @@ impl Status {
     }
 
     pub(crate) fn counters(&self) -> SourceCounters {
-        SourceCounters { reconnects: self.reconnects, ..self.totals.counters() }
+        SourceCounters {
+            reconnects: self.reconnects,
+            ..self.totals.counters()
+        }
     }
 }
 
@@ -75,8 +78,20 @@ pub(crate) struct Totals {
 
 impl From<Tally> for Totals {
     fn from(tally: Tally) -> Self {
-        let Tally { counts, stored, removed, cleared, .. } = tally;
-        Self { counts, stored, removed, cleared, ..Self::default() }
+        let Tally {
+            counts,
+            stored,
+            removed,
+            cleared,
+            ..
+        } = tally;
+        Self {
+            counts,
+            stored,
+            removed,
+            cleared,
+            ..Self::default()
+        }
     }
 }
 
@@ -119,7 +134,13 @@ impl Totals {
 
     /// Adds another stream's.
     pub(crate) fn add(&mut self, other: &Self) {
-        let Self { counts, stored, removed, cleared, ignored } = self;
+        let Self {
+            counts,
+            stored,
+            removed,
+            cleared,
+            ignored,
+        } = self;
         for (total, more) in [
             (&mut counts.batches, other.counts.batches),
             (&mut counts.events, other.counts.events),
@@ -150,12 +171,17 @@ impl Totals {
 
     fn counters(&self) -> SourceCounters {
         let named: u64 = self.ignored.iter().sum();
-        let reasons = IgnoredReason::ALL.into_iter().map(IgnoredReason::as_str).zip(self.ignored);
+        let reasons = IgnoredReason::ALL
+            .into_iter()
+            .map(IgnoredReason::as_str)
+            .zip(self.ignored);
         SourceCounters {
             stored: self.stored,
             removed: self.removed,
             cleared: self.cleared,
-            ignored: reasons.chain([("no_effect", self.counts.ignored.saturating_sub(named))]).collect(),
+            ignored: reasons
+                .chain([("no_effect", self.counts.ignored.saturating_sub(named))])
+                .collect(),
             decode_errors: self.counts.decode_errors,
             gaps: self.counts.gaps,
             resets: self.counts.restarts,
@@ -172,12 +198,21 @@ mod tests {
 
     #[test]
     fn holes_up_to_the_end_of_the_numbers_do_not_overflow_the_totals() {
-        let settings =
-            SequencerSettings { max_pending_batches: 4, max_pending_bytes: 1 << 10, ..SequencerSettings::default() };
+        let settings = SequencerSettings {
+            max_pending_batches: 4,
+            max_pending_bytes: 1 << 10,
+            ..SequencerSettings::default()
+        };
         let mut sequencer = Sequencer::new(settings);
         sequencer.on(Moment::START, Input::Connected);
         for seq in [0, u64::MAX, 0, u64::MAX] {
-            sequencer.on(Moment::START, Input::Live { seq: Some(seq), payload: b"x" });
+            sequencer.on(
+                Moment::START,
+                Input::Live {
+                    seq: Some(seq),
+                    payload: b"x",
+                },
+            );
         }
         let once = Totals::default().plus(&sequencer);
         assert_eq!(once.plus(&sequencer).counts().holes, u64::MAX);

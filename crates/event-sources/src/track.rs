@@ -133,16 +133,22 @@ impl Track {
             self.fault(format!(
                 "its events have blocks of {found} tokens, expected are {known}: set block_size to what the engine uses"
             ));
-            Applied { ignored: 1, ..Applied::default() }
+            Applied {
+                ignored: 1,
+                ..Applied::default()
+            }
         } else {
             self.sink.apply(self.spec.target, &update)
         };
-        self.sequencer.record(done.applied, done.orphans, done.ignored);
+        self.sequencer
+            .record(done.applied, done.orphans, done.ignored);
     }
 
     /// Counts errors against the publisher. With too many of them nothing it said is believed any longer.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.note(self.clock.now(), errors) else { return };
+        let Some(until) = self.quarantine.note(self.clock.now(), errors) else {
+            return;
+        };
         tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, error = self.last_error,
             "event stream quarantined: too many undecodable messages");
         self.quarantined_until = Some(until);
@@ -181,7 +187,8 @@ impl Track {
             return StreamState::Quarantined;
         }
         let heard = self.sequencer.last_event_at().max(self.connected_at);
-        let quiet = heard.is_some_and(|heard| self.clock.now().since(heard) >= self.spec.stale_after);
+        let quiet =
+            heard.is_some_and(|heard| self.clock.now().since(heard) >= self.spec.stale_after);
         match self.sequencer.state() {
             StreamState::Live if quiet => StreamState::Stale,
             state => state,
@@ -207,7 +214,10 @@ impl Track {
     }
 
     fn ms_since(&self, ts: f64) -> f64 {
-        #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits for a long time")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds since 1970 fit into 53 bits for a long time"
+        )]
         let now = self.clock.unix_ms() as f64;
         (now - ts * 1e3).max(0.0)
     }
@@ -216,7 +226,13 @@ impl Track {
 impl EventDefaults {
     /// Fills in what a store at the root of a sequence does not name. Later blocks inherit from their parents.
     fn fill(&self, update: &mut IndexUpdate) {
-        if let IndexUpdate::Stored(Stored { parent: None, lora, salt, .. }) = update {
+        if let IndexUpdate::Stored(Stored {
+            parent: None,
+            lora,
+            salt,
+            ..
+        }) = update
+        {
             for (said, default) in [(lora, &self.lora), (salt, &self.salt)] {
                 if said.is_none() {
                     said.clone_from(default);
@@ -227,7 +243,9 @@ impl EventDefaults {
 
     /// The size of these blocks and the one that is known, if they differ, in tokens.
     fn refuse(&self, update: &IndexUpdate) -> Option<(u32, u32)> {
-        let (IndexUpdate::Stored(Stored { block_size, .. }), Some(known)) = (update, self.block_size) else {
+        let (IndexUpdate::Stored(Stored { block_size, .. }), Some(known)) =
+            (update, self.block_size)
+        else {
             return None;
         };
         (*block_size != known).then(|| (block_size.tokens(), known.tokens()))

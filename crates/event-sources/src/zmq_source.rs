@@ -40,7 +40,12 @@ pub struct SourceSpec {
 
 impl SourceSpec {
     /// A stream of which nothing but this is known.
-    pub fn new(target: Target, worker: impl Into<Arc<str>>, model: impl Into<Arc<str>>, endpoint: Endpoint) -> Self {
+    pub fn new(
+        target: Target,
+        worker: impl Into<Arc<str>>,
+        model: impl Into<Arc<str>>,
+        endpoint: Endpoint,
+    ) -> Self {
         Self {
             target,
             worker: worker.into(),
@@ -138,6 +143,8 @@ impl ZmqSource {
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: spec.replay_endpoint.as_ref().map(Endpoint::to_string),
         };
-        SourceHandle::start(about, clock, |outlet, orders| Follower::new(spec, sink, clock, outlet).run(orders))
+        SourceHandle::start(about, clock, |outlet, orders| {
+            Follower::new(spec, sink, clock, outlet).run(orders)
+        })
     }
 }

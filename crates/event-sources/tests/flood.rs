@@ -65,15 +65,39 @@ struct Figures {
 
 impl fmt::Display for Figures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Offered { batches, long_sends, longest_send } = self.offered;
+        let Offered {
+            batches,
+            long_sends,
+            longest_send,
+        } = self.offered;
         let rate = |events: u64| u128::from(events) * 1000 / self.length.as_millis();
         let mib = |bytes: Option<u64>| bytes.map_or(0, |bytes| bytes >> 20);
-        writeln!(f, "offered {} events/s, applied {} events/s", rate(batches * EVENTS), rate(self.applied))?;
-        writeln!(f, "dropped by the publisher's queue: {} of {batches} batches", self.dropped)?;
-        writeln!(f, "longest send {longest_send:?}; over {LONG_SEND:?}: {long_sends}")?;
+        writeln!(
+            f,
+            "offered {} events/s, applied {} events/s",
+            rate(batches * EVENTS),
+            rate(self.applied)
+        )?;
+        writeln!(
+            f,
+            "dropped by the publisher's queue: {} of {batches} batches",
+            self.dropped
+        )?;
+        writeln!(
+            f,
+            "longest send {longest_send:?}; over {LONG_SEND:?}: {long_sends}"
+        )?;
         let (before, most) = (mib(self.resident.0), mib(self.resident.1));
-        writeln!(f, "resident {before} MiB before, {most} MiB at most; index {} MiB", self.index_bytes >> 20)?;
-        write!(f, "highest lag {:.0} ms; up to date {:?} after the flood", self.highest_lag, self.recovery)
+        writeln!(
+            f,
+            "resident {before} MiB before, {most} MiB at most; index {} MiB",
+            self.index_bytes >> 20
+        )?;
+        write!(
+            f,
+            "highest lag {:.0} ms; up to date {:?} after the flood",
+            self.highest_lag, self.recovery
+        )
     }
 }
 
@@ -81,9 +105,14 @@ impl fmt::Display for Figures {
 fn batch(seq: u64, time: f64) -> Vec<u8> {
     let event = |number: u64| {
         let sequence = seq * EVENTS / 2 + number / 2;
-        let names = |sequence: u64| (1..=BLOCKS).map(|block| (sequence * BLOCKS + block).into()).collect();
+        let names = |sequence: u64| {
+            (1..=BLOCKS)
+                .map(|block| (sequence * BLOCKS + block).into())
+                .collect()
+        };
         if number.is_multiple_of(2) {
-            let token = |at: u64| u32::try_from((sequence + at) & 0xffff_ffff).expect("32 bits of it");
+            let token =
+                |at: u64| u32::try_from((sequence + at) & 0xffff_ffff).expect("32 bits of it");
             WireEvent::Stored(WireStored {
                 hashes: names(sequence),
                 tokens: (0..BLOCKS * u64::from(BLOCK)).map(token).collect(),
@@ -93,7 +122,10 @@ fn batch(seq: u64, time: f64) -> Vec<u8> {
             })
         } else {
             let gone = sequence.saturating_sub(HELD) & !1;
-            WireEvent::Removed(WireRemoved { hashes: names(gone), medium: Some("GPU".into()) })
+            WireEvent::Removed(WireRemoved {
+                hashes: names(gone),
+                medium: Some("GPU".into()),
+            })
         }
     };
     let events: Vec<_> = (0..EVENTS).map(event).collect();
@@ -101,13 +133,20 @@ fn batch(seq: u64, time: f64) -> Vec<u8> {
 }
 
 fn seconds(clock: &Clock) -> f64 {
-    #[expect(clippy::cast_precision_loss, reason = "milliseconds since 1970 fit into 53 bits for a long time")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "milliseconds since 1970 fit into 53 bits for a long time"
+    )]
     let ms = clock.unix_ms() as f64;
     ms / 1e3
 }
 
 fn publish(engine: &Pub, clock: &Clock, offered: &mut Offered) {
-    let message = frames::encode_live(b"", offered.batches, &batch(offered.batches, seconds(clock)));
+    let message = frames::encode_live(
+        b"",
+        offered.batches,
+        &batch(offered.batches, seconds(clock)),
+    );
     let before = clock.now();
     engine.send(&message);
     let took = clock.now().since(before);
@@ -118,9 +157,15 @@ fn publish(engine: &Pub, clock: &Clock, offered: &mut Offered) {
 
 async fn flood(length: Duration) -> Figures {
     let clock = Clock::system();
-    let settings = PubSettings { queue_bytes: QUEUE_BYTES, ..PubSettings::default() };
+    let settings = PubSettings {
+        queue_bytes: QUEUE_BYTES,
+        ..PubSettings::default()
+    };
     let (engine, endpoint) = Pub::bind(&any(), settings).await.unwrap();
-    let index = KvIndex::new(IndexSettings { memory_budget: BUDGET, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        memory_budget: BUDGET,
+        ..IndexSettings::default()
+    });
     let reader = Reader::on(index, &endpoint, None, |_| {});
     reader.until_subscribed(&engine).await;
     let before = memory::resident_bytes();
@@ -142,7 +187,9 @@ async fn flood(length: Duration) -> Figures {
         largest = largest.max(memory::resident_bytes());
         highest_lag = highest_lag.max(reader.source.report().lag_ms.unwrap_or(0.0));
     }
-    tokio::task::spawn_blocking(move || flooding.join().unwrap()).await.unwrap();
+    tokio::task::spawn_blocking(move || flooding.join().unwrap())
+        .await
+        .unwrap();
     let mut offered = *progress.lock().unwrap_or_else(PoisonError::into_inner);
     let at_the_end = reader.source.counters();
     let flooded = offered;
@@ -151,12 +198,19 @@ async fn flood(length: Duration) -> Figures {
     let mut up_to_date = None;
     while up_to_date.is_none() {
         let waited = clock.now().since(end);
-        assert!(waited < RECOVERY, "still behind after {waited:?}: {:?}", reader.source.report());
+        assert!(
+            waited < RECOVERY,
+            "still behind after {waited:?}: {:?}",
+            reader.source.report()
+        );
         publish(&engine, &clock, &mut offered);
         tokio::time::sleep(Duration::from_millis(10)).await;
         let report = reader.source.report();
-        let newest = report.last_seq.is_some_and(|last| last + 2 >= offered.batches);
-        up_to_date = Some(waited).filter(|_| newest && report.lag_ms.is_some_and(|lag| lag < UP_TO_DATE_MS));
+        let newest = report
+            .last_seq
+            .is_some_and(|last| last + 2 >= offered.batches);
+        up_to_date =
+            Some(waited).filter(|_| newest && report.lag_ms.is_some_and(|lag| lag < UP_TO_DATE_MS));
     }
     largest = largest.max(memory::resident_bytes());
 
@@ -172,13 +226,24 @@ async fn flood(length: Duration) -> Figures {
         highest_lag,
         recovery: up_to_date.unwrap(),
     };
-    assert!(applied > 0 && report.counts.decode_errors == 0, "{report:?}");
-    assert!(flooded.long_sends * 1000 <= flooded.batches, "the publisher was held up: {flooded:?}");
+    assert!(
+        applied > 0 && report.counts.decode_errors == 0,
+        "{report:?}"
+    );
+    assert!(
+        flooded.long_sends * 1000 <= flooded.batches,
+        "the publisher was held up: {flooded:?}"
+    );
     assert!(stats.bytes <= BUDGET, "{stats:?}");
     if let (Some(before), Some(largest)) = (before, largest) {
-        assert!(largest - before <= BUDGET + QUEUE_BYTES as u64 + SLACK, "{before} to {largest} bytes");
+        assert!(
+            largest - before <= BUDGET + QUEUE_BYTES as u64 + SLACK,
+            "{before} to {largest} bytes"
+        );
     }
-    tokio::time::timeout(PATIENCE, reader.source.stop()).await.unwrap();
+    tokio::time::timeout(PATIENCE, reader.source.stop())
+        .await
+        .unwrap();
     figures
 }
 
@@ -190,7 +255,8 @@ async fn a_flood_is_read_without_holding_up_its_publisher_and_is_soon_over() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "takes a minute, or FLOOD_SECONDS; a release build measures something"]
 async fn a_long_flood_is_read_like_a_short_one() {
-    let length =
-        std::env::var("FLOOD_SECONDS").map_or(60, |seconds| seconds.parse().expect("FLOOD_SECONDS is a number"));
+    let length = std::env::var("FLOOD_SECONDS").map_or(60, |seconds| {
+        seconds.parse().expect("FLOOD_SECONDS is a number")
+    });
     println!("{}", flood(Duration::from_secs(length)).await);
 }

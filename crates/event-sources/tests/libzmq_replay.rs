@@ -57,15 +57,26 @@ impl LibzmqRouter {
             .unwrap();
         let mut says = BufReader::new(process.stdout.take().unwrap()).lines();
         let mut told = process.stdin.take().unwrap();
-        let endpoint = tokio::time::timeout(PATIENCE, says.next_line()).await.expect("it binds").unwrap().unwrap();
+        let endpoint = tokio::time::timeout(PATIENCE, says.next_line())
+            .await
+            .expect("it binds")
+            .unwrap()
+            .unwrap();
         let mut lines = String::new();
         for (_, payload) in batches {
-            payload.iter().for_each(|byte| write!(lines, "{byte:02x}").unwrap());
+            payload
+                .iter()
+                .for_each(|byte| write!(lines, "{byte:02x}").unwrap());
             lines.push('\n');
         }
         told.write_all(lines.as_bytes()).await.unwrap();
         let address = endpoint.strip_prefix("tcp://").unwrap().parse().unwrap();
-        Self { _process: process, says, told, address }
+        Self {
+            _process: process,
+            says,
+            told,
+            address,
+        }
     }
 
     /// Lets it answer whatever is asked, for ever; the gate is shut until an answer has been handed over.
@@ -89,7 +100,9 @@ struct SlowWay {
 impl SlowWay {
     async fn to(router: SocketAddr, open: watch::Receiver<bool>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
         let task = tokio::spawn(async move {
             while let Ok((reader, _)) = listener.accept().await {
                 tokio::spawn(carry(reader, router, open.clone()));
@@ -111,10 +124,13 @@ async fn carry(reader: TcpStream, router: SocketAddr, mut open: watch::Receiver<
     socket.set_recv_buffer_size(64 << 10).unwrap();
     let (mut from_router, mut to_router) = socket.connect(router).await.unwrap().into_split();
     let (mut from_reader, mut to_reader) = reader.into_split();
-    let there = tokio::spawn(async move { tokio::io::copy(&mut from_reader, &mut to_router).await });
+    let there =
+        tokio::spawn(async move { tokio::io::copy(&mut from_reader, &mut to_router).await });
     let mut buffer = vec![0; 16 << 10];
     while open.wait_for(|open| *open).await.is_ok() {
-        let Ok(read @ 1..) = from_router.read(&mut buffer).await else { break };
+        let Ok(read @ 1..) = from_router.read(&mut buffer).await else {
+            break;
+        };
         if to_reader.write_all(&buffer[..read]).await.is_err() {
             break;
         }
@@ -138,12 +154,23 @@ async fn a_history_longer_than_libzmqs_queue_arrives_whole_even_where_the_queue_
 
         let reader = Reader::follow(&endpoint, Some(if slow { &way.endpoint } else { &direct }));
         let whole = Some(u64::from(BATCHES) - 1);
-        let report = reader.until("the history", |report, _| report.state == "live" && report.last_seq == whole).await;
+        let report = reader
+            .until("the history", |report, _| {
+                report.state == "live" && report.last_seq == whole
+            })
+            .await;
         assert_eq!(reader.index.digest(), truth(&history), "slow: {slow}");
-        assert_eq!((report.counts.batches, report.counts.holes), (BATCHES.into(), 0), "slow: {slow}");
+        assert_eq!(
+            (report.counts.batches, report.counts.holes),
+            (BATCHES.into(), 0),
+            "slow: {slow}"
+        );
         assert_eq!(asked.recv().await, Some(0));
         let second = asked.recv().await.unwrap();
-        assert!(!slow || (1000..4000).contains(&second), "the queue overflowed: {second}");
+        assert!(
+            !slow || (1000..4000).contains(&second),
+            "the queue overflowed: {second}"
+        );
         reader.source.stop().await;
         answering.abort();
     }

@@ -22,18 +22,34 @@ async fn what_the_engine_holds_is_in_the_index() {
     relay.until_relaying().await;
     let reader = follow(&server.url());
     let report = until_true(&reader, &engine).await;
-    assert_eq!((report.source, report.epoch, report.last_seq), ("nats", 1, Some(0)));
+    assert_eq!(
+        (report.source, report.epoch, report.last_seq),
+        ("nats", 1, Some(0))
+    );
     assert_eq!(report.endpoint, format!("{}/{SUBJECT}", server.url()));
-    assert_eq!(report.replay_endpoint, Some(format!("{}/{SUBJECT}.replay", server.url())));
+    assert_eq!(
+        report.replay_endpoint,
+        Some(format!("{}/{SUBJECT}.replay", server.url()))
+    );
 
     engine.says(stored(2));
     engine.says(removed(1));
     let report = until_told(&reader, 2, &[2]).await;
-    assert_eq!((report.counts.gaps, report.counts.holes, report.counts.decode_errors), (0, 0, 0));
+    assert_eq!(
+        (
+            report.counts.gaps,
+            report.counts.holes,
+            report.counts.decode_errors
+        ),
+        (0, 0, 0)
+    );
     assert_eq!(reader.source.announced_block_size(), Some(engine::BLOCK));
     reader.source.stop().await;
     let counts = relay.stop().await;
-    assert_eq!((counts.let_go, counts.too_large, counts.not_relayable), (0, 0, 0));
+    assert_eq!(
+        (counts.let_go, counts.too_large, counts.not_relayable),
+        (0, 0, 0)
+    );
     assert!(counts.published >= 2, "{counts:?}");
 }
 
@@ -61,13 +77,18 @@ async fn only_the_wanted_topic_is_followed() {
     let mut relay = Relaying::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.topic = "kv@a".into());
-    reader.until("the stream", |report, _| report.state == "live").await;
+    reader
+        .until("the stream", |report, _| report.state == "live")
+        .await;
     let client = async_nats::connect(server.url()).await.unwrap();
     for (topic, seq, n) in [("kv@b", "0", 1), ("kv@a", "0", 2)] {
         let mut headers = async_nats::HeaderMap::new();
         headers.insert("Warmroute-Seq", seq);
         headers.insert("Warmroute-Topic", topic);
-        client.publish_with_headers(SUBJECT, headers, stored(n).into()).await.unwrap();
+        client
+            .publish_with_headers(SUBJECT, headers, stored(n).into())
+            .await
+            .unwrap();
     }
     let report = until_told(&reader, 0, &[2]).await;
     assert_eq!((report.counts.batches, report.counts.decode_errors), (1, 0));
@@ -85,8 +106,12 @@ async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_brin
     until_true(&reader, &engine).await;
 
     server.kill();
-    relay.until(|notice| matches!(notice, RelayNotice::NatsLost(_))).await;
-    let report = reader.until("the loss", |report, _| report.state == "connecting").await;
+    relay
+        .until(|notice| matches!(notice, RelayNotice::NatsLost(_)))
+        .await;
+    let report = reader
+        .until("the loss", |report, _| report.state == "connecting")
+        .await;
     assert!(report.last_error.unwrap().contains("nats://127.0.0.1"));
     engine.says_all(&[(0, removed(1)), (0, stored(2)), (0, stored(3))]);
     server.start_again();
@@ -109,11 +134,17 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
     until_true(&reader, &engine).await;
 
     relay.stop().await;
-    reader.until("the farewell", |report, _| report.state == "connecting").await;
+    reader
+        .until("the farewell", |report, _| report.state == "connecting")
+        .await;
     engine.says(stored(2));
     let relay = Relaying::start(&engine, &server.url());
     let report = until_true(&reader, &engine).await;
-    assert_eq!((report.epoch, reader.held()), (1, vec![1, 2]), "the same engine as before");
+    assert_eq!(
+        (report.epoch, reader.held()),
+        (1, vec![1, 2]),
+        "the same engine as before"
+    );
 
     relay.kill().await;
     engine.says(stored(3));
@@ -154,7 +185,9 @@ async fn an_engine_that_restarted_while_the_server_was_away_is_recognised_as_ano
     let engine = engine.restart().await;
     // The numbers fit the old life.
     engine.says_all(&[(0, stored(5)), (0, stored(6)), (0, stored(7))]);
-    relay.until(|notice| matches!(notice, RelayNotice::EngineConnected(_))).await;
+    relay
+        .until(|notice| matches!(notice, RelayNotice::EngineConnected(_)))
+        .await;
     server.start_again();
     let report = until_true(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (2, vec![5, 6, 7]));
@@ -166,9 +199,17 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
     let server = NatsServer::start(&[]);
     let reader = follow(&server.url());
     let says = |report: &event_sources::StreamReport, text: &str| {
-        report.state == "connecting" && report.last_error.as_ref().is_some_and(|error| error.contains(text))
+        report.state == "connecting"
+            && report
+                .last_error
+                .as_ref()
+                .is_some_and(|error| error.contains(text))
     };
-    reader.until("nobody", |report, _| says(report, "start `warmroute events relay`")).await;
+    reader
+        .until("nobody", |report, _| {
+            says(report, "start `warmroute events relay`")
+        })
+        .await;
 
     let engine = Engine::start().await;
     let (endpoint, replay) = (engine.endpoint.clone(), engine.replay.clone());
@@ -178,13 +219,21 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
         (spec.endpoint, spec.replay_endpoint) = (endpoint, Some(replay));
     });
     let not_connected = "connection to the engine";
-    reader.until("no engine", |report, _| says(report, not_connected) || says(report, "not connected to the")).await;
+    reader
+        .until("no engine", |report, _| {
+            says(report, not_connected) || says(report, "not connected to the")
+        })
+        .await;
     relay.kill().await;
 
     let _relay = Relaying::start(&gone, &server.url());
     gone.says(stored(3));
     until_true(&reader, &gone).await;
-    assert_eq!(reader.source.counters().reconnects, 0, "only the engine's connections count");
+    assert_eq!(
+        reader.source.counters().reconnects,
+        0,
+        "only the engine's connections count"
+    );
 }
 
 /// A batch of almost a megabyte that says nothing of any block.
@@ -211,7 +260,9 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
     engine.says(stored(1));
     until_true(&reader, &engine).await;
     server.kill();
-    relay.until(|notice| matches!(notice, RelayNotice::NatsLost(_))).await;
+    relay
+        .until(|notice| matches!(notice, RelayNotice::NatsLost(_)))
+        .await;
     engine.says(stored(2));
     let overflowing = relay.until(|notice| *notice == RelayNotice::Overflowing);
     let talking = async {
@@ -227,10 +278,15 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
     }
     engine.says(stored(3));
     server.start_again();
-    let notice = relay.until(|notice| matches!(notice, RelayNotice::LetGo { .. })).await;
+    let notice = relay
+        .until(|notice| matches!(notice, RelayNotice::LetGo { .. }))
+        .await;
     assert_ne!(notice, RelayNotice::LetGo { messages: 0 });
     let report = until_true(&reader, &engine).await;
-    assert_eq!((report.epoch, report.counts.holes, reader.held()), (1, 0, vec![1, 2, 3]));
+    assert_eq!(
+        (report.epoch, report.counts.holes, reader.held()),
+        (1, 0, vec![1, 2, 3])
+    );
     assert!(relay.stop().await.let_go > 0);
 }
 
@@ -242,8 +298,15 @@ async fn an_engine_without_a_replay_socket_is_followed_from_now_on() {
     let mut relay = Relaying::with(&engine, &server.url(), |spec| spec.replay_endpoint = None);
     relay.until_relaying().await;
     let reader = follow(&server.url());
-    let report = reader.until("the refusal", |report, _| report.state == "stale").await;
-    assert!(report.last_error.unwrap().contains("start it with --replay"));
+    let report = reader
+        .until("the refusal", |report, _| report.state == "stale")
+        .await;
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("start it with --replay")
+    );
     engine.until_subscribed().await;
     engine.says(stored(1));
     reader.until_held(&[1]).await;

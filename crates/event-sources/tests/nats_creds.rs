@@ -23,7 +23,11 @@ fn jwt(signer: &KeyPair, of: &KeyPair, name: &str, nats: &Value) -> String {
     let claims = json!({
         "jti": name, "iat": 1_700_000_000, "iss": signer.public_key(), "name": name, "sub": of.public_key(), "nats": nats,
     });
-    let text = format!("{}.{}", part(&json!({"typ": "JWT", "alg": "ed25519-nkey"})), part(&claims));
+    let text = format!(
+        "{}.{}",
+        part(&json!({"typ": "JWT", "alg": "ed25519-nkey"})),
+        part(&claims)
+    );
     let signature = BASE64_URL_SAFE_NO_PAD.encode(signer.sign(text.as_bytes()).unwrap());
     format!("{text}.{signature}")
 }
@@ -50,21 +54,39 @@ async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
     let limits = json!({
         "subs": -1, "data": -1, "payload": -1, "imports": -1, "exports": -1, "wildcards": true, "conn": -1, "leaf": -1,
     });
-    let operator_says = jwt(&operator, &operator, "operator", &json!({"type": "operator", "version": 2}));
+    let operator_says = jwt(
+        &operator,
+        &operator,
+        "operator",
+        &json!({"type": "operator", "version": 2}),
+    );
     let of_account = json!({"type": "account", "version": 2, "limits": limits});
     let account_is = jwt(&operator, &account, "account", &of_account);
     let folder = tempfile::tempdir().unwrap();
     let config = folder.path().join("nats.conf");
-    let preload = format!("resolver_preload: {{ {}: {account_is} }}", account.public_key());
-    fs::write(&config, format!("operator: {operator_says}\nresolver: MEMORY\n{preload}\n")).unwrap();
+    let preload = format!(
+        "resolver_preload: {{ {}: {account_is} }}",
+        account.public_key()
+    );
+    fs::write(
+        &config,
+        format!("operator: {operator_says}\nresolver: MEMORY\n{preload}\n"),
+    )
+    .unwrap();
     let server = NatsServer::start(&["-c", config.to_str().unwrap()]);
 
     let replay = format!("{SUBJECT}.replay");
-    let of_relay: NatsCredentials = creds(&account, &[SUBJECT, "_INBOX.>"], &[&replay]).parse().unwrap();
-    let of_router: NatsCredentials = creds(&account, &[&replay], &[SUBJECT, "_INBOX.>"]).parse().unwrap();
+    let of_relay: NatsCredentials = creds(&account, &[SUBJECT, "_INBOX.>"], &[&replay])
+        .parse()
+        .unwrap();
+    let of_router: NatsCredentials = creds(&account, &[&replay], &[SUBJECT, "_INBOX.>"])
+        .parse()
+        .unwrap();
     let engine = Engine::start().await;
     engine.says(stored(1));
-    let mut relay = Relaying::with(&engine, &server.url(), |spec| spec.credentials = Some(of_relay));
+    let mut relay = Relaying::with(&engine, &server.url(), |spec| {
+        spec.credentials = Some(of_relay)
+    });
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.credentials = Some(of_router));
     until_true(&reader, &engine).await;
@@ -73,11 +95,23 @@ async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
     until_true(&reader, &engine).await;
 
     let complains = |report: &event_sources::StreamReport, text: &str| {
-        report.state == "connecting" && report.last_error.as_ref().is_some_and(|error| error.contains(text))
+        report.state == "connecting"
+            && report
+                .last_error
+                .as_ref()
+                .is_some_and(|error| error.contains(text))
     };
     let stranger = follow(&server.url());
-    stranger.until("a refusal", |report, _| complains(report, "check the credentials")).await;
+    stranger
+        .until("a refusal", |report, _| {
+            complains(report, "check the credentials")
+        })
+        .await;
     let other: NatsCredentials = creds(&account, &["x"], &["x"]).parse().unwrap();
     let powerless = follow_with(&server.url(), |spec| spec.credentials = Some(other));
-    powerless.until("a refusal", |report, _| complains(report, "Permissions Violation")).await;
+    powerless
+        .until("a refusal", |report, _| {
+            complains(report, "Permissions Violation")
+        })
+        .await;
 }

@@ -7,29 +7,55 @@ mod engine;
 use std::time::Duration;
 
 use contract_id::contract;
-use engine::{Overflow, Reader, ReplaySocket, Replies, any, history, live, publisher, stored, truth};
+use engine::{
+    Overflow, Reader, ReplaySocket, Replies, any, history, live, publisher, stored, truth,
+};
 
 /// Follows an engine with this history, whose queue is libzmq's by default, and which is asked for these numbers.
 async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
     let mut told = history.clone();
     let next = told.len() as u64;
     let (engine, endpoint) = publisher(&any()).await;
-    let mut replay = ReplaySocket::bind(Replies::Overflowing(history, Overflow { queue: 1000, every })).await;
+    let mut replay = ReplaySocket::bind(Replies::Overflowing(
+        history,
+        Overflow { queue: 1000, every },
+    ))
+    .await;
     let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
     for ask in asks {
         assert_eq!(replay.asked.recv().await, Some(*ask));
     }
-    reader.until("the history", |report, _| report.state == "live" && report.last_seq == Some(next - 1)).await;
+    reader
+        .until("the history", |report, _| {
+            report.state == "live" && report.last_seq == Some(next - 1)
+        })
+        .await;
     assert_eq!(reader.index.digest(), truth(&told));
 
     reader.until_subscribed(&engine).await;
     told.push((next, stored(9_999)));
     engine.send(&live(next, &told.last().unwrap().1));
-    let report = reader.until("a live batch", |report, _| report.last_seq == Some(next)).await;
+    let report = reader
+        .until("a live batch", |report, _| report.last_seq == Some(next))
+        .await;
     assert_eq!(reader.index.digest(), truth(&told));
-    assert_eq!((report.state, report.last_error), ("live", None), "losing is no fault of the stream");
-    assert_eq!((report.counts.batches, report.counts.gaps, report.counts.holes), (next + 1, 0, 0));
-    assert!(replay.asked.try_recv().is_err(), "nothing else was asked for");
+    assert_eq!(
+        (report.state, report.last_error),
+        ("live", None),
+        "losing is no fault of the stream"
+    );
+    assert_eq!(
+        (
+            report.counts.batches,
+            report.counts.gaps,
+            report.counts.holes
+        ),
+        (next + 1, 0, 0)
+    );
+    assert!(
+        replay.asked.try_recv().is_err(),
+        "nothing else was asked for"
+    );
     reader.source.stop().await;
 }
 
@@ -49,13 +75,23 @@ async fn what_is_dropped_with_the_end_of_an_answer_is_asked_for_again() {
 #[tokio::test]
 async fn a_short_answer_without_an_end_is_a_failure_that_says_where_it_broke_off() {
     let (_engine, endpoint) = publisher(&any()).await;
-    let overflow = Overflow { queue: 3, every: usize::MAX };
+    let overflow = Overflow {
+        queue: 3,
+        every: usize::MAX,
+    };
     let replay = ReplaySocket::bind(Replies::Overflowing(history(5), overflow)).await;
     let reader = Reader::with(&endpoint, Some(&replay.endpoint), |spec| {
         spec.settings.replay_timeout = Duration::from_millis(500);
     });
-    let report = reader.until("the failure", |report, _| report.state == "stale").await;
-    assert!(report.last_error.unwrap().contains("broke off: nothing for 500ms after 3 batches, and no end marker"));
+    let report = reader
+        .until("the failure", |report, _| report.state == "stale")
+        .await;
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("broke off: nothing for 500ms after 3 batches, and no end marker")
+    );
     assert_eq!(report.last_seq, Some(2));
     reader.source.stop().await;
 }

@@ -34,9 +34,18 @@ impl Engine {
         let (publisher, endpoint) = publisher(&any()).await;
         let mut replay = ReplaySocket::bind(answers(history, form)).await;
         let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
-        assert_eq!(replay.asked.recv().await, Some(0), "everything is asked for");
+        assert_eq!(
+            replay.asked.recv().await,
+            Some(0),
+            "everything is asked for"
+        );
         reader.until_subscribed(&publisher).await;
-        let engine = Self { publisher, endpoint, replay, reader };
+        let engine = Self {
+            publisher,
+            endpoint,
+            replay,
+            reader,
+        };
         engine.at(history.last().map(|batch| batch.seq)).await;
         engine
     }
@@ -54,7 +63,11 @@ impl Engine {
     /// Waits until everything up to this number is applied.
     async fn at(&self, last_seq: Option<u64>) -> StreamReport {
         let what = format!("number {last_seq:?}");
-        self.reader.until(&what, |report, _| report.last_seq == last_seq && report.state == "live").await
+        self.reader
+            .until(&what, |report, _| {
+                report.last_seq == last_seq && report.state == "live"
+            })
+            .await
     }
 
     async fn follow(&self, batches: &[Batch]) -> StreamReport {
@@ -68,7 +81,13 @@ impl Engine {
 }
 
 fn answers(batches: &[Batch], form: ReplayForm) -> Replies {
-    Replies::History(batches.iter().map(|batch| (batch.seq, batch.payload.clone())).collect(), form)
+    Replies::History(
+        batches
+            .iter()
+            .map(|batch| (batch.seq, batch.payload.clone()))
+            .collect(),
+        form,
+    )
 }
 
 /// The digest of somebody who knows these from a replay alone.
@@ -93,11 +112,31 @@ async fn after_every_batch_the_index_holds_what_the_recording_implies() {
         most = most.max(memberships(&engine.reader.index).len());
     }
     assert!(most > 100, "the session fills the cache: {most}");
-    assert_eq!(memberships(&engine.reader.index).len(), 5, "the last batch clears it and stores five blocks");
+    assert_eq!(
+        memberships(&engine.reader.index).len(),
+        5,
+        "the last batch clears it and stores five blocks"
+    );
     let report = engine.reader.source.report();
     let counts = report.counts;
-    assert_eq!((counts.batches, counts.orphans, counts.ignored, counts.decode_errors), (38, 0, 0, 0));
-    assert_eq!((counts.gaps, counts.holes, counts.duplicates, counts.restarts), (0, 0, 0, 0));
+    assert_eq!(
+        (
+            counts.batches,
+            counts.orphans,
+            counts.ignored,
+            counts.decode_errors
+        ),
+        (38, 0, 0, 0)
+    );
+    assert_eq!(
+        (
+            counts.gaps,
+            counts.holes,
+            counts.duplicates,
+            counts.restarts
+        ),
+        (0, 0, 0, 0)
+    );
     assert_eq!(engine.digest(), rebuilt(&session()).await);
 }
 
@@ -130,7 +169,10 @@ async fn a_router_that_joins_late_knows_what_happened_before() {
     let (end, batches) = recorded.split_last().unwrap();
     for (batch, answer) in session.iter().zip(batches) {
         let sent = frames::encode_replay(ReplayForm::New, b"", batch.seq, &batch.payload);
-        assert_eq!(sent, *answer, "the replay socket here sends what the engine's sent");
+        assert_eq!(
+            sent, *answer,
+            "the replay socket here sends what the engine's sent"
+        );
     }
     assert_eq!(frames::encode_replay_end(ReplayForm::New), *end);
 
@@ -141,7 +183,14 @@ async fn a_router_that_joins_late_knows_what_happened_before() {
         let report = engine.follow(&after[..17]).await;
         Reading::of(&session[..37]).agrees_with(&engine.reader.index, &report);
         assert_eq!(engine.digest(), rebuilt(&session[..37]).await);
-        assert_eq!((report.counts.gaps, report.counts.duplicates, report.counts.orphans), (0, 0, 0));
+        assert_eq!(
+            (
+                report.counts.gaps,
+                report.counts.duplicates,
+                report.counts.orphans
+            ),
+            (0, 0, 0)
+        );
         engine.follow(&after[17..]).await;
         assert_eq!(engine.digest(), rebuilt(&session).await);
     }
@@ -157,14 +206,29 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
             engine.replay.then(answers(session, form));
             // The next number shows that one is missing; for the last one that is the clear, which is not sent here.
             let removal = Batch::removing(37, &[]);
-            for batch in session.iter().chain([&removal]).filter(|batch| batch.seq != lost) {
+            for batch in session
+                .iter()
+                .chain([&removal])
+                .filter(|batch| batch.seq != lost)
+            {
                 engine.send(batch);
             }
             let report = engine.at(Some(37)).await;
-            assert_eq!(engine.replay.asked.recv().await, Some(lost), "only what is missing is asked for");
+            assert_eq!(
+                engine.replay.asked.recv().await,
+                Some(lost),
+                "only what is missing is asked for"
+            );
             Reading::of(session).agrees_with(&engine.reader.index, &report);
             assert_eq!(engine.digest(), rebuilt(session).await, "without {lost}");
-            assert_eq!((report.counts.gaps, report.counts.holes, report.counts.orphans), (1, 0, 0));
+            assert_eq!(
+                (
+                    report.counts.gaps,
+                    report.counts.holes,
+                    report.counts.orphans
+                ),
+                (1, 0, 0)
+            );
         }
     }
 }
@@ -173,8 +237,16 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
 async fn a_batch_lost_for_good_costs_what_was_in_it() {
     let session = session();
     for lost in [4, 26, 36] {
-        let left: Vec<_> = session.iter().filter(|batch| batch.seq != lost).cloned().collect();
-        let before_the_clear: Vec<_> = left.iter().filter(|batch| batch.seq < 37).cloned().collect();
+        let left: Vec<_> = session
+            .iter()
+            .filter(|batch| batch.seq != lost)
+            .cloned()
+            .collect();
+        let before_the_clear: Vec<_> = left
+            .iter()
+            .filter(|batch| batch.seq < 37)
+            .cloned()
+            .collect();
         // The hole shows with the number behind it: for the last one that is one without content.
         let nothing = Batch::removing(37, &[]);
         let shown: Vec<_> = before_the_clear.iter().chain([&nothing]).cloned().collect();
@@ -182,8 +254,16 @@ async fn a_batch_lost_for_good_costs_what_was_in_it() {
         engine.keeps(&shown);
         let report = engine.follow(&shown).await;
         Reading::of(&shown).agrees_with(&engine.reader.index, &report);
-        assert_eq!((report.counts.gaps, report.counts.holes), (1, 1), "without {lost}");
-        assert_eq!(report.counts.orphans > 0, lost == 4, "what hangs on lost blocks is no use");
+        assert_eq!(
+            (report.counts.gaps, report.counts.holes),
+            (1, 1),
+            "without {lost}"
+        );
+        assert_eq!(
+            report.counts.orphans > 0,
+            lost == 4,
+            "what hangs on lost blocks is no use"
+        );
         assert!(!memberships(&engine.reader.index).is_empty());
     }
 }
@@ -193,7 +273,11 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
     let session = session();
     // The same block is stored by 25, 26 and 27; what 28 removed nobody knows.
     let copied = session[26].names()[0];
-    let mut shown: Vec<_> = session[..37].iter().filter(|batch| batch.seq != 28).cloned().collect();
+    let mut shown: Vec<_> = session[..37]
+        .iter()
+        .filter(|batch| batch.seq != 28)
+        .cloned()
+        .collect();
     shown.push(Batch::removing(37, &[copied]));
     let engine = Engine::followed().await;
     engine.keeps(&shown);
@@ -209,21 +293,40 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
 async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
     let session = session();
     let second_life = &session[..20];
-    let Engine { publisher: first, endpoint, replay, reader } = Engine::followed().await;
-    session[..37].iter().for_each(|batch| first.send(&live(batch.seq, &batch.payload)));
-    reader.until("the first life", |report, _| report.last_seq == Some(36)).await;
+    let Engine {
+        publisher: first,
+        endpoint,
+        replay,
+        reader,
+    } = Engine::followed().await;
+    session[..37]
+        .iter()
+        .for_each(|batch| first.send(&live(batch.seq, &batch.payload)));
+    reader
+        .until("the first life", |report, _| report.last_seq == Some(36))
+        .await;
 
     // The process is gone, and with it the connection.
     drop(first);
-    reader.until("the disconnect", |report, _| report.state == "connecting").await;
+    reader
+        .until("the disconnect", |report, _| report.state == "connecting")
+        .await;
     replay.then(Replies::History(vec![], ReplayForm::New));
     let (second, _) = publisher(&endpoint).await;
     reader.until_subscribed(&second).await;
-    let engine = Engine { publisher: second, endpoint, replay, reader };
+    let engine = Engine {
+        publisher: second,
+        endpoint,
+        replay,
+        reader,
+    };
     let report = engine.follow(second_life).await;
     Reading::of(second_life).agrees_with(&engine.reader.index, &report);
     assert_eq!(engine.digest(), rebuilt(second_life).await);
-    assert_eq!((report.epoch, report.counts.restarts, report.counts.holes), (2, 1, 0));
+    assert_eq!(
+        (report.epoch, report.counts.restarts, report.counts.holes),
+        (2, 1, 0)
+    );
 }
 
 #[tokio::test]
@@ -237,8 +340,15 @@ async fn numbers_that_fall_on_a_connection_that_holds_are_a_new_life() {
         engine.keeps(second_life);
         let report = engine.follow(&second_life[missed..]).await;
         Reading::of(second_life).agrees_with(&engine.reader.index, &report);
-        assert_eq!(engine.digest(), rebuilt(second_life).await, "{missed} missed");
-        assert_eq!((report.epoch, report.counts.restarts, report.counts.holes), (2, 1, 0));
+        assert_eq!(
+            engine.digest(),
+            rebuilt(second_life).await,
+            "{missed} missed"
+        );
+        assert_eq!(
+            (report.epoch, report.counts.restarts, report.counts.holes),
+            (2, 1, 0)
+        );
     }
 }
 
@@ -252,7 +362,12 @@ async fn what_comes_twice_counts_once() {
         engine.send(batch);
     }
     engine.at(Some(36)).await;
-    let report = engine.reader.until("the last duplicate", |report, _| report.counts.duplicates == 37).await;
+    let report = engine
+        .reader
+        .until("the last duplicate", |report, _| {
+            report.counts.duplicates == 37
+        })
+        .await;
     Reading::of(session).agrees_with(&engine.reader.index, &report);
     assert_eq!(engine.digest(), rebuilt(session).await);
     assert_eq!((report.counts.batches, report.counts.restarts), (37, 0));
@@ -269,11 +384,19 @@ async fn a_resync_rebuilds_what_the_index_has_lost() {
     assert!(engine.digest().is_empty());
 
     engine.reader.source.resync();
-    let rebuilt = |report: &StreamReport, _: &[u32]| report.counts.batches == 74 && report.state == "live";
+    let rebuilt =
+        |report: &StreamReport, _: &[u32]| report.counts.batches == 74 && report.state == "live";
     let report = engine.reader.until("the second pass", rebuilt).await;
-    assert_eq!(engine.replay.asked.recv().await, Some(0), "everything is asked for");
+    assert_eq!(
+        engine.replay.asked.recv().await,
+        Some(0),
+        "everything is asked for"
+    );
     assert_eq!(engine.digest(), right);
-    assert_eq!((report.epoch, report.counts.holes, report.counts.orphans), (1, 0, 0));
+    assert_eq!(
+        (report.epoch, report.counts.holes, report.counts.orphans),
+        (1, 0, 0)
+    );
 }
 
 #[tokio::test]
@@ -285,14 +408,27 @@ async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_no
     // Blocks of the first batches are held, and never stored again.
     engine.keeps(&session[20..]);
     engine.reader.source.resync();
-    let again = |report: &StreamReport, _: &[u32]| report.counts.batches == 37 + 17 && report.state == "live";
+    let again = |report: &StreamReport, _: &[u32]| {
+        report.counts.batches == 37 + 17 && report.state == "live"
+    };
     let report = engine.reader.until("the second pass", again).await;
     assert_eq!(engine.digest(), right);
-    assert_eq!((report.epoch, report.counts.holes, report.counts.orphans), (1, 0, 0));
+    assert_eq!(
+        (report.epoch, report.counts.holes, report.counts.orphans),
+        (1, 0, 0)
+    );
 
-    let names: Vec<_> = session.iter().flat_map(Batch::names).collect::<BTreeSet<_>>().into_iter().collect();
+    let names: Vec<_> = session
+        .iter()
+        .flat_map(Batch::names)
+        .collect::<BTreeSet<_>>()
+        .into_iter()
+        .collect();
     engine.follow(&[Batch::removing(37, &names)]).await;
-    assert!(engine.digest().is_empty(), "one removal of each block is enough");
+    assert!(
+        engine.digest().is_empty(),
+        "one removal of each block is enough"
+    );
 }
 
 #[tokio::test]
@@ -307,7 +443,9 @@ async fn without_a_replay_endpoint_a_resync_ends_only_what_was_on_trust() {
     for batch in session[..37].iter().chain([&removal]) {
         engine.send(&live(batch.seq, &batch.payload));
     }
-    reader.until("the removal", |report, _| report.last_seq == Some(37)).await;
+    reader
+        .until("the removal", |report, _| report.last_seq == Some(37))
+        .await;
     let copied = Reading::of(&session[..37]).block(copied);
     let mut held = memberships(&reader.index);
     assert!(held.remove(&copied));
@@ -322,7 +460,12 @@ async fn without_a_replay_endpoint_a_resync_ends_only_what_was_on_trust() {
     assert_eq!(memberships(&reader.index), held);
     // The clear.
     engine.send(&live(38, &session[37].payload));
-    let report = reader.until("what comes next", |report, _| report.last_seq == Some(38)).await;
+    let report = reader
+        .until("what comes next", |report, _| report.last_seq == Some(38))
+        .await;
     assert_eq!(memberships(&reader.index).len(), 5);
-    assert_eq!((report.epoch, report.counts.gaps, report.counts.restarts), (1, 0, 0));
+    assert_eq!(
+        (report.epoch, report.counts.gaps, report.counts.restarts),
+        (1, 0, 0)
+    );
 }

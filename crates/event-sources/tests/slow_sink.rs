@@ -36,7 +36,8 @@ impl EventSink for Slow {
         while !seen.open {
             seen = self.0.1.wait(seen).unwrap();
         }
-        seen.taken.push(String::from_utf8(message.data.to_vec()).unwrap());
+        seen.taken
+            .push(String::from_utf8(message.data.to_vec()).unwrap());
         tally.counts.events += 1;
         tally.counts.applied += 1;
     }
@@ -53,19 +54,30 @@ impl EventSink for Slow {
 async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_waits() {
     let server = Server::bind().await;
     let slow = Slow::default();
-    let source = follow(&server.url(), Box::new(slow.clone()), |spec| spec.settings.queue_batches = 8);
+    let source = follow(&server.url(), Box::new(slow.clone()), |spec| {
+        spec.settings.queue_batches = 8
+    });
     let mut stream = server.streaming().await;
     let (lock, changed) = &*slow.0;
     let filler = "x".repeat(64 << 10);
     let event = |n: u32| format!("data: {n} {filler}\n\n");
     // Were some lost before the sink had one in its hands, the connection would be given up at once.
     stream.send(event(0).as_bytes()).await;
-    assert!(changed.wait_timeout_while(lock.lock().unwrap(), PATIENCE, |seen| !seen.asked).unwrap().0.asked);
+    assert!(
+        changed
+            .wait_timeout_while(lock.lock().unwrap(), PATIENCE, |seen| !seen.asked)
+            .unwrap()
+            .0
+            .asked
+    );
     // Far more than the sockets' buffers hold: the writes end only if somebody reads.
     for n in 1..400 {
         stream.send(event(n).as_bytes()).await;
     }
-    assert!(lock.lock().unwrap().taken.is_empty(), "the sink has not taken anything yet");
+    assert!(
+        lock.lock().unwrap().taken.is_empty(),
+        "the sink has not taken anything yet"
+    );
     lock.lock().unwrap().open = true;
     changed.notify_all();
     // What it believed is gone, and the stream is asked anew.

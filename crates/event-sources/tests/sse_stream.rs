@@ -16,11 +16,20 @@ async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
     let server = Server::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
-    assert!(stream.head.starts_with("GET /v1/kv_events HTTP/1.1\r\n"), "{}", stream.head);
-    assert!(stream.head.contains("accept: text/event-stream\r\n"), "{}", stream.head);
+    assert!(
+        stream.head.starts_with("GET /v1/kv_events HTTP/1.1\r\n"),
+        "{}",
+        stream.head
+    );
+    assert!(
+        stream.head.contains("accept: text/event-stream\r\n"),
+        "{}",
+        stream.head
+    );
 
     let script = [
-        ": a comment\r\n\r\nid: 7\r\nretry: 1\r\n".to_owned() + &event("cache_created", 1, 64).replace('\n', "\r\n"),
+        ": a comment\r\n\r\nid: 7\r\nretry: 1\r\n".to_owned()
+            + &event("cache_created", 1, 64).replace('\n', "\r\n"),
         event("cache_created", 2, 128),
         event("cache_created", 3, 32),
         event("cache_created", 4, 16),
@@ -34,10 +43,23 @@ async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
     }
     // Without a second tier what leaves the accelerator is gone.
     let report = watcher.until_held(&[(1, 64), (5, 8)]).await;
-    assert_eq!((report.source, report.state, report.worker.as_ref()), ("sse", "live", "b1"));
-    assert_eq!((report.counts.events, report.counts.applied, report.counts.decode_errors), (8, 8, 0));
+    assert_eq!(
+        (report.source, report.state, report.worker.as_ref()),
+        ("sse", "live", "b1")
+    );
+    assert_eq!(
+        (
+            report.counts.events,
+            report.counts.applied,
+            report.counts.decode_errors
+        ),
+        (8, 8, 0)
+    );
     let counters = watcher.source.counters();
-    assert_eq!((counters.stored, counters.removed, counters.reconnects), (5, 3, 0));
+    assert_eq!(
+        (counters.stored, counters.removed, counters.reconnects),
+        (5, 3, 0)
+    );
     watcher.source.stop().await;
 }
 
@@ -49,7 +71,10 @@ async fn an_event_without_a_count_keeps_the_known_one_and_else_stands_for_the_as
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 700).await;
     for n in [1, 2] {
-        let bare = format!("event: cache_reloaded\ndata: {{\"prefix_hash\": \"{}\"}}\n\n", hash(n));
+        let bare = format!(
+            "event: cache_reloaded\ndata: {{\"prefix_hash\": \"{}\"}}\n\n",
+            hash(n)
+        );
         stream.send(bare.as_bytes()).await;
     }
     watcher.until_held(&[(1, 700), (2, 256)]).await;
@@ -63,11 +88,18 @@ async fn the_name_in_the_stream_wins_and_the_one_in_the_data_is_the_fallback() {
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     let data = |n, kind: &str| {
-        format!("data: {{\"event\": \"{kind}\", \"prefix_hash\": \"{}\", \"token_count\": 9}}", hash(n))
+        format!(
+            "data: {{\"event\": \"{kind}\", \"prefix_hash\": \"{}\", \"token_count\": 9}}",
+            hash(n)
+        )
     };
     stream.event("cache_created", 1, 9).await;
-    stream.send(format!("event: cache_evicted\n{}\n\n", data(1, "cache_created")).as_bytes()).await;
-    stream.send(format!("{}\n\n", data(2, "cache_created")).as_bytes()).await;
+    stream
+        .send(format!("event: cache_evicted\n{}\n\n", data(1, "cache_created")).as_bytes())
+        .await;
+    stream
+        .send(format!("{}\n\n", data(2, "cache_created")).as_bytes())
+        .await;
     watcher.until_held(&[(2, 9)]).await;
     watcher.source.stop().await;
 }
@@ -87,8 +119,16 @@ async fn an_event_over_a_mebibyte_is_dropped_and_counted_and_the_stream_goes_on(
     stream.send(b"\n\n").await;
     stream.event("cache_created", 2, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
-    assert_eq!((report.counts.dropped, report.counts.events, report.state), (1, 2, "live"));
-    assert!(report.last_error.unwrap().contains("more than 1048576 bytes"));
+    assert_eq!(
+        (report.counts.dropped, report.counts.events, report.state),
+        (1, 2, "live")
+    );
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("more than 1048576 bytes")
+    );
     watcher.source.stop().await;
 }
 
@@ -114,7 +154,14 @@ async fn garbage_is_counted_and_costs_its_own_event_only() {
     stream.send(b"event: snapshot_end\ndata: {}\n\n").await;
     stream.event("cache_created", 2, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
-    assert_eq!((report.counts.decode_errors, report.counts.ignored, report.state), (6, 1, "live"));
+    assert_eq!(
+        (
+            report.counts.decode_errors,
+            report.counts.ignored,
+            report.state
+        ),
+        (6, 1, "live")
+    );
     watcher.source.stop().await;
 }
 
@@ -128,7 +175,11 @@ async fn a_sender_of_nothing_but_garbage_is_not_believed_any_longer() {
     for _ in 0..100 {
         stream.send(b"data: garbage\n\n").await;
     }
-    let report = watcher.until("the quarantine", |report, held| report.state == "quarantined" && held.is_empty()).await;
+    let report = watcher
+        .until("the quarantine", |report, held| {
+            report.state == "quarantined" && held.is_empty()
+        })
+        .await;
     assert_eq!(report.counts.decode_errors, 100);
     stream.closed().await;
     watcher.source.stop().await;
@@ -142,22 +193,32 @@ async fn a_stream_that_ended_cleanly_or_broke_off_is_read_again() {
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
     // What is torn by the end was not said.
-    stream.send(b"event: cache_purged\ndata: {\"prefix_hash\": \"0000000000000001\"}").await;
+    stream
+        .send(b"event: cache_purged\ndata: {\"prefix_hash\": \"0000000000000001\"}")
+        .await;
     watcher.until_held(&[(1, 64)]).await;
     drop(stream);
-    watcher.until("the end", |report, _| report.state == "connecting").await;
+    watcher
+        .until("the end", |report, _| report.state == "connecting")
+        .await;
 
     let mut stream = server.streaming().await;
     stream.event("cache_created", 2, 64).await;
     watcher.until_held(&[(1, 64), (2, 64)]).await;
     // Closing with a zero linger resets the connection.
     let socket = stream.stream.into_std().unwrap();
-    tokio::net::TcpStream::from_std(socket).unwrap().set_zero_linger().unwrap();
+    tokio::net::TcpStream::from_std(socket)
+        .unwrap()
+        .set_zero_linger()
+        .unwrap();
 
     let mut stream = server.streaming().await;
     stream.event("cache_created", 3, 64).await;
     let report = watcher.until_held(&[(1, 64), (2, 64), (3, 64)]).await;
-    assert_eq!((report.state, watcher.source.counters().reconnects), ("live", 2));
+    assert_eq!(
+        (report.state, watcher.source.counters().reconnects),
+        ("live", 2)
+    );
     watcher.source.stop().await;
 }
 
@@ -167,13 +228,21 @@ async fn the_first_wait_is_a_second_with_the_usual_interval() {
     let server = Server::bind().await;
     let defaults = SseSpec::new("b1", server.url().parse().unwrap());
     assert_eq!(defaults.reconnect_interval, Duration::from_secs(5));
-    let watcher = Watcher::with(&server.url(), |spec| spec.reconnect_interval = defaults.reconnect_interval);
+    let watcher = Watcher::with(&server.url(), |spec| {
+        spec.reconnect_interval = defaults.reconnect_interval
+    });
     let stream = server.streaming().await;
-    watcher.until("the connection", |report, _| report.state == "live").await;
+    watcher
+        .until("the connection", |report, _| report.state == "live")
+        .await;
     let ended = started();
     drop(stream);
     server.asked().await;
-    assert!((950..3_000).contains(&ended.elapsed().as_millis()), "{:?}", ended.elapsed());
+    assert!(
+        (950..3_000).contains(&ended.elapsed().as_millis()),
+        "{:?}",
+        ended.elapsed()
+    );
     watcher.source.stop().await;
 }
 
@@ -208,7 +277,13 @@ async fn a_sender_that_begins_with_all_that_holds_replaces_what_was_known() {
     watcher.until_held(&[(1, 64)]).await;
     drop(stream);
     let mut stream = server.streaming().await;
-    assert!(stream.head.starts_with("GET /v1/kv_events?snapshot=true HTTP/1.1\r\n"), "{}", stream.head);
+    assert!(
+        stream
+            .head
+            .starts_with("GET /v1/kv_events?snapshot=true HTTP/1.1\r\n"),
+        "{}",
+        stream.head
+    );
     stream.event("cache_created", 2, 64).await;
     watcher.until_held(&[(2, 64)]).await;
     watcher.source.stop().await;
@@ -217,19 +292,36 @@ async fn a_sender_that_begins_with_all_that_holds_replaces_what_was_known() {
 #[tokio::test]
 async fn what_is_no_stream_of_events_is_named() {
     for (reply, said) in [
-        ("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n", "status 404: expected 200"),
-        ("HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n", "status 302"),
-        ("HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 0\r\n\r\n", "content-type \"text/html\""),
-        ("HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n", "content-type \"\""),
+        (
+            "HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n",
+            "status 404: expected 200",
+        ),
+        (
+            "HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n",
+            "status 302",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\ncontent-length: 0\r\n\r\n",
+            "content-type \"text/html\"",
+        ),
+        (
+            "HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n",
+            "content-type \"\"",
+        ),
         ("SSH-2.0-OpenSSH_9.2\r\n", "invalid HTTP version"),
     ] {
         let server = Server::bind().await;
         let watcher = Watcher::follow(&server.url());
         let mut asked = server.asked().await;
         asked.send(reply.as_bytes()).await;
-        let report = watcher.until(said, |report, _| report.last_error.is_some()).await;
+        let report = watcher
+            .until(said, |report, _| report.last_error.is_some())
+            .await;
         let error = report.last_error.unwrap();
-        assert!(error.contains(said) && error.contains(&server.port.to_string()), "{error}");
+        assert!(
+            error.contains(said) && error.contains(&server.port.to_string()),
+            "{error}"
+        );
         assert_eq!(report.state, "connecting");
         watcher.source.stop().await;
     }
@@ -238,23 +330,41 @@ async fn what_is_no_stream_of_events_is_named() {
 #[tokio::test]
 async fn a_token_is_sent_and_never_shown() {
     let server = Server::bind().await;
-    let spec = SseSpec::new("b1", server.url().parse().unwrap()).bearer("geheim").unwrap();
+    let spec = SseSpec::new("b1", server.url().parse().unwrap())
+        .bearer("geheim")
+        .unwrap();
     assert!(!format!("{spec:?} {:?}", spec.authorization).contains("geheim"));
-    let watcher = Watcher::with(&server.url(), |own| own.authorization = spec.authorization.clone());
+    let watcher = Watcher::with(&server.url(), |own| {
+        own.authorization = spec.authorization.clone()
+    });
     let asked = server.asked().await;
-    assert!(asked.head.contains("authorization: Bearer geheim\r\n"), "{}", asked.head);
-    assert!(SseSpec::new("b1", server.url().parse().unwrap()).bearer("two\nlines").is_err());
+    assert!(
+        asked.head.contains("authorization: Bearer geheim\r\n"),
+        "{}",
+        asked.head
+    );
+    assert!(
+        SseSpec::new("b1", server.url().parse().unwrap())
+            .bearer("two\nlines")
+            .is_err()
+    );
     watcher.source.stop().await;
 }
 
 #[tokio::test]
 async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
     let server = Server::bind().await;
-    let watcher = Watcher::with(&server.url(), |spec| spec.settings.stale_after = Duration::from_millis(200));
+    let watcher = Watcher::with(&server.url(), |spec| {
+        spec.settings.stale_after = Duration::from_millis(200)
+    });
     let mut stream = server.streaming().await;
-    watcher.until("staleness", |report, _| report.state == "stale").await;
+    watcher
+        .until("staleness", |report, _| report.state == "stale")
+        .await;
     stream.event("cache_created", 1, 64).await;
-    watcher.until("life", |report, _| report.state == "live").await;
+    watcher
+        .until("life", |report, _| report.state == "live")
+        .await;
     watcher.source.stop().await;
 }
 

@@ -34,10 +34,27 @@ const ROUNDS: usize = 2;
 /// How long after a storm the index may take to be right. The promise is five seconds, which a machine that does much else
 /// may miss; the longest time is printed.
 const RECOVERY: Duration = Duration::from_secs(60);
-const WHOLE: Manners = Manners { unsent: 0, kept: usize::MAX };
-const LIVE: Faults = Faults { lost: 4, doubled: 3, late: 5, cut: 1, refused: 10, twins: 30 };
+const WHOLE: Manners = Manners {
+    unsent: 0,
+    kept: usize::MAX,
+};
+const LIVE: Faults = Faults {
+    lost: 4,
+    doubled: 3,
+    late: 5,
+    cut: 1,
+    refused: 10,
+    twins: 30,
+};
 /// Nothing is lost out of the middle of an answer: that is another story, and told in `overflowing_replay`.
-const REPLAY: Faults = Faults { lost: 0, doubled: 2, late: 2, cut: 1, refused: 10, twins: 0 };
+const REPLAY: Faults = Faults {
+    lost: 0,
+    doubled: 2,
+    late: 2,
+    cut: 1,
+    refused: 10,
+    twins: 0,
+};
 
 /// One process of an engine: its event sockets and what it holds.
 struct Process {
@@ -55,12 +72,19 @@ impl Process {
         let life = Arc::new(Mutex::new(Life::new(dice, WHOLE)));
         let form = *dice.pick(&[ReplayForm::Old, ReplayForm::New]);
         let answering = tokio::spawn(answer(router, form, Arc::clone(&life)));
-        Self { publisher, live, replay, life, answering }
+        Self {
+            publisher,
+            live,
+            replay,
+            life,
+            answering,
+        }
     }
 
     fn publish(&self, dice: &mut Dice) {
         let (seq, payload) = self.life.lock().publish(dice).expect("everything is sent");
-        self.publisher.send(&frames::encode_live(b"kv", seq, &payload));
+        self.publisher
+            .send(&frames::encode_live(b"kv", seq, &payload));
     }
 }
 
@@ -73,9 +97,13 @@ impl Drop for Process {
 async fn answer(mut router: Router, form: ReplayForm, life: Arc<Mutex<Life>>) {
     loop {
         let (peer, request) = router.recv().await;
-        let batches = life.lock().history(frames::parse_replay_request(&request).unwrap());
+        let batches = life
+            .lock()
+            .history(frames::parse_replay_request(&request).unwrap());
         for (seq, payload) in batches {
-            router.send(&peer, &frames::encode_replay(form, b"kv", seq, &payload)).await;
+            router
+                .send(&peer, &frames::encode_replay(form, b"kv", seq, &payload))
+                .await;
         }
         router.send(&peer, &frames::encode_replay_end(form)).await;
     }
@@ -99,7 +127,13 @@ impl Scene {
         let reader = Reader::with(&live.endpoint, Some(&replay.endpoint), |spec| {
             spec.settings.replay_timeout = Duration::from_millis(500);
         });
-        Self { dice, process, live, replay, reader }
+        Self {
+            dice,
+            process,
+            live,
+            replay,
+            reader,
+        }
     }
 
     async fn storm(&mut self) {
@@ -107,7 +141,9 @@ impl Scene {
         self.replay.storm(true);
         for _ in 0..100 {
             match self.dice.below(100) {
-                0..90 => (0..self.dice.within(1, 4)).for_each(|_| self.process.publish(&mut self.dice)),
+                0..90 => {
+                    (0..self.dice.within(1, 4)).for_each(|_| self.process.publish(&mut self.dice))
+                }
                 90..93 => self.reader.source.resync(),
                 93..95 => self.replay.cut(),
                 95..97 => self.live.cut(),
@@ -132,10 +168,17 @@ impl Scene {
         let mut subscribers = self.process.publisher.watch_subscribers();
         // The connection that was cut may still be counted.
         tokio::time::sleep(Duration::from_millis(50)).await;
-        tokio::time::timeout(RECOVERY, subscribers.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+        tokio::time::timeout(RECOVERY, subscribers.wait_for(|count| *count > 0))
+            .await
+            .unwrap()
+            .unwrap();
         self.process.publish(&mut self.dice);
         while !self.is_right() {
-            assert!(start.elapsed() < RECOVERY, "storm {seed}: {:?}", self.reader.source.report());
+            assert!(
+                start.elapsed() < RECOVERY,
+                "storm {seed}: {:?}",
+                self.reader.source.report()
+            );
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         start.elapsed()
@@ -155,7 +198,9 @@ impl Scene {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[contract("MC11")]
 async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
-    let only: Option<u64> = std::env::var("STORM_SEED").ok().map(|seed| seed.parse().expect("STORM_SEED is a number"));
+    let only: Option<u64> = std::env::var("STORM_SEED")
+        .ok()
+        .map(|seed| seed.parse().expect("STORM_SEED is a number"));
     let mut storms = JoinSet::new();
     for seed in only.map_or(0..STORMS, |seed| seed..seed + 1) {
         storms.spawn(async move {
@@ -168,7 +213,13 @@ async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
             let faults = scene.live.faults() + scene.replay.faults();
             let report = scene.reader.source.report();
             scene.reader.source.stop().await;
-            (longest, faults, report.counts.gaps, report.counts.restarts, report.counts.duplicates)
+            (
+                longest,
+                faults,
+                report.counts.gaps,
+                report.counts.restarts,
+                report.counts.duplicates,
+            )
         });
     }
     let (mut longest, mut sums) = (Duration::ZERO, (0, 0, 0, 0));
@@ -176,8 +227,18 @@ async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
         let (recovery, faults, gaps, restarts, duplicates) =
             storm.expect("to run one storm alone set STORM_SEED to its number");
         longest = longest.max(recovery);
-        sums = (sums.0 + faults, sums.1 + gaps, sums.2 + restarts, sums.3 + duplicates);
+        sums = (
+            sums.0 + faults,
+            sums.1 + gaps,
+            sums.2 + restarts,
+            sums.3 + duplicates,
+        );
     }
-    println!("(faults, gaps, restarts, duplicates) over all storms: {sums:?}; right again after {longest:?} at most");
-    assert!(only.is_some() || (sums.0 > 200 && sums.1 > 10 && sums.2 > 10 && sums.3 > 5), "too little went wrong");
+    println!(
+        "(faults, gaps, restarts, duplicates) over all storms: {sums:?}; right again after {longest:?} at most"
+    );
+    assert!(
+        only.is_some() || (sums.0 > 200 && sums.1 > 10 && sums.2 > 10 && sums.3 > 5),
+        "too little went wrong"
+    );
 }

@@ -20,7 +20,9 @@ async fn accept(server: &Server) -> WebSocketStream<TcpStream> {
 
 fn text(kind: &str, n: u8) -> Message {
     let hash = hash(n);
-    Message::text(format!("{{\"event\": \"{kind}\", \"prefix_hash\": \"{hash}\", \"token_count\": 64}}"))
+    Message::text(format!(
+        "{{\"event\": \"{kind}\", \"prefix_hash\": \"{hash}\", \"token_count\": 64}}"
+    ))
 }
 
 async fn send(socket: &mut WebSocketStream<TcpStream>, message: Message) {
@@ -37,12 +39,22 @@ async fn each_text_message_is_an_event_that_names_itself() {
     send(&mut socket, text("cache_created", 2)).await;
     send(&mut socket, text("cache_purged", 1)).await;
     let report = watcher.until_held(&[(2, 64)]).await;
-    assert_eq!((report.source, report.state, report.counts.applied), ("ws", "live", 3));
+    assert_eq!(
+        (report.source, report.state, report.counts.applied),
+        ("ws", "live", 3)
+    );
     assert_eq!(report.endpoint, url(&server));
 
     // A ping is answered, or the other end would take us for gone.
-    send(&mut socket, Message::Ping(bytes::Bytes::from_static(b"there?"))).await;
-    assert_eq!(soon(socket.next()).await.unwrap().unwrap(), Message::Pong(bytes::Bytes::from_static(b"there?")));
+    send(
+        &mut socket,
+        Message::Ping(bytes::Bytes::from_static(b"there?")),
+    )
+    .await;
+    assert_eq!(
+        soon(socket.next()).await.unwrap().unwrap(),
+        Message::Pong(bytes::Bytes::from_static(b"there?"))
+    );
     watcher.source.stop().await;
 }
 
@@ -53,8 +65,16 @@ async fn what_is_no_event_is_counted_and_costs_itself_only() {
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
     send(&mut socket, Message::text("not json")).await;
-    send(&mut socket, Message::text("{\"prefix_hash\": \"0000000000000001\"}")).await;
-    send(&mut socket, Message::Binary(bytes::Bytes::from_static(b"{}"))).await;
+    send(
+        &mut socket,
+        Message::text("{\"prefix_hash\": \"0000000000000001\"}"),
+    )
+    .await;
+    send(
+        &mut socket,
+        Message::Binary(bytes::Bytes::from_static(b"{}")),
+    )
+    .await;
     send(&mut socket, text("cache_created", 2)).await;
     let report = watcher.until_held(&[(1, 64), (2, 64)]).await;
     assert_eq!((report.counts.decode_errors, report.state), (3, "live"));
@@ -72,7 +92,11 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_comes_back
     // The other end may have hung up before it was all written.
     let _ = socket.send(Message::text("x".repeat(2 << 20))).await;
     let limit = |error: &String| error.contains("1048576 bytes at most");
-    watcher.until("the refusal", |report, _| report.last_error.as_ref().is_some_and(limit)).await;
+    watcher
+        .until("the refusal", |report, _| {
+            report.last_error.as_ref().is_some_and(limit)
+        })
+        .await;
 
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 2)).await;
@@ -90,9 +114,25 @@ async fn a_server_that_speaks_no_web_socket_is_named() {
     let server = Server::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut asked = server.asked().await;
-    assert!(asked.head.to_ascii_lowercase().contains("upgrade: websocket\r\n"), "{}", asked.head);
-    asked.send(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 0\r\n\r\n").await;
-    let report = watcher.until("the refusal", |report, _| report.last_error.is_some()).await;
-    assert!(report.last_error.unwrap().contains("status 426: expected 101 and a web socket"));
+    assert!(
+        asked
+            .head
+            .to_ascii_lowercase()
+            .contains("upgrade: websocket\r\n"),
+        "{}",
+        asked.head
+    );
+    asked
+        .send(b"HTTP/1.1 426 Upgrade Required\r\ncontent-length: 0\r\n\r\n")
+        .await;
+    let report = watcher
+        .until("the refusal", |report, _| report.last_error.is_some())
+        .await;
+    assert!(
+        report
+            .last_error
+            .unwrap()
+            .contains("status 426: expected 101 and a web socket")
+    );
     watcher.source.stop().await;
 }

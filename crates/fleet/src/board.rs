@@ -52,7 +52,10 @@ pub(crate) struct Ejection {
 
 impl Ejection {
     pub(crate) fn of(breaker: &config::CircuitBreaker) -> Self {
-        Self { enabled: breaker.enabled, max_ratio: breaker.max_ejected_ratio }
+        Self {
+            enabled: breaker.enabled,
+            max_ratio: breaker.max_ejected_ratio,
+        }
     }
 }
 
@@ -79,13 +82,20 @@ pub(crate) struct Board {
 
 impl std::fmt::Debug for Board {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Board").field("snapshot", &self.snapshot.load()).finish_non_exhaustive()
+        f.debug_struct("Board")
+            .field("snapshot", &self.snapshot.load())
+            .finish_non_exhaustive()
     }
 }
 
 impl Board {
     /// `entries` in the order of their numbers.
-    pub(crate) fn new(entries: Vec<Entry>, ejection: Ejection, index: Arc<KvIndex>, clock: Clock) -> Self {
+    pub(crate) fn new(
+        entries: Vec<Entry>,
+        ejection: Ejection,
+        index: Arc<KvIndex>,
+        clock: Clock,
+    ) -> Self {
         let records = RequestRecords::default();
         entries.iter().for_each(|entry| records.add(entry.view.id));
         let sweeper = IndexSweeper::new(Arc::clone(&index));
@@ -93,7 +103,19 @@ impl Board {
         let (judged, looks) = (watch::Sender::default(), watch::Sender::new(0));
         let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
         let ejection = RwLock::new(ejection);
-        Self { clock, index, ejection, snapshot, entries, records, sweeper, claims, shared, judged, looks }
+        Self {
+            clock,
+            index,
+            ejection,
+            snapshot,
+            entries,
+            records,
+            sweeper,
+            claims,
+            shared,
+            judged,
+            looks,
+        }
     }
 
     /// Takes a worker in, whose number is higher than all before it.
@@ -102,14 +124,16 @@ impl Board {
         let mut entries = self.entries.lock();
         let at = entries.partition_point(|known| known.view.id < entry.view.id);
         entries.insert(at, entry);
-        self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
     }
 
     /// Forgets a worker and what it had cached.
     pub(crate) fn remove(&self, id: WorkerId) {
         let mut entries = self.entries.lock();
         entries.retain(|entry| entry.view.id != id);
-        self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
         drop(entries);
         self.records.remove(id);
         self.judged.send_if_modified(|judged| judged.remove(&id));
@@ -120,7 +144,10 @@ impl Board {
     /// Takes other rules over.
     pub(crate) fn reconfigure(&self, ejection: Ejection, health: HealthSettings) {
         *self.ejection.write() = ejection;
-        self.entries.lock().iter_mut().for_each(|entry| entry.health.reconfigure(health));
+        self.entries
+            .lock()
+            .iter_mut()
+            .for_each(|entry| entry.health.reconfigure(health));
     }
 
     pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
@@ -128,7 +155,8 @@ impl Board {
     }
 
     pub(crate) fn wake_of(&self, id: WorkerId) -> Arc<Notify> {
-        self.with(id, |entry| Arc::clone(&entry.wake)).unwrap_or_default()
+        self.with(id, |entry| Arc::clone(&entry.wake))
+            .unwrap_or_default()
     }
 
     /// Reads one worker.
@@ -142,7 +170,11 @@ impl Board {
     }
 
     /// Changes one worker and publishes, in that order, under one lock.
-    pub(crate) fn change<R>(&self, id: WorkerId, change: impl FnOnce(&mut Entry) -> R) -> Option<R> {
+    pub(crate) fn change<R>(
+        &self,
+        id: WorkerId,
+        change: impl FnOnce(&mut Entry) -> R,
+    ) -> Option<R> {
         let mut entries = self.entries.lock();
         let result = change(find(&mut entries, id)?);
         self.publish(&mut entries, id);
@@ -154,7 +186,8 @@ impl Board {
             self.reconcile(entry);
         }
         self.close_no_longer_needed(entries);
-        self.snapshot.store(Arc::new(snapshot_build::build(entries)));
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(entries)));
     }
 
     /// Brings the view in line with health and streams.
@@ -204,7 +237,9 @@ impl Board {
     /// A knock on a worker that is down led nowhere. `refused`: nobody listens there.
     pub(crate) fn knocked_in_vain(&self, id: WorkerId, refused: bool) {
         let mut entries = self.entries.lock();
-        let Some(entry) = find(&mut entries, id) else { return };
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
         entry.health.knocked_in_vain();
         if refused && entry.process_ended() {
             Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
@@ -243,7 +278,9 @@ impl Board {
     /// What an engine's metrics said, read `at`.
     pub(crate) fn scraped(&self, id: WorkerId, at: Moment, scrape: &Scrape) {
         let mut entries = self.entries.lock();
-        let Some(entry) = find(&mut entries, id) else { return };
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
         // Not part of the snapshot: it grows with every request, and no request reads it.
         entry.prefix_cache = scrape.prefix_cache.counters(at);
         if entry.view.load != scrape.load {
@@ -255,7 +292,9 @@ impl Board {
     /// A worker's load could not be read for so long that the last figures say nothing any more.
     pub(crate) fn load_unknown(&self, id: WorkerId) {
         let mut entries = self.entries.lock();
-        let Some(entry) = find(&mut entries, id) else { return };
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
         if entry.view.load != EngineLoad::default() {
             Arc::make_mut(&mut entry.view).load = EngineLoad::default();
             self.publish(&mut entries, id);
@@ -272,7 +311,9 @@ impl Board {
             entry.distrusted.retain(|rank| *rank != target.rank);
             if !trusted {
                 entry.distrusted.push(target.rank);
-                entry.stream_of(target.rank).inspect(|stream| stream.source.resync());
+                entry
+                    .stream_of(target.rank)
+                    .inspect(|stream| stream.source.resync());
             }
         });
     }
@@ -286,7 +327,9 @@ impl Board {
         let mut entries = self.entries.lock();
         let ejection = *self.ejection.read();
         let others = ejection.enabled && may_eject(ejection.max_ratio, &entries, id);
-        let Some(entry) = find(&mut entries, id) else { return };
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
         let before = entry.health.state();
         let after = entry.health.request_failed(now, kind, others);
         // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
@@ -299,7 +342,10 @@ impl Board {
         if before != after || gone {
             let text = match after {
                 WorkerState::Down => REFUSED.to_owned(),
-                _ => format!("requests fail ({}): look at the engine's log", kind.as_str()),
+                _ => format!(
+                    "requests fail ({}): look at the engine's log",
+                    kind.as_str()
+                ),
             };
             Arc::make_mut(&mut entry.view).last_error = Some(text.into());
             self.publish(&mut entries, id);
@@ -327,13 +373,21 @@ impl Board {
 
     /// Reads the states of a worker's streams anew, and says what that means for the worker.
     pub(crate) fn streams_changed(&self, id: WorkerId) -> Connections {
-        let connected = |rank: &RankView| rank.stream.is_some_and(|state| state != StreamState::Connecting.as_str());
+        let connected = |rank: &RankView| {
+            rank.stream
+                .is_some_and(|state| state != StreamState::Connecting.as_str())
+        };
         let changed = self.with(id, |entry| {
             let mut news = Connections::Same;
             let mut any = false;
             for stream in &entry.streams {
                 let rank = stream.ranks.first();
-                let before = entry.view.ranks.get(rank.0 as usize).copied().unwrap_or_default();
+                let before = entry
+                    .view
+                    .ranks
+                    .get(rank.0 as usize)
+                    .copied()
+                    .unwrap_or_default();
                 let now = entry.rank_view(stream, rank);
                 any |= before != now;
                 match (connected(&before), connected(&now)) {
@@ -344,7 +398,9 @@ impl Board {
             }
             (any, news)
         });
-        let Some((any, news)) = changed else { return Connections::Same };
+        let Some((any, news)) = changed else {
+            return Connections::Same;
+        };
         if any {
             self.change(id, |entry| {
                 if news == Connections::Made {
@@ -358,15 +414,27 @@ impl Board {
     /// Another worker that serves this model with another tokenizer, or one of them has none.
     pub(crate) fn disagrees(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
         let entries = self.entries.lock();
-        let own = Arc::clone(entries.iter().find(|entry| entry.view.id == id)?.artefacts.get(model)?);
-        let differs = |other: &&Entry| other.artefacts.get(model).is_some_and(|other| !own.has_tokenizer_of(other));
+        let own = Arc::clone(
+            entries
+                .iter()
+                .find(|entry| entry.view.id == id)?
+                .artefacts
+                .get(model)?,
+        );
+        let differs = |other: &&Entry| {
+            other
+                .artefacts
+                .get(model)
+                .is_some_and(|other| !own.has_tokenizer_of(other))
+        };
         let other = entries.iter().find(differs)?;
         Some(Arc::clone(&other.view.name))
     }
 
     /// Takes a worker's streams out, for their owner to stop them.
     pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<EventStream> {
-        self.change(id, |entry| std::mem::take(&mut entry.streams)).unwrap_or_default()
+        self.change(id, |entry| std::mem::take(&mut entry.streams))
+            .unwrap_or_default()
     }
 
     /// Claims a publisher for a worker; the name of the worker that has it already, if another has.
@@ -377,7 +445,9 @@ impl Board {
         if holder == id {
             return Ok(());
         }
-        Err(self.with(holder, |entry| Arc::clone(&entry.view.name)).unwrap_or_else(|| "another worker".into()))
+        Err(self
+            .with(holder, |entry| Arc::clone(&entry.view.name))
+            .unwrap_or_else(|| "another worker".into()))
     }
 
     /// Gives a worker's claims back.
@@ -392,7 +462,11 @@ impl Board {
         if let Some(socket) = shared.get(endpoint).and_then(Weak::upgrade) {
             return socket;
         }
-        let socket = Arc::new(SharedSocket::bind(spec, Arc::clone(&self.index), self.clock));
+        let socket = Arc::new(SharedSocket::bind(
+            spec,
+            Arc::clone(&self.index),
+            self.clock,
+        ));
         shared.insert(endpoint.to_owned(), Arc::downgrade(&socket));
         socket
     }
@@ -405,14 +479,22 @@ impl Board {
 
 /// The entry of this number; `entries` in the order of their numbers.
 fn find(entries: &mut [Entry], id: WorkerId) -> Option<&mut Entry> {
-    let at = entries.binary_search_by_key(&id, |entry| entry.view.id).ok()?;
+    let at = entries
+        .binary_search_by_key(&id, |entry| entry.view.id)
+        .ok()?;
     entries.get_mut(at)
 }
 
 /// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
 fn may_eject(max_ratio: f64, entries: &[Entry], id: WorkerId) -> bool {
-    let Some(this) = entries.iter().find(|entry| entry.view.id == id) else { return false };
-    let ejected = entries.iter().filter(|entry| entry.health.state() == WorkerState::Ejected).count() + 1;
+    let Some(this) = entries.iter().find(|entry| entry.view.id == id) else {
+        return false;
+    };
+    let ejected = entries
+        .iter()
+        .filter(|entry| entry.health.state() == WorkerState::Ejected)
+        .count()
+        + 1;
     #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
     let within = ejected as f64 <= max_ratio * entries.len() as f64;
     // A request does without a prefill worker.

@@ -9,18 +9,30 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 
 /// The fields that a worker of this kind wants with its key: `Authorization: Bearer`, or Anthropic's own two. A key that no
 /// header can carry is left out: the worker's 401 then says so.
-pub fn credentials(engine: Engine, api_key: Option<&str>) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
+pub fn credentials(
+    engine: Engine,
+    api_key: Option<&str>,
+) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
     let anthropic = engine == Engine::Anthropic;
     let key = api_key.and_then(|key| {
         let (name, value) = if anthropic {
-            (HeaderName::from_static("x-api-key"), HeaderValue::try_from(key))
+            (
+                HeaderName::from_static("x-api-key"),
+                HeaderValue::try_from(key),
+            )
         } else {
-            (AUTHORIZATION, HeaderValue::try_from(format!("Bearer {key}")))
+            (
+                AUTHORIZATION,
+                HeaderValue::try_from(format!("Bearer {key}")),
+            )
         };
         let mut value = value.ok()?;
         value.set_sensitive(true);
         Some((name, value))
     });
-    let version = (HeaderName::from_static("anthropic-version"), HeaderValue::from_static(ANTHROPIC_VERSION));
+    let version = (
+        HeaderName::from_static("anthropic-version"),
+        HeaderValue::from_static(ANTHROPIC_VERSION),
+    );
     key.into_iter().chain(anthropic.then_some(version))
 }

@@ -54,7 +54,9 @@ struct Keeper {
 
 impl std::fmt::Debug for Crew {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Crew").field("workers", &self.hands.lock().keepers.len()).finish_non_exhaustive()
+        f.debug_struct("Crew")
+            .field("workers", &self.hands.lock().keepers.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -65,7 +67,13 @@ impl Crew {
         on_verdict: OnVerdict,
         scheme: HashScheme,
     ) -> Self {
-        Self { board, artefacts, on_verdict, scheme, hands: Mutex::default() }
+        Self {
+            board,
+            artefacts,
+            on_verdict,
+            scheme,
+            hands: Mutex::default(),
+        }
     }
 
     /// See [`crate::Fleet::apply`].
@@ -75,7 +83,10 @@ impl Crew {
         let all = roster.orders(self.scheme, |worker, url| {
             // Who believes other certificates talks to another one, as far as anybody can tell.
             let same = |keeper: &&Keeper| {
-                !keeper.leaving && *keeper.name == *worker.name && keeper.url == *url && keeper.tls == worker.tls
+                !keeper.leaving
+                    && *keeper.name == *worker.name
+                    && keeper.url == *url
+                    && keeper.tls == worker.tls
             };
             keepers.iter().find(same).map_or_else(
                 || {
@@ -86,10 +97,15 @@ impl Crew {
             )
         })?;
         let health = roster.health_settings();
-        self.board.reconfigure(Ejection::of(&roster.circuit_breaker), health);
+        self.board
+            .reconfigure(Ejection::of(&roster.circuit_breaker), health);
         // Those that leave give their names away first: who comes may have the name of one of them.
-        let stay: HashMap<WorkerId, &Arc<str>> = all.iter().map(|orders| (orders.id, &orders.name)).collect();
-        for keeper in keepers.iter_mut().filter(|keeper| !keeper.leaving && !stay.contains_key(&keeper.id)) {
+        let stay: HashMap<WorkerId, &Arc<str>> =
+            all.iter().map(|orders| (orders.id, &orders.name)).collect();
+        for keeper in keepers
+            .iter_mut()
+            .filter(|keeper| !keeper.leaving && !stay.contains_key(&keeper.id))
+        {
             keeper.leaving = true;
         }
         // One that still ends its requests may have had that name before.
@@ -101,8 +117,13 @@ impl Crew {
         for (orders, worker) in all.into_iter().zip(&roster.workers) {
             if let Some(keeper) = keepers.iter().find(|keeper| keeper.id == orders.id) {
                 // Every change is a new snapshot of all workers, and most of them are as they were.
-                if self.board.with(orders.id, |entry| entry.is_configured(worker)) == Some(false) {
-                    self.board.change(orders.id, |entry| entry.configure(worker));
+                if self
+                    .board
+                    .with(orders.id, |entry| entry.is_configured(worker))
+                    == Some(false)
+                {
+                    self.board
+                        .change(orders.id, |entry| entry.configure(worker));
                 }
                 keeper.orders.send_if_modified(|known| {
                     let news = **known != orders;
@@ -112,32 +133,63 @@ impl Crew {
                     news
                 });
             } else {
-                self.board.add(Entry::first(worker, &orders, health, &self.board.clock));
+                self.board
+                    .add(Entry::first(worker, &orders, health, &self.board.clock));
                 keepers.push(self.hire(orders, worker.tls.clone()));
             }
         }
         // After those that come are there: only then is it known who is replaced.
         let until = self.board.clock.now() + replacement::LONGEST;
-        let leaving: HashSet<WorkerId> = keepers.iter().filter(|it| it.leaving).map(|it| it.id).collect();
+        let leaving: HashSet<WorkerId> = keepers
+            .iter()
+            .filter(|it| it.leaving)
+            .map(|it| it.id)
+            .collect();
         self.board.leave(&leaving, until);
         Ok(())
     }
 
     fn hire(&self, orders: Orders, tls: config::WorkerTls) -> Keeper {
-        let (id, name, url) = (orders.id, Arc::clone(&orders.name), orders.asker.url().clone());
+        let (id, name, url) = (
+            orders.id,
+            Arc::clone(&orders.name),
+            orders.asker.url().clone(),
+        );
         let orders = watch::Sender::new(Arc::new(orders));
         let stop = watch::Sender::new(false);
         let (board, artefacts) = (Arc::clone(&self.board), Arc::clone(&self.artefacts));
-        let supervisor = Supervisor::new(board, artefacts, Arc::clone(&self.on_verdict), orders.subscribe());
+        let supervisor = Supervisor::new(
+            board,
+            artefacts,
+            Arc::clone(&self.on_verdict),
+            orders.subscribe(),
+        );
         let task = tokio::spawn(supervisor.run(stop.subscribe()));
-        Keeper { id, name, url, tls, leaving: false, orders, stop, task }
+        Keeper {
+            id,
+            name,
+            url,
+            tls,
+            leaving: false,
+            orders,
+            stop,
+            task,
+        }
     }
 
     /// See [`crate::Fleet::drain`].
     pub(crate) fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
-        let admission = if drained { Admission::Closed } else { Admission::Open };
+        let admission = if drained {
+            Admission::Closed
+        } else {
+            Admission::Open
+        };
         let hands = self.hands.lock();
-        let id = hands.keepers.iter().find(|keeper| !keeper.leaving && *keeper.name == *name)?.id;
+        let id = hands
+            .keepers
+            .iter()
+            .find(|keeper| !keeper.leaving && *keeper.name == *name)?
+            .id;
         self.board.change(id, |entry| entry.admission = admission);
         Some(id)
     }
@@ -146,7 +198,11 @@ impl Crew {
     pub(crate) fn leaving(&self) -> Vec<WorkerId> {
         self.board.close_replaced();
         let hands = self.hands.lock();
-        let leaving = hands.keepers.iter().filter(|keeper| keeper.leaving).map(|keeper| keeper.id);
+        let leaving = hands
+            .keepers
+            .iter()
+            .filter(|keeper| keeper.leaving)
+            .map(|keeper| keeper.id);
         leaving.filter(|id| self.board.is_closed(*id)).collect()
     }
 
@@ -154,7 +210,9 @@ impl Crew {
     pub(crate) async fn remove(&self, id: WorkerId) {
         let keeper = {
             let keepers = &mut self.hands.lock().keepers;
-            let at = keepers.iter().position(|keeper| keeper.id == id && keeper.leaving);
+            let at = keepers
+                .iter()
+                .position(|keeper| keeper.id == id && keeper.leaving);
             at.map(|at| keepers.remove(at))
         };
         if let Some(keeper) = keeper {
@@ -166,7 +224,13 @@ impl Crew {
     /// Waits until every worker has had its first verdict.
     pub(crate) async fn first_verdicts(&self) {
         let mut judged = self.board.judged.subscribe();
-        let all = |judged: &HashSet<WorkerId>| self.hands.lock().keepers.iter().all(|it| judged.contains(&it.id));
+        let all = |judged: &HashSet<WorkerId>| {
+            self.hands
+                .lock()
+                .keepers
+                .iter()
+                .all(|it| judged.contains(&it.id))
+        };
         // The sender lives as long as the board does.
         let _ = judged.wait_for(all).await;
     }

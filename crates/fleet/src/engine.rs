@@ -43,5 +43,8 @@ pub(crate) fn healthy_statuses(engine: Engine) -> &'static [u16] {
 /// Whether it is one of those whose list of models need not be there for us: a key may not read it, or it has another form.
 /// The models are those that the configuration names, then.
 pub(crate) fn list_is_optional(engine: Option<Engine>) -> bool {
-    matches!(engine, Some(Engine::Anthropic | Engine::Gemini | Engine::Azure))
+    matches!(
+        engine,
+        Some(Engine::Anthropic | Engine::Gemini | Engine::Azure)
+    )
 }

@@ -8,7 +8,8 @@ use net::Clock;
 use tokio::sync::Notify;
 
 use crate::{
-    CacheSource, Engine, EngineLoad, ModelArtefacts, PrefixCacheCounters, RankView, Verdict, WorkerState, WorkerView,
+    CacheSource, Engine, EngineLoad, ModelArtefacts, PrefixCacheCounters, RankView, Verdict,
+    WorkerState, WorkerView,
     health::{Health, HealthSettings},
     look::Orders,
 };
@@ -63,9 +64,16 @@ impl Entry {
     }
 
     /// A worker that is configured like this, before anything is known of it.
-    pub(crate) fn first(worker: &config::Worker, orders: &Orders, health: HealthSettings, clock: &Clock) -> Self {
-        let assumed =
-            || BlockSize::new(ASSUMED_BLOCK).expect("the assumed block size lies in the range of block sizes");
+    pub(crate) fn first(
+        worker: &config::Worker,
+        orders: &Orders,
+        health: HealthSettings,
+        clock: &Clock,
+    ) -> Self {
+        let assumed = || {
+            BlockSize::new(ASSUMED_BLOCK)
+                .expect("the assumed block size lies in the range of block sizes")
+        };
         let view = WorkerView {
             id: orders.id,
             name: Arc::clone(&orders.name),
@@ -104,7 +112,9 @@ impl Entry {
             && view.api_key == worker.api_key
             && view.verified != worker.tls.insecure_skip_verify
             && view.allow_tiers == worker.allow_tiers
-            && worker.block_size.is_none_or(|size| view.block_size_known && view.block_size == size)
+            && worker
+                .block_size
+                .is_none_or(|size| view.block_size_known && view.block_size == size)
     }
 
     /// Takes it over. What must be asked of the worker anew, its supervisor asks.
@@ -156,19 +166,30 @@ impl Entry {
 
     /// What is to be seen of each rank.
     pub(crate) fn rank_views(&self) -> Vec<RankView> {
-        let view =
-            |(rank, _)| self.stream_of(rank).map_or_else(RankView::default, |stream| self.rank_view(stream, rank));
-        (0u32..).map(DpRank).zip(&self.view.ranks).map(view).collect()
+        let view = |(rank, _)| {
+            self.stream_of(rank)
+                .map_or_else(RankView::default, |stream| self.rank_view(stream, rank))
+        };
+        (0u32..)
+            .map(DpRank)
+            .zip(&self.view.ranks)
+            .map(view)
+            .collect()
     }
 
     /// The stream that speaks of this rank.
     pub(crate) fn stream_of(&self, rank: DpRank) -> Option<&EventStream> {
-        self.streams.iter().find(|stream| stream.ranks.include(rank))
+        self.streams
+            .iter()
+            .find(|stream| stream.ranks.include(rank))
     }
 
     /// The targets that some of its streams speak of.
     pub(crate) fn followed(&self, which: impl Fn(&EventStream) -> bool) -> Vec<Target> {
-        self.view.targets().filter(|target| self.stream_of(target.rank).is_some_and(&which)).collect()
+        self.view
+            .targets()
+            .filter(|target| self.stream_of(target.rank).is_some_and(&which))
+            .collect()
     }
 
     /// A stream's part of the view. While it connects, fetches history or is not trusted, the cache is predicted; a gap
@@ -178,15 +199,25 @@ impl Entry {
         let cache = match state {
             _ if self.distrusted.contains(&rank) => CacheSource::Predicted,
             StreamState::Live | StreamState::Gapped | StreamState::Stale => CacheSource::Events,
-            StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => CacheSource::Predicted,
+            StreamState::Connecting | StreamState::Replaying | StreamState::Quarantined => {
+                CacheSource::Predicted
+            }
         };
-        RankView { cache, stream: Some(state.as_str()), replay: stream.replay }
+        RankView {
+            cache,
+            stream: Some(state.as_str()),
+            replay: stream.replay,
+        }
     }
 
     /// The verdict on it as it stands.
     pub(crate) fn verdict(&self) -> Verdict {
         let view = &self.view;
-        let worst = view.ranks.iter().find(|rank| rank.cache == CacheSource::Predicted).or(view.ranks.first());
+        let worst = view
+            .ranks
+            .iter()
+            .find(|rank| rank.cache == CacheSource::Predicted)
+            .or(view.ranks.first());
         let none = if self.events_wanted { "none" } else { "off" };
         Verdict {
             worker: Arc::clone(&view.name),
@@ -194,7 +225,11 @@ impl Entry {
             state: view.state,
             engine: view.engine,
             version: view.version.clone(),
-            models: view.models.iter().map(|model| Arc::clone(&model.id)).collect(),
+            models: view
+                .models
+                .iter()
+                .map(|model| Arc::clone(&model.id))
+                .collect(),
             block_size: view.block_size.tokens(),
             block_size_known: view.block_size_known,
             events: worst.and_then(|rank| rank.stream).unwrap_or(none),

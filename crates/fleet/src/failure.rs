@@ -29,7 +29,10 @@ pub enum FailureKind {
 impl FailureKind {
     /// Whether it may be that time ran out.
     pub(crate) fn is_timeout(self) -> bool {
-        matches!(self, Self::ConnectTimeout | Self::FirstByteTimeout | Self::MidStream)
+        matches!(
+            self,
+            Self::ConnectTimeout | Self::FirstByteTimeout | Self::MidStream
+        )
     }
 
     /// The word used in metrics.

@@ -45,12 +45,24 @@ pub struct BlockEvents {
 impl Feed {
     fn of(backend: Arc<str>) -> Self {
         let blocks = BlockEvents::default();
-        Self { backend, received: 0, processed: 0, dropped: 0, reconnects: 0, blocks, state: None, connected: false }
+        Self {
+            backend,
+            received: 0,
+            processed: 0,
+            dropped: 0,
+            reconnects: 0,
+            blocks,
+            state: None,
+            connected: false,
+        }
     }
 
     fn add(&mut self, source: &SourceHandle) {
         let (counts, state) = (source.report().counts, source.state());
-        self.received = self.received.saturating_add(counts.events).saturating_add(counts.dropped);
+        self.received = self
+            .received
+            .saturating_add(counts.events)
+            .saturating_add(counts.dropped);
         self.processed = self.processed.saturating_add(counts.applied);
         self.dropped = self.dropped.saturating_add(counts.dropped);
         self.reconnects = self.reconnects.saturating_add(source.counters().reconnects);
@@ -94,7 +106,9 @@ impl Feeds {
     fn feed(&mut self, name: &Arc<str>) -> &mut Feed {
         let own = self.0.contains_key(name) || self.0.len() < MOST_BACKENDS;
         let name = if own { Arc::clone(name) } else { OTHER.into() };
-        self.0.entry(Arc::clone(&name)).or_insert_with(|| Feed::of(name))
+        self.0
+            .entry(Arc::clone(&name))
+            .or_insert_with(|| Feed::of(name))
     }
 }
 
@@ -113,7 +127,10 @@ mod tests {
         }
         let all = feeds.all();
         assert_eq!(all.len(), MOST_BACKENDS + 1);
-        let other = all.iter().find(|feed| &*feed.backend == OTHER).expect("the rest");
+        let other = all
+            .iter()
+            .find(|feed| &*feed.backend == OTHER)
+            .expect("the rest");
         assert_eq!(other.received, 2 * MOST_BACKENDS as u64);
     }
 }

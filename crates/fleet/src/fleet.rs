@@ -68,12 +68,32 @@ impl Fleet {
             registry,
         );
         let prefixes = prefixes.map_err(StartError::Prefixes)?;
-        let board = Arc::new(Board::new(Vec::new(), Ejection::of(&roster.circuit_breaker), parts.index, parts.clock));
+        let board = Arc::new(Board::new(
+            Vec::new(),
+            Ejection::of(&roster.circuit_breaker),
+            parts.index,
+            parts.clock,
+        ));
         registry.register_collector(Box::new(FleetCollector::new(Arc::clone(&board))));
-        let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));
-        let crew = Crew::new(Arc::clone(&board), Arc::clone(&artefacts), parts.on_verdict, parts.scheme);
+        let artefacts = Arc::new(ArtefactStore::new(
+            parts.models,
+            parts.hub_cache,
+            parts.clock,
+        ));
+        let crew = Crew::new(
+            Arc::clone(&board),
+            Arc::clone(&artefacts),
+            parts.on_verdict,
+            parts.scheme,
+        );
         crew.apply(&roster)?;
-        Ok(Self { board, artefacts, kv_cache_index, prefixes, crew })
+        Ok(Self {
+            board,
+            artefacts,
+            kv_cache_index,
+            prefixes,
+            crew,
+        })
     }
 
     /// Takes other workers and rules over. A worker that stays, by name and URL, stays as it is: its state, its cache and
@@ -128,7 +148,11 @@ impl Fleet {
     /// The one base model that is served, or will be; `None` when there are several.
     pub fn only_model(&self) -> Option<Arc<str>> {
         let snapshot = self.snapshot();
-        let served = snapshot.workers.iter().flat_map(|worker| &worker.models).map(|model| Arc::clone(&model.id));
+        let served = snapshot
+            .workers
+            .iter()
+            .flat_map(|worker| &worker.models)
+            .map(|model| Arc::clone(&model.id));
         let mut ids: Vec<Arc<str>> = served.collect();
         if ids.is_empty() {
             ids.extend(self.artefacts.configured_ids().map(Arc::from));
@@ -190,7 +214,15 @@ impl Fleet {
         let mut counters = HashMap::new();
         self.board.each(|entry| {
             let worker = entry.view.id;
-            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| (Target { worker, rank: *rank }, *told)));
+            counters.extend(entry.prefix_cache.iter().map(|(rank, told)| {
+                (
+                    Target {
+                        worker,
+                        rank: *rank,
+                    },
+                    *told,
+                )
+            }));
         });
         counters
     }
@@ -199,7 +231,12 @@ impl Fleet {
     pub fn stream_restarts(&self) -> HashMap<Target, u64> {
         let mut restarts = HashMap::new();
         self.board.each(|entry| {
-            let resets = |target: Target| Some((target, entry.stream_of(target.rank)?.source.counters().resets));
+            let resets = |target: Target| {
+                Some((
+                    target,
+                    entry.stream_of(target.rank)?.source.counters().resets,
+                ))
+            };
             restarts.extend(entry.view.targets().filter_map(resets));
         });
         restarts
@@ -229,7 +266,12 @@ impl Fleet {
                 }
             }
         });
-        reports.extend(self.prefixes.iter().flat_map(Prefixes::streams).map(|stream| stream.report));
+        reports.extend(
+            self.prefixes
+                .iter()
+                .flat_map(Prefixes::streams)
+                .map(|stream| stream.report),
+        );
         reports
     }
 
@@ -237,7 +279,9 @@ impl Fleet {
     pub fn feeds(&self) -> Vec<Feed> {
         let mut feeds = Feeds::default();
         self.board.each(|entry| feeds.worker(entry));
-        self.prefixes.iter().for_each(|prefixes| prefixes.feed(&mut feeds));
+        self.prefixes
+            .iter()
+            .for_each(|prefixes| prefixes.feed(&mut feeds));
         feeds.all()
     }
 

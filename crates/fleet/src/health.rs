@@ -96,7 +96,10 @@ impl Health {
     /// Takes other intervals and thresholds over; what was counted stays.
     pub(crate) fn reconfigure(&mut self, settings: HealthSettings) {
         self.settings = settings;
-        self.knock_pause = self.knock_pause.min(settings.knock_longest).max(settings.knock_first);
+        self.knock_pause = self
+            .knock_pause
+            .min(settings.knock_longest)
+            .max(settings.knock_first);
     }
 
     /// The result of a check. The first one decides alone (contract CH3).
@@ -114,7 +117,8 @@ impl Health {
                 match self.state {
                     WorkerState::Ready | WorkerState::Ejected
                         if self.failed_checks < self.settings.unhealthy_threshold => {}
-                    WorkerState::WarmingUp if self.failed_checks < self.settings.unhealthy_threshold => {}
+                    WorkerState::WarmingUp
+                        if self.failed_checks < self.settings.unhealthy_threshold => {}
                     _ => self.down(),
                 }
             }
@@ -128,9 +132,13 @@ impl Health {
         self.passed_checks = self.passed_checks.saturating_add(1);
         match self.state {
             WorkerState::Unknown | WorkerState::WarmingUp => self.become_ready(),
-            WorkerState::Down if self.passed_checks >= self.settings.healthy_threshold => self.become_ready(),
+            WorkerState::Down if self.passed_checks >= self.settings.healthy_threshold => {
+                self.become_ready()
+            }
             // A passing check does not shorten an ejection: the requests are the better witness.
-            WorkerState::Ejected if self.ejected_until.is_none_or(|until| until <= now) => self.become_ready(),
+            WorkerState::Ejected if self.ejected_until.is_none_or(|until| until <= now) => {
+                self.become_ready()
+            }
             _ => {}
         }
     }
@@ -180,10 +188,18 @@ impl Health {
     }
 
     /// A request failed. `others` says whether another usable worker remains: the last one is never ejected.
-    pub(crate) fn request_failed(&mut self, now: Moment, kind: FailureKind, others: bool) -> WorkerState {
+    pub(crate) fn request_failed(
+        &mut self,
+        now: Moment,
+        kind: FailureKind,
+        others: bool,
+    ) -> WorkerState {
         match kind {
             FailureKind::Refused => {
-                if matches!(self.state, WorkerState::Ready | WorkerState::Ejected | WorkerState::WarmingUp) {
+                if matches!(
+                    self.state,
+                    WorkerState::Ready | WorkerState::Ejected | WorkerState::WarmingUp
+                ) {
                     self.down();
                     self.knock_now = true;
                 }
@@ -192,7 +208,10 @@ impl Health {
             FailureKind::Unavailable | FailureKind::Local => {}
             _ => {
                 self.failed_requests = self.failed_requests.saturating_add(1);
-                if self.state == WorkerState::Ready && others && self.failed_requests >= self.settings.eject_after {
+                if self.state == WorkerState::Ready
+                    && others
+                    && self.failed_requests >= self.settings.eject_after
+                {
                     self.state = WorkerState::Ejected;
                     self.ejected_until = Some(now + self.settings.eject_for);
                     self.failed_requests = 0;
@@ -214,7 +233,9 @@ impl Health {
             WorkerState::Ready | WorkerState::Draining => Next::CheckIn(self.settings.interval),
             WorkerState::WarmingUp => Next::CheckIn(self.settings.warmup_interval),
             WorkerState::Ejected => {
-                let left = self.ejected_until.map_or(Duration::ZERO, |until| until.since(now));
+                let left = self
+                    .ejected_until
+                    .map_or(Duration::ZERO, |until| until.since(now));
                 Next::CheckIn(left.min(self.settings.interval))
             }
             // Checks that pass are run back to back until the threshold is met (decision B4).
@@ -273,7 +294,13 @@ mod tests {
     #[contract("CH2")]
     fn three_failed_checks_in_a_row_take_a_worker_out_and_two_good_ones_bring_it_back() {
         let mut health = ready();
-        for check in [Check::Failed, Check::Failed, Check::Passed, Check::Failed, Check::Failed] {
+        for check in [
+            Check::Failed,
+            Check::Failed,
+            Check::Passed,
+            Check::Failed,
+            Check::Failed,
+        ] {
             assert_eq!(health.checked(at(1), check), WorkerState::Ready);
         }
         assert_eq!(health.checked(at(2), Check::Failed), WorkerState::Down);
@@ -287,7 +314,10 @@ mod tests {
     #[contract("CH4", "CH5")]
     fn a_loading_worker_is_checked_every_second_and_used_after_one_success() {
         for mut health in [ready(), Health::new(SETTINGS)] {
-            assert_eq!(health.checked(at(10), Check::Loading), WorkerState::WarmingUp);
+            assert_eq!(
+                health.checked(at(10), Check::Loading),
+                WorkerState::WarmingUp
+            );
             assert_eq!(health.next(at(10)), Next::CheckIn(Duration::from_secs(1)));
             assert_eq!(health.checked(at(11), Check::Passed), WorkerState::Ready);
             assert_eq!(health.next(at(11)), Next::CheckIn(Duration::from_secs(30)));
@@ -299,7 +329,10 @@ mod tests {
     fn a_worker_that_loads_for_too_long_is_down_until_it_serves() {
         let mut health = Health::new(SETTINGS);
         health.checked(at(0), Check::Loading);
-        assert_eq!(health.checked(at(300), Check::Loading), WorkerState::WarmingUp);
+        assert_eq!(
+            health.checked(at(300), Check::Loading),
+            WorkerState::WarmingUp
+        );
         assert_eq!(health.checked(at(301), Check::Loading), WorkerState::Down);
         assert_eq!(health.checked(at(331), Check::Loading), WorkerState::Down);
         health.checked(at(361), Check::Passed);
@@ -313,7 +346,9 @@ mod tests {
         assert_eq!(health.checked(at(1), Check::Refused), WorkerState::Down);
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let Next::KnockIn(pause) = health.next(at(1)) else { panic!("a worker that is down is knocked on") };
+            let Next::KnockIn(pause) = health.next(at(1)) else {
+                panic!("a worker that is down is knocked on")
+            };
             pauses.push(pause.as_millis());
             health.knocked_in_vain();
         }
@@ -334,31 +369,50 @@ mod tests {
         health.coming_back();
         assert_eq!(health.next(at(9)), Next::KnockIn(Duration::ZERO));
         health.knocked_in_vain();
-        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::from_millis(500)));
+        assert_eq!(
+            health.next(at(9)),
+            Next::KnockIn(Duration::from_millis(500))
+        );
     }
 
     #[test]
     fn a_refused_request_takes_the_worker_out_at_once_and_knocks_without_waiting() {
         let mut health = ready();
-        assert_eq!(health.request_failed(at(1), FailureKind::Refused, false), WorkerState::Down);
+        assert_eq!(
+            health.request_failed(at(1), FailureKind::Refused, false),
+            WorkerState::Down
+        );
         assert_eq!(health.next(at(1)), Next::KnockIn(Duration::ZERO));
         health.knocked_in_vain();
         // Late reports of the same outage neither hurry the knocks nor reset their pause.
         health.request_failed(at(1), FailureKind::Refused, false);
-        assert_eq!(health.next(at(1)), Next::KnockIn(Duration::from_millis(500)));
+        assert_eq!(
+            health.next(at(1)),
+            Next::KnockIn(Duration::from_millis(500))
+        );
     }
 
     #[test]
-    fn five_failed_requests_in_a_row_eject_a_worker_for_thirty_seconds_however_well_it_passes_checks() {
+    fn five_failed_requests_in_a_row_eject_a_worker_for_thirty_seconds_however_well_it_passes_checks()
+     {
         let mut health = ready();
         for _ in 0..4 {
-            assert_eq!(health.request_failed(at(1), FailureKind::Status, true), WorkerState::Ready);
+            assert_eq!(
+                health.request_failed(at(1), FailureKind::Status, true),
+                WorkerState::Ready
+            );
         }
         health.request_succeeded();
         for _ in 0..4 {
-            assert_eq!(health.request_failed(at(1), FailureKind::ResetBeforeHead, true), WorkerState::Ready);
+            assert_eq!(
+                health.request_failed(at(1), FailureKind::ResetBeforeHead, true),
+                WorkerState::Ready
+            );
         }
-        assert_eq!(health.request_failed(at(1), FailureKind::Status, true), WorkerState::Ejected);
+        assert_eq!(
+            health.request_failed(at(1), FailureKind::Status, true),
+            WorkerState::Ejected
+        );
         assert_eq!(health.next(at(1)), Next::CheckIn(Duration::from_secs(30)));
         assert_eq!(health.checked(at(30), Check::Passed), WorkerState::Ejected);
         assert_eq!(health.checked(at(31), Check::Passed), WorkerState::Ready);
@@ -369,7 +423,10 @@ mod tests {
         let mut health = ready();
         for _ in 0..50 {
             assert_eq!(health.checked(at(1), Check::NotMade), WorkerState::Ready);
-            assert_eq!(health.request_failed(at(1), FailureKind::Local, true), WorkerState::Ready);
+            assert_eq!(
+                health.request_failed(at(1), FailureKind::Local, true),
+                WorkerState::Ready
+            );
         }
         // Nor does it begin a row anew.
         for (check, state) in [
@@ -382,14 +439,20 @@ mod tests {
             assert_eq!(health.checked(at(2), check), state);
         }
         // A start does not wait for a verdict that nobody can give.
-        assert_eq!(Health::new(SETTINGS).checked(at(0), Check::NotMade), WorkerState::Down);
+        assert_eq!(
+            Health::new(SETTINGS).checked(at(0), Check::NotMade),
+            WorkerState::Down
+        );
     }
 
     #[test]
     fn the_last_usable_worker_is_never_ejected() {
         let mut health = ready();
         for _ in 0..50 {
-            assert_eq!(health.request_failed(at(1), FailureKind::Status, false), WorkerState::Ready);
+            assert_eq!(
+                health.request_failed(at(1), FailureKind::Status, false),
+                WorkerState::Ready
+            );
         }
     }
 
@@ -397,7 +460,10 @@ mod tests {
     fn a_worker_that_answers_503_is_not_ejected_for_it() {
         let mut health = ready();
         for _ in 0..50 {
-            assert_eq!(health.request_failed(at(1), FailureKind::Unavailable, true), WorkerState::Ready);
+            assert_eq!(
+                health.request_failed(at(1), FailureKind::Unavailable, true),
+                WorkerState::Ready
+            );
         }
     }
 }

@@ -56,5 +56,6 @@ pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
 pub use trusts::Trusts;
 pub use verdict::Verdict;
 pub use view::{
-    CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState, WorkerView,
+    CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState,
+    WorkerView,
 };

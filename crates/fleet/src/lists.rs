@@ -18,7 +18,11 @@ impl Fleet {
             board.want_look(*id);
         }
         // One that went down meanwhile is not waited for.
-        let waits = || ready(board, |looked_at| looked_at < now).iter().any(|id| due.contains(id));
+        let waits = || {
+            ready(board, |looked_at| looked_at < now)
+                .iter()
+                .any(|id| due.contains(id))
+        };
         let all = async { while waits() && looks.changed().await.is_ok() {} };
         let _ = tokio::time::timeout(limit, all).await;
     }

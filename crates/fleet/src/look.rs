@@ -12,7 +12,10 @@ use crate::{
     ModelArtefacts, ServedLora, ServedModel,
     artefacts::ArtefactStore,
     board::Board,
-    probe::{self, Asker, Configured, HealthCheck, Identity, Scrape, SideAnswers, Trouble, model_list::ModelList},
+    probe::{
+        self, Asker, Configured, HealthCheck, Identity, Scrape, SideAnswers, Trouble,
+        model_list::ModelList,
+    },
     streams::{StreamSettings, Wanted},
 };
 
@@ -111,13 +114,24 @@ impl Looker {
     /// process than the one that went down.
     pub(crate) async fn knock(self, before: Before) -> Look {
         let url = self.orders.asker.url();
-        match url.destinations().connect(&url.address(), self.orders.connect_timeout).await {
+        match url
+            .destinations()
+            .connect(&url.address(), self.orders.connect_timeout)
+            .await
+        {
             Ok(open) => {
                 drop(open);
-                self.check(Before { known: false, ..before }).await
+                self.check(Before {
+                    known: false,
+                    ..before
+                })
+                .await
             }
             Err(error) => {
-                let refused = matches!(error.kind(), io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound);
+                let refused = matches!(
+                    error.kind(),
+                    io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound
+                );
                 Look::KnockedInVain { refused }
             }
         }
@@ -130,25 +144,39 @@ impl Looker {
 
     async fn examine(&self, before: &Before) -> Result<News, Trouble> {
         let engine = self.orders.engine.unwrap_or(Engine::Generic);
-        self.orders.health_check.run(&self.orders.asker, engine).await?;
+        self.orders
+            .health_check
+            .run(&self.orders.asker, engine)
+            .await?;
         match before {
-            Before { known: true, ready: true, .. } => Ok(self.refresh(before).await),
+            Before {
+                known: true,
+                ready: true,
+                ..
+            } => Ok(self.refresh(before).await),
             Before { known: true, .. } => Ok(News::Nothing),
-            _ => Ok(News::Identified(Box::new(self.discover(&before.said, Pace::Returning).await?))),
+            _ => Ok(News::Identified(Box::new(
+                self.discover(&before.said, Pace::Returning).await?,
+            ))),
         }
     }
 
     /// Adapters come and go on a running engine: its list is read with every check. A list that cannot be read changes
     /// nothing; one that names another base model is another engine.
     async fn refresh(&self, before: &Before) -> News {
-        let Ok(list) = probe::list_models(&self.orders.asker, self.orders.engine).await else { return News::Nothing };
+        let Ok(list) = probe::list_models(&self.orders.asker, self.orders.engine).await else {
+            return News::Nothing;
+        };
         let list = list.restricted_to(&self.orders.only_models);
         if list.models.is_empty() && list.loras.is_empty() {
             return News::Nothing;
         }
         let same = self.board.with(self.orders.id, |entry| {
             let view = &entry.view;
-            (same_models(&view.models, &list.models), same_loras(&view.loras, &list.loras))
+            (
+                same_models(&view.models, &list.models),
+                same_loras(&view.loras, &list.loras),
+            )
         });
         let (same_models, same_loras) = same.unwrap_or((true, true));
         if !same_models || before.streams_missing {
@@ -165,14 +193,35 @@ impl Looker {
 
     /// Finds out who the worker is. `said`: its earlier answers, which stand until it gives others. A worker that was
     /// never met is always asked thoroughly.
-    pub(crate) async fn discover(&self, said: &SideAnswers, pace: Pace) -> Result<Discovery, Trouble> {
-        let Orders { id, asker, engine, messages, .. } = &*self.orders;
-        let configured = Configured { engine: *engine, messages: *messages };
+    pub(crate) async fn discover(
+        &self,
+        said: &SideAnswers,
+        pace: Pace,
+    ) -> Result<Discovery, Trouble> {
+        let Orders {
+            id,
+            asker,
+            engine,
+            messages,
+            ..
+        } = &*self.orders;
+        let configured = Configured {
+            engine: *engine,
+            messages: *messages,
+        };
         let before = self.board.with(*id, |entry| {
-            (entry.view.namespace_model.clone(), entry.view.models.clone(), entry.artefacts.clone())
+            (
+                entry.view.namespace_model.clone(),
+                entry.view.models.clone(),
+                entry.artefacts.clone(),
+            )
         });
         let (old_base, old_models, old_artefacts) = before.unwrap_or_default();
-        let mut pace = if old_base.is_some() { pace } else { Pace::Thorough };
+        let mut pace = if old_base.is_some() {
+            pace
+        } else {
+            Pace::Thorough
+        };
         let mut identity = probe::identify(asker, configured, said, pace).await?;
         let (mut list, mut base) = self.list_and_base(&identity)?;
         if old_base.is_some_and(|old| old != base) {
@@ -187,7 +236,10 @@ impl Looker {
         for model in list.models.iter().take(MOST_TOKENIZERS) {
             let known = old_artefacts.get(&model.id);
             let found = match known {
-                Some(known) if pace == Pace::Returning && old_models.iter().any(|old| same_model(old, model)) => {
+                Some(known)
+                    if pace == Pace::Returning
+                        && old_models.iter().any(|old| same_model(old, model)) =>
+                {
                     complete = false;
                     Arc::clone(known)
                 }
@@ -197,23 +249,59 @@ impl Looker {
         }
         let announced = identity.said.announced();
         let metrics = identity.said.metrics();
-        let told_ranks = announced.iter().flat_map(|streams| streams.iter()).map(|stream| stream.rank + 1).max();
+        let told_ranks = announced
+            .iter()
+            .flat_map(|streams| streams.iter())
+            .map(|stream| stream.rank + 1)
+            .max();
         let metrics_ranks = metrics.map_or(0, |metrics| metrics.ranks);
-        let ranks = self.orders.dp_ranks.unwrap_or_else(|| told_ranks.unwrap_or(0).max(metrics_ranks).max(1));
+        let ranks = self
+            .orders
+            .dp_ranks
+            .unwrap_or_else(|| told_ranks.unwrap_or(0).max(metrics_ranks).max(1));
         let host = asker.url().host().unwrap_or("127.0.0.1");
-        let streams = self.orders.streams.find(announced, host, ranks, self.orders.connect_timeout).await;
-        let Identity { engine, said, scrape, .. } = identity;
+        let streams = self
+            .orders
+            .streams
+            .find(announced, host, ranks, self.orders.connect_timeout)
+            .await;
+        let Identity {
+            engine,
+            said,
+            scrape,
+            ..
+        } = identity;
         let scrape = scrape.map(|scrape| (read_at, scrape));
-        Ok(Discovery { engine, list, base, artefacts, ranks, streams, said, scrape, complete })
+        Ok(Discovery {
+            engine,
+            list,
+            base,
+            artefacts,
+            ranks,
+            streams,
+            said,
+            scrape,
+            complete,
+        })
     }
 
     /// The models that the worker serves for us, and the first base model among them.
     fn list_and_base(&self, identity: &Identity) -> Result<(ModelList, Arc<str>), Trouble> {
         let only_models = &self.orders.only_models;
         let list = identity.list.clone().restricted_to(only_models);
-        let base = list.models.first().map(|model| &model.id).or(list.loras.first().map(|lora| &lora.parent)).cloned();
+        let base = list
+            .models
+            .first()
+            .map(|model| &model.id)
+            .or(list.loras.first().map(|lora| &lora.parent))
+            .cloned();
         let Some(base) = base else {
-            let listed: Vec<_> = identity.list.models.iter().map(|model| model.id.to_string()).collect();
+            let listed: Vec<_> = identity
+                .list
+                .models
+                .iter()
+                .map(|model| model.id.to_string())
+                .collect();
             return Err(Trouble::failed(if only_models.is_empty() {
                 "lists no model: start the engine with one, or name the models it serves under its models".to_owned()
             } else {

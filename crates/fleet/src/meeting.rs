@@ -57,22 +57,41 @@ impl Meetings {
     pub fn new(parts: FleetParts) -> Result<Self, StartError> {
         let roster = &parts.roster;
         let mut numbers = 0u32..;
-        let orders = roster.orders(parts.scheme, |_, _| WorkerId(numbers.next().unwrap_or(u32::MAX)))?;
-        let first = |(worker, order)| Entry::first(worker, order, roster.health_settings(), &parts.clock);
+        let orders = roster.orders(parts.scheme, |_, _| {
+            WorkerId(numbers.next().unwrap_or(u32::MAX))
+        })?;
+        let first =
+            |(worker, order)| Entry::first(worker, order, roster.health_settings(), &parts.clock);
         let entries = roster.workers.iter().zip(&orders).map(first).collect();
-        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
+        let ejection = Ejection {
+            enabled: false,
+            max_ratio: 0.0,
+        };
         let board = Arc::new(Board::new(entries, ejection, parts.index, parts.clock));
-        let artefacts = Arc::new(ArtefactStore::new(parts.models, parts.hub_cache, parts.clock));
-        let looker =
-            |orders| Looker { board: Arc::clone(&board), artefacts: Arc::clone(&artefacts), orders: Arc::new(orders) };
-        Ok(Self { lookers: orders.into_iter().map(looker).collect() })
+        let artefacts = Arc::new(ArtefactStore::new(
+            parts.models,
+            parts.hub_cache,
+            parts.clock,
+        ));
+        let looker = |orders| Looker {
+            board: Arc::clone(&board),
+            artefacts: Arc::clone(&artefacts),
+            orders: Arc::new(orders),
+        };
+        Ok(Self {
+            lookers: orders.into_iter().map(looker).collect(),
+        })
     }
 
     /// Runs the health check of the worker at this place of the configuration; the error says what to do.
     pub async fn health(&self, worker: WorkerId) -> Result<(), String> {
         let orders = &self.looker(worker)?.orders;
         let engine = orders.engine.unwrap_or(Engine::Generic);
-        orders.health_check.run(&orders.asker, engine).await.map_err(|trouble| trouble.text)
+        orders
+            .health_check
+            .run(&orders.asker, engine)
+            .await
+            .map_err(|trouble| trouble.text)
     }
 
     /// Asks the worker at this place of the configuration who it is; the error says what to do. No question waits longer
@@ -81,8 +100,13 @@ impl Meetings {
         let looker = self.looker(worker)?;
         let mut orders = Orders::clone(&looker.orders);
         orders.asker = orders.asker.with_timeout(limit);
-        let looker = Looker { orders: Arc::new(orders), ..looker.clone() };
-        let discovered = looker.discover(&SideAnswers::default(), Pace::Thorough).await;
+        let looker = Looker {
+            orders: Arc::new(orders),
+            ..looker.clone()
+        };
+        let discovered = looker
+            .discover(&SideAnswers::default(), Pace::Thorough)
+            .await;
         let mut found = discovered.map_err(|trouble| trouble.text)?;
         let metrics = found.said.metrics();
         Ok(Meeting {
@@ -90,14 +114,21 @@ impl Meetings {
             version: found.said.version().cloned(),
             block_size: metrics.and_then(|metrics| metrics.block_size),
             prefix_caching: metrics.and_then(|metrics| metrics.prefix_caching),
-            prefix_cache: found.scrape.as_ref().and_then(|(_, scrape)| looked_for_and_found(scrape)),
+            prefix_cache: found
+                .scrape
+                .as_ref()
+                .and_then(|(_, scrape)| looked_for_and_found(scrape)),
             metrics_ranks: metrics.map_or(0, |metrics| metrics.ranks),
             announced: found.said.announced().map(<[EventEndpoint]>::to_vec),
             artefacts: found.artefacts.remove(&found.base).unwrap_or_default(),
             models: found.list.models,
             loras: found.list.loras,
             base: found.base,
-            streams: found.streams.into_iter().filter_map(Wanted::into_publisher).collect(),
+            streams: found
+                .streams
+                .into_iter()
+                .filter_map(Wanted::into_publisher)
+                .collect(),
         })
     }
 
@@ -108,7 +139,9 @@ impl Meetings {
     }
 
     fn looker(&self, worker: WorkerId) -> Result<&Looker, String> {
-        self.lookers.get(worker.0 as usize).ok_or_else(|| format!("there is no worker {}", worker.0))
+        self.lookers
+            .get(worker.0 as usize)
+            .ok_or_else(|| format!("there is no worker {}", worker.0))
     }
 }
 

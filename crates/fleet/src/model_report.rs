@@ -81,10 +81,17 @@ impl Snapshot {
     /// The models that requests may name, as `GET /v1/models` lists them. A model whose every worker is down is left
     /// out: listing it would promise what no worker can keep.
     pub fn model_list(&self) -> ModelList {
-        let mut data: Vec<ListedModel> =
-            self.models.values().filter(|model| alive(model)).map(|model| self.listed(model)).collect();
+        let mut data: Vec<ListedModel> = self
+            .models
+            .values()
+            .filter(|model| alive(model))
+            .map(|model| self.listed(model))
+            .collect();
         data.sort_by(|one, other| one.id.cmp(&other.id));
-        ModelList { object: "list", data }
+        ModelList {
+            object: "list",
+            data,
+        }
     }
 
     fn listed(&self, model: &ModelView) -> ListedModel {
@@ -97,14 +104,22 @@ impl Snapshot {
             parent: None,
             max_model_len: model.max_model_len,
         };
-        let bases = self.workers.iter().flat_map(|worker| &worker.models).filter(|base| base.id == model.id);
+        let bases = self
+            .workers
+            .iter()
+            .flat_map(|worker| &worker.models)
+            .filter(|base| base.id == model.id);
         if let Some(first) = bases.clone().next() {
             listed.owned_by = Arc::clone(&first.owned_by);
             listed.root.clone_from(&first.root);
             listed.created = bases.map(|base| base.created).min().unwrap_or(0);
             return listed;
         }
-        let loras = self.workers.iter().flat_map(|worker| &worker.loras).filter(|lora| lora.id == model.id);
+        let loras = self
+            .workers
+            .iter()
+            .flat_map(|worker| &worker.loras)
+            .filter(|lora| lora.id == model.id);
         listed.parent = loras.clone().next().map(|lora| Arc::clone(&lora.parent));
         listed.created = loras.map(|lora| lora.created).min().unwrap_or(0);
         listed
@@ -112,19 +127,29 @@ impl Snapshot {
 
     /// Every known model, as `GET /admin/models` shows it; by id, ascending.
     pub fn model_reports(&self) -> Vec<ModelReport> {
-        let mut reports: Vec<ModelReport> = self.models.values().map(|model| self.report(model)).collect();
+        let mut reports: Vec<ModelReport> = self
+            .models
+            .values()
+            .map(|model| self.report(model))
+            .collect();
         reports.sort_by(|one, other| one.id.cmp(&other.id));
         reports
     }
 
     fn report(&self, model: &ModelView) -> ModelReport {
         let serves = self.workers.iter().filter(|worker| {
-            worker.models.iter().any(|base| base.id == model.id) || worker.loras.iter().any(|lora| lora.id == model.id)
+            worker.models.iter().any(|base| base.id == model.id)
+                || worker.loras.iter().any(|lora| lora.id == model.id)
         });
-        let block_sizes: BTreeSet<u32> = serves.clone().map(|worker| worker.block_size.tokens()).collect();
+        let block_sizes: BTreeSet<u32> = serves
+            .clone()
+            .map(|worker| worker.block_size.tokens())
+            .collect();
         let artefacts = &model.artefacts;
         let prompt = artefacts.prompt.as_ref();
-        let template_digest = prompt.and_then(|prompt| prompt.template_digest()).map(str::to_owned);
+        let template_digest = prompt
+            .and_then(|prompt| prompt.template_digest())
+            .map(str::to_owned);
         ModelReport {
             id: Arc::clone(&model.id),
             workers: serves.map(|worker| Arc::clone(&worker.name)).collect(),
@@ -135,12 +160,18 @@ impl Snapshot {
                 self_test: prompt.map_or("skipped", |prompt| prompt.self_test()),
                 path: match &artefacts.source {
                     TokenizerSource::Dir(dir) => Some(dir.display().to_string()),
-                    TokenizerSource::Engine | TokenizerSource::Remote | TokenizerSource::None => None,
+                    TokenizerSource::Engine | TokenizerSource::Remote | TokenizerSource::None => {
+                        None
+                    }
                 },
                 problem: artefacts.problem.clone(),
             },
             template: TemplateReport {
-                source: if template_digest.is_some() { artefacts.source.as_str() } else { "none" },
+                source: if template_digest.is_some() {
+                    artefacts.source.as_str()
+                } else {
+                    "none"
+                },
                 digest: template_digest,
             },
             block_sizes: block_sizes.into_iter().collect(),
@@ -152,6 +183,9 @@ impl Snapshot {
 fn alive(model: &ModelView) -> bool {
     !model.candidates.is_empty()
         || model.unusable.iter().any(|unusable| {
-            matches!(unusable.state, WorkerState::WarmingUp | WorkerState::Draining | WorkerState::Ejected)
+            matches!(
+                unusable.state,
+                WorkerState::WarmingUp | WorkerState::Draining | WorkerState::Ejected
+            )
         })
 }

@@ -6,7 +6,9 @@ mod pool;
 use std::{sync::Arc, time::Duration};
 
 use config::{KvCacheIndex, Worker};
-use event_sources::{PrefixSink, SourceHandle, SourceSettings, SseEndpoint, SseSource, SseSpec, StreamReport};
+use event_sources::{
+    PrefixSink, SourceHandle, SourceSettings, SseEndpoint, SseSource, SseSpec, StreamReport,
+};
 use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
 use prefix_view::{Holder, Offloading, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
@@ -44,7 +46,10 @@ impl Prefixes {
         if !settings.enabled {
             return Ok(None);
         }
-        let names = workers.iter().map(|worker| worker.name.as_str().into()).collect();
+        let names = workers
+            .iter()
+            .map(|worker| worker.name.as_str().into())
+            .collect();
         let of_view = view_settings(settings, max_prefix_length);
         let view = match &settings.redis {
             None => Kept::in_memory(of_view, clock),
@@ -53,7 +58,10 @@ impl Prefixes {
         let mut sources = Vec::new();
         for source in &settings.event_sources {
             let said = |error: &dyn std::fmt::Display| {
-                format!("kv_cache_index.event_sources of {}: {error}", source.backend_name)
+                format!(
+                    "kv_cache_index.event_sources of {}: {error}",
+                    source.backend_name
+                )
             };
             let endpoint: SseEndpoint = source.endpoint.parse().map_err(|error| said(&error))?;
             let key = api_key(workers, &source.backend_name, &endpoint);
@@ -62,7 +70,10 @@ impl Prefixes {
                 spec = spec.bearer(key).map_err(|error| said(&error))?;
             }
             spec.reconnect_interval = source.reconnect_interval;
-            spec.settings = SourceSettings { stale_after, ..SourceSettings::default() };
+            spec.settings = SourceSettings {
+                stale_after,
+                ..SourceSettings::default()
+            };
             let kind = match source.prefix_hash_kind {
                 config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
                 config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,
@@ -71,8 +82,14 @@ impl Prefixes {
             sources.push(SseSource::spawn(spec, Box::new(sink), clock));
         }
         let swept = view.index();
-        let sweeper = tokio::spawn(supervise("prefix_sweep", move || sweep(Arc::clone(&swept), clock)));
-        Ok(Some(Self { view, sources: Mutex::new(sources), sweeper }))
+        let sweeper = tokio::spawn(supervise("prefix_sweep", move || {
+            sweep(Arc::clone(&swept), clock)
+        }));
+        Ok(Some(Self {
+            view,
+            sources: Mutex::new(sources),
+            sweeper,
+        }))
     }
 
     /// What the streams say.
@@ -103,7 +120,10 @@ impl Prefixes {
 
     /// Adds what they say to what is known of their backends.
     pub(crate) fn feed(&self, feeds: &mut Feeds) {
-        self.sources.lock().iter().for_each(|source| feeds.prefixes(source));
+        self.sources
+            .lock()
+            .iter()
+            .for_each(|source| feeds.prefixes(source));
     }
 
     /// Stops and awaits every stream. A second call returns at once.
@@ -151,7 +171,11 @@ impl Drop for Prefixes {
 fn api_key<'a>(workers: &'a [Worker], backend: &str, endpoint: &SseEndpoint) -> Option<&'a str> {
     let worker = workers.iter().find(|worker| worker.name == backend)?;
     let own: WorkerUrl = worker.url.parse().ok()?;
-    worker.api_key.as_ref().filter(|_| own.authority() == endpoint.authority()).map(config::Secret::expose)
+    worker
+        .api_key
+        .as_ref()
+        .filter(|_| own.authority() == endpoint.authority())
+        .map(config::Secret::expose)
 }
 
 async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
@@ -169,7 +193,9 @@ fn view_settings(settings: &KvCacheIndex, max_prefix_length: usize) -> ViewSetti
         entry_ttl: settings.entry_ttl,
         offloading: match settings.offloading {
             config::Offloading::Off => Offloading::Off,
-            config::Offloading::On { evicted_too } => Offloading::On { treat_eviction_as_offload: evicted_too },
+            config::Offloading::On { evicted_too } => Offloading::On {
+                treat_eviction_as_offload: evicted_too,
+            },
         },
         max_prefix_length: u32::try_from(max_prefix_length).unwrap_or(u32::MAX),
     }

@@ -41,7 +41,9 @@ impl RequestRecords {
         let record = records.get(&id);
         if let Some(record) = record {
             record.failing.store(true, Ordering::Relaxed);
-            record.failed_at.store(milliseconds(now) + 1, Ordering::Relaxed);
+            record
+                .failed_at
+                .store(milliseconds(now) + 1, Ordering::Relaxed);
         }
         record.is_some()
     }
@@ -49,7 +51,10 @@ impl RequestRecords {
     /// A request succeeded; returns whether failures were reported since the one before.
     pub(crate) fn succeeded(&self, id: WorkerId) -> bool {
         self.answered(id);
-        self.0.read().get(&id).is_some_and(|record| record.failing.swap(false, Ordering::Relaxed))
+        self.0
+            .read()
+            .get(&id)
+            .is_some_and(|record| record.failing.swap(false, Ordering::Relaxed))
     }
 
     /// The worker answers: with a reply that has begun, or a check that brings it back.
@@ -63,8 +68,13 @@ impl RequestRecords {
 
     /// Whether a request failed lately and none was answered since.
     pub(crate) fn failed_lately(&self, id: WorkerId, now: Moment) -> bool {
-        let failed_at = self.0.read().get(&id).map_or(NONE, |record| record.failed_at.load(Ordering::Relaxed));
-        failed_at != NONE && u128::from(milliseconds(now).saturating_sub(failed_at - 1)) < RECENT.as_millis()
+        let failed_at = self
+            .0
+            .read()
+            .get(&id)
+            .map_or(NONE, |record| record.failed_at.load(Ordering::Relaxed));
+        failed_at != NONE
+            && u128::from(milliseconds(now).saturating_sub(failed_at - 1)) < RECENT.as_millis()
     }
 }
 
@@ -85,7 +95,10 @@ mod tests {
     #[test]
     fn a_worker_fails_lately_until_it_answers_or_ten_seconds_have_passed() {
         let records = RequestRecords::default();
-        assert!(!records.failed(A, at(0)) && !records.failed_lately(A, at(0)), "nobody knows it");
+        assert!(
+            !records.failed(A, at(0)) && !records.failed_lately(A, at(0)),
+            "nobody knows it"
+        );
         records.add(A);
         assert!(!records.failed_lately(A, at(0)), "nobody has asked it");
         assert!(records.failed(A, at(0)));
@@ -93,7 +106,10 @@ mod tests {
         records.failed(A, at(20));
         records.answered(A);
         assert!(!records.failed_lately(A, at(20)));
-        assert!(records.succeeded(A), "an answer that has begun is no success yet");
+        assert!(
+            records.succeeded(A),
+            "an answer that has begun is no success yet"
+        );
         assert!(!records.succeeded(A));
     }
 }

@@ -56,12 +56,21 @@ impl Roster {
         let mut urls = Vec::with_capacity(self.workers.len());
         let mut trusts = Trusts::default();
         for worker in &self.workers {
-            let url: WorkerUrl =
-                worker.url.parse().map_err(|error| StartError::Url { worker: worker.name.clone(), error })?;
+            let url: WorkerUrl = worker.url.parse().map_err(|error| StartError::Url {
+                worker: worker.name.clone(),
+                error,
+            })?;
             // An operator wrote the configuration; who calls or answers a name may not lead anywhere.
-            let url = if worker.found { url.only_at(Destinations::Engines) } else { url };
+            let url = if worker.found {
+                url.only_at(Destinations::Engines)
+            } else {
+                url
+            };
             let believing = trusts.attach(url, &worker.tls);
-            urls.push(believing.map_err(|error| StartError::Trust { worker: worker.name.clone(), error })?);
+            urls.push(believing.map_err(|error| StartError::Trust {
+                worker: worker.name.clone(),
+                error,
+            })?);
         }
         let mut hosts: HashMap<Option<&str>, usize> = HashMap::new();
         for url in &urls {
@@ -69,7 +78,13 @@ impl Roster {
         }
         let orders = self.workers.iter().zip(&urls).map(|(worker, url)| {
             let shared_host = hosts.get(&url.host()).is_some_and(|workers| *workers > 1);
-            self.orders_for(number(worker, url), worker, scheme, url.clone(), shared_host)
+            self.orders_for(
+                number(worker, url),
+                worker,
+                scheme,
+                url.clone(),
+                shared_host,
+            )
         });
         Ok(orders.collect())
     }
@@ -92,7 +107,10 @@ impl Roster {
                 worker.api_key.as_ref(),
                 checks.timeout,
             ),
-            health_check: HealthCheck { own: worker.health_check.clone(), global_endpoint: checks.endpoint.clone() },
+            health_check: HealthCheck {
+                own: worker.health_check.clone(),
+                global_endpoint: checks.endpoint.clone(),
+            },
             checks_enabled: checks.enabled,
             engine: worker.engine,
             messages: match worker.engine {
@@ -106,7 +124,12 @@ impl Roster {
                 own: worker.kv_events.clone(),
                 all: self.kv_events.clone(),
                 host_is_its_own: !shared_host,
-                bound_alone: self.workers.iter().filter(|other| bound_alike(worker, other)).count() <= 1,
+                bound_alone: self
+                    .workers
+                    .iter()
+                    .filter(|other| bound_alike(worker, other))
+                    .count()
+                    <= 1,
                 url,
                 api_key: worker.api_key.clone(),
                 block_size: worker.block_size,

@@ -44,7 +44,11 @@ impl HubCache {
     /// Finds the directory the way the hub's own tools do: `HF_HUB_CACHE`, else `HF_HOME`/hub, else
     /// `HOME`/.cache/huggingface/hub. `env` is looked up by name.
     pub fn from_env(env: impl Fn(&str) -> Option<String>) -> Self {
-        let set = |name: &str| env(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+        let set = |name: &str| {
+            env(name)
+                .filter(|value| !value.is_empty())
+                .map(PathBuf::from)
+        };
         Self(
             set("HF_HUB_CACHE")
                 .or_else(|| set("HF_HOME").map(|home| home.join("hub")))
@@ -55,7 +59,9 @@ impl HubCache {
 
 impl fmt::Debug for FleetParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("FleetParts").field("workers", &self.roster.workers.len()).finish_non_exhaustive()
+        f.debug_struct("FleetParts")
+            .field("workers", &self.roster.workers.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -68,7 +74,9 @@ mod tests {
         let all = [("HF_HUB_CACHE", "/c"), ("HF_HOME", "/h"), ("HOME", "/u")];
         let find = |from: &'static [(&str, &str)]| {
             HubCache::from_env(move |name| {
-                from.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+                from.iter()
+                    .find(|(key, _)| *key == name)
+                    .map(|(_, value)| (*value).to_owned())
             })
             .0
         };

@@ -68,7 +68,11 @@ impl ModelCandidate {
 
     /// What is known of this rank's cache and event stream.
     pub fn rank(&self) -> RankView {
-        self.worker.ranks.get(self.target.rank.0 as usize).copied().unwrap_or_default()
+        self.worker
+            .ranks
+            .get(self.target.rank.0 as usize)
+            .copied()
+            .unwrap_or_default()
     }
 
     /// Where knowledge of this target's cache comes from.
@@ -114,7 +118,10 @@ impl Snapshot {
     /// The worker with this number.
     pub fn worker(&self, id: WorkerId) -> Option<&Arc<WorkerView>> {
         // Numbers are given in the order of the list.
-        let at = self.workers.binary_search_by_key(&id, |worker| worker.id).ok()?;
+        let at = self
+            .workers
+            .binary_search_by_key(&id, |worker| worker.id)
+            .ok()?;
         self.workers.get(at)
     }
 
@@ -130,6 +137,9 @@ impl Snapshot {
 
     /// Number of workers that get requests.
     pub fn ready(&self) -> usize {
-        self.workers.iter().filter(|worker| worker.is_ready()).count()
+        self.workers
+            .iter()
+            .filter(|worker| worker.is_ready())
+            .count()
     }
 }

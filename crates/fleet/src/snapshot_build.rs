@@ -4,7 +4,10 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::Role;
 
-use crate::{ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView, entry::Entry};
+use crate::{
+    ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView,
+    entry::Entry,
+};
 
 /// Builds the snapshot; `entries` in the order of their numbers.
 pub(crate) fn build(entries: &[Entry]) -> Snapshot {
@@ -24,8 +27,14 @@ pub(crate) fn build(entries: &[Entry]) -> Snapshot {
         }
     }
     Snapshot {
-        workers: entries.iter().map(|entry| Arc::clone(&entry.view)).collect(),
-        models: drafts.into_iter().map(|(id, draft)| (Arc::clone(&id), Arc::new(draft.finish(id)))).collect(),
+        workers: entries
+            .iter()
+            .map(|entry| Arc::clone(&entry.view))
+            .collect(),
+        models: drafts
+            .into_iter()
+            .map(|(id, draft)| (Arc::clone(&id), Arc::new(draft.finish(id))))
+            .collect(),
     }
 }
 
@@ -58,7 +67,10 @@ impl<'a> Draft<'a> {
 
     fn finish(self, id: Arc<str>) -> ModelView {
         let generates = |view: &WorkerView| !view.only_prefills();
-        let panic = !self.listed.iter().any(|listed| ready(listed.entry) && generates(&listed.entry.view));
+        let panic = !self
+            .listed
+            .iter()
+            .any(|listed| ready(listed.entry) && generates(&listed.entry.view));
         let mut candidates = Vec::new();
         let mut unusable = Vec::new();
         for Listed { entry, lora, base } in &self.listed {
@@ -76,8 +88,14 @@ impl<'a> Draft<'a> {
         }
         ModelView {
             id,
-            panic: panic && candidates.iter().any(|candidate| generates(&candidate.worker)),
-            split: self.listed.iter().any(|listed| listed.entry.view.role != Role::Unified),
+            panic: panic
+                && candidates
+                    .iter()
+                    .any(|candidate| generates(&candidate.worker)),
+            split: self
+                .listed
+                .iter()
+                .any(|listed| listed.entry.view.role != Role::Unified),
             candidates,
             unusable,
             artefacts: agreed_artefacts(&self.listed),
@@ -96,7 +114,11 @@ fn ready(entry: &Entry) -> bool {
 /// Workers that serve now are asked first. One of which nothing is known yet says nothing against the others.
 fn agreed_artefacts(listed: &[Listed<'_>]) -> Arc<ModelArtefacts> {
     let found = |listed: &&Listed<'_>| listed.entry.artefacts.contains_key(listed.base);
-    let mut known: Vec<_> = listed.iter().filter(|listed| ready(listed.entry)).filter(found).collect();
+    let mut known: Vec<_> = listed
+        .iter()
+        .filter(|listed| ready(listed.entry))
+        .filter(found)
+        .collect();
     if known.is_empty() {
         known = listed.iter().filter(found).collect();
     }
@@ -113,7 +135,10 @@ fn last_good(entry: &Entry) -> bool {
     match entry.view.state {
         WorkerState::Ejected => true,
         WorkerState::Down => entry.was_ready && !entry.outage.refused,
-        WorkerState::Ready | WorkerState::Unknown | WorkerState::WarmingUp | WorkerState::Draining => false,
+        WorkerState::Ready
+        | WorkerState::Unknown
+        | WorkerState::WarmingUp
+        | WorkerState::Draining => false,
     }
 }
 
@@ -137,13 +162,21 @@ fn candidates_of<'a>(
 /// base models are aliases of one. A worker without may stand for many models, and a prompt that one of them has cached
 /// is cold for the others: ids are one model only where their root says so.
 fn namespace_model(view: &WorkerView, base: &Arc<str>) -> Option<Arc<str>> {
-    let root_of =
-        |id: &Arc<str>| view.models.iter().find(|model| model.id == *id).and_then(|model| model.root.as_ref());
+    let root_of = |id: &Arc<str>| {
+        view.models
+            .iter()
+            .find(|model| model.id == *id)
+            .and_then(|model| model.root.as_ref())
+    };
     let first = view.namespace_model.as_ref()?;
     if view.ranks.iter().any(|rank| rank.stream.is_some()) {
         return Some(Arc::clone(first));
     }
-    let same = root_of(base).and_then(|root| view.models.iter().find(|model| model.root.as_ref() == Some(root)));
+    let same = root_of(base).and_then(|root| {
+        view.models
+            .iter()
+            .find(|model| model.root.as_ref() == Some(root))
+    });
     Some(same.map_or_else(|| Arc::clone(base), |model| Arc::clone(&model.id)))
 }
 
@@ -160,8 +193,15 @@ mod tests {
     fn entry(id: u32, role: Role, state: WorkerState) -> Entry {
         let mut entry = Entry::for_tests(WorkerId(id), &Clock::system());
         let view = Arc::make_mut(&mut entry.view);
-        let model = ServedModel { id: "m".into(), root: None, max_model_len: None, created: 0, owned_by: "t".into() };
-        (view.role, view.state, view.models, view.namespace_model) = (role, state, vec![model], Some("m".into()));
+        let model = ServedModel {
+            id: "m".into(),
+            root: None,
+            max_model_len: None,
+            created: 0,
+            owned_by: "t".into(),
+        };
+        (view.role, view.state, view.models, view.namespace_model) =
+            (role, state, vec![model], Some("m".into()));
         entry.was_ready = true;
         entry
     }
@@ -171,7 +211,11 @@ mod tests {
     }
 
     fn ids(model: &ModelView) -> Vec<u32> {
-        model.candidates.iter().map(|candidate| candidate.target.worker.0).collect()
+        model
+            .candidates
+            .iter()
+            .map(|candidate| candidate.target.worker.0)
+            .collect()
     }
 
     #[test]
@@ -180,7 +224,10 @@ mod tests {
         use WorkerState::Ready;
         let unified = entry(0, Role::Unified, Ready);
         assert!(!model(&[unified]).split);
-        let (unified, prefill) = (entry(0, Role::Unified, Ready), entry(1, Role::Prefill, Ready));
+        let (unified, prefill) = (
+            entry(0, Role::Unified, Ready),
+            entry(1, Role::Prefill, Ready),
+        );
         let both = model(&[unified, prefill]);
         assert!(both.split);
         assert_eq!(ids(&both), [0, 1]);
@@ -190,17 +237,32 @@ mod tests {
     #[contract("DY26")]
     fn ready_prefill_workers_do_not_hide_that_nobody_generates() {
         use WorkerState::{Down, Ready};
-        let model =
-            model(&[entry(0, Role::Prefill, Ready), entry(1, Role::Decode, Down), entry(2, Role::Prefill, Down)]);
+        let model = model(&[
+            entry(0, Role::Prefill, Ready),
+            entry(1, Role::Decode, Down),
+            entry(2, Role::Prefill, Down),
+        ]);
         assert!(model.panic);
-        assert_eq!(ids(&model), [0, 1], "the decode worker may be well, and nobody needs the other one");
+        assert_eq!(
+            ids(&model),
+            [0, 1],
+            "the decode worker may be well, and nobody needs the other one"
+        );
         assert_eq!(model.unusable.len(), 1);
     }
 
     /// A worker with the tokenizer of a file; `None`: it brings none.
     fn with_tokenizer(mut entry: Entry, tokenizer: Option<&Arc<prompt::PromptModel>>) -> Entry {
-        let source = if tokenizer.is_some() { TokenizerSource::Engine } else { TokenizerSource::None };
-        let found = ModelArtefacts { prompt: tokenizer.cloned(), source, problem: None };
+        let source = if tokenizer.is_some() {
+            TokenizerSource::Engine
+        } else {
+            TokenizerSource::None
+        };
+        let found = ModelArtefacts {
+            prompt: tokenizer.cloned(),
+            source,
+            problem: None,
+        };
         entry.artefacts.insert("m".into(), Arc::new(found));
         entry
     }
@@ -213,25 +275,47 @@ mod tests {
             .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
         let json = std::fs::read(file).expect("the fixture is there");
         let load = || {
-            let artefacts = prompt::Artefacts { tokenizer_json: &json, tokenizer_config: None, chat_template: None };
-            Arc::new(prompt::PromptModel::load(artefacts).expect("the fixture is a model's own file"))
+            let artefacts = prompt::Artefacts {
+                tokenizer_json: &json,
+                tokenizer_config: None,
+                chat_template: None,
+            };
+            Arc::new(
+                prompt::PromptModel::load(artefacts).expect("the fixture is a model's own file"),
+            )
         };
         let (one, other) = (load(), load());
-        let worker = |id, state, tokenizer| with_tokenizer(entry(id, Role::Unified, state), tokenizer);
+        let worker =
+            |id, state, tokenizer| with_tokenizer(entry(id, Role::Unified, state), tokenizer);
         let artefacts = |entries: &[Entry]| Arc::clone(&model(entries).artefacts);
 
         let same = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Ready, Some(&one))]);
-        assert!(same.prompt.as_ref().is_some_and(|prompt| Arc::ptr_eq(prompt, &one)));
+        assert!(
+            same.prompt
+                .as_ref()
+                .is_some_and(|prompt| Arc::ptr_eq(prompt, &one))
+        );
         for second in [Some(&other), None] {
             for (first, second) in [(Some(&one), second), (second, Some(&one))] {
                 let different = artefacts(&[worker(0, Ready, first), worker(1, Ready, second)]);
                 assert!(different.prompt.is_none());
-                assert!(different.problem.as_deref().is_some_and(|problem| problem.contains("different tokenizers")));
+                assert!(
+                    different
+                        .problem
+                        .as_deref()
+                        .is_some_and(|problem| problem.contains("different tokenizers"))
+                );
             }
         }
         let unknown = artefacts(&[worker(0, Ready, Some(&one)), entry(1, Role::Unified, Ready)]);
-        assert!(unknown.prompt.is_some(), "a worker that was not asked yet says nothing");
+        assert!(
+            unknown.prompt.is_some(),
+            "a worker that was not asked yet says nothing"
+        );
         let gone = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Down, Some(&other))]);
-        assert!(gone.prompt.is_some(), "a worker that is down says nothing while others serve");
+        assert!(
+            gone.prompt.is_some(),
+            "a worker that is down says nothing while others serve"
+        );
     }
 }

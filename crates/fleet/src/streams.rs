@@ -17,7 +17,10 @@ const RETRY: Duration = Duration::from_secs(2);
 
 /// An endpoint as it may be logged.
 fn without_password(endpoint: &str) -> String {
-    match endpoint.split_once("://").and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+    match endpoint
+        .split_once("://")
+        .and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1)))
+    {
         Some((scheme, place)) => format!("{scheme}://***@{place}"),
         None => endpoint.to_owned(),
     }
@@ -52,7 +55,9 @@ impl Streams {
             return;
         }
         let id = worker.0;
-        let followed = board.with(id, |entry| entry.followed(|_| true)).unwrap_or_default();
+        let followed = board
+            .with(id, |entry| entry.followed(|_| true))
+            .unwrap_or_default();
         self.stop(board, id).await;
         // A new stream tells its history from the beginning: on top of what the old one told, blocks would count twice,
         // and what was removed in between would stay.
@@ -64,11 +69,20 @@ impl Streams {
 
     /// Starts the wanted streams that do not run. Those that cannot be started, because another worker follows the same
     /// publisher, are tried again later: it may let go of it.
-    pub(crate) fn start_missing(&mut self, board: &Board, settings: &StreamSettings, worker: (WorkerId, &Arc<str>)) {
+    pub(crate) fn start_missing(
+        &mut self,
+        board: &Board,
+        settings: &StreamSettings,
+        worker: (WorkerId, &Arc<str>),
+    ) {
         self.retry_at = None;
-        let Some(model) = self.model.clone() else { return };
+        let Some(model) = self.model.clone() else {
+            return;
+        };
         let runs = |streams: &[EventStream], wanted: &Wanted| {
-            streams.iter().any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
+            streams
+                .iter()
+                .any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
         };
         let mut started: Vec<EventStream> = Vec::new();
         let mut refusals = Vec::new();
@@ -95,7 +109,9 @@ impl Streams {
         }
         self.refusals = refusals;
         board.change(worker.0, |entry| {
-            entry.streams.retain(|old| started.iter().all(|new| new.ranks != old.ranks));
+            entry
+                .streams
+                .retain(|old| started.iter().all(|new| new.ranks != old.ranks));
             entry.streams.append(&mut started);
             entry.streams.sort_by_key(|stream| stream.ranks.first());
         });
@@ -116,7 +132,11 @@ impl Streams {
         if !std::mem::take(&mut self.one_ended) {
             return;
         }
-        let ended = board.with(worker.0, |entry| entry.followed(|stream| stream.source.ended())).unwrap_or_default();
+        let ended = board
+            .with(worker.0, |entry| {
+                entry.followed(|stream| stream.source.ended())
+            })
+            .unwrap_or_default();
         for target in &ended {
             error!(worker = %worker.1, rank = target.rank.0, "event stream's task ended by itself: its part of the index is dropped");
         }
@@ -143,7 +163,10 @@ impl Streams {
         if self.changes.is_empty() {
             return std::future::pending().await;
         }
-        let changes = self.changes.iter_mut().map(|change| Box::pin(change.changed()));
+        let changes = self
+            .changes
+            .iter_mut()
+            .map(|change| Box::pin(change.changed()));
         let (result, at, _) = futures_util::future::select_all(changes).await;
         if result.is_err() {
             self.changes.swap_remove(at);

@@ -106,7 +106,11 @@ impl Supervisor {
         let orders = Arc::clone(&given.borrow_and_update());
         let wake = board.wake_of(orders.id);
         let start = Moment::START;
-        let looker = Looker { board: Arc::clone(&board), artefacts, orders: Arc::clone(&orders) };
+        let looker = Looker {
+            board: Arc::clone(&board),
+            artefacts,
+            orders: Arc::clone(&orders),
+        };
         Self {
             board,
             on_verdict,
@@ -166,9 +170,18 @@ impl Supervisor {
         loop {
             let now = self.board.clock.now();
             if self.streams.retry_at().is_some_and(|at| at <= now) {
-                self.streams.start_missing(&self.board, &self.orders.streams, (self.orders.id, &self.orders.name));
+                self.streams.start_missing(
+                    &self.board,
+                    &self.orders.streams,
+                    (self.orders.id, &self.orders.name),
+                );
             }
-            let due = [self.tell(now), self.begin_look(now), self.begin_aside(now), self.streams.retry_at()];
+            let due = [
+                self.tell(now),
+                self.begin_look(now),
+                self.begin_aside(now),
+                self.streams.retry_at(),
+            ];
             let until = due.into_iter().flatten().min().unwrap_or(now + NEVER);
             let streams_from = self.last_stream_look + LEAST_BETWEEN_STREAM_LOOKS;
             tokio::select! {
@@ -238,7 +251,9 @@ impl Supervisor {
         let found: BoxFuture<'static, Aside> = if self.ask_again_at.is_some_and(|at| at <= now) {
             self.ask_again_at = None;
             let (looker, said) = (self.looker.clone(), self.said.clone());
-            Box::pin(async move { Aside::Identity(looker.discover(&said, Pace::Thorough).await.map(Box::new)) })
+            Box::pin(async move {
+                Aside::Identity(looker.discover(&said, Pace::Thorough).await.map(Box::new))
+            })
         } else if scrape_at <= now {
             self.last_scrape = now;
             let asker = self.orders.asker.clone();
@@ -267,13 +282,16 @@ impl Supervisor {
             Ok(News::Identified(ref mut found)) => self.identified(found).await,
             Ok(News::Loras(ref mut loras)) => {
                 let loras = std::mem::take(loras);
-                self.board.change(id, |entry| Arc::make_mut(&mut entry.view).loras = loras);
+                self.board
+                    .change(id, |entry| Arc::make_mut(&mut entry.view).loras = loras);
             }
             Ok(News::Nothing) | Err(_) => {}
         }
         self.note_whether_made(result.as_ref().err());
         let before = self.state();
-        let failed = result.as_ref().is_err_and(|trouble| trouble.check == Check::Failed);
+        let failed = result
+            .as_ref()
+            .is_err_and(|trouble| trouble.check == Check::Failed);
         if failed && before == WorkerState::Ready && self.board.clock.resumed_within(AFTER_STALL) {
             // Its time ran out while this process stood still: it is looked at again before it is blamed.
             self.concerned = true;
@@ -282,7 +300,9 @@ impl Supervisor {
         self.board.checked(id, result.as_ref().map(drop));
         let after = self.state();
         match &result {
-            Err(trouble) if trouble.check == Check::Refused || after != WorkerState::Ready => self.distrust(),
+            Err(trouble) if trouble.check == Check::Refused || after != WorkerState::Ready => {
+                self.distrust()
+            }
             // It failed a request while it was looked at: whoever answers next may be another process.
             Ok(_) if from == WorkerState::Ready && after == WorkerState::Down => self.distrust(),
             _ => {}
@@ -290,7 +310,9 @@ impl Supervisor {
         if before != WorkerState::Ready && after == WorkerState::Ready {
             self.ready_since = self.board.clock.now();
         }
-        let pause = self.unrest.filter(|_| after == WorkerState::Ready && self.stream_is_away());
+        let pause = self
+            .unrest
+            .filter(|_| after == WorkerState::Ready && self.stream_is_away());
         // One that answers well is asked less and less often, until its usual interval is as good.
         let pause = pause.map(|pause| if result.is_ok() { pause * 2 } else { pause });
         self.unrest = pause.filter(|pause| *pause < LONGEST_UNREST);
@@ -306,7 +328,11 @@ impl Supervisor {
         if let (Some(trouble), LastCheck::Made) = (not_made, self.last_check) {
             warn!(worker = %self.orders.name, reason = %trouble.text, "a health check could not be made: no verdict on the worker");
         }
-        self.last_check = if not_made.is_some() { LastCheck::NotMade } else { LastCheck::Made };
+        self.last_check = if not_made.is_some() {
+            LastCheck::NotMade
+        } else {
+            LastCheck::Made
+        };
     }
 
     /// Takes over what was asked beside the looks.
@@ -314,7 +340,8 @@ impl Supervisor {
         match found {
             Aside::Load(Some(scrape)) => {
                 self.scrapes_failed = 0;
-                self.board.scraped(self.orders.id, self.board.clock.now(), &scrape);
+                self.board
+                    .scraped(self.orders.id, self.board.clock.now(), &scrape);
             }
             Aside::Load(None) => {
                 self.scrapes_failed = self.scrapes_failed.saturating_add(1);
@@ -325,7 +352,9 @@ impl Supervisor {
             Aside::Identity(Ok(mut found)) => {
                 self.identified(&mut found).await;
                 // What was left open once more is left open for a while.
-                self.ask_again_at = self.ask_again_at.map(|_| self.board.clock.now() + ASK_AGAIN);
+                self.ask_again_at = self
+                    .ask_again_at
+                    .map(|_| self.board.clock.now() + ASK_AGAIN);
             }
             // Whether it is well is for the looks to say.
             Aside::Identity(Err(_)) => self.ask_again_at = Some(self.board.clock.now() + ASK_AGAIN),
@@ -334,13 +363,19 @@ impl Supervisor {
 
     fn pause(&self, next: Next) -> Duration {
         match next {
-            Next::CheckIn(_) if !self.orders.checks_enabled && self.state() == WorkerState::Ready => NEVER,
+            Next::CheckIn(_)
+                if !self.orders.checks_enabled && self.state() == WorkerState::Ready =>
+            {
+                NEVER
+            }
             Next::CheckIn(pause) | Next::KnockIn(pause) => pause,
         }
     }
 
     fn state(&self) -> WorkerState {
-        self.board.with(self.orders.id, |entry| entry.view.state).unwrap_or_default()
+        self.board
+            .with(self.orders.id, |entry| entry.view.state)
+            .unwrap_or_default()
     }
 
     /// Says the verdict when the state is another than the one last said. When a ready worker's streams are still
@@ -352,8 +387,11 @@ impl Supervisor {
         }
         if state == WorkerState::Ready {
             let latest = self.ready_since + STREAMS_COME_UP;
-            let coming_up = |rank: &RankView| matches!(rank.stream, Some("connecting" | "replaying"));
-            let waiting = self.board.with(self.orders.id, |entry| entry.view.ranks.iter().any(coming_up));
+            let coming_up =
+                |rank: &RankView| matches!(rank.stream, Some("connecting" | "replaying"));
+            let waiting = self.board.with(self.orders.id, |entry| {
+                entry.view.ranks.iter().any(coming_up)
+            });
             if waiting == Some(true) && now < latest {
                 return Some(latest);
             }
@@ -362,7 +400,9 @@ impl Supervisor {
             (self.on_verdict)(&verdict);
         }
         if self.told.replace(state).is_none() {
-            self.board.judged.send_if_modified(|judged| judged.insert(self.orders.id));
+            self.board
+                .judged
+                .send_if_modified(|judged| judged.insert(self.orders.id));
         }
         None
     }
@@ -374,10 +414,14 @@ impl Supervisor {
         if orders.streams.differ_from(&self.orders.streams) {
             // What one stream told is nothing to the next one.
             let id = self.orders.id;
-            let followed = self.board.with(id, |entry| entry.followed(|_| true)).unwrap_or_default();
+            let followed = self
+                .board
+                .with(id, |entry| entry.followed(|_| true))
+                .unwrap_or_default();
             self.streams.stop(&self.board, id).await;
             self.board.forget_cache(followed);
-            self.board.change(id, |entry| entry.events_wanted = orders.streams.wanted());
+            self.board
+                .change(id, |entry| entry.events_wanted = orders.streams.wanted());
         }
         self.looker.orders = Arc::clone(&orders);
         self.orders = orders;
@@ -389,7 +433,9 @@ impl Supervisor {
     async fn identified(&mut self, found: &mut Discovery) {
         let orders = Arc::clone(&self.orders);
         let (id, name, base) = (orders.id, &orders.name, &found.base);
-        let before = self.board.with(id, |entry| (entry.view.namespace_model.clone(), entry.view.dp_ranks()));
+        let before = self.board.with(id, |entry| {
+            (entry.view.namespace_model.clone(), entry.view.dp_ranks())
+        });
         let (old_base, old_ranks) = before.unwrap_or_default();
         let changed = old_base.as_ref().is_some_and(|old| old != base);
         if changed || (old_base.is_some() && found.ranks != old_ranks) {
@@ -403,10 +449,16 @@ impl Supervisor {
         self.board.change(id, |entry| {
             entry.artefacts = std::mem::take(&mut found.artefacts);
             let view = Arc::make_mut(&mut entry.view);
-            let announced = entry.streams.iter().find_map(|stream| stream.source.announced_block_size());
+            let announced = entry
+                .streams
+                .iter()
+                .find_map(|stream| stream.source.announced_block_size());
             let announced = announced.and_then(|tokens| BlockSize::new(u64::from(tokens)).ok());
             let metrics = found.said.metrics();
-            let size = orders.block_size.or(announced).or(metrics.and_then(|metrics| metrics.block_size));
+            let size = orders
+                .block_size
+                .or(announced)
+                .or(metrics.and_then(|metrics| metrics.block_size));
             view.block_size_known = size.is_some();
             if let Some(size) = size {
                 view.block_size = size;
@@ -439,19 +491,30 @@ impl Supervisor {
         self.ask_again_at = (!found.complete).then_some(now);
         self.known = true;
         self.said = found.said.clone();
-        self.streams.run(&self.board, &orders.streams, (id, name), base, std::mem::take(&mut found.streams)).await;
+        self.streams
+            .run(
+                &self.board,
+                &orders.streams,
+                (id, name),
+                base,
+                std::mem::take(&mut found.streams),
+            )
+            .await;
     }
 
     fn stream_is_away(&self) -> bool {
         let away = |rank: &RankView| rank.stream == Some("connecting");
-        self.board.with(self.orders.id, |entry| entry.view.ranks.iter().any(away)) == Some(true)
+        self.board
+            .with(self.orders.id, |entry| entry.view.ranks.iter().any(away))
+            == Some(true)
     }
 
     /// A stream's state, or its part of the index, changed. One that lost its connection is a death or a restart:
     /// the worker is looked at at once.
     fn look_at_streams(&mut self) {
         self.last_stream_look = self.board.clock.now();
-        self.streams.forget_ended(&self.board, (self.orders.id, &self.orders.name));
+        self.streams
+            .forget_ended(&self.board, (self.orders.id, &self.orders.name));
         let lost = self.board.streams_changed(self.orders.id) == Connections::Lost;
         self.learn_block_size();
         if lost && self.state() == WorkerState::Ready {
@@ -467,7 +530,10 @@ impl Supervisor {
         }
         let id = self.orders.id;
         let told = self.board.with(id, |entry| {
-            let told = entry.streams.iter().find_map(|stream| stream.source.announced_block_size())?;
+            let told = entry
+                .streams
+                .iter()
+                .find_map(|stream| stream.source.announced_block_size())?;
             let told = BlockSize::new(u64::from(told)).ok()?;
             (!entry.view.block_size_known || entry.view.block_size != told).then_some(told)
         });
@@ -488,14 +554,20 @@ impl Supervisor {
             let tells = entry.view.engine == Engine::Vllm || told;
             entry.view.state == WorkerState::Ready && tells
         });
-        let pause = if has_metrics == Some(true) { self.orders.scrape_every } else { NEVER };
+        let pause = if has_metrics == Some(true) {
+            self.orders.scrape_every
+        } else {
+            NEVER
+        };
         self.last_scrape + pause
     }
 }
 
 /// Waits for what runs; for ever if nothing does. May be dropped and called again.
 async fn ended<T>(running: &mut Option<Running<T>>) -> (WorkerState, T) {
-    let Some(Running { from, found }) = running else { return std::future::pending().await };
+    let Some(Running { from, found }) = running else {
+        return std::future::pending().await;
+    };
     let ended = (*from, found.await);
     *running = None;
     ended

@@ -21,7 +21,10 @@ pub(crate) struct IndexSweeper {
 
 impl IndexSweeper {
     pub(crate) fn new(index: Arc<KvIndex>) -> Self {
-        Self { index, running: Arc::default() }
+        Self {
+            index,
+            running: Arc::default(),
+        }
     }
 
     /// There is something to sweep. Cheap and non-blocking.
@@ -30,7 +33,9 @@ impl IndexSweeper {
             return;
         }
         let (index, running) = (Arc::clone(&self.index), Arc::clone(&self.running));
-        let started = thread::Builder::new().name("index-sweeper".to_owned()).spawn(move || sweep(&index, &running));
+        let started = thread::Builder::new()
+            .name("index-sweeper".to_owned())
+            .spawn(move || sweep(&index, &running));
         if let Err(error) = started {
             self.running.store(false, Ordering::Release);
             tracing::warn!(%error, "no thread to free the index's memory of lost caches: it is freed with the next one");

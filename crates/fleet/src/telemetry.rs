@@ -63,7 +63,11 @@ impl Reading {
     fn read(&mut self, entry: &Entry, now: Moment) {
         *self.states.entry(entry.view.state.as_str()).or_default() += 1;
         let named = self.workers.len() < MOST_WORKERS;
-        let label = if named { Arc::clone(&entry.view.name) } else { OTHER.into() };
+        let label = if named {
+            Arc::clone(&entry.view.name)
+        } else {
+            OTHER.into()
+        };
         let sum = self.counters.entry(label).or_default();
         let mut worker = WorkerReading {
             name: Arc::clone(&entry.view.name),
@@ -87,8 +91,15 @@ impl Reading {
             worker.stream = Some(worker.stream.map_or(state, |worst| worst.worse(state)));
             let lag = stream.source.report().lag_ms.map(|ms| ms / 1e3);
             worker.lag_s = worker.lag_s.into_iter().chain(lag).reduce(f64::max);
-            let age = stream.source.last_event_at().map(|at| now.since(at).as_secs_f64());
-            worker.last_event_age_s = worker.last_event_age_s.into_iter().chain(age).reduce(f64::max);
+            let age = stream
+                .source
+                .last_event_at()
+                .map(|at| now.since(at).as_secs_f64());
+            worker.last_event_age_s = worker
+                .last_event_age_s
+                .into_iter()
+                .chain(age)
+                .reduce(f64::max);
         }
         if named {
             self.workers.push(worker);
@@ -106,54 +117,80 @@ impl Reading {
             "warmroute_kv_events",
             "KV events applied to the index",
             self.counters.iter().flat_map(|(worker, of)| {
-                [("stored", of.stored), ("removed", of.removed), ("cleared", of.cleared)]
-                    .map(|(kind, times)| ([("worker", &**worker), ("kind", kind)], times))
+                [
+                    ("stored", of.stored),
+                    ("removed", of.removed),
+                    ("cleared", of.cleared),
+                ]
+                .map(|(kind, times)| ([("worker", &**worker), ("kind", kind)], times))
             }),
         )?;
         out.counters(
             "warmroute_kv_events_ignored",
             "KV events without meaning for the index",
-            self.ignored.iter().map(|(reason, times)| ([("reason", *reason)], *times)),
+            self.ignored
+                .iter()
+                .map(|(reason, times)| ([("reason", *reason)], *times)),
         )?;
         out.counters(
             "warmroute_kv_decode_errors",
             "Unusable batches and events",
-            self.counters.iter().map(|(worker, of)| ([("worker", &**worker)], of.decode_errors)),
+            self.counters
+                .iter()
+                .map(|(worker, of)| ([("worker", &**worker)], of.decode_errors)),
         )?;
         out.counters(
             "warmroute_kv_gaps",
             "Times that events were missing",
-            self.counters.iter().map(|(worker, of)| ([("worker", &**worker)], of.gaps)),
+            self.counters
+                .iter()
+                .map(|(worker, of)| ([("worker", &**worker)], of.gaps)),
         )?;
         out.counters(
             "warmroute_kv_resets",
             "Times that a worker's publisher restarted and its blocks were forgotten",
-            self.counters.iter().map(|(worker, of)| ([("worker", &**worker)], of.resets)),
+            self.counters
+                .iter()
+                .map(|(worker, of)| ([("worker", &**worker)], of.resets)),
         )?;
         out.gauges(
             "warmroute_kv_stream_state",
             "State of a worker's event stream, the worst of its ranks (1: in this state)",
-            self.workers.iter().filter_map(|worker| Some((worker, worker.stream?))).flat_map(|(worker, stream)| {
-                StreamState::ALL
-                    .map(|state| ([("worker", &*worker.name), ("state", state.as_str())], i64::from(state == stream)))
-            }),
+            self.workers
+                .iter()
+                .filter_map(|worker| Some((worker, worker.stream?)))
+                .flat_map(|(worker, stream)| {
+                    StreamState::ALL.map(|state| {
+                        (
+                            [("worker", &*worker.name), ("state", state.as_str())],
+                            i64::from(state == stream),
+                        )
+                    })
+                }),
         )?;
         out.gauges(
             "warmroute_kv_lag_seconds",
             "Age of a worker's last batch of events when it was applied",
-            self.workers.iter().filter_map(|worker| Some(([("worker", &*worker.name)], worker.lag_s?))),
+            self.workers
+                .iter()
+                .filter_map(|worker| Some(([("worker", &*worker.name)], worker.lag_s?))),
         )?;
         out.gauges(
             "warmroute_kv_last_event_age_seconds",
             "Time since a worker's last batch of events",
-            self.workers.iter().filter_map(|worker| Some(([("worker", &*worker.name)], worker.last_event_age_s?))),
+            self.workers
+                .iter()
+                .filter_map(|worker| Some(([("worker", &*worker.name)], worker.last_event_age_s?))),
         )?;
         out.gauges(
             "warmroute_cache_source",
             "Where knowledge of a worker's cache comes from (1: from there)",
             self.workers.iter().flat_map(|worker| {
                 [CacheSource::Events, CacheSource::Predicted].map(|source| {
-                    ([("worker", &*worker.name), ("source", source.as_str())], i64::from(source == worker.cache))
+                    (
+                        [("worker", &*worker.name), ("source", source.as_str())],
+                        i64::from(source == worker.cache),
+                    )
                 })
             }),
         )
@@ -170,9 +207,13 @@ impl Writer<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, u64)>,
     ) -> Result<(), fmt::Error> {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Counter)?;
         for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
+            family
+                .encode_family(&labels)?
+                .encode_counter::<NoLabelSet, _, u64>(&value, None)?;
         }
         Ok(())
     }
@@ -183,7 +224,9 @@ impl Writer<'_> {
         help: &str,
         samples: impl IntoIterator<Item = (L, V)>,
     ) -> Result<(), fmt::Error> {
-        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        let mut family = self
+            .0
+            .encode_descriptor(name, help, None, MetricType::Gauge)?;
         for (labels, value) in samples {
             family.encode_family(&labels)?.encode_gauge(&value)?;
         }

@@ -27,7 +27,10 @@ impl Trusts {
             match self.by_ca.get(&tls.ca) {
                 Some(trust) => trust.clone(),
                 None => {
-                    let read = tls.ca.as_deref().map_or_else(Trust::system, Trust::with_authorities_in)?;
+                    let read = tls
+                        .ca
+                        .as_deref()
+                        .map_or_else(Trust::system, Trust::with_authorities_in)?;
                     self.by_ca.insert(tls.ca.clone(), read.clone());
                     read
                 }

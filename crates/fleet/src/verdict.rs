@@ -55,7 +55,11 @@ impl fmt::Display for Verdict {
             f.write_str("(assumed)")?;
         }
         let replay = if self.replay { "yes" } else { "no" };
-        write!(f, " events={} replay={replay} tokenizer={}", self.events, self.tokenizer)
+        write!(
+            f,
+            " events={} replay={replay} tokenizer={}",
+            self.events, self.tokenizer
+        )
     }
 }
 
@@ -90,8 +94,15 @@ mod tests {
 
     #[test]
     fn an_assumed_block_size_says_so() {
-        let guessed = Verdict { block_size: 16, block_size_known: false, ..ready() };
-        assert!(guessed.to_string().contains(" block=16(assumed) "), "{guessed}");
+        let guessed = Verdict {
+            block_size: 16,
+            block_size_known: false,
+            ..ready()
+        };
+        assert!(
+            guessed.to_string().contains(" block=16(assumed) "),
+            "{guessed}"
+        );
     }
 
     #[test]

@@ -28,7 +28,14 @@ pub enum WorkerState {
 
 impl WorkerState {
     /// All states, in the order used in metrics.
-    pub const ALL: [Self; 6] = [Self::Ready, Self::WarmingUp, Self::Down, Self::Unknown, Self::Draining, Self::Ejected];
+    pub const ALL: [Self; 6] = [
+        Self::Ready,
+        Self::WarmingUp,
+        Self::Down,
+        Self::Unknown,
+        Self::Draining,
+        Self::Ejected,
+    ];
 
     /// The word used in replies, metrics and the verdict line.
     pub fn as_str(self) -> &'static str {
@@ -179,7 +186,10 @@ impl WorkerView {
     /// The owners of its caches, one per data-parallel rank.
     pub fn targets(&self) -> impl Iterator<Item = Target> {
         let worker = self.id;
-        (0u32..).zip(&self.ranks).map(move |(rank, _)| Target { worker, rank: DpRank(rank) })
+        (0u32..).zip(&self.ranks).map(move |(rank, _)| Target {
+            worker,
+            rank: DpRank(rank),
+        })
     }
 
     /// Number of its data-parallel ranks.
@@ -189,7 +199,11 @@ impl WorkerView {
 
     /// Where knowledge of its caches comes from: `events` only when every rank's does.
     pub fn cache_source(&self) -> CacheSource {
-        if self.ranks.iter().all(|rank| rank.cache == CacheSource::Events) {
+        if self
+            .ranks
+            .iter()
+            .all(|rank| rank.cache == CacheSource::Events)
+        {
             CacheSource::Events
         } else {
             CacheSource::Predicted

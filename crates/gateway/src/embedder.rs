@@ -79,8 +79,21 @@ impl Embedder {
         connect_timeout: Duration,
         model: Arc<str>,
     ) -> Self {
-        let (turn, asking, rests_until) = (AtomicUsize::new(0), Semaphore::new(ASKING), Mutex::new(Moment::START));
-        Self { fleet, pools, clock, connect_timeout, model, turn, asking, rests_until }
+        let (turn, asking, rests_until) = (
+            AtomicUsize::new(0),
+            Semaphore::new(ASKING),
+            Mutex::new(Moment::START),
+        );
+        Self {
+            fleet,
+            pools,
+            clock,
+            connect_timeout,
+            model,
+            turn,
+            asking,
+            rests_until,
+        }
     }
 
     pub(crate) fn model(&self) -> &str {
@@ -88,7 +101,11 @@ impl Embedder {
     }
 
     /// The direction of what a request says, within `limit`.
-    pub(crate) async fn direction(&self, text: &str, limit: Duration) -> Result<Direction, NoVectors> {
+    pub(crate) async fn direction(
+        &self,
+        text: &str,
+        limit: Duration,
+    ) -> Result<Direction, NoVectors> {
         if self.clock.now() < *self.rests_until.lock() {
             return Err(NoVectors::Resting);
         }
@@ -106,7 +123,11 @@ impl Embedder {
     }
 
     /// The directions of these texts, in their order, within `limit`.
-    pub(crate) async fn directions(&self, texts: &[&str], limit: Duration) -> Result<Vec<Direction>, NoVectors> {
+    pub(crate) async fn directions(
+        &self,
+        texts: &[&str],
+        limit: Duration,
+    ) -> Result<Vec<Direction>, NoVectors> {
         let worker = self.next_worker().ok_or(NoVectors::NoWorker)?;
         let body = serde_json::json!({"model": &*self.model, "input": texts}).to_string();
         let question = Question {
@@ -118,7 +139,9 @@ impl Embedder {
         };
         let answer = tokio::time::timeout(limit, ask(&self.pools, self.clock, question)).await;
         let directions = match answer.unwrap_or(Err(Unanswered::Lost)) {
-            Ok(answered) if answered.status == 200 => read(&answered.body, texts.len()).ok_or(NoVectors::NoAnswer),
+            Ok(answered) if answered.status == 200 => {
+                read(&answered.body, texts.len()).ok_or(NoVectors::NoAnswer)
+            }
             Ok(answered) => Err(NoVectors::of(answered.status)),
             Err(_) => Err(NoVectors::NoAnswer),
         };
@@ -132,7 +155,10 @@ impl Embedder {
     fn next_worker(&self) -> Option<Arc<WorkerView>> {
         let snapshot = self.fleet.snapshot();
         let model = snapshot.model(&self.model).filter(|model| !model.panic)?;
-        let turn = self.turn.fetch_add(1, Relaxed).checked_rem(model.candidates.len())?;
+        let turn = self
+            .turn
+            .fetch_add(1, Relaxed)
+            .checked_rem(model.candidates.len())?;
         Some(Arc::clone(&model.candidates.get(turn)?.worker))
     }
 }
@@ -152,8 +178,13 @@ struct Item {
 fn read(body: &[u8], texts: usize) -> Option<Vec<Direction>> {
     let Reply { mut data } = serde_json::from_slice(body).ok()?;
     data.sort_unstable_by_key(|item| item.index);
-    let complete = data.len() == texts && data.iter().enumerate().all(|(at, item)| item.index == at);
-    complete.then(|| data.into_iter().map(|item| Direction::of(item.embedding)).collect())
+    let complete =
+        data.len() == texts && data.iter().enumerate().all(|(at, item)| item.index == at);
+    complete.then(|| {
+        data.into_iter()
+            .map(|item| Direction::of(item.embedding))
+            .collect()
+    })
 }
 
 #[cfg(test)]
@@ -177,10 +208,19 @@ mod tests {
     fn vectors_are_told_apart_by_their_index_and_a_reply_that_lacks_one_is_none() {
         let body = br#"{"data": [{"index": 1, "embedding": [0.0, 2.0]}, {"index": 0, "embedding": [5.0, 0.0]}]}"#;
         let read_two = read(body, 2).expect("two vectors");
-        assert_eq!(read_two, [Direction::of(vec![1.0, 0.0]), Direction::of(vec![0.0, 1.0])]);
+        assert_eq!(
+            read_two,
+            [Direction::of(vec![1.0, 0.0]), Direction::of(vec![0.0, 1.0])]
+        );
         assert_eq!(read(body, 1), None);
-        assert_eq!(read(br#"{"data": [{"index": 1, "embedding": []}]}"#, 1), None);
-        assert_eq!(read(br#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#, 1), None);
+        assert_eq!(
+            read(br#"{"data": [{"index": 1, "embedding": []}]}"#, 1),
+            None
+        );
+        assert_eq!(
+            read(br#"{"data": [{"index": 0, "embedding": "AAAA"}]}"#, 1),
+            None
+        );
         assert_eq!(read(b"{", 1), None);
     }
 }

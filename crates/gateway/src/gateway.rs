@@ -43,8 +43,9 @@ use crate::{
     prefix_telemetry::PrefixCollector,
     queue_waiters::QueueWaiters,
     request::{
-        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokens, HookSettings, Hooks, Identify, Prefills,
-        ReplyHeaders, Rewriting, SharedTokens, StreamLimits, TokenCache, ToldTokens, WaitLimits, hedge_results,
+        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokens, HookSettings, Hooks,
+        Identify, Prefills, ReplyHeaders, Rewriting, SharedTokens, StreamLimits, TokenCache,
+        ToldTokens, WaitLimits, hedge_results,
     },
     reservations::{CallTime, Reservations},
     response_homes::ResponseHomes,
@@ -263,7 +264,11 @@ impl RequestRules {
         Self {
             timeout: rules.timeout,
             connect_timeout: rules.connect_timeout,
-            stream: StreamLimits { idle: rules.stream_idle, total: rules.stream_total, strict: rules.strict_streams },
+            stream: StreamLimits {
+                idle: rules.stream_idle,
+                total: rules.stream_total,
+                strict: rules.strict_streams,
+            },
             retry: rules.retry,
             busy_threshold: rules.busy_threshold,
             engine_priority: rules.engine_priority,
@@ -300,7 +305,10 @@ impl Gateway {
         } = parts;
         let names = std::mem::take(&mut rules.names);
         let hooks = Hooks::new(std::mem::take(&mut rules.hooks), registry);
-        let load = LoadCollector { fleet: Arc::clone(&fleet), router: Arc::clone(&router) };
+        let load = LoadCollector {
+            fleet: Arc::clone(&fleet),
+            router: Arc::clone(&router),
+        };
         registry.register_collector(Box::new(load));
         registry.register_collector(Box::new(PrefixCollector {
             fleet: Arc::clone(&fleet),
@@ -311,19 +319,54 @@ impl Gateway {
         let pools = Pools::default();
         pools.local_faults.register(registry);
         let budget = rules.tokenize_budget;
-        let told = ToldTokens { here: rules.token_cache, shared: tokens };
-        let engine = EngineTokens::new(Arc::clone(&fleet), pools.clone(), clock, budget, rules.connect_timeout, told);
+        let told = ToldTokens {
+            here: rules.token_cache,
+            shared: tokens,
+        };
+        let engine = EngineTokens::new(
+            Arc::clone(&fleet),
+            pools.clone(),
+            clock,
+            budget,
+            rules.connect_timeout,
+            told,
+        );
         let identify = Arc::new(Identify::new(rules.scheme, budget, clock, engine, registry));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";
-            let all = ["matched", "named", "below_threshold", "not_learnt", "no_text", "failed"];
+            let all = [
+                "matched",
+                "named",
+                "below_threshold",
+                "not_learnt",
+                "no_text",
+                "failed",
+            ];
             let results = Results::registered(registry, "warmroute_semantic_clusters", help, &all);
-            Arc::new(Clusters::new(settings, Arc::clone(&fleet), pools.clone(), clock, rules.connect_timeout, results))
+            Arc::new(Clusters::new(
+                settings,
+                Arc::clone(&fleet),
+                pools.clone(),
+                clock,
+                rules.connect_timeout,
+                results,
+            ))
         });
-        let meaning = cache.settings().semantic.embedding_model.as_deref().map(|model| {
-            let (fleet, pools) = (Arc::clone(&fleet), pools.clone());
-            Arc::new(Embedder::new(fleet, pools, clock, rules.connect_timeout, Arc::from(model)))
-        });
+        let meaning = cache
+            .settings()
+            .semantic
+            .embedding_model
+            .as_deref()
+            .map(|model| {
+                let (fleet, pools) = (Arc::clone(&fleet), pools.clone());
+                Arc::new(Embedder::new(
+                    fleet,
+                    pools,
+                    clock,
+                    rules.connect_timeout,
+                    Arc::from(model),
+                ))
+            });
         let metrics = Arc::new(Metrics::new(registry));
         Self {
             meaning,
@@ -333,10 +376,16 @@ impl Gateway {
             names,
             hedging: hedge_results(registry),
             model_lists: Arc::new(ModelLists::new(rules.model_lists, registry)),
-            alike: Arc::new(Alike::new(rules.deduplication.unwrap_or_default(), clock, registry)),
+            alike: Arc::new(Alike::new(
+                rules.deduplication.unwrap_or_default(),
+                clock,
+                registry,
+            )),
             keeper: Keeper::start(Arc::clone(&cache), clock),
             cache,
-            shared_prefixes: rules.shared_prefixes.map(|settings| Arc::new(SharedPrefixes::new(settings))),
+            shared_prefixes: rules
+                .shared_prefixes
+                .map(|settings| Arc::new(SharedPrefixes::new(settings))),
             judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
             fleet,
             waiters: Arc::new(QueueWaiters::new(Arc::clone(&router), clock)),
@@ -374,7 +423,8 @@ impl Gateway {
     /// tokenising) stays as it is here.
     #[must_use]
     pub fn reconfigured(&self, limits: Limits, mut rules: Rules) -> Self {
-        self.alike.reconfigure(rules.deduplication.unwrap_or_default());
+        self.alike
+            .reconfigure(rules.deduplication.unwrap_or_default());
         self.model_lists.reconfigure(rules.model_lists);
         Self {
             hooks: self.hooks.replaced(std::mem::take(&mut rules.hooks)),
@@ -407,14 +457,24 @@ impl Gateway {
         let at = CallTime::now(self.clock);
         self.on_hold.tick(at.now);
         self.pools.reap(at.now);
-        self.reservations.tick(at, &self.fleet.snapshot(), &self.ring);
+        self.reservations
+            .tick(at, &self.fleet.snapshot(), &self.ring);
     }
 
     /// Takes leave of workers that are not configured any more and have nothing left to do.
     pub(crate) fn see_off(&self) {
-        for worker in self.fleet.leaving().into_iter().filter(|worker| self.requests_on(*worker) == 0) {
+        for worker in self
+            .fleet
+            .leaving()
+            .into_iter()
+            .filter(|worker| self.requests_on(*worker) == 0)
+        {
             // Aside, as a stream takes its time to end; of two tasks for one worker the second finds nothing to do.
-            let (fleet, router, pools) = (Arc::clone(&self.fleet), Arc::clone(&self.router), self.pools.clone());
+            let (fleet, router, pools) = (
+                Arc::clone(&self.fleet),
+                Arc::clone(&self.router),
+                self.pools.clone(),
+            );
             tokio::spawn(contain("worker_removal", async move {
                 fleet.remove(worker).await;
                 router.forget(worker);
@@ -426,12 +486,21 @@ impl Gateway {
     /// Requests that run on a worker, on all its ranks.
     pub fn requests_on(&self, worker: WorkerId) -> u64 {
         let snapshot = self.fleet.snapshot();
-        let targets = snapshot.worker(worker).into_iter().flat_map(|worker| worker.targets());
-        targets.map(|target| u64::from(self.router.load(target).in_flight)).sum()
+        let targets = snapshot
+            .worker(worker)
+            .into_iter()
+            .flat_map(|worker| worker.targets());
+        targets
+            .map(|target| u64::from(self.router.load(target).in_flight))
+            .sum()
     }
 
     /// Room for one retry, as a share of the requests in flight here: those of reservations are others' to try again.
     pub(crate) fn retry_permit(&self) -> Option<RetryPermit> {
-        self.budget.take(self.router.leases().saturating_sub(self.reservations.count()))
+        self.budget.take(
+            self.router
+                .leases()
+                .saturating_sub(self.reservations.count()),
+        )
     }
 }

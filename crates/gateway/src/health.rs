@@ -29,11 +29,17 @@ pub(crate) struct Probe {
 
 impl Probe {
     pub(crate) fn well() -> Self {
-        Self { status: "ok", reasons: Vec::new() }
+        Self {
+            status: "ok",
+            reasons: Vec::new(),
+        }
     }
 
     pub(crate) fn because(status: &'static str, reason: &'static str) -> Self {
-        Self { status, reasons: vec![reason] }
+        Self {
+            status,
+            reasons: vec![reason],
+        }
     }
 
     pub(crate) fn draining() -> Self {
@@ -52,9 +58,19 @@ impl Gateway {
             .map(|model| format!("tokenizer:{}", model.id))
             .collect();
         // Whoever answers is taken for the worker, and that is never well.
-        degraded.extend(snapshot.workers.iter().filter(|it| !it.verified).map(|it| format!("tls:{}", it.name)));
+        degraded.extend(
+            snapshot
+                .workers
+                .iter()
+                .filter(|it| !it.verified)
+                .map(|it| format!("tls:{}", it.name)),
+        );
         degraded.extend(self.cache.absent().into_iter().map(str::to_owned));
-        if self.fleet.prefixes().is_some_and(fleet::Prefixes::is_cut_off) {
+        if self
+            .fleet
+            .prefixes()
+            .is_some_and(fleet::Prefixes::is_cut_off)
+        {
             degraded.push("redis".to_owned());
         }
         if self.config_refused.load(Ordering::Relaxed) {
@@ -70,12 +86,18 @@ impl Gateway {
             (ready, true) if ready == total => "ok",
             _ => "degraded",
         };
-        Health { status, workers: Workers { ready, total }, degraded }
+        Health {
+            status,
+            workers: Workers { ready, total },
+            degraded,
+        }
     }
 
     /// What neither of the two probes is well with: clients cannot connect, and this process is about to end.
     pub(crate) fn failure(&self) -> Option<Probe> {
-        self.failed.borrow().then(|| Probe::because("failed", "the data listener cannot accept connections"))
+        self.failed
+            .borrow()
+            .then(|| Probe::because("failed", "the data listener cannot accept connections"))
     }
 
     pub(crate) fn live(&self) -> Probe {

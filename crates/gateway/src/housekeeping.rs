@@ -29,7 +29,9 @@ pub(crate) fn start(gateways: &Arc<InForce>) -> JoinSet<Infallible> {
     tasks.spawn(async move { supervise("router_tick", || tick_router(&router)).await });
     tasks.spawn(async move { supervise("parity", || judge(&parity)).await });
     tasks.spawn(async move { supervise("housekeeping", || end_overdue(&overdue)).await });
-    tasks.spawn(async move { supervise("memory_watch", || memory::watch(&remembering, ThisProcess)).await });
+    tasks.spawn(async move {
+        supervise("memory_watch", || memory::watch(&remembering, ThisProcess)).await
+    });
     tasks.spawn(async move { supervise("cluster_learning", || learn(&clusters)).await });
     tasks.spawn(async move { supervise("model_lists", || lists.keep_model_list()).await });
     tasks

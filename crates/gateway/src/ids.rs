@@ -22,7 +22,11 @@ pub(crate) struct Ids {
 impl Ids {
     /// A series seeded by the system's randomness.
     pub(crate) fn new() -> Self {
-        Self { seed: RandomState::new().hash_one("warmroute"), next: AtomicU64::new(0), lots: AtomicU64::new(0) }
+        Self {
+            seed: RandomState::new().hash_one("warmroute"),
+            next: AtomicU64::new(0),
+            lots: AtomicU64::new(0),
+        }
     }
 
     /// A number that no other call returns; also good as a random draw.
@@ -47,16 +51,20 @@ impl Ids {
 
     /// The client's request id where it is usable, else a new one.
     pub(crate) fn request_id(&self, headers: &HeaderMap) -> Box<str> {
-        headers
-            .get(REQUEST_ID)
-            .and_then(usable)
-            .map_or_else(|| format!("req-{:016x}", self.draw()).into_boxed_str(), Into::into)
+        headers.get(REQUEST_ID).and_then(usable).map_or_else(
+            || format!("req-{:016x}", self.draw()).into_boxed_str(),
+            Into::into,
+        )
     }
 }
 
 /// 1 to 128 visible ASCII characters: nothing that could break a header, a log line or a page.
 fn usable(value: &HeaderValue) -> Option<&str> {
-    if is_usable(value.as_bytes()) { value.to_str().ok() } else { None }
+    if is_usable(value.as_bytes()) {
+        value.to_str().ok()
+    } else {
+        None
+    }
 }
 
 /// Whether an id is 1 to 128 visible ASCII characters.
@@ -107,7 +115,13 @@ mod tests {
             ids.request_id(&headers)
         };
         assert_eq!(&*with(b"my-id-1"), "my-id-1");
-        for bad in [b"".as_slice(), b"two words", b"tab\there", &[0xe4; 4], &[b'a'; 129]] {
+        for bad in [
+            b"".as_slice(),
+            b"two words",
+            b"tab\there",
+            &[0xe4; 4],
+            &[b'a'; 129],
+        ] {
             let made = with(bad);
             assert!(made.starts_with("req-") && made.len() == 20, "{made}");
         }

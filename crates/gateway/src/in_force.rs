@@ -30,6 +30,7 @@ impl InForce {
 
     /// Requests that begin from now on go by other limits and rules.
     pub fn reconfigure(&self, limits: Limits, rules: Rules) {
-        self.0.store(Arc::new(self.now().reconfigured(limits, rules)));
+        self.0
+            .store(Arc::new(self.now().reconfigured(limits, rules)));
     }
 }

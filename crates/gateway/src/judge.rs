@@ -25,7 +25,13 @@ pub(crate) struct Judge {
 
 impl Judge {
     pub(crate) fn new(book: Arc<Mutex<Book>>, fleet: Arc<Fleet>, clock: Clock) -> Self {
-        Self { book, fleet, clock, changes: Mutex::default(), changed: Notify::new() }
+        Self {
+            book,
+            fleet,
+            clock,
+            changes: Mutex::default(),
+            changed: Notify::new(),
+        }
     }
 
     /// A request that went to `target` ended well; its cached tokens, where they are known.
@@ -45,7 +51,13 @@ impl Judge {
     pub(crate) fn tick(&self, now: Moment) {
         let counters = self.fleet.prefix_cache_counters();
         let restarts = self.fleet.stream_restarts();
-        for target in self.fleet.snapshot().workers.iter().flat_map(|worker| worker.targets()) {
+        for target in self
+            .fleet
+            .snapshot()
+            .workers
+            .iter()
+            .flat_map(|worker| worker.targets())
+        {
             let told = counters.get(&target).map(|told| EngineCounters {
                 at: told.at,
                 queries: told.queries,
@@ -92,19 +104,51 @@ impl Judge {
     }
 
     fn tell(&self, change: &Change) {
-        let Change { target, from, to, ratio, reason } = change;
+        let Change {
+            target,
+            from,
+            to,
+            ratio,
+            reason,
+        } = change;
         let snapshot = self.fleet.snapshot();
-        let worker = snapshot.worker(target.worker).map_or("unknown", |worker| &*worker.name);
+        let worker = snapshot
+            .worker(target.worker)
+            .map_or("unknown", |worker| &*worker.name);
         let (rank, from, ratio, state) = (target.rank.0, from.as_str(), *ratio, to.as_str());
         match (change.from, to) {
             (_, State::Drifting | State::Downgraded) => {
-                tracing::warn!(worker, rank, from, state, ratio, reason, "predictions do not hold");
+                tracing::warn!(
+                    worker,
+                    rank,
+                    from,
+                    state,
+                    ratio,
+                    reason,
+                    "predictions do not hold"
+                );
             }
             // Comes and goes with the traffic.
             (State::NoData | State::Ok, _) => {
-                tracing::debug!(worker, rank, from, state, ratio, reason, "predictions are judged anew");
+                tracing::debug!(
+                    worker,
+                    rank,
+                    from,
+                    state,
+                    ratio,
+                    reason,
+                    "predictions are judged anew"
+                );
             }
-            _ => tracing::info!(worker, rank, from, state, ratio, reason, "predictions are judged anew"),
+            _ => tracing::info!(
+                worker,
+                rank,
+                from,
+                state,
+                ratio,
+                reason,
+                "predictions are judged anew"
+            ),
         }
     }
 }

@@ -86,21 +86,37 @@ impl Keeper {
         let task = tokio::spawn(async move {
             // A panic costs the replies that are just being put together; those that wait outlive it.
             let mut task = Task::new("reply_keeper");
-            while task.attempt(keep_all(&mut waiting, &cache, clock)).await.is_none() {}
+            while task
+                .attempt(keep_all(&mut waiting, &cache, clock))
+                .await
+                .is_none()
+            {}
         });
-        Arc::new(Self { marks: Marks::default(), queue, held_bytes: Arc::default(), task })
+        Arc::new(Self {
+            marks: Marks::default(),
+            queue,
+            held_bytes: Arc::default(),
+            task,
+        })
     }
 
     /// Says that a reply for this key is about to be stored.
     pub(crate) fn mark(&self, key: RequestKey) -> Mark {
         let (end, told) = watch::channel(());
         self.marks.lock().insert(key, told);
-        Mark { key, marks: Arc::clone(&self.marks), end }
+        Mark {
+            key,
+            marks: Arc::clone(&self.marks),
+            end,
+        }
     }
 
     /// Room for one reply, none of it taken.
     pub(crate) fn room(&self) -> Room {
-        Room { bytes: 0, of: Arc::clone(&self.held_bytes) }
+        Room {
+            bytes: 0,
+            of: Arc::clone(&self.held_bytes),
+        }
     }
 
     /// Returns at once.
@@ -154,7 +170,10 @@ impl Drop for Mark {
     fn drop(&mut self) {
         let mut marks = self.marks.lock();
         // There may be a later one by now.
-        if marks.get(&self.key).is_some_and(|told| self.end.subscribe().same_channel(told)) {
+        if marks
+            .get(&self.key)
+            .is_some_and(|told| self.end.subscribe().same_channel(told))
+        {
             marks.remove(&self.key);
         }
     }
@@ -162,11 +181,21 @@ impl Drop for Mark {
 
 async fn keep_all(waiting: &mut mpsc::Receiver<WholeReply>, cache: &ResponseCache, clock: Clock) {
     let replies = stream::poll_fn(|cx| waiting.poll_recv(cx));
-    replies.for_each_concurrent(AT_A_TIME, |reply| store(cache, clock, reply)).await;
+    replies
+        .for_each_concurrent(AT_A_TIME, |reply| store(cache, clock, reply))
+        .await;
 }
 
 async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
-    let WholeReply { dialect, form, body, room, begun, sought, mark } = reply;
+    let WholeReply {
+        dialect,
+        form,
+        body,
+        room,
+        begun,
+        sought,
+        mark,
+    } = reply;
     let key = mark.key;
     let is_long = body.len() > LONG;
     let make = move || made(dialect, form, &body);
@@ -178,9 +207,18 @@ async fn store(cache: &ResponseCache, clock: Clock, reply: WholeReply) {
     drop(room);
     match made {
         Ok(Ok(kept)) => {
-            let label = Label { dialect, has_usage: kept.has_usage, form }.as_u8();
+            let label = Label {
+                dialect,
+                has_usage: kept.has_usage,
+                form,
+            }
+            .as_u8();
             let stored_at = u64::try_from(clock.unix_s()).unwrap_or_default();
-            let entry = Entry { label, stored_at, body: kept.body.into() };
+            let entry = Entry {
+                label,
+                stored_at,
+                body: kept.body.into(),
+            };
             if let Some(Sought { rest, direction }) = sought {
                 cache.put_similar(rest, direction, entry.clone(), begun);
             }
@@ -212,15 +250,27 @@ const STREAMED: u8 = 0x40;
 impl Label {
     fn as_u8(self) -> u8 {
         let usage = if self.has_usage { USAGE } else { 0 };
-        let streamed = if self.form == Form::Stream { STREAMED } else { 0 };
+        let streamed = if self.form == Form::Stream {
+            STREAMED
+        } else {
+            0
+        };
         number(self.dialect) | usage | streamed
     }
 
     /// `None`: it is not of this dialect.
     pub(crate) fn read(label: u8, dialect: Dialect) -> Option<Self> {
-        let form = if label & STREAMED == 0 { Form::Whole } else { Form::Stream };
+        let form = if label & STREAMED == 0 {
+            Form::Whole
+        } else {
+            Form::Stream
+        };
         let own = label & !(USAGE | STREAMED) == number(dialect);
-        own.then_some(Self { dialect, has_usage: label & USAGE != 0, form })
+        own.then_some(Self {
+            dialect,
+            has_usage: label & USAGE != 0,
+            form,
+        })
     }
 
     /// A stream that was not asked for its usage has none; a whole reply has what its engine says.

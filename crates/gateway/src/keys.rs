@@ -28,11 +28,18 @@ impl<'a> Presented<'a> {
             .map(|value| {
                 let bytes = value.as_bytes();
                 match bytes.split_at_checked(7) {
-                    Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => key.trim_ascii(),
+                    Some((scheme, key)) if scheme.eq_ignore_ascii_case(b"bearer ") => {
+                        key.trim_ascii()
+                    }
                     _ => b"",
                 }
             })
-            .chain(headers.get_all("x-api-key").iter().map(http::HeaderValue::as_bytes));
+            .chain(
+                headers
+                    .get_all("x-api-key")
+                    .iter()
+                    .map(http::HeaderValue::as_bytes),
+            );
         match (keys.next(), keys.next()) {
             (None, _) => Self::Nothing,
             (Some(b""), None) => Self::Unclear,
@@ -46,7 +53,9 @@ impl<'a> Presented<'a> {
 impl Keys {
     /// Requires `key` of every caller.
     pub fn one(key: &str) -> Self {
-        Self { digest: Some(Sha256::digest(key.as_bytes()).into()) }
+        Self {
+            digest: Some(Sha256::digest(key.as_bytes()).into()),
+        }
     }
 
     /// Whether callers need a key at all.
@@ -56,16 +65,20 @@ impl Keys {
 
     /// Lets the caller through or says what is missing. There is no default identity to fall back to.
     pub(crate) fn check(&self, presented: Presented<'_>) -> Result<(), ApiError> {
-        let Some(expected) = self.digest else { return Ok(()) };
+        let Some(expected) = self.digest else {
+            return Ok(());
+        };
         match presented {
-            Presented::Nothing => {
-                Err(ApiError::new(ErrorCode::MissingApiKey, "no API key: send it as `Authorization: Bearer KEY`"))
-            }
+            Presented::Nothing => Err(ApiError::new(
+                ErrorCode::MissingApiKey,
+                "no API key: send it as `Authorization: Bearer KEY`",
+            )),
             // Digests are compared: how many bytes of a wrong key are right decides nothing about the time taken.
             Presented::Key(key) if <[u8; 32]>::from(Sha256::digest(key)) == expected => Ok(()),
-            Presented::Key(_) | Presented::Unclear => {
-                Err(ApiError::new(ErrorCode::InvalidApiKey, "the API key is not valid here: check it"))
-            }
+            Presented::Key(_) | Presented::Unclear => Err(ApiError::new(
+                ErrorCode::InvalidApiKey,
+                "the API key is not valid here: check it",
+            )),
         }
     }
 }
@@ -86,7 +99,9 @@ mod tests {
     }
 
     fn code(keys: &Keys, fields: &[(&'static str, &'static [u8])]) -> Option<ErrorCode> {
-        keys.check(Presented::of(&headers(fields))).err().map(|error| error.code)
+        keys.check(Presented::of(&headers(fields)))
+            .err()
+            .map(|error| error.code)
     }
 
     #[test]
@@ -96,13 +111,34 @@ mod tests {
         assert_eq!(code(&keys, &[("authorization", b"Bearer sk-1")]), None);
         assert_eq!(code(&keys, &[("authorization", b"bearer sk-1")]), None);
         assert_eq!(code(&keys, &[("x-api-key", b"sk-1")]), None);
-        assert_eq!(code(&keys, &[("x-api-key", b"sk-1"), ("authorization", b"Bearer sk-1")]), None);
+        assert_eq!(
+            code(
+                &keys,
+                &[("x-api-key", b"sk-1"), ("authorization", b"Bearer sk-1")]
+            ),
+            None
+        );
         assert_eq!(code(&keys, &[]), Some(ErrorCode::MissingApiKey));
-        for wrong in [b"Bearer".as_slice(), b"Bearer ", b"Bearer sk-2", b"Basic sk-1", b"' OR '1'='1", b"Bearer \xff"] {
+        for wrong in [
+            b"Bearer".as_slice(),
+            b"Bearer ",
+            b"Bearer sk-2",
+            b"Basic sk-1",
+            b"' OR '1'='1",
+            b"Bearer \xff",
+        ] {
             let map = [("authorization", wrong)];
-            assert_eq!(code(&keys, &map), Some(ErrorCode::InvalidApiKey), "{}", wrong.escape_ascii());
+            assert_eq!(
+                code(&keys, &map),
+                Some(ErrorCode::InvalidApiKey),
+                "{}",
+                wrong.escape_ascii()
+            );
         }
-        let two = [("authorization", b"Bearer sk-1".as_slice()), ("x-api-key", b"other")];
+        let two = [
+            ("authorization", b"Bearer sk-1".as_slice()),
+            ("x-api-key", b"other"),
+        ];
         assert_eq!(code(&keys, &two), Some(ErrorCode::InvalidApiKey));
     }
 

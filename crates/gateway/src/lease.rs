@@ -34,7 +34,14 @@ enum End {
 
 impl Lease {
     pub(crate) fn new(waiters: Arc<QueueWaiters>, id: ReservationId, target: Target) -> Self {
-        Self { waiters, id, target, first_token_seen: false, end: End::Done, prefill: None }
+        Self {
+            waiters,
+            id,
+            target,
+            first_token_seen: false,
+            end: End::Done,
+            prefill: None,
+        }
     }
 
     /// The same, with the load of whoever computes the prompt.

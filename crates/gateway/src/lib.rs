@@ -53,8 +53,8 @@ pub use model_routing::{ModelRouting, ModelRules};
 pub use probes::{Probes, ProbesError};
 pub use redis_pool::RedisPool;
 pub use request::{
-    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting, SharedTokens,
-    SharedTokensError, TokenCache, WaitLimits,
+    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting,
+    SharedTokens, SharedTokensError, TokenCache, WaitLimits,
 };
 pub use retry::RetryRules;
 pub use routes::{Body, Endpoint, ROUTES, Route, Scope};

@@ -46,7 +46,11 @@ const MOST_PANICS: u32 = 6;
 
 /// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut. Where it
 /// cannot go on accepting, [`InForce::failed`] tells; what runs goes on until `phase` says otherwise.
-pub async fn serve(gateway: Arc<InForce>, listeners: net::Listeners, phase: watch::Receiver<Phase>) -> Drained {
+pub async fn serve(
+    gateway: Arc<InForce>,
+    listeners: net::Listeners,
+    phase: watch::Receiver<Phase>,
+) -> Drained {
     let unfinished = Unfinished(&gateway);
     let housekeeping = housekeeping::start(&gateway);
     let drained = accept_and_drain(Arc::clone(&gateway), listeners, phase).await;
@@ -75,7 +79,15 @@ async fn accept_and_drain(
     let mut connections = JoinSet::new();
     let mut accepting = supervision::Task::new("accept");
     loop {
-        match accepting.run(accept(&gateway, &mut acceptor, &mut phase, &mut connections)).await {
+        match accepting
+            .run(accept(
+                &gateway,
+                &mut acceptor,
+                &mut phase,
+                &mut connections,
+            ))
+            .await
+        {
             Ok(()) => break,
             Err(panicked) if panicked.in_a_row >= MOST_PANICS => {
                 gateway.now().fail();
@@ -89,7 +101,12 @@ async fn accept_and_drain(
         }
     }
     if let Some((stream, slot)) = acceptor.stop() {
-        connections.spawn(connection(Arc::clone(&gateway), stream, slot, phase.clone()));
+        connections.spawn(connection(
+            Arc::clone(&gateway),
+            stream,
+            slot,
+            phase.clone(),
+        ));
     }
     let ended = async { while connections.join_next().await.is_some() {} };
     tokio::select! {
@@ -152,18 +169,22 @@ async fn connection(
     mut phase: watch::Receiver<Phase>,
 ) {
     let limits = gateways.now().limits;
-    let (stream, exchange) = ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
+    let (stream, exchange) =
+        ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
     let leaving = phase.clone();
     let service = service_fn(|mut request: Request<Incoming>| {
         request.extensions_mut().insert(exchange.slot().peer());
-        let (gateways, exchange, leaving) = (Arc::clone(&gateways), exchange.clone(), leaving.clone());
+        let (gateways, exchange, leaving) =
+            (Arc::clone(&gateways), exchange.clone(), leaving.clone());
         async move {
             let answering = exchange.begin().await;
             let gateway = gateways.now();
             let mut response = request::answer(gateway, request).await;
             // The client's next request is for somebody else.
             if *leaving.borrow() >= Phase::Leaving {
-                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+                response
+                    .headers_mut()
+                    .insert(CONNECTION, HeaderValue::from_static("close"));
             }
             Ok::<_, Infallible>(response.map(|body| InProgressBody::new(body, answering)))
         }

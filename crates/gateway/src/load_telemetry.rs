@@ -38,18 +38,32 @@ impl Collector for LoadCollector {
             MetricType::Gauge,
         )?;
         for (worker, load) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
-            in_flight.encode_family(&[("worker", worker)])?.encode_gauge(&load)?;
+            in_flight
+                .encode_family(&[("worker", worker)])?
+                .encode_gauge(&load)?;
         }
         Ok(())
     }
 }
 
 /// Requests in flight on each worker by its name; those beyond [`MOST_WORKERS`] are one sum, [`OTHER`].
-pub(crate) fn in_flight_by_worker<'a>(snapshot: &'a Snapshot, router: &Router) -> Vec<(&'a str, i64)> {
-    let load =
-        |worker: &WorkerView| -> i64 { worker.targets().map(|target| i64::from(router.load(target).in_flight)).sum() };
-    let (named, rest) = snapshot.workers.split_at(snapshot.workers.len().min(MOST_WORKERS));
-    let mut loads: Vec<_> = named.iter().map(|worker| (&*worker.name, load(worker))).collect();
+pub(crate) fn in_flight_by_worker<'a>(
+    snapshot: &'a Snapshot,
+    router: &Router,
+) -> Vec<(&'a str, i64)> {
+    let load = |worker: &WorkerView| -> i64 {
+        worker
+            .targets()
+            .map(|target| i64::from(router.load(target).in_flight))
+            .sum()
+    };
+    let (named, rest) = snapshot
+        .workers
+        .split_at(snapshot.workers.len().min(MOST_WORKERS));
+    let mut loads: Vec<_> = named
+        .iter()
+        .map(|worker| (&*worker.name, load(worker)))
+        .collect();
     if !rest.is_empty() {
         loads.push((OTHER, rest.iter().map(|worker| load(worker)).sum()));
     }

@@ -105,7 +105,12 @@ pub(crate) struct Results(Family<ResultLabel, Counter>);
 
 impl Results {
     /// With every result that there may be, so that none lacks its series.
-    pub(crate) fn registered(registry: &mut Registry, name: &str, help: &str, all: &[&'static str]) -> Self {
+    pub(crate) fn registered(
+        registry: &mut Registry,
+        name: &str,
+        help: &str,
+        all: &[&'static str],
+    ) -> Self {
         let results = Self::default();
         registry.register(name, help, results.0.clone());
         for result in all {
@@ -147,7 +152,9 @@ fn ratio() -> Histogram {
 
 /// Cosines: those that answer are near 1.
 fn similarity() -> Histogram {
-    Histogram::new([0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 1.0])
+    Histogram::new([
+        0.5, 0.7, 0.8, 0.85, 0.9, 0.92, 0.94, 0.95, 0.96, 0.97, 0.98, 0.99, 0.995, 1.0,
+    ])
 }
 
 type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
@@ -262,12 +269,16 @@ impl Metrics {
     /// A placement decision was made in `us` microseconds.
     pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
         self.answered_by(policy, method);
-        self.decision.get_or_create(&PolicyLabel { policy }).observe(us / 1e6);
+        self.decision
+            .get_or_create(&PolicyLabel { policy })
+            .observe(us / 1e6);
     }
 
     /// A request has its worker, or its answer, by this method; where nothing was decided it took no time.
     pub(crate) fn answered_by(&self, policy: &'static str, method: &'static str) {
-        self.decisions.get_or_create(&PolicyMethod { policy, method }).inc();
+        self.decisions
+            .get_or_create(&PolicyMethod { policy, method })
+            .inc();
     }
 
     /// A kept reply to a question that means the same answered; its cosine.
@@ -282,26 +293,39 @@ impl Metrics {
 
     /// An attempt ended.
     pub(crate) fn attempted(&self, class: &'static str, result: &'static str) {
-        self.attempts.get_or_create(&ClassResult { class, result }).inc();
+        self.attempts
+            .get_or_create(&ClassResult { class, result })
+            .inc();
     }
 
     /// A worker failed a request.
     pub(crate) fn worker_failed(&self, worker: &str, reason: &'static str) {
-        self.upstream_failures.get_or_create(&WorkerReason { worker: self.workers.label(worker), reason }).inc();
+        self.upstream_failures
+            .get_or_create(&WorkerReason {
+                worker: self.workers.label(worker),
+                reason,
+            })
+            .inc();
     }
 
     /// A worker answered with 429.
     pub(crate) fn throttled(&self, worker: &str) {
-        self.upstream_throttled.get_or_create(&self.labelled(worker)).inc();
+        self.upstream_throttled
+            .get_or_create(&self.labelled(worker))
+            .inc();
     }
 
     /// A worker's stream ended without saying that it is whole.
     pub(crate) fn stream_incomplete(&self, worker: &str) {
-        self.streams_incomplete.get_or_create(&self.labelled(worker)).inc();
+        self.streams_incomplete
+            .get_or_create(&self.labelled(worker))
+            .inc();
     }
 
     fn labelled(&self, worker: &str) -> Worker {
-        Worker { worker: self.workers.label(worker) }
+        Worker {
+            worker: self.workers.label(worker),
+        }
     }
 
     /// A request was turned away.
@@ -327,8 +351,15 @@ impl Metrics {
     /// A request ended.
     pub(crate) fn settled(&self, settled: &Settled<'_>) {
         let route = settled.route;
-        self.requests.get_or_create(&RouteOutcome { route, outcome: settled.kind.as_str() }).inc();
-        self.request.get_or_create(&RouteLabel { route }).observe(settled.took.as_secs_f64());
+        self.requests
+            .get_or_create(&RouteOutcome {
+                route,
+                outcome: settled.kind.as_str(),
+            })
+            .inc();
+        self.request
+            .get_or_create(&RouteLabel { route })
+            .observe(settled.took.as_secs_f64());
         if let Some(timing) = settled.timing {
             for (stage, us) in [
                 ("accept", timing.accept),
@@ -347,16 +378,25 @@ impl Metrics {
             self.ttft.get_or_create(&worker).observe(ttft.as_secs_f64());
         }
         let Some(usage) = settled.usage else { return };
-        self.prompt_tokens.get_or_create(&worker).inc_by(u64::from(usage.prompt_tokens));
+        self.prompt_tokens
+            .get_or_create(&worker)
+            .inc_by(u64::from(usage.prompt_tokens));
         let predicted = won.predicted_cached_tokens;
         if usage.prompt_tokens > 0 {
-            self.overlap.observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
+            self.overlap
+                .observe((f64::from(predicted) / f64::from(usage.prompt_tokens)).min(1.0));
         }
         // Counted only where both are known, so that the two totals can be compared.
         let judged = settled.judged.flatten();
-        let Some(actual) = judged.or(usage.cached_tokens) else { return };
-        self.predicted_cached_tokens.get_or_create(&worker).inc_by(u64::from(predicted));
-        self.actual_cached_tokens.get_or_create(&worker).inc_by(u64::from(actual));
+        let Some(actual) = judged.or(usage.cached_tokens) else {
+            return;
+        };
+        self.predicted_cached_tokens
+            .get_or_create(&worker)
+            .inc_by(u64::from(predicted));
+        self.actual_cached_tokens
+            .get_or_create(&worker)
+            .inc_by(u64::from(actual));
         if judged.is_none() {
             return;
         }
@@ -365,11 +405,20 @@ impl Metrics {
             std::cmp::Ordering::Greater => "over",
             std::cmp::Ordering::Less => "under",
         };
-        self.parity_requests.get_or_create(&WorkerResult { worker: worker.worker, result }).inc();
+        self.parity_requests
+            .get_or_create(&WorkerResult {
+                worker: worker.worker,
+                result,
+            })
+            .inc();
     }
 
     fn start_at_zero(&self) {
-        for result in PrefillSkip::ALL.map(PrefillSkip::as_str).into_iter().chain([PREFILLED, UNFINISHED]) {
+        for result in PrefillSkip::ALL
+            .map(PrefillSkip::as_str)
+            .into_iter()
+            .chain([PREFILLED, UNFINISHED])
+        {
             drop(self.prefill.get_or_create(&ResultLabel { result }));
         }
         for reason in [
@@ -379,17 +428,24 @@ impl Metrics {
             ErrorCode::QueueTimeout,
             ErrorCode::Draining,
         ] {
-            drop(self.shed.get_or_create(&Reason { reason: reason.as_str() }));
+            drop(self.shed.get_or_create(&Reason {
+                reason: reason.as_str(),
+            }));
         }
         for reason in [HELD_BYTES, MEMORY] {
             drop(self.shed.get_or_create(&Reason { reason }));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
-                drop(self.requests.get_or_create(&RouteOutcome { route: route.path, outcome: outcome.as_str() }));
+                drop(self.requests.get_or_create(&RouteOutcome {
+                    route: route.path,
+                    outcome: outcome.as_str(),
+                }));
             }
         }
-        use AttemptResult::{ConnectFailed, MidStream, Ok, Protocol, ResetBeforeHead, Status, Timeout};
+        use AttemptResult::{
+            ConnectFailed, MidStream, Ok, Protocol, ResetBeforeHead, Status, Timeout,
+        };
         for (class, result) in [
             ("", Ok),
             ("", Timeout),
@@ -400,7 +456,10 @@ impl Metrics {
             (AttemptClass::C2.as_str(), Status),
             (AttemptClass::C3.as_str(), MidStream),
         ] {
-            drop(self.attempts.get_or_create(&ClassResult { class, result: result.as_str() }));
+            drop(self.attempts.get_or_create(&ClassResult {
+                class,
+                result: result.as_str(),
+            }));
         }
         for source in [
             PromptSource::Tokens,
@@ -409,7 +468,9 @@ impl Metrics {
             PromptSource::TextPrefix,
             PromptSource::None,
         ] {
-            drop(self.prompt_source.get_or_create(&Source { source: source.as_str() }));
+            drop(self.prompt_source.get_or_create(&Source {
+                source: source.as_str(),
+            }));
         }
     }
 }

@@ -65,9 +65,10 @@ impl ModelListSettings {
     fn ttl(&self, empty: u32) -> Duration {
         match empty.checked_sub(1) {
             None => self.ttl,
-            Some(times) => {
-                self.empty_ttl.saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX)).min(self.empty_max_ttl)
-            }
+            Some(times) => self
+                .empty_ttl
+                .saturating_mul(1u32.checked_shl(times).unwrap_or(u32::MAX))
+                .min(self.empty_max_ttl),
         }
     }
 
@@ -86,10 +87,20 @@ impl ModelListSettings {
 impl ModelLists {
     pub(crate) fn new(settings: ModelListSettings, registry: &mut Registry) -> Self {
         let refreshes = Counter::default();
-        let help = "Times the workers were asked for their lists of models because the list was old";
+        let help =
+            "Times the workers were asked for their lists of models because the list was old";
         registry.register("warmroute_model_list_refreshes", help, refreshes.clone());
-        let state = Mutex::new(State { renewed: Moment::START, empty: 0 });
-        Self { settings: RwLock::new(settings), state, wanted: Notify::new(), rounds: watch::Sender::new(0), refreshes }
+        let state = Mutex::new(State {
+            renewed: Moment::START,
+            empty: 0,
+        });
+        Self {
+            settings: RwLock::new(settings),
+            state,
+            wanted: Notify::new(),
+            rounds: watch::Sender::new(0),
+            refreshes,
+        }
     }
 
     /// Other ages from now on.
@@ -134,12 +145,18 @@ impl Gateway {
             if lists.settings().age(state, self.clock.now()) == Age::Fresh {
                 continue;
             }
-            self.fleet.refresh_lists(lists.settings().own_ttl, LONGEST_REFRESH).await;
+            self.fleet
+                .refresh_lists(lists.settings().own_ttl, LONGEST_REFRESH)
+                .await;
             let empty = self.fleet.snapshot().model_list().data.is_empty();
             {
                 let mut state = lists.state.lock();
                 state.renewed = self.clock.now();
-                state.empty = if empty { state.empty.saturating_add(1) } else { 0 };
+                state.empty = if empty {
+                    state.empty.saturating_add(1)
+                } else {
+                    0
+                };
             }
             lists.refreshes.inc();
             lists.rounds.send_modify(|round| *round += 1);
@@ -167,7 +184,9 @@ mod tests {
     #[test]
     #[contract("CH13")]
     fn an_empty_list_counts_twice_as_long_each_time_up_to_the_bound() {
-        let seconds: Vec<u64> = (0..8).map(|empty| settings().ttl(empty).as_secs()).collect();
+        let seconds: Vec<u64> = (0..8)
+            .map(|empty| settings().ttl(empty).as_secs())
+            .collect();
         assert_eq!(seconds, [60, 5, 10, 20, 40, 60, 60, 60]);
         assert_eq!(settings().ttl(u32::MAX).as_secs(), 60);
     }
@@ -176,13 +195,19 @@ mod tests {
     #[contract("CH12", "CH13")]
     fn between_the_soft_and_the_hard_limit_the_old_list_answers_and_is_renewed() {
         let age = |seconds, empty| {
-            let state = State { renewed: Moment::START, empty };
+            let state = State {
+                renewed: Moment::START,
+                empty,
+            };
             settings().age(state, Moment::START + Duration::from_secs(seconds))
         };
         assert_eq!(
             [age(0, 0), age(47, 0), age(48, 0), age(59, 0), age(60, 0)],
             [Age::Fresh, Age::Fresh, Age::Stale, Age::Stale, Age::Over]
         );
-        assert_eq!([age(4, 1), age(5, 1), age(9, 2), age(10, 2)], [Age::Fresh, Age::Over, Age::Fresh, Age::Over]);
+        assert_eq!(
+            [age(4, 1), age(5, 1), age(9, 2), age(10, 2)],
+            [Age::Fresh, Age::Over, Age::Fresh, Age::Over]
+        );
     }
 }

@@ -41,7 +41,9 @@ impl ModelNames {
         let rule = |name: &str| self.rules.iter().find(|rule| matches(&rule.pattern, name));
         let rule = rule(name).or_else(|| rule(own));
         let first = rule.and_then(|rule| rule.rewrite.as_deref()).unwrap_or(own);
-        let more = rule.map(|rule| rule.fallback.as_slice()).unwrap_or_default();
+        let more = rule
+            .map(|rule| rule.fallback.as_slice())
+            .unwrap_or_default();
         let mut chain: Vec<Arc<str>> = Vec::with_capacity(1 + more.len());
         for model in std::iter::once(first).chain(more.iter().map(String::as_str)) {
             let model = self.unaliased(model);
@@ -55,8 +57,12 @@ impl ModelNames {
 
 /// Whether a name fits a pattern in which `*` stands for anything, nothing included.
 pub(crate) fn matches(pattern: &str, name: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once('*') else { return pattern == name };
-    let Some(mut left) = name.strip_prefix(start) else { return false };
+    let Some((start, rest)) = pattern.split_once('*') else {
+        return pattern == name;
+    };
+    let Some(mut left) = name.strip_prefix(start) else {
+        return false;
+    };
     let mut parts = rest.split('*').peekable();
     while let Some(part) = parts.next() {
         if parts.peek().is_none() {
@@ -89,14 +95,22 @@ mod tests {
                 rule("*-mini", Some("small"), &[]),
                 rule("qwen", None, &["nick"]),
             ],
-            aliases: [("nick", "small"), ("q", "qwen")].map(|(a, b)| (a.to_owned(), b.to_owned())).into(),
+            aliases: [("nick", "small"), ("q", "qwen")]
+                .map(|(a, b)| (a.to_owned(), b.to_owned()))
+                .into(),
         }
     }
 
     #[test]
     #[contract("V44")]
     fn a_name_leads_to_models_in_the_order_of_rule_and_fallbacks() {
-        let chain = |name: &str| names().chain(name).iter().map(|model| model.to_string()).collect::<Vec<_>>();
+        let chain = |name: &str| {
+            names()
+                .chain(name)
+                .iter()
+                .map(|model| model.to_string())
+                .collect::<Vec<_>>()
+        };
         assert_eq!(chain("other"), ["other"]);
         assert_eq!(chain("gpt-4o-mini"), ["big", "small"]);
         assert_eq!(chain("o1-mini"), ["small"]);

@@ -45,20 +45,26 @@ impl ModelRouting {
                 None => drop(routing.named.insert(name.into(), rules)),
             }
         }
-        routing.beginnings.sort_by_key(|(beginning, _)| std::cmp::Reverse(beginning.len()));
+        routing
+            .beginnings
+            .sort_by_key(|(beginning, _)| std::cmp::Reverse(beginning.len()));
         routing
     }
 
     /// The rules of a model that requests may name: by that name, else by the base model's.
     pub(crate) fn of(&self, model: &ModelView) -> &ModelRules {
-        let base = model.candidates.first().map_or(&model.id, |first| &first.namespace_model);
+        let base = model
+            .candidates
+            .first()
+            .map_or(&model.id, |first| &first.namespace_model);
         self.by_names(&model.id, base)
     }
 
     fn by_names(&self, id: &Arc<str>, base: &Arc<str>) -> &ModelRules {
         let whole = || self.named.get(&**id).or_else(|| self.named.get(&**base));
-        let begins =
-            |(beginning, _): &&(Box<str>, ModelRules)| id.starts_with(&**beginning) || base.starts_with(&**beginning);
+        let begins = |(beginning, _): &&(Box<str>, ModelRules)| {
+            id.starts_with(&**beginning) || base.starts_with(&**beginning)
+        };
         let by_beginning = || self.beginnings.iter().find(begins).map(|(_, rules)| rules);
         whole().or_else(by_beginning).unwrap_or(&self.usual)
     }
@@ -74,9 +80,19 @@ mod tests {
 
     #[test]
     fn the_whole_name_counts_before_the_base_models_and_both_before_the_longest_beginning() {
-        let rules = |weight| ModelRules { overlap_weight: Some(weight), ..ModelRules::default() };
-        let names = [("*", 1.0), ("qwen*", 2.0), ("qwen/8b-*", 3.0), ("qwen/8b", 4.0), ("chat", 5.0)];
-        let routing = ModelRouting::new(names.map(|(name, weight)| (name.to_owned(), rules(weight))));
+        let rules = |weight| ModelRules {
+            overlap_weight: Some(weight),
+            ..ModelRules::default()
+        };
+        let names = [
+            ("*", 1.0),
+            ("qwen*", 2.0),
+            ("qwen/8b-*", 3.0),
+            ("qwen/8b", 4.0),
+            ("chat", 5.0),
+        ];
+        let routing =
+            ModelRouting::new(names.map(|(name, weight)| (name.to_owned(), rules(weight))));
         for (id, base, want) in [
             ("llama", "llama", 1.0),
             ("qwen/30b", "qwen/30b", 2.0),
@@ -89,6 +105,9 @@ mod tests {
         ] {
             assert_eq!(weight(&routing, id, base), Some(want), "{id} of {base}");
         }
-        assert_eq!(weight(&ModelRouting::new([("a".to_owned(), rules(1.0))]), "b", "b"), None);
+        assert_eq!(
+            weight(&ModelRouting::new([("a".to_owned(), rules(1.0))]), "b", "b"),
+            None
+        );
     }
 }

@@ -44,18 +44,25 @@ impl ModelWatch {
             // The request may have decided by an older fleet than the one that was looked at last.
             models.snapshot = None;
         }
-        let watched = models.watched.entry(Arc::clone(id)).or_insert_with(|| Watched {
-            targets: targets.clone(),
-            changes: watch::Sender::new(0),
-            requests: 0,
-        });
+        let watched = models
+            .watched
+            .entry(Arc::clone(id))
+            .or_insert_with(|| Watched {
+                targets: targets.clone(),
+                changes: watch::Sender::new(0),
+                requests: 0,
+            });
         watched.requests += 1;
         let mut changes = watched.changes.subscribe();
         if watched.targets != targets {
             // It decided by another view than the others wait by: let it decide again at once.
             changes.mark_changed();
         }
-        ModelChanges { watch: self, id: Arc::clone(id), changes }
+        ModelChanges {
+            watch: self,
+            id: Arc::clone(id),
+            changes,
+        }
     }
 
     /// When to look at the fleet; `None`: no request waits.
@@ -73,7 +80,11 @@ impl ModelWatch {
         }
         models.looked = now;
         let snapshot = fleet.snapshot();
-        if models.snapshot.as_ref().is_some_and(|before| Arc::ptr_eq(before, &snapshot)) {
+        if models
+            .snapshot
+            .as_ref()
+            .is_some_and(|before| Arc::ptr_eq(before, &snapshot))
+        {
             return;
         }
         for (id, watched) in &mut models.watched {
@@ -128,5 +139,8 @@ impl Drop for ModelChanges<'_> {
 }
 
 fn targets(view: &ModelView) -> Vec<Target> {
-    view.candidates.iter().map(|candidate| candidate.target).collect()
+    view.candidates
+        .iter()
+        .map(|candidate| candidate.target)
+        .collect()
 }

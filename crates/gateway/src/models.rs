@@ -15,7 +15,12 @@ impl Gateway {
             return Ok(Arc::clone(model));
         }
         // Workers that have never answered, or are not there yet, may serve anything: the model is not known to be missing.
-        if snapshot.workers.is_empty() || snapshot.workers.iter().any(|worker| worker.models.is_empty()) {
+        if snapshot.workers.is_empty()
+            || snapshot
+                .workers
+                .iter()
+                .any(|worker| worker.models.is_empty())
+        {
             return Err(request::no_worker());
         }
         Err(not_found(id))
@@ -30,11 +35,21 @@ impl Gateway {
         let mut list = self.fleet.snapshot().model_list();
         let named = |alias: &str, model: &str| {
             let taken = list.data.iter().any(|listed| *listed.id == *alias);
-            let listed = list.data.iter().find(|listed| *listed.id == *model).filter(|_| !taken)?;
-            Some(ListedModel { id: alias.into(), ..listed.clone() })
+            let listed = list
+                .data
+                .iter()
+                .find(|listed| *listed.id == *model)
+                .filter(|_| !taken)?;
+            Some(ListedModel {
+                id: alias.into(),
+                ..listed.clone()
+            })
         };
         let aliases = &self.names.aliases;
-        let more: Vec<_> = aliases.iter().filter_map(|(alias, model)| named(alias, model)).collect();
+        let more: Vec<_> = aliases
+            .iter()
+            .filter_map(|(alias, model)| named(alias, model))
+            .collect();
         if !more.is_empty() {
             list.data.extend(more);
             list.data.sort_by(|one, other| one.id.cmp(&other.id));
@@ -44,8 +59,14 @@ impl Gateway {
 
     /// `GET /v1/models/{id}`.
     pub(crate) fn one_model(&self, id: &str) -> Result<Value, ApiError> {
-        let listed = self.listed().data.into_iter().find(|model| &*model.id == id);
-        listed.and_then(|model| serde_json::to_value(model).ok()).ok_or_else(|| not_found(id))
+        let listed = self
+            .listed()
+            .data
+            .into_iter()
+            .find(|model| &*model.id == id);
+        listed
+            .and_then(|model| serde_json::to_value(model).ok())
+            .ok_or_else(|| not_found(id))
     }
 }
 

@@ -30,7 +30,9 @@ impl Collector for PrefixCollector {
             MetricType::Counter,
         )?;
         for (strategy, count) in self.tally.counts().by_strategy() {
-            requests.encode_family(&[("strategy", strategy)])?.encode_counter::<NoLabelSet, _, u64>(&count, None)?;
+            requests
+                .encode_family(&[("strategy", strategy)])?
+                .encode_counter::<NoLabelSet, _, u64>(&count, None)?;
         }
         let mut distribution = encoder.encode_descriptor(
             "continuum_prefix_routing_backend_distribution",
@@ -39,7 +41,9 @@ impl Collector for PrefixCollector {
             MetricType::Gauge,
         )?;
         for (worker, in_flight) in in_flight_by_worker(&self.fleet.snapshot(), &self.router) {
-            distribution.encode_family(&[("backend", worker)])?.encode_gauge(&in_flight)?;
+            distribution
+                .encode_family(&[("backend", worker)])?
+                .encode_gauge(&in_flight)?;
         }
         let mut cardinality = encoder.encode_descriptor(
             "continuum_prefix_routing_prefix_cardinality",

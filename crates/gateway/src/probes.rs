@@ -65,7 +65,10 @@ struct Heart {
 
 impl Heart {
     fn new(clock: Clock) -> Self {
-        Self { last: Mutex::new(clock.now()), clock }
+        Self {
+            last: Mutex::new(clock.now()),
+            clock,
+        }
     }
 
     async fn beat(self: Arc<Self>) -> Infallible {
@@ -107,37 +110,54 @@ impl Probes {
         let heart = Arc::new(Heart::new(clock));
         let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbesError>>();
         let (stop, stopped) = oneshot::channel();
-        let asked = Arc::new(Asked { heart: Arc::clone(&heart), live: Box::new(live), ready: Box::new(ready) });
-        let thread = thread::Builder::new().name("probes".to_owned()).spawn(move || {
-            let runtime = match tokio::runtime::Builder::new_current_thread().enable_all().build() {
-                Ok(runtime) => runtime,
-                Err(error) => return drop(bound.send(Err(error.into()))),
-            };
-            // Bound here: a socket belongs to the runtime on which it was made.
-            runtime.block_on(async {
-                match net::listen(&address).await {
-                    Ok(listener) => {
-                        let _ = bound.send(Ok(listener.address()));
-                        tokio::select! {
-                            never = serve(listener, asked) => match never {},
-                            // Nothing is ever sent: its sender goes away.
-                            _ = stopped => {}
+        let asked = Arc::new(Asked {
+            heart: Arc::clone(&heart),
+            live: Box::new(live),
+            ready: Box::new(ready),
+        });
+        let thread = thread::Builder::new()
+            .name("probes".to_owned())
+            .spawn(move || {
+                let runtime = match tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(bound.send(Err(error.into()))),
+                };
+                // Bound here: a socket belongs to the runtime on which it was made.
+                runtime.block_on(async {
+                    match net::listen(&address).await {
+                        Ok(listener) => {
+                            let _ = bound.send(Ok(listener.address()));
+                            tokio::select! {
+                                never = serve(listener, asked) => match never {},
+                                // Nothing is ever sent: its sender goes away.
+                                _ = stopped => {}
+                            }
                         }
+                        Err(error) => drop(bound.send(Err(error.into()))),
                     }
-                    Err(error) => drop(bound.send(Err(error.into()))),
-                }
-            });
-        })?;
-        let address = listening.await.map_err(|_| std::io::Error::other("it ended at once"))??;
+                });
+            })?;
+        let address = listening
+            .await
+            .map_err(|_| std::io::Error::other("it ended at once"))??;
         let beating = tokio::spawn(heart.beat());
-        Ok(Self { address, thread: Some(thread), beating, _stop: stop })
+        Ok(Self {
+            address,
+            thread: Some(thread),
+            beating,
+            _stop: stop,
+        })
     }
 
     /// Ends the listener and waits until its thread is gone.
     pub async fn stop(mut self) {
         let thread = self.thread.take();
         drop(self);
-        let joined = tokio::task::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
+        let joined =
+            tokio::task::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
         if !matches!(joined, Ok(Some(Ok(())))) {
             tracing::error!("the thread for probes ended with a panic");
         }
@@ -162,13 +182,20 @@ async fn serve(listener: Listener, asked: Arc<Asked>) -> Infallible {
     let mut connections = JoinSet::new();
     let mut task = Task::new("probe_accept");
     loop {
-        if let Some(never) = task.attempt(accept(&mut acceptor, &asked, &mut connections)).await {
+        if let Some(never) = task
+            .attempt(accept(&mut acceptor, &asked, &mut connections))
+            .await
+        {
             match never {}
         }
     }
 }
 
-async fn accept(acceptor: &mut Acceptor, asked: &Arc<Asked>, connections: &mut JoinSet<()>) -> Infallible {
+async fn accept(
+    acceptor: &mut Acceptor,
+    asked: &Arc<Asked>,
+    connections: &mut JoinSet<()>,
+) -> Infallible {
     loop {
         let (stream, slot) = acceptor.next().await;
         while connections.try_join_next().is_some() {}
@@ -182,7 +209,11 @@ async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<Asked>
         let (asked, exchange) = (Arc::clone(&asked), exchange.clone());
         async move {
             let answering = exchange.begin().await;
-            Ok::<_, Infallible>(asked.answer(&request).map(|body| InProgressBody::new(body, answering)))
+            Ok::<_, Infallible>(
+                asked
+                    .answer(&request)
+                    .map(|body| InProgressBody::new(body, answering)),
+            )
         }
     });
     let served = http1::Builder::new()
@@ -215,11 +246,16 @@ impl Asked {
             "/livez" => (self.live)(),
             "/readyz" => (self.ready)(),
             _ => {
-                let there = Probe::because("unknown_route", "this listener answers /livez and /readyz");
+                let there =
+                    Probe::because("unknown_route", "this listener answers /livez and /readyz");
                 return reply(StatusCode::NOT_FOUND, &there);
             }
         };
-        let status = if probe.reasons.is_empty() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        let status = if probe.reasons.is_empty() {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
         reply(status, &probe)
     }
 }
@@ -229,7 +265,9 @@ fn reply(status: StatusCode, probe: &Probe) -> Response<Full<Bytes>> {
     let body = serde_json::to_vec(probe).unwrap_or_default();
     let mut reply = Response::new(Full::new(body.into()));
     *reply.status_mut() = status;
-    reply.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     reply
 }
 
@@ -252,7 +290,14 @@ mod tests {
     }
 
     async fn answering(ready: impl Fn() -> Probe + Send + Sync + 'static) -> Probes {
-        Probes::answering(ListenAddr::tcp("127.0.0.1", 0), Clock::system(), Probe::well, ready).await.unwrap()
+        Probes::answering(
+            ListenAddr::tcp("127.0.0.1", 0),
+            Clock::system(),
+            Probe::well,
+            ready,
+        )
+        .await
+        .unwrap()
     }
 
     #[tokio::test]
@@ -268,7 +313,10 @@ mod tests {
         // The only thread of this runtime waits, and nothing on it moves.
         let replies = asking.join().unwrap();
         for reply in [replies.0, replies.1] {
-            assert!(reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""), "{reply}");
+            assert!(
+                reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""),
+                "{reply}"
+            );
         }
         probes.stop().await;
     }
@@ -279,11 +327,18 @@ mod tests {
         let address = probes.address.clone();
         let ask = |path: &'static str| {
             let address = address.clone();
-            async move { tokio::task::spawn_blocking(move || self::ask(&address, path)).await.unwrap() }
+            async move {
+                tokio::task::spawn_blocking(move || self::ask(&address, path))
+                    .await
+                    .unwrap()
+            }
         };
         assert!(ask("/livez").await.starts_with("HTTP/1.1 200"));
         let ready = ask("/readyz").await;
-        assert!(ready.starts_with("HTTP/1.1 503") && ready.contains("no usable worker"), "{ready}");
+        assert!(
+            ready.starts_with("HTTP/1.1 503") && ready.contains("no usable worker"),
+            "{ready}"
+        );
         assert!(ask("/v1/models").await.starts_with("HTTP/1.1 404"));
         probes.stop().await;
         assert!(TcpStream::connect(address.to_string()).is_err());

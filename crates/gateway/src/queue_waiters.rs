@@ -61,7 +61,13 @@ pub(crate) enum Decided {
 impl QueueWaiters {
     pub(crate) fn new(router: Arc<Router>, clock: Clock) -> Self {
         let (slots, changed, models) = (Mutex::default(), Notify::new(), ModelWatch::default());
-        Self { router, clock, slots, changed, models }
+        Self {
+            router,
+            clock,
+            slots,
+            changed,
+            models,
+        }
     }
 
     pub(crate) fn decide(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Decided {
@@ -74,7 +80,9 @@ impl QueueWaiters {
 
     /// Puts a request that nobody can take into the queue; `None`: the queue is full.
     pub(crate) fn hold(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
-        self.router.hold(now, job).map(|ticket| self.entered(now, ticket))
+        self.router
+            .hold(now, job)
+            .map(|ticket| self.entered(now, ticket))
     }
 
     fn entered(self: &Arc<Self>, now: Moment, ticket: Ticket) -> Waiter {
@@ -107,7 +115,10 @@ impl QueueWaiters {
     pub(crate) async fn run(&self, fleet: &Fleet) {
         loop {
             let now = self.clock.now();
-            let due = [self.router.next_release(now), self.models.next_look()].into_iter().flatten().min();
+            let due = [self.router.next_release(now), self.models.next_look()]
+                .into_iter()
+                .flatten()
+                .min();
             match due {
                 None => self.changed.notified().await,
                 Some(then) if then <= now => {
@@ -132,7 +143,12 @@ impl QueueWaiters {
             _ => drop(slots.insert(ticket, Slot::Waits(sender))),
         }
         drop(slots);
-        Waiter { waiters: Arc::clone(self), ticket, receiver, taken: false }
+        Waiter {
+            waiters: Arc::clone(self),
+            ticket,
+            receiver,
+            taken: false,
+        }
     }
 
     /// Gives each release to its request. A plan that nobody wants any more is given back, which may release others.
@@ -145,7 +161,10 @@ impl QueueWaiters {
                 Some(Slot::Waits(sender)) => drop(sender.send(next)),
                 Some(Slot::Gone) => {
                     drop(slots);
-                    released.extend(self.router.withdrawn(self.clock.now(), next.plan.reservation));
+                    released.extend(
+                        self.router
+                            .withdrawn(self.clock.now(), next.plan.reservation),
+                    );
                 }
                 _ => drop(slots.insert(next.ticket, Slot::Came(next))),
             }
@@ -185,7 +204,11 @@ impl Waiter {
 
     /// It goes on waiting, in its place, for the candidates of `job`.
     pub(crate) fn replace_candidates(&self, now: Moment, job: &Job<'_>) {
-        if self.waiters.router.replace_candidates(now, self.ticket, job) {
+        if self
+            .waiters
+            .router
+            .replace_candidates(now, self.ticket, job)
+        {
             self.waiters.deliver(self.waiters.router.released(now));
         }
     }
@@ -201,7 +224,9 @@ impl Drop for Waiter {
             slots.remove(&self.ticket);
             return;
         }
-        let slot = slots.get_mut(&self.ticket).map(|slot| mem::replace(slot, Slot::Gone));
+        let slot = slots
+            .get_mut(&self.ticket)
+            .map(|slot| mem::replace(slot, Slot::Gone));
         drop(slots);
         if slot.is_none()
             && let Ok(released) = self.receiver.try_recv()

@@ -37,7 +37,10 @@ pub(crate) struct CallTime {
 
 impl CallTime {
     pub(crate) fn now(clock: Clock) -> Self {
-        Self { now: clock.now(), run: clock.run_time() }
+        Self {
+            now: clock.now(),
+            run: clock.run_time(),
+        }
     }
 }
 
@@ -64,19 +67,43 @@ struct Process {
 impl Process {
     /// Whether it runs, as far as anybody knows. One that fails its checks may: a probe may be wrong.
     fn lives(self, workers: &Snapshot) -> bool {
-        workers.worker(self.worker).is_some_and(|worker| worker.ended == self.ended)
+        workers
+            .worker(self.worker)
+            .is_some_and(|worker| worker.ended == self.ended)
     }
 }
 
 impl Held {
     /// The load of `lease` on `worker`, explained by the receipt of that id, for a request that came at `received`.
-    pub(crate) fn new(lease: Lease, worker: &WorkerView, receipt: DecisionId, received: Moment, at: CallTime) -> Self {
-        let process = Process { worker: worker.id, ended: worker.ended };
-        Self { lease, process, receipt, received, first_token: None, last_call: at.run }
+    pub(crate) fn new(
+        lease: Lease,
+        worker: &WorkerView,
+        receipt: DecisionId,
+        received: Moment,
+        at: CallTime,
+    ) -> Self {
+        let process = Process {
+            worker: worker.id,
+            ended: worker.ended,
+        };
+        Self {
+            lease,
+            process,
+            receipt,
+            received,
+            first_token: None,
+            last_call: at.run,
+        }
     }
 
     fn end(self, kind: OutcomeKind, now: Moment, ring: &Ring) {
-        let Self { lease, receipt, received, first_token, .. } = self;
+        let Self {
+            lease,
+            receipt,
+            received,
+            first_token,
+            ..
+        } = self;
         // Without a word from the engine nobody knows that it did not get the prompt: what is expected of its cache stays.
         drop(lease);
         ring.update(receipt, |receipt| {
@@ -120,7 +147,10 @@ impl Drop for Taken<'_> {
 impl Reservations {
     /// None yet; each will end `ttl` after the last call about it.
     pub(crate) fn new(ttl: Duration) -> Self {
-        Self { ttl, places: Mutex::default() }
+        Self {
+            ttl,
+            places: Mutex::default(),
+        }
     }
 
     /// How long a reservation lives without a call.
@@ -145,14 +175,23 @@ impl Reservations {
     ) -> Result<T, ApiError> {
         self.end_if_over(id, at, ring);
         self.places.lock().take(id, blocks)?;
-        let taken = Taken { reservations: self, id, filled: false };
+        let taken = Taken {
+            reservations: self,
+            id,
+            filled: false,
+        };
         let (held, told) = place()?;
         taken.fill(held);
         Ok(told)
     }
 
     /// The prompt is computed; a repeated call only keeps the reservation alive.
-    pub(crate) fn prefill_complete(&self, id: &str, at: CallTime, ring: &Ring) -> Result<(), ApiError> {
+    pub(crate) fn prefill_complete(
+        &self,
+        id: &str,
+        at: CallTime,
+        ring: &Ring,
+    ) -> Result<(), ApiError> {
         self.end_if_over(id, at, ring);
         let places = &mut *self.places.lock();
         let held = places.held(id).ok_or_else(|| not_found(id))?;
@@ -166,7 +205,9 @@ impl Reservations {
     pub(crate) fn free(&self, id: &str, at: CallTime, ring: &Ring) -> Result<(), ApiError> {
         self.end_if_over(id, at, ring);
         let freed = self.places.lock().remove_if(id, |_| true);
-        freed.ok_or_else(|| not_found(id))?.end(OutcomeKind::Ok, at.now, ring);
+        freed
+            .ok_or_else(|| not_found(id))?
+            .end(OutcomeKind::Ok, at.now, ring);
         Ok(())
     }
 
@@ -177,7 +218,15 @@ impl Reservations {
         let ended = self.places.lock().remove_all(over);
         for held in ended {
             let silent = self.is_over(&held, at);
-            held.end(if silent { OutcomeKind::ClientGone } else { OutcomeKind::UpstreamError }, at.now, ring);
+            held.end(
+                if silent {
+                    OutcomeKind::ClientGone
+                } else {
+                    OutcomeKind::UpstreamError
+                },
+                at.now,
+                ring,
+            );
         }
     }
 
@@ -187,7 +236,10 @@ impl Reservations {
 
     /// A reservation whose time is up is over, whether or not a tick has come by.
     fn end_if_over(&self, id: &str, at: CallTime, ring: &Ring) {
-        let over = self.places.lock().remove_if(id, |held| self.is_over(held, at));
+        let over = self
+            .places
+            .lock()
+            .remove_if(id, |held| self.is_over(held, at));
         if let Some(held) = over {
             held.end(OutcomeKind::ClientGone, at.now, ring);
         }
@@ -197,7 +249,9 @@ impl Reservations {
 /// No reservation has this id.
 pub(crate) fn not_found(id: &str) -> ApiError {
     let id: String = id.chars().filter(|c| !c.is_control()).take(128).collect();
-    let message = format!("no reservation {id:?} is held: it was freed, its time ran out, or it was never made");
+    let message = format!(
+        "no reservation {id:?} is held: it was freed, its time ran out, or it was never made"
+    );
     ApiError::new(ErrorCode::ReservationNotFound, message)
 }
 

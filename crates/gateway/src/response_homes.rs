@@ -34,15 +34,30 @@ impl ResponseHomes {
         let key = xxh3_128(id.as_bytes());
         let mut homes = self.0.lock();
         // A stream names its response with every event: it is learned once.
-        if homes.by_id.get(&key).is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL) {
+        if homes
+            .by_id
+            .get(&key)
+            .is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL)
+        {
             return;
         }
         homes.by_id.insert(key, (worker, now));
         homes.order.push_back((key, now));
-        while homes.order.len() > MOST || homes.order.front().is_some_and(|(_, learned)| now.since(*learned) > TTL) {
-            let Some((oldest, learned)) = homes.order.pop_front() else { break };
+        while homes.order.len() > MOST
+            || homes
+                .order
+                .front()
+                .is_some_and(|(_, learned)| now.since(*learned) > TTL)
+        {
+            let Some((oldest, learned)) = homes.order.pop_front() else {
+                break;
+            };
             // It may have been learned anew since.
-            if homes.by_id.get(&oldest).is_some_and(|(_, latest)| *latest == learned) {
+            if homes
+                .by_id
+                .get(&oldest)
+                .is_some_and(|(_, latest)| *latest == learned)
+            {
                 homes.by_id.remove(&oldest);
             }
         }
@@ -83,7 +98,10 @@ mod tests {
         }
         let now = at(MOST as u64 / 100);
         assert_eq!(homes.find("resp_0", now), None);
-        assert!(homes.find("resp_1", now).is_some() && homes.find(&format!("resp_{MOST}"), now).is_some());
+        assert!(
+            homes.find("resp_1", now).is_some()
+                && homes.find(&format!("resp_{MOST}"), now).is_some()
+        );
         for _ in 0..10 {
             homes.learn("resp_9", WorkerId(3), at(4_300));
         }
@@ -103,6 +121,10 @@ mod tests {
         drop(inside);
         homes.learn("c", WorkerId(1), at(2 * 3600));
         let inside = homes.0.lock();
-        assert_eq!((inside.by_id.len(), inside.order.len()), (1, 1), "what is old goes");
+        assert_eq!(
+            (inside.by_id.len(), inside.order.len()),
+            (1, 1),
+            "what is old goes"
+        );
     }
 }

@@ -43,7 +43,9 @@ impl RetryRules {
     /// The delay before retry number `n` (from 0) on the same worker (contract CH10).
     pub(crate) fn delay(&self, n: u32, random: u64) -> Duration {
         let full = if self.exponential {
-            self.base_delay.saturating_mul(1u32.checked_shl(n).unwrap_or(u32::MAX)).min(self.max_delay)
+            self.base_delay
+                .saturating_mul(1u32.checked_shl(n).unwrap_or(u32::MAX))
+                .min(self.max_delay)
         } else {
             self.base_delay.min(self.max_delay)
         };
@@ -68,19 +70,27 @@ const FLOOR: f64 = 3.0;
 
 impl RetryBudget {
     pub(crate) fn new(ratio: f64) -> Self {
-        Self { ratio, running: Arc::default() }
+        Self {
+            ratio,
+            running: Arc::default(),
+        }
     }
 
     /// The same with another ratio; retries that run count here too.
     pub(crate) fn with_ratio(&self, ratio: f64) -> Self {
-        Self { ratio, running: Arc::clone(&self.running) }
+        Self {
+            ratio,
+            running: Arc::clone(&self.running),
+        }
     }
 
     /// Room for one more retry while `in_flight` requests are open; dropping the permit gives the room back.
     pub(crate) fn take(&self, in_flight: usize) -> Option<RetryPermit> {
         let limit = (in_flight as f64 * self.ratio).max(FLOOR);
         let before = self.running.fetch_add(1, Ordering::AcqRel);
-        let permit = RetryPermit { running: Arc::clone(&self.running) };
+        let permit = RetryPermit {
+            running: Arc::clone(&self.running),
+        };
         ((before as f64) < limit).then_some(permit)
     }
 }
@@ -119,7 +129,10 @@ mod tests {
     fn delays_double_to_the_cap() {
         let delays: Vec<u128> = (0..4).map(|n| rules().delay(n, 0).as_millis()).collect();
         assert_eq!(delays, [100, 200, 350, 350]);
-        let flat = RetryRules { exponential: false, ..rules() };
+        let flat = RetryRules {
+            exponential: false,
+            ..rules()
+        };
         assert_eq!(flat.delay(5, 0), Duration::from_millis(100));
         assert_eq!(rules().delay(u32::MAX, 0), Duration::from_millis(350));
     }
@@ -127,7 +140,10 @@ mod tests {
     #[test]
     #[contract("CH10")]
     fn jitter_stays_in_the_upper_half() {
-        let rules = RetryRules { jitter: true, ..rules() };
+        let rules = RetryRules {
+            jitter: true,
+            ..rules()
+        };
         assert_eq!(rules.delay(0, 0), Duration::from_millis(50));
         assert!(rules.delay(0, u64::MAX) > Duration::from_millis(99));
         assert!(rules.delay(0, u64::MAX) <= Duration::from_millis(100));

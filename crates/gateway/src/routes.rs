@@ -80,11 +80,19 @@ pub static ROUTES: &[Route] = &[
     generation("/v1/responses", Dialect::Responses),
     generation("/v1/messages", Dialect::Messages),
     generation("/anthropic/v1/messages", Dialect::Messages),
-    posting("/v1/messages/count_tokens", Endpoint::CountTokens, Body::Limited),
+    posting(
+        "/v1/messages/count_tokens",
+        Endpoint::CountTokens,
+        Body::Limited,
+    ),
     posting("/tokenize", Endpoint::Tokenize, Body::Limited),
     posting("/detokenize", Endpoint::Detokenize, Body::Limited),
     posting("/v1/route", Endpoint::Route, Body::Limited),
-    posting("/v1/route/potential_loads", Endpoint::PotentialLoads, Body::Limited),
+    posting(
+        "/v1/route/potential_loads",
+        Endpoint::PotentialLoads,
+        Body::Limited,
+    ),
     posting("/v1/route/", Endpoint::PrefillComplete, Body::None),
     deleting("/v1/route/", Endpoint::FreeReservation),
     reading("/v1/models", Endpoint::Models, Scope::Inference),
@@ -95,11 +103,23 @@ pub static ROUTES: &[Route] = &[
 ];
 
 const fn posting(path: &'static str, endpoint: Endpoint, body: Body) -> Route {
-    Route { method: Method::POST, path, endpoint, scope: Scope::Inference, body }
+    Route {
+        method: Method::POST,
+        path,
+        endpoint,
+        scope: Scope::Inference,
+        body,
+    }
 }
 
 const fn deleting(path: &'static str, endpoint: Endpoint) -> Route {
-    Route { method: Method::DELETE, path, endpoint, scope: Scope::Inference, body: Body::None }
+    Route {
+        method: Method::DELETE,
+        path,
+        endpoint,
+        scope: Scope::Inference,
+        body: Body::None,
+    }
 }
 
 const fn generation(path: &'static str, dialect: Dialect) -> Route {
@@ -113,7 +133,13 @@ const fn generation(path: &'static str, dialect: Dialect) -> Route {
 }
 
 const fn reading(path: &'static str, endpoint: Endpoint, scope: Scope) -> Route {
-    Route { method: Method::GET, path, endpoint, scope, body: Body::None }
+    Route {
+        method: Method::GET,
+        path,
+        endpoint,
+        scope,
+        body: Body::None,
+    }
 }
 
 /// The form of a route's errors.
@@ -126,8 +152,15 @@ pub(crate) enum Shape {
 impl Shape {
     /// By the path, also where it is no route: whoever asks for it speaks that form.
     pub(crate) fn of(path: &str) -> Self {
-        let below = |root: &str| path.strip_prefix(root).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
-        if below("/v1/messages") || below("/anthropic") { Self::Anthropic } else { Self::Openai }
+        let below = |root: &str| {
+            path.strip_prefix(root)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        };
+        if below("/v1/messages") || below("/anthropic") {
+            Self::Anthropic
+        } else {
+            Self::Openai
+        }
     }
 
     pub(crate) fn body(self, error: &ApiError, request_id: &str) -> Vec<u8> {
@@ -161,13 +194,21 @@ pub(crate) enum Found {
 pub(crate) fn find(method: &Method, path: &str) -> Found {
     let here = |route: &&Route| {
         path == route.path
-            || (route.path.ends_with('/') && path.len() > route.path.len() && path.starts_with(route.path))
+            || (route.path.ends_with('/')
+                && path.len() > route.path.len()
+                && path.starts_with(route.path))
     };
     // What can be read can be probed: the body of a HEAD reply is dropped by the server.
-    let answers = |route: &&Route| route.method == *method || (route.method == Method::GET && *method == Method::HEAD);
+    let answers = |route: &&Route| {
+        route.method == *method || (route.method == Method::GET && *method == Method::HEAD)
+    };
     let mut there = ROUTES.iter().filter(here).peekable();
-    let Some(first) = there.peek().copied() else { return Found::Nothing };
-    there.find(answers).map_or(Found::OtherMethod(first), Found::Route)
+    let Some(first) = there.peek().copied() else {
+        return Found::Nothing;
+    };
+    there
+        .find(answers)
+        .map_or(Found::OtherMethod(first), Found::Route)
 }
 
 #[cfg(test)]
@@ -180,18 +221,36 @@ mod tests {
     #[contract("S5")]
     fn only_the_exact_spelling_of_a_path_finds_its_route() {
         assert!(matches!(find(&Method::GET, "/v1/models"), Found::Route(_)));
-        for path in ["/V1/models", "//v1/models", "/v1/%6dodels", "/v1;/models", "/v1/../v1/models", "/v1/models.", ""]
-        {
+        for path in [
+            "/V1/models",
+            "//v1/models",
+            "/v1/%6dodels",
+            "/v1;/models",
+            "/v1/../v1/models",
+            "/v1/models.",
+            "",
+        ] {
             assert!(matches!(find(&Method::GET, path), Found::Nothing), "{path}");
         }
     }
 
     #[test]
     fn errors_have_the_form_of_the_api_that_the_path_is_of() {
-        for path in ["/v1/messages", "/v1/messages/count_tokens", "/anthropic/v1/messages", "/anthropic/nothing"] {
+        for path in [
+            "/v1/messages",
+            "/v1/messages/count_tokens",
+            "/anthropic/v1/messages",
+            "/anthropic/nothing",
+        ] {
             assert_eq!(Shape::of(path), Shape::Anthropic, "{path}");
         }
-        for path in ["/v1/messagesx", "/v1/chat/completions", "/v1/models", "/anthropics", ""] {
+        for path in [
+            "/v1/messagesx",
+            "/v1/chat/completions",
+            "/v1/models",
+            "/anthropics",
+            "",
+        ] {
             assert_eq!(Shape::of(path), Shape::Openai, "{path}");
         }
     }
@@ -199,14 +258,27 @@ mod tests {
     #[test]
     #[contract("S43", "V45")]
     fn control_endpoints_of_engines_are_not_routes() {
-        for path in ["/pause", "/sleep", "/update_weights", "/collective_rpc", "/reset_prefix_cache", "/invocations"] {
-            assert!(matches!(find(&Method::POST, path), Found::Nothing), "{path}");
+        for path in [
+            "/pause",
+            "/sleep",
+            "/update_weights",
+            "/collective_rpc",
+            "/reset_prefix_cache",
+            "/invocations",
+        ] {
+            assert!(
+                matches!(find(&Method::POST, path), Found::Nothing),
+                "{path}"
+            );
         }
     }
 
     #[test]
     fn a_known_path_with_another_method_is_told_apart() {
-        assert!(matches!(find(&Method::GET, "/v1/chat/completions"), Found::OtherMethod(_)));
+        assert!(matches!(
+            find(&Method::GET, "/v1/chat/completions"),
+            Found::OtherMethod(_)
+        ));
         assert!(matches!(find(&Method::HEAD, "/health"), Found::Route(_)));
         assert!(matches!(find(&Method::POST, "/v1/nothing"), Found::Nothing));
     }

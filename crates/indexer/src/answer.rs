@@ -41,7 +41,10 @@ impl Rows {
 
     /// The reply's object below the tenant, in tokens.
     pub(crate) fn json(&self, block_size: BlockSize) -> Value {
-        let rows = self.0.iter().map(|(instance, row)| (instance.to_string(), row.json(block_size)));
+        let rows = self
+            .0
+            .iter()
+            .map(|(instance, row)| (instance.to_string(), row.json(block_size)));
         Value::Object(rows.collect())
     }
 }
@@ -49,11 +52,20 @@ impl Rows {
 impl Row {
     fn json(&self, block_size: BlockSize) -> Value {
         let tokens = |blocks: u32| Value::from(u64::from(blocks) * u64::from(block_size.tokens()));
-        let ranks = self.ranks.iter().map(|(rank, blocks)| (rank.0.to_string(), tokens(*blocks)));
+        let ranks = self
+            .ranks
+            .iter()
+            .map(|(rank, blocks)| (rank.0.to_string(), tokens(*blocks)));
         let mut row = Map::new();
         // Ranks are never stitched together: a request runs on one of them.
-        row.insert("longest_matched".to_owned(), tokens(self.ranks.values().copied().max().unwrap_or(0)));
-        row.insert(medium(Tier::Device).to_owned(), tokens(self.present[Tier::Device.index()]));
+        row.insert(
+            "longest_matched".to_owned(),
+            tokens(self.ranks.values().copied().max().unwrap_or(0)),
+        );
+        row.insert(
+            medium(Tier::Device).to_owned(),
+            tokens(self.present[Tier::Device.index()]),
+        );
         row.insert("DP".to_owned(), Value::Object(ranks.collect()));
         for tier in [Tier::Host, Tier::Disk, Tier::Remote] {
             let blocks = self.present[tier.index()];
@@ -84,7 +96,10 @@ pub(crate) fn medium(tier: Tier) -> &'static str {
 
 /// What was found, by target.
 pub(crate) fn by_target(found: Vec<Overlap>) -> HashMap<Target, Overlap> {
-    found.into_iter().map(|overlap| (overlap.target, overlap)).collect()
+    found
+        .into_iter()
+        .map(|overlap| (overlap.target, overlap))
+        .collect()
 }
 
 #[cfg(test)]
@@ -99,13 +114,22 @@ mod tests {
     const SIZE: u32 = 64;
 
     fn target(worker: u32, rank: u32) -> Target {
-        Target { worker: WorkerId(worker), rank: DpRank(rank) }
+        Target {
+            worker: WorkerId(worker),
+            rank: DpRank(rank),
+        }
     }
 
     /// The answer when targets hold so many leading blocks of four in these tiers.
     fn answer(held: &[(Target, Tier, usize)]) -> Value {
         let block_size = BlockSize::new(SIZE.into()).unwrap();
-        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let namespace = Namespace {
+            model: "m".into(),
+            lora: None,
+            salt: None,
+            block_size,
+            identity: Identity::Tokens,
+        };
         let chain = HashScheme::default().chain(None, &[7; 4 * SIZE as usize], block_size);
         let index = KvIndex::new(IndexSettings::default());
         for (target, tier, blocks) in held {
@@ -124,19 +148,27 @@ mod tests {
     #[contract("MC4")]
     fn the_documented_sample_is_what_two_ranks_with_128_and_256_tokens_are_answered() {
         let expected = json!({"longest_matched": 256, "GPU": 128, "DP": {"0": 128, "1": 256}, "CPU": 256, "DISK": 0});
-        let all_on_the_host = [(target(1, 0), Tier::Device, 2), (target(1, 1), Tier::Host, 4)];
+        let all_on_the_host = [
+            (target(1, 0), Tier::Device, 2),
+            (target(1, 1), Tier::Host, 4),
+        ];
         assert_eq!(answer(&all_on_the_host), expected);
-        let half_on_both =
-            [(target(1, 0), Tier::Device, 2), (target(1, 1), Tier::Device, 2), (target(1, 1), Tier::Host, 4)];
+        let half_on_both = [
+            (target(1, 0), Tier::Device, 2),
+            (target(1, 1), Tier::Device, 2),
+            (target(1, 1), Tier::Host, 4),
+        ];
         assert_eq!(answer(&half_on_both), expected);
     }
 
     #[test]
     #[contract("MC4")]
     fn ranks_are_never_stitched_and_a_shared_store_has_its_own_name() {
-        let held = [(target(1, 0), Tier::Device, 1), (target(1, 3), Tier::Remote, 3)];
-        let expected =
-            json!({"longest_matched": 192, "GPU": 64, "DP": {"0": 64, "3": 192}, "CPU": 0, "DISK": 0, "REMOTE": 192});
+        let held = [
+            (target(1, 0), Tier::Device, 1),
+            (target(1, 3), Tier::Remote, 3),
+        ];
+        let expected = json!({"longest_matched": 192, "GPU": 64, "DP": {"0": 64, "3": 192}, "CPU": 0, "DISK": 0, "REMOTE": 192});
         assert_eq!(answer(&held), expected);
     }
 
@@ -146,7 +178,8 @@ mod tests {
         let mut rows = Rows::default();
         rows.add_instance(&"unknown".into());
         rows.add(&"idle".into(), DpRank(2), None);
-        let zeros = |ranks| json!({"longest_matched": 0, "GPU": 0, "DP": ranks, "CPU": 0, "DISK": 0});
+        let zeros =
+            |ranks| json!({"longest_matched": 0, "GPU": 0, "DP": ranks, "CPU": 0, "DISK": 0});
         let expected = json!({"idle": zeros(json!({"2": 0})), "unknown": zeros(json!({}))});
         assert_eq!(rows.json(BlockSize::new(16).unwrap()), expected);
     }

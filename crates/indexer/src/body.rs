@@ -36,18 +36,35 @@ impl Default for Bodies {
 
 impl Bodies {
     pub(crate) async fn read(&self, body: Body) -> Result<Received, CallError> {
-        let late = || CallError::new(Kind::Slow, format!("the body did not arrive within {} s", PATIENCE.as_secs()));
-        tokio::time::timeout(PATIENCE, self.all_of(body)).await.map_err(|_| late())?
+        let late = || {
+            CallError::new(
+                Kind::Slow,
+                format!("the body did not arrive within {} s", PATIENCE.as_secs()),
+            )
+        };
+        tokio::time::timeout(PATIENCE, self.all_of(body))
+            .await
+            .map_err(|_| late())?
     }
 
     async fn all_of(&self, mut body: Body) -> Result<Received, CallError> {
         if body.size_hint().lower() > LONGEST as u64 {
             return Err(too_long());
         }
-        let mut received = Received { bytes: Vec::new(), _room: None };
+        let mut received = Received {
+            bytes: Vec::new(),
+            _room: None,
+        };
         while let Some(frame) = body.frame().await {
-            let cut = |_| CallError::new(Kind::Body, "the body ended early: send as many bytes as were announced");
-            let Ok(data) = frame.map_err(cut)?.into_data() else { continue };
+            let cut = |_| {
+                CallError::new(
+                    Kind::Body,
+                    "the body ended early: send as many bytes as were announced",
+                )
+            };
+            let Ok(data) = frame.map_err(cut)?.into_data() else {
+                continue;
+            };
             if received.bytes.len() + data.len() > LONGEST {
                 return Err(too_long());
             }
@@ -59,12 +76,20 @@ impl Bodies {
 
     fn make_room(&self, received: &mut Received, more: usize) -> Result<(), CallError> {
         let needed = (received.bytes.len() + more).div_ceil(UNIT);
-        let held = received._room.as_ref().map_or(0, OwnedSemaphorePermit::num_permits);
-        let Some(lacking) = u32::try_from(needed.saturating_sub(held)).ok().filter(|lacking| *lacking > 0) else {
+        let held = received
+            ._room
+            .as_ref()
+            .map_or(0, OwnedSemaphorePermit::num_permits);
+        let Some(lacking) = u32::try_from(needed.saturating_sub(held))
+            .ok()
+            .filter(|lacking| *lacking > 0)
+        else {
             return Ok(());
         };
         let Ok(room) = Arc::clone(&self.0).try_acquire_many_owned(lacking) else {
-            let message = format!("bodies of {ALL} bytes are being answered, the most there may be: ask again shortly");
+            let message = format!(
+                "bodies of {ALL} bytes are being answered, the most there may be: ask again shortly"
+            );
             return Err(CallError::new(Kind::Full, message));
         };
         match &mut received._room {
@@ -76,7 +101,9 @@ impl Bodies {
 }
 
 fn too_long() -> CallError {
-    let message = format!("the body has more than {LONGEST} bytes: ask with /query_by_hash, which needs fewer");
+    let message = format!(
+        "the body has more than {LONGEST} bytes: ask with /query_by_hash, which needs fewer"
+    );
     CallError::new(Kind::TooLong, message)
 }
 
@@ -89,13 +116,23 @@ mod tests {
         let bodies = Bodies::default();
         let read = bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap();
         assert_eq!(read.bytes.len(), LONGEST);
-        assert_eq!(bodies.read(Body::from(vec![b' '; LONGEST + 1])).await.unwrap_err().kind, Kind::TooLong);
+        assert_eq!(
+            bodies
+                .read(Body::from(vec![b' '; LONGEST + 1]))
+                .await
+                .unwrap_err()
+                .kind,
+            Kind::TooLong
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_end_is_given_up() {
         let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-        let error = Bodies::default().read(Body::from_stream(endless)).await.unwrap_err();
+        let error = Bodies::default()
+            .read(Body::from_stream(endless))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind, Kind::Slow);
     }
 
@@ -106,7 +143,10 @@ mod tests {
         for _ in 0..ALL / LONGEST {
             held.push(bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap());
         }
-        assert_eq!(bodies.read(Body::from("x")).await.unwrap_err().kind, Kind::Full);
+        assert_eq!(
+            bodies.read(Body::from("x")).await.unwrap_err().kind,
+            Kind::Full
+        );
         held.pop();
         bodies.read(Body::from("x")).await.unwrap();
     }

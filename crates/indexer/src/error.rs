@@ -44,7 +44,11 @@ impl CallError {
             message.truncate(message.floor_char_boundary(LONGEST));
             message.push_str("...");
         }
-        Self { kind, message, field: None }
+        Self {
+            kind,
+            message,
+            field: None,
+        }
     }
 
     /// A field of the body is wrong.
@@ -80,6 +84,10 @@ mod tests {
     #[test]
     fn a_long_text_of_others_is_cut_between_characters() {
         let error = CallError::new(Kind::Body, "ü".repeat(1000));
-        assert!(error.message.len() <= LONGEST + 3 && error.message.ends_with("ü..."), "{}", error.message);
+        assert!(
+            error.message.len() <= LONGEST + 3 && error.message.ends_with("ü..."),
+            "{}",
+            error.message
+        );
     }
 }

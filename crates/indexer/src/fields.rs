@@ -56,9 +56,10 @@ impl<'de> Visitor<'de> for Kind {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Held, E> {
         match self {
-            Self::Text if text.len() > LONGEST_TEXT => {
-                Err(E::custom(format!("has {} bytes, at most {LONGEST_TEXT} are taken", text.len())))
-            }
+            Self::Text if text.len() > LONGEST_TEXT => Err(E::custom(format!(
+                "has {} bytes, at most {LONGEST_TEXT} are taken",
+                text.len()
+            ))),
             Self::Text => Ok(Held::Text(text.to_owned())),
             _ => Err(E::invalid_type(Unexpected::Str(text), &self)),
         }
@@ -73,9 +74,12 @@ impl<'de> Visitor<'de> for Kind {
 
     fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Held, E> {
         match (self, bytes.as_chunks::<4>()) {
-            (Self::Tokens, (tokens, [])) => {
-                Ok(Held::Tokens(tokens.iter().map(|token| u32::from_le_bytes(*token)).collect()))
-            }
+            (Self::Tokens, (tokens, [])) => Ok(Held::Tokens(
+                tokens
+                    .iter()
+                    .map(|token| u32::from_le_bytes(*token))
+                    .collect(),
+            )),
             _ => Err(E::invalid_type(Unexpected::Bytes(bytes), &self)),
         }
     }
@@ -130,7 +134,9 @@ impl Visitor<'_> for Whole {
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<u64, E> {
         match self {
-            Self::Token if number > u64::from(u32::MAX) => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+            Self::Token if number > u64::from(u32::MAX) => {
+                Err(E::invalid_value(Unexpected::Unsigned(number), &self))
+            }
             _ => Ok(number),
         }
     }

@@ -29,14 +29,19 @@ pub(crate) struct Form(Vec<(&'static str, Held)>);
 
 impl Form {
     /// Reads the `fields` of a body and steps over all others.
-    pub(crate) fn read(body: &[u8], encoding: Encoding, fields: &'static [Field]) -> Result<Self, CallError> {
+    pub(crate) fn read(
+        body: &[u8],
+        encoding: Encoding,
+        fields: &'static [Field],
+    ) -> Result<Self, CallError> {
         let at = Cell::new(None);
         let seed = Fields { fields, at: &at };
         let read = match encoding {
             Encoding::Json => {
                 let mut json = serde_json::Deserializer::from_slice(body);
                 let form = seed.deserialize(&mut json);
-                form.and_then(|form| json.end().map(|()| form)).map_err(|error| error.to_string())
+                form.and_then(|form| json.end().map(|()| form))
+                    .map_err(|error| error.to_string())
             }
             Encoding::Msgpack => msgpack::read(body, seed).map_err(|error| error.to_string()),
         };
@@ -47,7 +52,10 @@ impl Form {
     }
 
     fn held(&self, field: &str) -> Option<&Held> {
-        self.0.iter().find(|(known, _)| *known == field).map(|(_, held)| held)
+        self.0
+            .iter()
+            .find(|(known, _)| *known == field)
+            .map(|(_, held)| held)
     }
 
     /// Whether the field is there with anything but null in it.
@@ -64,7 +72,8 @@ impl Form {
     }
 
     pub(crate) fn required_text(&self, field: &'static str) -> Result<&str, CallError> {
-        self.text(field).ok_or_else(|| missing(field, "a text that is not empty"))
+        self.text(field)
+            .ok_or_else(|| missing(field, "a text that is not empty"))
     }
 
     pub(crate) fn number(&self, field: &str) -> Option<u64> {
@@ -75,7 +84,8 @@ impl Form {
     }
 
     pub(crate) fn required_number(&self, field: &'static str) -> Result<u64, CallError> {
-        self.number(field).ok_or_else(|| missing(field, "a whole number"))
+        self.number(field)
+            .ok_or_else(|| missing(field, "a whole number"))
     }
 
     pub(crate) fn tokens(&self, field: &'static str) -> Result<&[u32], CallError> {
@@ -180,8 +190,13 @@ mod tests {
     #[test]
     #[contract("MC5")]
     fn hashes_above_2_to_the_53_survive_as_numbers_and_as_digits() {
-        let form = json(r#"{"seq_hashes": [18446744073709551615, "18446744073709551615", 9007199254740993, "0"]}"#);
-        assert_eq!(form.unwrap().hashes("seq_hashes").unwrap(), [u64::MAX, u64::MAX, (1 << 53) + 1, 0]);
+        let form = json(
+            r#"{"seq_hashes": [18446744073709551615, "18446744073709551615", 9007199254740993, "0"]}"#,
+        );
+        assert_eq!(
+            form.unwrap().hashes("seq_hashes").unwrap(),
+            [u64::MAX, u64::MAX, (1 << 53) + 1, 0]
+        );
     }
 
     #[test]
@@ -193,18 +208,66 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named_with_its_field() {
         for (body, field, says) in [
-            (r#"{"block_size": "16"}"#, Some("block_size"), r#"string "16", expected a whole number"#),
-            (r#"{"block_size": -1}"#, Some("block_size"), "expected a whole number"),
-            (r#"{"block_size": 1.5}"#, Some("block_size"), "expected a whole number"),
-            (r#"{"token_ids": [1, -1]}"#, Some("token_ids"), "expected a token id from 0 to 4294967295"),
-            (r#"{"token_ids": [4294967296]}"#, Some("token_ids"), "expected a token id"),
-            (r#"{"token_ids": [[1]]}"#, Some("token_ids"), "expected a token id"),
-            (r#"{"token_ids": 1}"#, Some("token_ids"), "expected a list of token ids"),
-            (r#"{"seq_hashes": ["0x1f"]}"#, Some("seq_hashes"), "as a number or as decimal digits"),
-            (r#"{"seq_hashes": [""]}"#, Some("seq_hashes"), "as decimal digits"),
-            (r#"{"seq_hashes": [18446744073709551616]}"#, Some("seq_hashes"), "expected a hash from 0"),
-            (r#"{"seq_hashes": ["18446744073709551616"]}"#, Some("seq_hashes"), "expected a hash from 0"),
-            (r#"{"model": "a", "model": "b"}"#, Some("model"), "given twice"),
+            (
+                r#"{"block_size": "16"}"#,
+                Some("block_size"),
+                r#"string "16", expected a whole number"#,
+            ),
+            (
+                r#"{"block_size": -1}"#,
+                Some("block_size"),
+                "expected a whole number",
+            ),
+            (
+                r#"{"block_size": 1.5}"#,
+                Some("block_size"),
+                "expected a whole number",
+            ),
+            (
+                r#"{"token_ids": [1, -1]}"#,
+                Some("token_ids"),
+                "expected a token id from 0 to 4294967295",
+            ),
+            (
+                r#"{"token_ids": [4294967296]}"#,
+                Some("token_ids"),
+                "expected a token id",
+            ),
+            (
+                r#"{"token_ids": [[1]]}"#,
+                Some("token_ids"),
+                "expected a token id",
+            ),
+            (
+                r#"{"token_ids": 1}"#,
+                Some("token_ids"),
+                "expected a list of token ids",
+            ),
+            (
+                r#"{"seq_hashes": ["0x1f"]}"#,
+                Some("seq_hashes"),
+                "as a number or as decimal digits",
+            ),
+            (
+                r#"{"seq_hashes": [""]}"#,
+                Some("seq_hashes"),
+                "as decimal digits",
+            ),
+            (
+                r#"{"seq_hashes": [18446744073709551616]}"#,
+                Some("seq_hashes"),
+                "expected a hash from 0",
+            ),
+            (
+                r#"{"seq_hashes": ["18446744073709551616"]}"#,
+                Some("seq_hashes"),
+                "expected a hash from 0",
+            ),
+            (
+                r#"{"model": "a", "model": "b"}"#,
+                Some("model"),
+                "given twice",
+            ),
             (r#"{"model": 1}"#, Some("model"), "expected a text"),
             (r#"{"model": "m"} x"#, None, "trailing characters"),
             (r#"{"model": "m""#, None, "EOF"),
@@ -213,7 +276,11 @@ mod tests {
             ("null", None, "expected an object"),
         ] {
             let error = json(body).unwrap_err();
-            assert_eq!((error.kind, error.field), (Fault::Body, field), "{body}: {error:?}");
+            assert_eq!(
+                (error.kind, error.field),
+                (Fault::Body, field),
+                "{body}: {error:?}"
+            );
             assert!(error.message.contains(says), "{body}: {error:?}");
         }
     }

@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use event_sources::{BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource};
+use event_sources::{
+    BlockSink, Codec, EventDefaults, SourceHandle, SourceSettings, SourceSpec, ZmqSource,
+};
 use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
 use kv_index::KvIndex;
 use net::{Clock, Destinations};
@@ -27,7 +29,10 @@ use crate::{
 /// How often streams are looked at that ended by themselves.
 const TENDED: Duration = Duration::from_secs(2);
 /// Whose a store's stream is: it is told to others in its place.
-const NOBODY: Target = Target { worker: WorkerId(u32::MAX), rank: DpRank(0) };
+const NOBODY: Target = Target {
+    worker: WorkerId(u32::MAX),
+    rank: DpRank(0),
+};
 
 /// What an indexer is made of.
 #[derive(Clone, Debug)]
@@ -56,7 +61,9 @@ pub struct Indexer {
 async fn tend(tended: &Weak<Indexer>) {
     loop {
         tokio::time::sleep(TENDED).await;
-        let Some(indexer) = tended.upgrade() else { return };
+        let Some(indexer) = tended.upgrade() else {
+            return;
+        };
         indexer.tend();
     }
 }
@@ -72,16 +79,24 @@ impl Indexer {
 
     fn new(parts: IndexerParts) -> Self {
         let registry = RwLock::new(Registry::new(Arc::clone(&parts.index)));
-        Self { parts, registry, bodies: Bodies::default() }
+        Self {
+            parts,
+            registry,
+            bodies: Bodies::default(),
+        }
     }
 
     /// Follows again whose streams ended by themselves.
     fn tend(&self) {
         let ended = |seat: &Seat| seat.registrations().any(|(_, source)| source.ended());
         if self.registry.read().all().any(ended) {
-            tracing::error!("an event stream's task ended by itself: what it said is forgotten, it is started again");
+            tracing::error!(
+                "an event stream's task ended by itself: what it said is forgotten, it is started again"
+            );
             let forget = |target| self.parts.index.clear(target);
-            self.registry.write().follow_ended(forget, |registration, to| self.follow(registration, to));
+            self.registry
+                .write()
+                .follow_ended(forget, |registration, to| self.follow(registration, to));
         }
     }
 
@@ -96,21 +111,32 @@ impl Indexer {
     /// `/register`. Its task runs when this returns: whether the publisher can be reached is seen in `/services`.
     pub(crate) fn register(&self, registration: Registration) -> Result<Value, CallError> {
         let instance = Arc::clone(&registration.key.instance);
-        if self.residents(&registration.key.tenant).any(|resident| resident.instance == instance) {
-            let message =
-                format!("{instance:?} is a worker of this router, which follows it: choose another instance_id");
+        if self
+            .residents(&registration.key.tenant)
+            .any(|resident| resident.instance == instance)
+        {
+            let message = format!(
+                "{instance:?} is a worker of this router, which follows it: choose another instance_id"
+            );
             return Err(CallError::new(Kind::Conflict, message).at("instance_id"));
         }
-        self.registry.write().register(registration, |registration, to| self.follow(registration, to))?;
+        self.registry
+            .write()
+            .register(registration, |registration, to| {
+                self.follow(registration, to)
+            })?;
         Ok(json!({"status": "registered successfully", "instance_id": instance}))
     }
 
     fn follow(&self, registration: &Registration, to: Follow) -> SourceHandle {
         tracing::info!(publisher = registration.key.text(), endpoint = %registration.endpoint, "publisher registered");
         let (target, sink, format, defaults): (_, Arc<dyn BlockSink>, _, _) = match to {
-            Follow::Engine(target) => {
-                (target, Arc::clone(&self.parts.index) as _, Codec::Vllm, registration.defaults())
-            }
+            Follow::Engine(target) => (
+                target,
+                Arc::clone(&self.parts.index) as _,
+                Codec::Vllm,
+                registration.defaults(),
+            ),
             Follow::Store(sink) => (NOBODY, sink, Codec::Mooncake, EventDefaults::default()),
         };
         let mut spec = SourceSpec::new(
@@ -119,9 +145,14 @@ impl Indexer {
             Arc::clone(&registration.model),
             registration.endpoint.clone(),
         );
-        spec.replay_endpoint.clone_from(&registration.replay_endpoint);
+        spec.replay_endpoint
+            .clone_from(&registration.replay_endpoint);
         spec.defaults = defaults;
-        spec.settings = SourceSettings { destinations: self.parts.destinations, format, ..SourceSettings::default() };
+        spec.settings = SourceSettings {
+            destinations: self.parts.destinations,
+            format,
+            ..SourceSettings::default()
+        };
         ZmqSource::spawn_into(spec, sink, self.parts.clock)
     }
 
@@ -135,7 +166,8 @@ impl Indexer {
             }
             drop(seat.store);
             // Nothing is stored for it any more. Forgetting takes a while where much is held.
-            let _ = tokio::task::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
+            let _ =
+                tokio::task::spawn_blocking(move || index.remove_worker(seat.target.worker)).await;
         });
         let _ = forgotten.await;
         tracing::info!(publisher = key.text(), "publisher unregistered");
@@ -144,16 +176,27 @@ impl Indexer {
 
     /// `/query` and `/query_by_hash`: one lookup, whoever is asked about.
     pub(crate) fn answer(&self, question: &Question) -> Value {
-        let found = self.parts.index.lookup(&question.namespace, &question.chain, self.parts.clock.now());
+        let found =
+            self.parts
+                .index
+                .lookup(&question.namespace, &question.chain, self.parts.clock.now());
         let found = by_target(found);
-        let wanted = |instance: &Arc<str>| question.instance.as_ref().is_none_or(|only| only == instance);
+        let wanted = |instance: &Arc<str>| {
+            question
+                .instance
+                .as_ref()
+                .is_none_or(|only| only == instance)
+        };
         let mut rows = Rows::default();
         let mut known = false;
         for resident in self.residents(&question.tenant) {
             known = true;
             if wanted(&resident.instance) {
                 // A router's own workers are registered with no salt.
-                let salted = question.registered_salt.as_ref().is_some_and(Option::is_some);
+                let salted = question
+                    .registered_salt
+                    .as_ref()
+                    .is_some_and(Option::is_some);
                 let held = found.get(&resident.target).filter(|_| !salted);
                 rows.add(&resident.instance, resident.target.rank, held);
             }
@@ -163,7 +206,9 @@ impl Indexer {
             known = known || registry.of_tenant(&question.tenant, None).next().is_some();
             for (key, seat) in registry.of_tenant(&question.tenant, question.instance.as_ref()) {
                 let salted = match &question.registered_salt {
-                    Some(salt) => seat.registrations().any(|(registration, _)| registration.salt == *salt),
+                    Some(salt) => seat
+                        .registrations()
+                        .any(|(registration, _)| registration.salt == *salt),
                     None => true,
                 };
                 let held = found.get(&seat.target).filter(|_| salted);
@@ -172,8 +217,14 @@ impl Indexer {
         }
         let mut reply = Map::new();
         if known {
-            question.instance.iter().for_each(|instance| rows.add_instance(instance));
-            reply.insert(question.tenant.to_string(), rows.json(question.namespace.block_size));
+            question
+                .instance
+                .iter()
+                .for_each(|instance| rows.add_instance(instance));
+            reply.insert(
+                question.tenant.to_string(),
+                rows.json(question.namespace.block_size),
+            );
         }
         Value::Object(reply)
     }
@@ -186,12 +237,21 @@ impl Indexer {
             DEFAULT_TENANT => Arc::clone(&key.instance),
             tenant => format!("{}|{tenant}", key.instance).into(),
         };
-        registry.all().filter_map(|seat| Some((seat.target.worker, name(seat.key()?)))).collect()
+        registry
+            .all()
+            .filter_map(|seat| Some((seat.target.worker, name(seat.key()?))))
+            .collect()
     }
 
     /// `/services`.
     pub(crate) fn services(&self) -> Value {
-        let mut services: Vec<Value> = self.parts.residents.list().iter().map(views::resident_service).collect();
+        let mut services: Vec<Value> = self
+            .parts
+            .residents
+            .list()
+            .iter()
+            .map(views::resident_service)
+            .collect();
         services.extend(self.registry.read().all().flat_map(views::services));
         json!({"services": services})
     }
@@ -212,7 +272,12 @@ impl Indexer {
 
     /// A router's own workers, which are instances of one tenant only.
     fn residents(&self, tenant: &Arc<str>) -> impl Iterator<Item = Resident> {
-        if &**tenant == DEFAULT_TENANT { self.parts.residents.list() } else { Vec::new() }.into_iter()
+        if &**tenant == DEFAULT_TENANT {
+            self.parts.residents.list()
+        } else {
+            Vec::new()
+        }
+        .into_iter()
     }
 }
 
@@ -244,7 +309,11 @@ mod tests {
             residents: Residents::none(),
         });
         // Their tasks are dropped with the runtime they began in, as a panic would drop them.
-        let another = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+        let another = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
         {
             let _inside = another.enter();
             indexer.register(registration("vLLM")).unwrap();
@@ -252,10 +321,16 @@ mod tests {
         }
         let ended = || {
             let registry = indexer.registry.read();
-            registry.all().flat_map(Seat::registrations).map(|(_, source)| source.ended()).collect::<Vec<_>>()
+            registry
+                .all()
+                .flat_map(Seat::registrations)
+                .map(|(_, source)| source.ended())
+                .collect::<Vec<_>>()
         };
         assert_eq!(ended(), [false, false]);
-        tokio::task::spawn_blocking(move || another.shutdown_timeout(Duration::from_secs(5))).await.unwrap();
+        tokio::task::spawn_blocking(move || another.shutdown_timeout(Duration::from_secs(5)))
+            .await
+            .unwrap();
         assert_eq!(ended(), [true, true]);
         indexer.tend();
         assert_eq!(ended(), [false, false]);

@@ -70,15 +70,26 @@ impl Question {
         Self::of(form, |_| hashes.iter().copied().map(SequenceHash).collect())
     }
 
-    fn of(form: &Form, chain: impl FnOnce(kv_blocks::BlockSize) -> Vec<SequenceHash>) -> Result<Self, CallError> {
+    fn of(
+        form: &Form,
+        chain: impl FnOnce(kv_blocks::BlockSize) -> Vec<SequenceHash>,
+    ) -> Result<Self, CallError> {
         let model = form.required_text("model")?.into();
         let block_size = block_size(form)?;
         // Blocks without a salt of their own have that of the registration, so one of the two is enough to find them. Where
         // both are said, the blocks' own has to be there, at an instance that is registered with the other.
         let (own, registered) = (form.text("cache_salt"), form.text("additional_salt"));
-        let registered_salt = form.has("additional_salt").then(|| registered.map(Arc::from));
+        let registered_salt = form
+            .has("additional_salt")
+            .then(|| registered.map(Arc::from));
         let salt = own.or(registered).map(Arc::from);
-        let namespace = Namespace { model, lora: lora(form)?, salt, block_size, identity: Identity::Tokens };
+        let namespace = Namespace {
+            model,
+            lora: lora(form)?,
+            salt,
+            block_size,
+            identity: Identity::Tokens,
+        };
         Ok(Self {
             tenant: form.text("tenant_id").unwrap_or(DEFAULT_TENANT).into(),
             instance: form.text("instance_id").map(Arc::from),
@@ -92,7 +103,10 @@ impl Question {
 /// The adapter by name, or by the number that older engines give it.
 fn lora(form: &Form) -> Result<Option<Arc<str>>, CallError> {
     match (form.text("lora_name"), form.number("lora_id")) {
-        (Some(_), Some(_)) => Err(CallError::field("lora_id", "lora_id is deprecated: send only lora_name")),
+        (Some(_), Some(_)) => Err(CallError::field(
+            "lora_id",
+            "lora_id is deprecated: send only lora_name",
+        )),
         (Some(name), None) => Ok(Some(name.into())),
         // Events without a name are spelt so, too; engines number adapters from 1 on.
         (None, Some(number)) if number > 0 => Ok(Some(format!("lora_id:{number}").into())),
@@ -109,26 +123,45 @@ mod tests {
     use crate::form::Encoding;
 
     fn query(change: Value) -> Result<Question, CallError> {
-        ask(QUERY, json!({"model": "m", "token_ids": [1, 2, 3, 4, 5], "block_size": 2}), change)
+        ask(
+            QUERY,
+            json!({"model": "m", "token_ids": [1, 2, 3, 4, 5], "block_size": 2}),
+            change,
+        )
     }
 
     fn by_hash(change: Value) -> Result<Question, CallError> {
-        ask(QUERY_BY_HASH, json!({"model": "m", "seq_hashes": [1, 2], "block_size": 2}), change)
+        ask(
+            QUERY_BY_HASH,
+            json!({"model": "m", "seq_hashes": [1, 2], "block_size": 2}),
+            change,
+        )
     }
 
-    fn ask(fields: &'static [Field], mut body: Value, change: Value) -> Result<Question, CallError> {
+    fn ask(
+        fields: &'static [Field],
+        mut body: Value,
+        change: Value,
+    ) -> Result<Question, CallError> {
         for (field, value) in change.as_object().unwrap() {
             body[field] = value.clone();
         }
         let form = Form::read(body.to_string().as_bytes(), Encoding::Json, fields)?;
-        if fields == QUERY { Question::by_tokens(&form, HashScheme::default()) } else { Question::by_hashes(&form) }
+        if fields == QUERY {
+            Question::by_tokens(&form, HashScheme::default())
+        } else {
+            Question::by_hashes(&form)
+        }
     }
 
     #[test]
     #[contract("MC3")]
     fn only_complete_blocks_count_and_the_tenant_has_a_default() {
         let question = query(json!({})).unwrap();
-        assert_eq!((question.chain.len(), &*question.tenant, question.instance), (2, "default", None));
+        assert_eq!(
+            (question.chain.len(), &*question.tenant, question.instance),
+            (2, "default", None)
+        );
     }
 
     #[test]
@@ -137,7 +170,11 @@ mod tests {
         for field in ["model", "token_ids", "block_size"] {
             assert_eq!(query(json!({field: null})).unwrap_err().field, Some(field));
         }
-        for (field, bad) in [("block_size", json!(0)), ("block_size", json!(1_u64 << 32)), ("model", json!(""))] {
+        for (field, bad) in [
+            ("block_size", json!(0)),
+            ("block_size", json!(1_u64 << 32)),
+            ("model", json!("")),
+        ] {
             assert_eq!(query(json!({field: bad})).unwrap_err().field, Some(field));
         }
     }
@@ -145,11 +182,24 @@ mod tests {
     #[test]
     #[contract("MC3")]
     fn an_adapter_has_a_name_or_a_number_and_not_both() {
-        assert_eq!(query(json!({"lora_name": "a", "lora_id": 1})).unwrap_err().field, Some("lora_id"));
+        assert_eq!(
+            query(json!({"lora_name": "a", "lora_id": 1}))
+                .unwrap_err()
+                .field,
+            Some("lora_id")
+        );
         let lora = |change| query(change).unwrap().namespace.lora;
-        assert_eq!(lora(json!({"lora_name": "a", "lora_id": null})).as_deref(), Some("a"));
+        assert_eq!(
+            lora(json!({"lora_name": "a", "lora_id": null})).as_deref(),
+            Some("a")
+        );
         assert_eq!(lora(json!({"lora_id": 3})).as_deref(), Some("lora_id:3"));
-        for base in [json!({}), json!({"lora_name": ""}), json!({"lora_name": null}), json!({"lora_id": 0})] {
+        for base in [
+            json!({}),
+            json!({"lora_name": ""}),
+            json!({"lora_name": null}),
+            json!({"lora_id": 0}),
+        ] {
             assert_eq!(lora(base), None);
         }
     }
@@ -157,10 +207,19 @@ mod tests {
     #[test]
     #[contract("MC5")]
     fn hashes_have_one_of_two_names() {
-        assert_eq!(by_hash(json!({})).unwrap().chain, [SequenceHash(1), SequenceHash(2)]);
+        assert_eq!(
+            by_hash(json!({})).unwrap().chain,
+            [SequenceHash(1), SequenceHash(2)]
+        );
         let old = by_hash(json!({"seq_hashes": null, "block_hash": ["7"]}));
         assert_eq!(old.unwrap().chain, [SequenceHash(7)]);
-        assert_eq!(by_hash(json!({"block_hash": [1]})).unwrap_err().field, Some("block_hash"));
-        assert_eq!(by_hash(json!({"seq_hashes": null})).unwrap_err().field, Some("seq_hashes"));
+        assert_eq!(
+            by_hash(json!({"block_hash": [1]})).unwrap_err().field,
+            Some("block_hash")
+        );
+        assert_eq!(
+            by_hash(json!({"seq_hashes": null})).unwrap_err().field,
+            Some("seq_hashes")
+        );
     }
 }

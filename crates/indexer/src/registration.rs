@@ -31,8 +31,11 @@ pub(crate) const REGISTER: &[Field] = &[
 ];
 
 /// What `/unregister` reads: other fields are accepted and narrow nothing (contract MC2).
-pub(crate) const UNREGISTER: &[Field] =
-    &[("tenant_id", Kind::Text), ("instance_id", Kind::Text), ("dp_rank", Kind::Number)];
+pub(crate) const UNREGISTER: &[Field] = &[
+    ("tenant_id", Kind::Text),
+    ("instance_id", Kind::Text),
+    ("dp_rank", Kind::Number),
+];
 
 /// Which publisher a registration is of. Ordered by tenant first, so that a tenant's come together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -46,7 +49,10 @@ impl Key {
     pub(crate) fn of(form: &Form) -> Result<Self, CallError> {
         let rank = form.required_number("dp_rank")?;
         let rank = u32::try_from(rank).map_err(|_| {
-            CallError::field("dp_rank", format!("dp_rank {rank} is out of range: expected 0 to {}", u32::MAX))
+            CallError::field(
+                "dp_rank",
+                format!("dp_rank {rank} is out of range: expected 0 to {}", u32::MAX),
+            )
         })?;
         Ok(Self {
             tenant: form.text("tenant_id").unwrap_or(DEFAULT_TENANT).into(),
@@ -91,7 +97,10 @@ impl Publisher {
                 return Ok(publisher);
             }
         }
-        Err(CallError::field("type", format!("type {text:?} is not known: expected vLLM, SGLang or Mooncake")))
+        Err(CallError::field(
+            "type",
+            format!("type {text:?} is not known: expected vLLM, SGLang or Mooncake"),
+        ))
     }
 }
 
@@ -114,7 +123,10 @@ impl Registration {
         let of = |field: &'static str, text: &str| destination(field, text, destinations);
         Ok(Self {
             endpoint: of("endpoint", form.required_text("endpoint")?)?,
-            replay_endpoint: form.text("replay_endpoint").map(|text| of("replay_endpoint", text)).transpose()?,
+            replay_endpoint: form
+                .text("replay_endpoint")
+                .map(|text| of("replay_endpoint", text))
+                .transpose()?,
             publisher: Publisher::of(form)?,
             model: form.required_text("modelname")?.into(),
             lora: form.text("lora_name").map(Arc::from),
@@ -128,19 +140,29 @@ impl Registration {
     pub(crate) fn difference(&self, other: &Self) -> Option<&'static str> {
         let fields = [
             ("endpoint", self.endpoint != other.endpoint),
-            ("replay_endpoint", self.replay_endpoint != other.replay_endpoint),
+            (
+                "replay_endpoint",
+                self.replay_endpoint != other.replay_endpoint,
+            ),
             ("type", self.publisher != other.publisher),
             ("modelname", self.model != other.model),
             ("lora_name", self.lora != other.lora),
             ("block_size", self.block_size != other.block_size),
             ("additionalsalt", self.salt != other.salt),
         ];
-        fields.into_iter().find(|(_, differs)| *differs).map(|(field, _)| field)
+        fields
+            .into_iter()
+            .find(|(_, differs)| *differs)
+            .map(|(field, _)| field)
     }
 
     /// What stands in where its events say nothing. Source: contract MC11.
     pub(crate) fn defaults(&self) -> EventDefaults {
-        EventDefaults { lora: self.lora.clone(), salt: self.salt.clone(), block_size: Some(self.block_size) }
+        EventDefaults {
+            lora: self.lora.clone(),
+            salt: self.salt.clone(),
+            block_size: Some(self.block_size),
+        }
     }
 
     /// As it was registered, with what was left out filled in.
@@ -166,7 +188,11 @@ pub(crate) fn block_size(form: &Form) -> Result<BlockSize, CallError> {
         .map_err(|error| CallError::field("block_size", error.to_string()))
 }
 
-fn destination(field: &'static str, text: &str, destinations: Destinations) -> Result<Endpoint, CallError> {
+fn destination(
+    field: &'static str,
+    text: &str,
+    destinations: Destinations,
+) -> Result<Endpoint, CallError> {
     let bad = |error: &dyn std::fmt::Display| CallError::field(field, format!("{field}: {error}"));
     let endpoint: Endpoint = text.parse().map_err(|error| bad(&error))?;
     let address = endpoint.to_address().map_err(|error| bad(&error))?;
@@ -202,8 +228,14 @@ mod tests {
     #[contract("MC1")]
     fn optional_fields_have_their_defaults() {
         let shown = read(&sample()).unwrap().json();
-        assert_eq!((&shown["tenant_id"], &shown["lora_name"]), (&json!("default"), &json!("")));
-        assert_eq!((&shown["additionalsalt"], &shown["replay_endpoint"]), (&json!(""), &Value::Null));
+        assert_eq!(
+            (&shown["tenant_id"], &shown["lora_name"]),
+            (&json!("default"), &json!(""))
+        );
+        assert_eq!(
+            (&shown["additionalsalt"], &shown["replay_endpoint"]),
+            (&json!(""), &Value::Null)
+        );
         let empty = with("tenant_id", json!("")).unwrap();
         assert_eq!(empty, with("tenant_id", Value::Null).unwrap());
     }
@@ -224,7 +256,14 @@ mod tests {
     #[test]
     #[contract("MC1")]
     fn a_missing_or_bad_field_is_named() {
-        for field in ["endpoint", "type", "modelname", "instance_id", "block_size", "dp_rank"] {
+        for field in [
+            "endpoint",
+            "type",
+            "modelname",
+            "instance_id",
+            "block_size",
+            "dp_rank",
+        ] {
             assert_eq!(with(field, Value::Null).unwrap_err().field, Some(field));
         }
         for (field, value) in [
@@ -246,7 +285,11 @@ mod tests {
             ("modelname", json!(["m"])),
         ] {
             let error = with(field, value.clone()).unwrap_err();
-            assert_eq!((error.kind, error.field), (Fault::Body, Some(field)), "{field} {value}: {error:?}");
+            assert_eq!(
+                (error.kind, error.field),
+                (Fault::Body, Some(field)),
+                "{field} {value}: {error:?}"
+            );
         }
     }
 
@@ -264,8 +307,11 @@ mod tests {
     fn the_first_difference_is_named() {
         let one = read(&sample()).unwrap();
         assert_eq!(one.difference(&one), None);
-        for (field, value) in [("modelname", json!("other")), ("lora_name", json!("l")), ("additionalsalt", json!("s"))]
-        {
+        for (field, value) in [
+            ("modelname", json!("other")),
+            ("lora_name", json!("l")),
+            ("additionalsalt", json!("s")),
+        ] {
             assert_eq!(one.difference(&with(field, value).unwrap()), Some(field));
         }
     }

@@ -36,21 +36,40 @@ impl Seat {
     /// An empty seat, with the number after those that were `given`.
     fn new(given: &mut u32, rank: u32) -> Result<Self, CallError> {
         let Some(worker) = FIRST_WORKER.checked_add(*given) else {
-            return Err(CallError::new(Kind::Full, "all numbers for publishers were used: start the indexer again"));
+            return Err(CallError::new(
+                Kind::Full,
+                "all numbers for publishers were used: start the indexer again",
+            ));
         };
         *given += 1;
-        let target = Target { worker: WorkerId(worker), rank: DpRank(rank) };
-        Ok(Self { target, engine: None, store: None })
+        let target = Target {
+            worker: WorkerId(worker),
+            rank: DpRank(rank),
+        };
+        Ok(Self {
+            target,
+            engine: None,
+            store: None,
+        })
     }
 
     /// What was registered for it, each with its stream.
     pub(crate) fn registrations(&self) -> impl Iterator<Item = (&Registration, &SourceHandle)> {
-        let engine = self.engine.iter().map(|(registration, source)| (registration, source));
-        engine.chain(self.store.iter().map(|(registration, store)| (registration, store.source())))
+        let engine = self
+            .engine
+            .iter()
+            .map(|(registration, source)| (registration, source));
+        engine.chain(
+            self.store
+                .iter()
+                .map(|(registration, store)| (registration, store.source())),
+        )
     }
 
     pub(crate) fn key(&self) -> Option<&Key> {
-        self.registrations().next().map(|(registration, _)| &registration.key)
+        self.registrations()
+            .next()
+            .map(|(registration, _)| &registration.key)
     }
 
     fn of_kind(&self, registration: &Registration) -> Option<&Registration> {
@@ -73,7 +92,12 @@ pub(crate) struct Registry {
 
 impl Registry {
     pub(crate) fn new(index: Arc<KvIndex>) -> Self {
-        Self { seats: BTreeMap::new(), stores: Stores::new(index), registered: 0, given: 0 }
+        Self {
+            seats: BTreeMap::new(),
+            stores: Stores::new(index),
+            registered: 0,
+            given: 0,
+        }
     }
 
     /// Takes a publisher in; an equal registration again changes nothing. `follow` starts following an engine's for a
@@ -83,20 +107,32 @@ impl Registry {
         registration: Registration,
         follow: impl FnOnce(&Registration, Follow) -> SourceHandle,
     ) -> Result<(), CallError> {
-        if let Some(known) = self.seats.get(&registration.key).and_then(|seat| seat.of_kind(&registration)) {
-            return known.difference(&registration).map_or(Ok(()), |field| Err(conflict(&registration, field)));
+        if let Some(known) = self
+            .seats
+            .get(&registration.key)
+            .and_then(|seat| seat.of_kind(&registration))
+        {
+            return known
+                .difference(&registration)
+                .map_or(Ok(()), |field| Err(conflict(&registration, field)));
         }
         if self.registered >= MOST {
-            let message = format!("{MOST} publishers are registered, the most there may be: unregister one first");
+            let message = format!(
+                "{MOST} publishers are registered, the most there may be: unregister one first"
+            );
             return Err(CallError::new(Kind::Full, message));
         }
         let seat = match self.seats.entry(registration.key.clone()) {
             Entry::Occupied(seat) => seat.into_mut(),
-            Entry::Vacant(place) => place.insert(Seat::new(&mut self.given, registration.key.rank)?),
+            Entry::Vacant(place) => {
+                place.insert(Seat::new(&mut self.given, registration.key.rank)?)
+            }
         };
         let target = seat.target;
         if registration.publisher.is_store() {
-            let store = self.stores.join(&registration, target, |sink| follow(&registration, Follow::Store(sink)));
+            let store = self.stores.join(&registration, target, |sink| {
+                follow(&registration, Follow::Store(sink))
+            });
             seat.store = Some((registration, store));
         } else {
             let source = follow(&registration, Follow::Engine(target));
@@ -109,7 +145,10 @@ impl Registry {
     /// Takes out all that is registered under a key.
     pub(crate) fn unregister(&mut self, key: &Key) -> Result<Seat, CallError> {
         let seat = self.seats.remove(key).ok_or_else(|| {
-            let message = format!("{} is not registered: GET /services lists what is", key.text());
+            let message = format!(
+                "{} is not registered: GET /services lists what is",
+                key.text()
+            );
             CallError::new(Kind::Unknown, message).at("instance_id")
         })?;
         self.registered -= seat.registrations().count();
@@ -123,13 +162,24 @@ impl Registry {
         forget: impl Fn(Target),
         mut follow: impl FnMut(&Registration, Follow) -> SourceHandle,
     ) {
-        for Seat { target, engine, store } in self.seats.values_mut() {
-            if let Some((registration, source)) = engine.as_mut().filter(|(_, source)| source.ended()) {
+        for Seat {
+            target,
+            engine,
+            store,
+        } in self.seats.values_mut()
+        {
+            if let Some((registration, source)) =
+                engine.as_mut().filter(|(_, source)| source.ended())
+            {
                 forget(*target);
                 *source = follow(registration, Follow::Engine(*target));
             }
-            if let Some((registration, store)) = store.as_mut().filter(|(_, store)| store.source().ended()) {
-                *store = self.stores.join(registration, *target, |sink| follow(registration, Follow::Store(sink)));
+            if let Some((registration, store)) =
+                store.as_mut().filter(|(_, store)| store.source().ended())
+            {
+                *store = self.stores.join(registration, *target, |sink| {
+                    follow(registration, Follow::Store(sink))
+                });
             }
         }
     }
@@ -140,10 +190,18 @@ impl Registry {
         tenant: &Arc<str>,
         instance: Option<&'a Arc<str>>,
     ) -> impl Iterator<Item = (&'a Key, &'a Seat)> {
-        let first = Key { tenant: Arc::clone(tenant), instance: instance.cloned().unwrap_or_default(), rank: 0 };
+        let first = Key {
+            tenant: Arc::clone(tenant),
+            instance: instance.cloned().unwrap_or_default(),
+            rank: 0,
+        };
         let tenant = Arc::clone(tenant);
-        let within = move |key: &Key| key.tenant == tenant && instance.is_none_or(|instance| key.instance == *instance);
-        self.seats.range(first..).take_while(move |(key, _)| within(key))
+        let within = move |key: &Key| {
+            key.tenant == tenant && instance.is_none_or(|instance| key.instance == *instance)
+        };
+        self.seats
+            .range(first..)
+            .take_while(move |(key, _)| within(key))
     }
 
     /// All seats.
@@ -161,6 +219,9 @@ pub(crate) enum Follow {
 }
 
 fn conflict(registration: &Registration, field: &'static str) -> CallError {
-    let message = format!("{} is registered with another {field}: unregister it first", registration.key.text());
+    let message = format!(
+        "{} is registered with another {field}: unregister it first",
+        registration.key.text()
+    );
     CallError::new(Kind::Conflict, message).at(field)
 }

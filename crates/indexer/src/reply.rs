@@ -10,7 +10,10 @@ use crate::{error::CallError, form::Encoding, msgpack};
 
 /// How the body is encoded: msgpack if it says so, else JSON, whatever it says.
 pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
-    if headers.get(header::CONTENT_TYPE).is_some_and(|value| names_msgpack(value.as_bytes())) {
+    if headers
+        .get(header::CONTENT_TYPE)
+        .is_some_and(|value| names_msgpack(value.as_bytes()))
+    {
         Encoding::Msgpack
     } else {
         Encoding::Json
@@ -20,31 +23,48 @@ pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {
 /// How the answer is to be encoded: as `accept` says if it names one of the two, else as the body is.
 pub(crate) fn wanted(headers: &HeaderMap) -> Encoding {
     let accepts = headers.get_all(header::ACCEPT).iter();
-    let mut named = accepts.flat_map(|value| value.as_bytes().split(|byte| *byte == b',')).filter_map(|kind| {
-        if names_msgpack(kind) {
-            Some(Encoding::Msgpack)
-        } else {
-            media_type(kind).eq_ignore_ascii_case(b"application/json").then_some(Encoding::Json)
-        }
-    });
+    let mut named = accepts
+        .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
+        .filter_map(|kind| {
+            if names_msgpack(kind) {
+                Some(Encoding::Msgpack)
+            } else {
+                media_type(kind)
+                    .eq_ignore_ascii_case(b"application/json")
+                    .then_some(Encoding::Json)
+            }
+        });
     named.next().unwrap_or_else(|| of_body(headers))
 }
 
 fn names_msgpack(value: &[u8]) -> bool {
-    let names: [&[u8]; 3] = [b"application/msgpack", b"application/x-msgpack", b"application/vnd.msgpack"];
-    names.iter().any(|name| media_type(value).eq_ignore_ascii_case(name))
+    let names: [&[u8]; 3] = [
+        b"application/msgpack",
+        b"application/x-msgpack",
+        b"application/vnd.msgpack",
+    ];
+    names
+        .iter()
+        .any(|name| media_type(value).eq_ignore_ascii_case(name))
 }
 
 /// Without parameters.
 fn media_type(value: &[u8]) -> &[u8] {
-    value.split(|byte| *byte == b';').next().unwrap_or_default().trim_ascii()
+    value
+        .split(|byte| *byte == b';')
+        .next()
+        .unwrap_or_default()
+        .trim_ascii()
 }
 
 /// A reply to somebody who sent these headers.
 pub(crate) fn reply(result: Result<Value, CallError>, encoding: Encoding) -> Response {
     let (status, value) = match result {
         Ok(value) => (StatusCode::OK, value),
-        Err(error) => (error.status(), json!({"error": error.message, "field": error.field})),
+        Err(error) => (
+            error.status(),
+            json!({"error": error.message, "field": error.field}),
+        ),
     };
     let (kind, body) = match encoding {
         Encoding::Json => ("application/json", value.to_string().into_bytes()),
@@ -54,9 +74,16 @@ pub(crate) fn reply(result: Result<Value, CallError>, encoding: Encoding) -> Res
             ("application/msgpack", body)
         }
     };
-    let mut response = (status, [(header::CONTENT_TYPE, HeaderValue::from_static(kind))], body).into_response();
+    let mut response = (
+        status,
+        [(header::CONTENT_TYPE, HeaderValue::from_static(kind))],
+        body,
+    )
+        .into_response();
     if status == StatusCode::SERVICE_UNAVAILABLE {
-        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        response
+            .headers_mut()
+            .insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
     }
     response
 }
@@ -76,8 +103,14 @@ mod tests {
         use Encoding::{Json, Msgpack};
         assert_eq!(both("application/json", "*/*"), (Json, Json));
         assert_eq!(both("application/msgpack", "*/*"), (Msgpack, Msgpack));
-        assert_eq!(both("Application/X-Msgpack; v=1", "application/json"), (Msgpack, Json));
-        assert_eq!(both("text/plain", "text/html, application/msgpack;q=0.5"), (Json, Msgpack));
+        assert_eq!(
+            both("Application/X-Msgpack; v=1", "application/json"),
+            (Msgpack, Json)
+        );
+        assert_eq!(
+            both("text/plain", "text/html, application/msgpack;q=0.5"),
+            (Json, Msgpack)
+        );
         assert_eq!(of_body(&HeaderMap::new()), Json);
     }
 }

@@ -38,12 +38,28 @@ pub fn routes(indexer: Arc<Indexer>) -> Router {
 }
 
 /// The refusal of a call by the listener, in the form of these routes; `None` if it is none of theirs.
-pub fn refusal(uri: &Uri, headers: &HeaderMap, status: StatusCode, message: &str) -> Option<Response> {
-    const CALLS: [&str; 6] = ["/register", "/unregister", "/query", "/query_by_hash", "/services", "/global_view"];
+pub fn refusal(
+    uri: &Uri,
+    headers: &HeaderMap,
+    status: StatusCode,
+    message: &str,
+) -> Option<Response> {
+    const CALLS: [&str; 6] = [
+        "/register",
+        "/unregister",
+        "/query",
+        "/query_by_hash",
+        "/services",
+        "/global_view",
+    ];
     if !CALLS.contains(&uri.path()) {
         return None;
     }
-    let kind = if status == StatusCode::UNAUTHORIZED { Kind::Stranger } else { Kind::Forbidden };
+    let kind = if status == StatusCode::UNAUTHORIZED {
+        Kind::Stranger
+    } else {
+        Kind::Forbidden
+    };
     Some(reply(Err(CallError::new(kind, message)), wanted(headers)))
 }
 
@@ -65,23 +81,31 @@ fn got(route: MethodRouter<Arc<Indexer>>) -> MethodRouter<Arc<Indexer>> {
 }
 
 async fn register(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
-    call(indexer, request, REGISTER, |indexer, form| indexer.register(Registration::of(&form, indexer.destinations())?))
-        .await
+    call(indexer, request, REGISTER, |indexer, form| {
+        indexer.register(Registration::of(&form, indexer.destinations())?)
+    })
+    .await
 }
 
 async fn query(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
-    call(indexer, request, QUERY, |indexer, form| Ok(indexer.answer(&Question::by_tokens(&form, indexer.scheme())?)))
-        .await
+    call(indexer, request, QUERY, |indexer, form| {
+        Ok(indexer.answer(&Question::by_tokens(&form, indexer.scheme())?))
+    })
+    .await
 }
 
 async fn query_by_hash(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
-    call(indexer, request, QUERY_BY_HASH, |indexer, form| Ok(indexer.answer(&Question::by_hashes(&form)?))).await
+    call(indexer, request, QUERY_BY_HASH, |indexer, form| {
+        Ok(indexer.answer(&Question::by_hashes(&form)?))
+    })
+    .await
 }
 
 async fn unregister(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let key = match received(&indexer, &head.headers, body).await {
-        Ok(received) => Form::read(&received.bytes, of_body(&head.headers), UNREGISTER).and_then(|form| Key::of(&form)),
+        Ok(received) => Form::read(&received.bytes, of_body(&head.headers), UNREGISTER)
+            .and_then(|form| Key::of(&form)),
         Err(error) => Err(error),
     };
     let result = match key {
@@ -123,7 +147,8 @@ async fn acted(
     act: fn(&Indexer, Form) -> Result<Value, CallError>,
 ) -> Result<Value, CallError> {
     let long = received.bytes.len() > LONG;
-    let work = move || Form::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form));
+    let work =
+        move || Form::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form));
     if !long {
         return work();
     }
@@ -131,7 +156,11 @@ async fn acted(
     tokio::task::spawn_blocking(work).await.map_err(ended)?
 }
 
-async fn received(indexer: &Indexer, headers: &HeaderMap, body: Body) -> Result<Received, CallError> {
+async fn received(
+    indexer: &Indexer,
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<Received, CallError> {
     not_from_another_page(headers)?;
     indexer.bodies.read(body).await
 }
@@ -139,13 +168,18 @@ async fn received(indexer: &Indexer, headers: &HeaderMap, body: Body) -> Result<
 /// A page in a browser can post to a listener of its own machine without seeing the answer. Browsers say where such a
 /// request comes from; programs that are meant to call do not.
 fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
-    let Some(origin) = headers.get(header::ORIGIN) else { return Ok(()) };
+    let Some(origin) = headers.get(header::ORIGIN) else {
+        return Ok(());
+    };
     let host = headers.get(header::HOST).map(|host| host.as_bytes());
     let from = origin.as_bytes().split(|byte| *byte == b'/').next_back();
     if host.is_some() && from == host {
         return Ok(());
     }
-    Err(CallError::new(Kind::Forbidden, "the call comes from a page of another site: call without an Origin header"))
+    Err(CallError::new(
+        Kind::Forbidden,
+        "the call comes from a page of another site: call without an Origin header",
+    ))
 }
 
 fn other_method(method: &Method, uri: &Uri, answers: &str, headers: &HeaderMap) -> Response {
@@ -158,11 +192,18 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
         "no route {}: there are POST /register, /unregister, /query, /query_by_hash and GET /services, /global_view",
         path(&uri)
     );
-    reply(Err(CallError::new(Kind::Unknown, message)), wanted(&headers))
+    reply(
+        Err(CallError::new(Kind::Unknown, message)),
+        wanted(&headers),
+    )
 }
 
 fn path(uri: &Uri) -> String {
-    uri.path().chars().filter(|c| !c.is_control()).take(100).collect()
+    uri.path()
+        .chars()
+        .filter(|c| !c.is_control())
+        .take(100)
+        .collect()
 }
 
 #[cfg(test)]

@@ -37,7 +37,10 @@ pub(crate) struct Membership {
 
 impl Stores {
     pub(crate) fn new(index: Arc<KvIndex>) -> Self {
-        Self { index, by_endpoint: HashMap::new() }
+        Self {
+            index,
+            by_endpoint: HashMap::new(),
+        }
     }
 
     /// From now on the registration's store is the target's too. `follow` begins to follow it, if nobody does yet.
@@ -48,11 +51,21 @@ impl Stores {
         follow: impl FnOnce(Arc<dyn BlockSink>) -> SourceHandle,
     ) -> Membership {
         self.by_endpoint.retain(|_, store| store.strong_count() > 0);
-        let key = (registration.endpoint.clone(), registration.replay_endpoint.clone());
-        let running = self.by_endpoint.get(&key).and_then(Weak::upgrade).filter(|store| !store.source.ended());
+        let key = (
+            registration.endpoint.clone(),
+            registration.replay_endpoint.clone(),
+        );
+        let running = self
+            .by_endpoint
+            .get(&key)
+            .and_then(Weak::upgrade)
+            .filter(|store| !store.source.ended());
         let store = running.unwrap_or_else(|| {
             let sink = Arc::new(Beside(FanOut::new(Arc::clone(&self.index))));
-            let store = Arc::new(Store { source: follow(Arc::clone(&sink) as _), sink });
+            let store = Arc::new(Store {
+                source: follow(Arc::clone(&sink) as _),
+                sink,
+            });
             self.by_endpoint.insert(key, Arc::downgrade(&store));
             store
         });
@@ -89,7 +102,14 @@ impl BlockSink for Beside {
             IndexUpdate::Removed(removed) => removed.tier,
             IndexUpdate::Cleared => Tier::Device,
         };
-        if tier == Tier::Device { Applied { ignored: 1, ..Applied::default() } } else { self.0.apply(target, update) }
+        if tier == Tier::Device {
+            Applied {
+                ignored: 1,
+                ..Applied::default()
+            }
+        } else {
+            self.0.apply(target, update)
+        }
     }
 
     fn clear(&self, target: Target) {

@@ -82,7 +82,10 @@ impl GlobalView {
     }
 
     fn push(&mut self, model: Option<&Arc<str>>, block_size: u32, instance: Value) {
-        self.0.entry((model.cloned(), block_size)).or_default().push(instance);
+        self.0
+            .entry((model.cloned(), block_size))
+            .or_default()
+            .push(instance);
     }
 
     pub(crate) fn json(self) -> Value {
@@ -98,5 +101,12 @@ fn tokens(blocks: [u64; Tier::ALL.len()], block_size: u32) -> Value {
     let held = Tier::ALL.into_iter().zip(blocks);
     // The first three are always there, the others where there is something to say.
     let shown = held.filter(|(tier, blocks)| *tier != Tier::Remote || *blocks > 0);
-    shown.map(|(tier, blocks)| (medium(tier).to_lowercase(), Value::from(blocks * u64::from(block_size)))).collect()
+    shown
+        .map(|(tier, blocks)| {
+            (
+                medium(tier).to_lowercase(),
+                Value::from(blocks * u64::from(block_size)),
+            )
+        })
+        .collect()
 }

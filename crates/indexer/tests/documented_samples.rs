@@ -12,7 +12,10 @@ use kv_blocks::{BlockSize, HashScheme};
 use serde_json::{Value, json};
 
 fn sample(name: &str) -> Value {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/conductor_samples.json");
+    let path = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../tests/fixtures/conductor_samples.json"
+    );
     let all: Value = serde_json::from_slice(&fs::read(path).unwrap()).unwrap();
     let sample = all["samples"][name].clone();
     assert!(sample.is_object(), "{name}");
@@ -29,14 +32,23 @@ async fn registering_and_unregistering_are_answered_word_for_word() {
         assert!(registration[field].as_str().unwrap().starts_with("tcp://"));
         registration[field] = json!(format!("tcp://127.0.0.1:{port}"));
     }
-    assert_eq!(desk.done("/register", &registration).await, sample("register_response"));
+    assert_eq!(
+        desk.done("/register", &registration).await,
+        sample("register_response")
+    );
     let services = desk.get("/services").await;
-    let [service] = services["services"].as_array().unwrap().as_slice() else { panic!("{services}") };
+    let [service] = services["services"].as_array().unwrap().as_slice() else {
+        panic!("{services}")
+    };
     for (field, value) in registration.as_object().unwrap() {
         assert_eq!(service[field], *value, "{field}");
     }
     assert_eq!(service["state"], "connecting");
-    assert_eq!(desk.done("/unregister", &sample("unregister_request")).await, sample("unregister_response"));
+    assert_eq!(
+        desk.done("/unregister", &sample("unregister_request"))
+            .await,
+        sample("unregister_response")
+    );
     assert_eq!(desk.get("/services").await, json!({"services": []}));
 }
 
@@ -58,15 +70,31 @@ async fn registered(desk: &Desk, rank: u32, block_size: u32) -> Publisher {
 async fn the_sample_query_is_answered_as_the_sample_answer_when_that_is_what_is_held() {
     let desk = Desk::open();
     let tokens: Vec<u32> = (0..300).collect();
-    let (first, second) = (registered(&desk, 0, 64).await, registered(&desk, 1, 64).await);
-    first.store(&Sequence { tokens: &tokens[..128], block_size: 64, ..Sequence::default() });
-    second.store(&Sequence { tokens: &tokens[..256], block_size: 64, medium: "CPU", ..Sequence::default() });
+    let (first, second) = (
+        registered(&desk, 0, 64).await,
+        registered(&desk, 1, 64).await,
+    );
+    first.store(&Sequence {
+        tokens: &tokens[..128],
+        block_size: 64,
+        ..Sequence::default()
+    });
+    second.store(&Sequence {
+        tokens: &tokens[..256],
+        block_size: 64,
+        medium: "CPU",
+        ..Sequence::default()
+    });
     // Five tokens in blocks of 64 are no block: the sample's own prompt matches nothing.
     let mut question = sample("query_request");
     let node = json!({"longest_matched": 0, "GPU": 0, "DP": {"0": 0, "1": 0}, "CPU": 0, "DISK": 0});
-    assert_eq!(desk.done("/query", &question).await, json!({"default": {"vllm-prefill-node1": node}}));
+    assert_eq!(
+        desk.done("/query", &question).await,
+        json!({"default": {"vllm-prefill-node1": node}})
+    );
     question["token_ids"] = json!(tokens);
-    desk.until("/query", &question, &sample("query_response")).await;
+    desk.until("/query", &question, &sample("query_response"))
+        .await;
 }
 
 #[tokio::test]
@@ -75,7 +103,11 @@ async fn the_sample_query_by_hash_finds_blocks_by_their_plain_rolling_hashes() {
     let desk = Desk::open();
     let tokens: Vec<u32> = (0..128).collect();
     let publisher = registered(&desk, 0, 64).await;
-    publisher.store(&Sequence { tokens: &tokens, block_size: 64, ..Sequence::default() });
+    publisher.store(&Sequence {
+        tokens: &tokens,
+        block_size: 64,
+        ..Sequence::default()
+    });
     let mut question = sample("query_by_hash_request");
     let row = |tokens: u32| {
         let row = json!({"longest_matched": tokens, "GPU": tokens, "DP": {"0": tokens}, "CPU": 0, "DISK": 0});
@@ -86,7 +118,10 @@ async fn the_sample_query_by_hash_finds_blocks_by_their_plain_rolling_hashes() {
     // The seed is the default one, so these are the published vectors' kind of hashes: adapter and salt are not inside.
     question["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0)).collect();
     desk.until("/query_by_hash", &question, &row(128)).await;
-    question["seq_hashes"] = chain.iter().map(|hash| Value::from(hash.0.to_string())).collect();
+    question["seq_hashes"] = chain
+        .iter()
+        .map(|hash| Value::from(hash.0.to_string()))
+        .collect();
     assert_eq!(desk.done("/query_by_hash", &question).await, row(128));
     question["seq_hashes"] = Value::Null;
     question["block_hash"] = json!([chain[0].0, 1]);

@@ -37,7 +37,12 @@ fn map(fields: &[(&str, Part<'_>)]) -> Vec<u8> {
 }
 
 async fn call(desk: &Desk, path: &str, accept: &str, body: Vec<u8>) -> Answer {
-    desk.post_bytes(path, &[("content-type", "application/msgpack"), ("accept", accept)], body).await
+    desk.post_bytes(
+        path,
+        &[("content-type", "application/msgpack"), ("accept", accept)],
+        body,
+    )
+    .await
 }
 
 #[tokio::test]
@@ -53,26 +58,65 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
         ("block_size", Part::Number(4)),
         ("dp_rank", Part::Number(0)),
     ]);
-    assert_eq!(call(&desk, "/register", "application/json", registration).await.status, 200);
+    assert_eq!(
+        call(&desk, "/register", "application/json", registration)
+            .await
+            .status,
+        200
+    );
     one.until_followed_by(1).await;
-    one.store(&Sequence { tokens: &[300_000; 8], ..Sequence::default() });
-    desk.until("/query", &desk::query(&[300_000; 8], &json!({})), &json!({"default": {"i": on_gpu(8)}})).await;
+    one.store(&Sequence {
+        tokens: &[300_000; 8],
+        ..Sequence::default()
+    });
+    desk.until(
+        "/query",
+        &desk::query(&[300_000; 8], &json!({})),
+        &json!({"default": {"i": on_gpu(8)}}),
+    )
+    .await;
 
-    let chain = kv_blocks::HashScheme::default().chain(None, &[300_000; 8], kv_blocks::BlockSize::new(4).unwrap());
+    let chain = kv_blocks::HashScheme::default().chain(
+        None,
+        &[300_000; 8],
+        kv_blocks::BlockSize::new(4).unwrap(),
+    );
     let hashes: Vec<u64> = chain.iter().map(|hash| hash.0).collect();
-    let packed: Vec<u8> = [300_000_u32; 8].iter().flat_map(|token| token.to_le_bytes()).collect();
-    let question = |field, part| map(&[("model", Part::Text("m")), ("block_size", Part::Number(4)), (field, part)]);
+    let packed: Vec<u8> = [300_000_u32; 8]
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect();
+    let question = |field, part| {
+        map(&[
+            ("model", Part::Text("m")),
+            ("block_size", Part::Number(4)),
+            (field, part),
+        ])
+    };
     for (path, body) in [
         ("/query", question("token_ids", Part::List(&[300_000; 8]))),
         ("/query", question("token_ids", Part::Bytes(&packed))),
-        ("/query_by_hash", question("seq_hashes", Part::List(&hashes))),
+        (
+            "/query_by_hash",
+            question("seq_hashes", Part::List(&hashes)),
+        ),
     ] {
         let shown = call(&desk, path, "application/json", body.clone()).await;
-        assert_eq!((shown.json(), shown.kind.as_str()), (json!({"default": {"i": on_gpu(8)}}), "application/json"));
+        assert_eq!(
+            (shown.json(), shown.kind.as_str()),
+            (json!({"default": {"i": on_gpu(8)}}), "application/json")
+        );
         let answer = call(&desk, path, "*/*", body).await;
-        assert_eq!((answer.status, answer.kind.as_str()), (200, "application/msgpack"));
+        assert_eq!(
+            (answer.status, answer.kind.as_str()),
+            (200, "application/msgpack")
+        );
         // {"default": {"i": {"longest_matched": 8, ...
-        let begins = [b"\x81\xa7default\x81\xa1i\x85\xaflongest_matched\x08".as_slice(), b"\xa3GPU\x08"].concat();
+        let begins = [
+            b"\x81\xa7default\x81\xa1i\x85\xaflongest_matched\x08".as_slice(),
+            b"\xa3GPU\x08",
+        ]
+        .concat();
         assert!(answer.bytes.starts_with(&begins), "{:x?}", answer.bytes);
     }
 }
@@ -80,9 +124,28 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
 #[tokio::test]
 async fn an_error_is_in_msgpack_too() {
     let desk = Desk::open();
-    let answer = call(&desk, "/unregister", "*/*", map(&[("instance_id", Part::Text("i"))])).await;
-    assert_eq!((answer.status, answer.kind.as_str()), (400, "application/msgpack"));
-    assert!(answer.bytes.ends_with(b"\xa5field\xa7dp_rank"), "{:x?}", answer.bytes);
-    let shown = call(&desk, "/unregister", "application/json", map(&[("dp_rank", Part::Number(0))])).await;
+    let answer = call(
+        &desk,
+        "/unregister",
+        "*/*",
+        map(&[("instance_id", Part::Text("i"))]),
+    )
+    .await;
+    assert_eq!(
+        (answer.status, answer.kind.as_str()),
+        (400, "application/msgpack")
+    );
+    assert!(
+        answer.bytes.ends_with(b"\xa5field\xa7dp_rank"),
+        "{:x?}",
+        answer.bytes
+    );
+    let shown = call(
+        &desk,
+        "/unregister",
+        "application/json",
+        map(&[("dp_rank", Part::Number(0))]),
+    )
+    .await;
     assert_eq!(shown.error(), (400, Value::from("instance_id")));
 }

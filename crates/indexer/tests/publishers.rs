@@ -12,13 +12,17 @@ const PROMPT: [u32; 13] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 
 async fn publisher(desk: &Desk, instance: &str, changes: &Value) -> Publisher {
     let publisher = Publisher::bind().await;
-    desk.done("/register", &engine(&publisher.endpoint, instance, changes)).await;
+    desk.done("/register", &engine(&publisher.endpoint, instance, changes))
+        .await;
     publisher.until_followed_by(1).await;
     publisher
 }
 
 fn prompt() -> Sequence<'static> {
-    Sequence { tokens: &PROMPT[..12], ..Sequence::default() }
+    Sequence {
+        tokens: &PROMPT[..12],
+        ..Sequence::default()
+    }
 }
 
 #[tokio::test]
@@ -28,9 +32,14 @@ async fn the_reply_does_not_wait_for_a_publisher_that_comes_later() {
     let place = Publisher::bind().await;
     let endpoint: zmtp::Endpoint = place.endpoint.parse().unwrap();
     drop(place);
-    desk.done("/register", &engine(&endpoint.to_string(), "i", &json!({}))).await;
-    desk.until_service("an attempt", |service| service["last_error"].is_string()).await;
-    assert_eq!(desk.done("/query", &query(&PROMPT, &json!({}))).await, json!({"default": {"i": on_gpu(0)}}));
+    desk.done("/register", &engine(&endpoint.to_string(), "i", &json!({})))
+        .await;
+    desk.until_service("an attempt", |service| service["last_error"].is_string())
+        .await;
+    assert_eq!(
+        desk.done("/query", &query(&PROMPT, &json!({}))).await,
+        json!({"default": {"i": on_gpu(0)}})
+    );
 }
 
 #[tokio::test]
@@ -38,18 +47,45 @@ async fn the_reply_does_not_wait_for_a_publisher_that_comes_later() {
 async fn an_equal_registration_changes_nothing_and_another_one_is_a_conflict() {
     let desk = Desk::open();
     let engine_0 = publisher(&desk, "i", &json!({})).await;
-    let again = engine(&engine_0.endpoint, "i", &json!({"tenant_id": "default", "type": "VLLM", "lora_name": ""}));
+    let again = engine(
+        &engine_0.endpoint,
+        "i",
+        &json!({"tenant_id": "default", "type": "VLLM", "lora_name": ""}),
+    );
     desk.done("/register", &again).await;
     engine_0.until_followed_by(1).await;
-    for (field, value) in
-        [("modelname", json!("n")), ("block_size", json!(8)), ("endpoint", json!("tcp://127.0.0.1:1"))]
-    {
-        let answer = desk.post("/register", &engine(&engine_0.endpoint, "i", &json!({field: value}))).await;
+    for (field, value) in [
+        ("modelname", json!("n")),
+        ("block_size", json!(8)),
+        ("endpoint", json!("tcp://127.0.0.1:1")),
+    ] {
+        let answer = desk
+            .post(
+                "/register",
+                &engine(&engine_0.endpoint, "i", &json!({field: value})),
+            )
+            .await;
         assert_eq!(answer.error(), (409, json!(field)));
     }
     // Another rank, or another tenant's instance of that name, is another publisher.
-    desk.done("/register", &engine(&engine_0.endpoint, "i", &json!({"dp_rank": 1, "modelname": "n"}))).await;
-    desk.done("/register", &engine(&engine_0.endpoint, "i", &json!({"tenant_id": "t", "modelname": "n"}))).await;
+    desk.done(
+        "/register",
+        &engine(
+            &engine_0.endpoint,
+            "i",
+            &json!({"dp_rank": 1, "modelname": "n"}),
+        ),
+    )
+    .await;
+    desk.done(
+        "/register",
+        &engine(
+            &engine_0.endpoint,
+            "i",
+            &json!({"tenant_id": "t", "modelname": "n"}),
+        ),
+    )
+    .await;
     engine_0.until_followed_by(3).await;
 }
 
@@ -57,29 +93,50 @@ async fn an_equal_registration_changes_nothing_and_another_one_is_a_conflict() {
 #[contract("MC2")]
 async fn unregistering_takes_what_that_publisher_alone_held() {
     let desk = Desk::open();
-    let (rank_0, rank_1) =
-        (publisher(&desk, "i", &json!({})).await, publisher(&desk, "i", &json!({"dp_rank": 1})).await);
+    let (rank_0, rank_1) = (
+        publisher(&desk, "i", &json!({})).await,
+        publisher(&desk, "i", &json!({"dp_rank": 1})).await,
+    );
     rank_0.store(&prompt());
-    rank_1.store(&Sequence { tokens: &PROMPT[..8], ..prompt() });
-    let both = json!({"longest_matched": 12, "GPU": 12, "DP": {"0": 12, "1": 8}, "CPU": 0, "DISK": 0});
+    rank_1.store(&Sequence {
+        tokens: &PROMPT[..8],
+        ..prompt()
+    });
+    let both =
+        json!({"longest_matched": 12, "GPU": 12, "DP": {"0": 12, "1": 8}, "CPU": 0, "DISK": 0});
     let question = query(&PROMPT, &json!({}));
-    desk.until("/query", &question, &json!({"default": {"i": both}})).await;
+    desk.until("/query", &question, &json!({"default": {"i": both}}))
+        .await;
 
     // Fields beside the key narrow nothing, whatever they say.
     let gone = json!({"instance_id": "i", "dp_rank": 0, "modelname": "other", "block_size": "x", "type": 3});
     let reply = desk.done("/unregister", &gone).await;
-    assert_eq!(reply, json!({"status": "unregistered successfully", "removed_instances": ["i|default|0"]}));
+    assert_eq!(
+        reply,
+        json!({"status": "unregistered successfully", "removed_instances": ["i|default|0"]})
+    );
     rank_0.until_followed_by(0).await;
     let left = json!({"longest_matched": 8, "GPU": 8, "DP": {"1": 8}, "CPU": 0, "DISK": 0});
-    assert_eq!(desk.done("/query", &question).await, json!({"default": {"i": left}}));
-    assert_eq!(desk.post("/unregister", &gone).await.error(), (404, json!("instance_id")));
+    assert_eq!(
+        desk.done("/query", &question).await,
+        json!({"default": {"i": left}})
+    );
+    assert_eq!(
+        desk.post("/unregister", &gone).await.error(),
+        (404, json!("instance_id"))
+    );
 
-    desk.done("/unregister", &json!({"instance_id": "i", "dp_rank": 1})).await;
+    desk.done("/unregister", &json!({"instance_id": "i", "dp_rank": 1}))
+        .await;
     assert_eq!(desk.done("/query", &question).await, json!({}));
     assert_eq!(desk.index.stats().memberships, 0);
     // It may come back, and begins empty.
-    desk.done("/register", &engine(&rank_0.endpoint, "i", &json!({}))).await;
-    assert_eq!(desk.done("/query", &question).await, json!({"default": {"i": on_gpu(0)}}));
+    desk.done("/register", &engine(&rank_0.endpoint, "i", &json!({})))
+        .await;
+    assert_eq!(
+        desk.done("/query", &question).await,
+        json!({"default": {"i": on_gpu(0)}})
+    );
 }
 
 #[tokio::test]
@@ -90,23 +147,54 @@ async fn tenants_models_and_block_sizes_never_mix() {
     let of_b = publisher(&desk, "b1", &json!({"tenant_id": "b", "block_size": 2})).await;
     let other_model = publisher(&desk, "a2", &json!({"tenant_id": "a", "modelname": "n"})).await;
     of_a.store(&prompt());
-    of_b.store(&Sequence { block_size: 2, ..prompt() });
-    other_model.store(&Sequence { tokens: &PROMPT[..4], ..prompt() });
+    of_b.store(&Sequence {
+        block_size: 2,
+        ..prompt()
+    });
+    other_model.store(&Sequence {
+        tokens: &PROMPT[..4],
+        ..prompt()
+    });
     let ask = |changes: Value| query(&PROMPT, &changes);
     let rows = |tenant: &str, rows: Value| json!({tenant: rows});
     let of_tenant_a = rows("a", json!({"a1": on_gpu(12), "a2": on_gpu(0)}));
-    desk.until("/query", &ask(json!({"tenant_id": "a"})), &of_tenant_a).await;
+    desk.until("/query", &ask(json!({"tenant_id": "a"})), &of_tenant_a)
+        .await;
     let the_other = rows("a", json!({"a1": on_gpu(0), "a2": on_gpu(4)}));
-    desk.until("/query", &ask(json!({"tenant_id": "a", "model": "n"})), &the_other).await;
-    desk.until("/query", &ask(json!({"tenant_id": "b", "block_size": 2})), &rows("b", json!({"b1": on_gpu(12)}))).await;
-    assert_eq!(desk.done("/query", &ask(json!({"tenant_id": "b"}))).await, rows("b", json!({"b1": on_gpu(0)})));
-    assert_eq!(desk.done("/query", &ask(json!({}))).await, json!({}), "nobody is registered in the default tenant");
+    desk.until(
+        "/query",
+        &ask(json!({"tenant_id": "a", "model": "n"})),
+        &the_other,
+    )
+    .await;
+    desk.until(
+        "/query",
+        &ask(json!({"tenant_id": "b", "block_size": 2})),
+        &rows("b", json!({"b1": on_gpu(12)})),
+    )
+    .await;
+    assert_eq!(
+        desk.done("/query", &ask(json!({"tenant_id": "b"}))).await,
+        rows("b", json!({"b1": on_gpu(0)}))
+    );
+    assert_eq!(
+        desk.done("/query", &ask(json!({}))).await,
+        json!({}),
+        "nobody is registered in the default tenant"
+    );
     let only = ask(json!({"tenant_id": "a", "instance_id": "a1"}));
-    assert_eq!(desk.done("/query", &only).await, rows("a", json!({"a1": on_gpu(12)})));
+    assert_eq!(
+        desk.done("/query", &only).await,
+        rows("a", json!({"a1": on_gpu(12)}))
+    );
     let unknown = json!({"longest_matched": 0, "GPU": 0, "DP": {}, "CPU": 0, "DISK": 0});
     // An instance of another tenant is as unknown as any other.
     assert_eq!(
-        desk.done("/query", &ask(json!({"tenant_id": "a", "instance_id": "b1"}))).await,
+        desk.done(
+            "/query",
+            &ask(json!({"tenant_id": "a", "instance_id": "b1"}))
+        )
+        .await,
         rows("a", json!({"b1": unknown}))
     );
     let view = desk.get("/global_view").await;
@@ -141,28 +229,53 @@ async fn adapters_and_salts_stand_beside_the_hash_and_the_registrations_stand_in
         (json!({"lora_name": "sql"}), rows(12, 0, 0)),
         (json!({"cache_salt": "w8a8"}), rows(0, 12, 0)),
         (json!({"additional_salt": "w8a8"}), rows(0, 12, 0)),
-        (json!({"lora_name": "sql", "cache_salt": "w8a8"}), rows(0, 0, 0)),
+        (
+            json!({"lora_name": "sql", "cache_salt": "w8a8"}),
+            rows(0, 0, 0),
+        ),
         (json!({"cache_salt": "other"}), rows(0, 0, 0)),
     ] {
-        desk.until("/query", &query(&PROMPT, &changes), &expected).await;
+        desk.until("/query", &query(&PROMPT, &changes), &expected)
+            .await;
     }
     // What goes on behind a block inherits from it, so the plain hashes find it, too.
-    let chain = kv_blocks::HashScheme::default().chain(None, &PROMPT, kv_blocks::BlockSize::new(4).unwrap());
+    let chain = kv_blocks::HashScheme::default().chain(
+        None,
+        &PROMPT,
+        kv_blocks::BlockSize::new(4).unwrap(),
+    );
     let hashes: Vec<u64> = chain.iter().map(|hash| hash.0).collect();
-    let by_hash =
-        json!({"model": "m", "seq_hashes": hashes, "block_size": 4, "lora_name": "sql", "instance_id": "lora"});
-    assert_eq!(desk.done("/query_by_hash", &by_hash).await, json!({"default": {"lora": on_gpu(12)}}));
+    let by_hash = json!({"model": "m", "seq_hashes": hashes, "block_size": 4, "lora_name": "sql", "instance_id": "lora"});
+    assert_eq!(
+        desk.done("/query_by_hash", &by_hash).await,
+        json!({"default": {"lora": on_gpu(12)}})
+    );
 }
 
 #[tokio::test]
 #[contract("MC6", "MC11")]
 async fn an_events_own_adapter_and_salt_go_before_the_registrations() {
     let desk = Desk::open();
-    let one = publisher(&desk, "i", &json!({"lora_name": "sql", "additionalsalt": "w8a8"})).await;
-    one.store(&Sequence { tokens: &PROMPT[..4], lora: Some("own"), salt: Some("customer"), ..prompt() });
+    let one = publisher(
+        &desk,
+        "i",
+        &json!({"lora_name": "sql", "additionalsalt": "w8a8"}),
+    )
+    .await;
+    one.store(&Sequence {
+        tokens: &PROMPT[..4],
+        lora: Some("own"),
+        salt: Some("customer"),
+        ..prompt()
+    });
     let row = |tokens| json!({"default": {"i": on_gpu(tokens)}});
     let ask = |changes: Value| query(&PROMPT, &changes);
-    desk.until("/query", &ask(json!({"lora_name": "own", "cache_salt": "customer"})), &row(4)).await;
+    desk.until(
+        "/query",
+        &ask(json!({"lora_name": "own", "cache_salt": "customer"})),
+        &row(4),
+    )
+    .await;
     // Each by its own, where both are said.
     for (cache_salt, additional_salt, tokens) in [
         (Some("customer"), Some("w8a8"), 4),
@@ -172,7 +285,11 @@ async fn an_events_own_adapter_and_salt_go_before_the_registrations() {
         (Some("w8a8"), None, 0),
     ] {
         let changes = json!({"lora_name": "own", "cache_salt": cache_salt, "additional_salt": additional_salt});
-        assert_eq!(desk.done("/query", &ask(changes.clone())).await, row(tokens), "{changes}");
+        assert_eq!(
+            desk.done("/query", &ask(changes.clone())).await,
+            row(tokens),
+            "{changes}"
+        );
     }
 }
 
@@ -182,14 +299,31 @@ async fn blocks_of_another_size_than_registered_are_counted_and_not_taken() {
     let desk = Desk::open();
     let one = publisher(&desk, "i", &json!({"block_size": 8})).await;
     one.store(&prompt());
-    one.store(&Sequence { tokens: &PROMPT[..8], block_size: 8, names: 2000, ..prompt() });
+    one.store(&Sequence {
+        tokens: &PROMPT[..8],
+        block_size: 8,
+        names: 2000,
+        ..prompt()
+    });
     let ask = |size: u32| query(&PROMPT, &json!({"block_size": size}));
-    desk.until("/query", &ask(8), &json!({"default": {"i": on_gpu(8)}})).await;
-    assert_eq!(desk.done("/query", &ask(4)).await, json!({"default": {"i": on_gpu(0)}}));
-    let service = desk.until_service("the count", |service| service["other_block_size"] == 1).await;
+    desk.until("/query", &ask(8), &json!({"default": {"i": on_gpu(8)}}))
+        .await;
+    assert_eq!(
+        desk.done("/query", &ask(4)).await,
+        json!({"default": {"i": on_gpu(0)}})
+    );
+    let service = desk
+        .until_service("the count", |service| service["other_block_size"] == 1)
+        .await;
     let error = service["last_error"].as_str().unwrap();
-    assert!(error.contains("blocks of 4 tokens, expected are 8"), "{error}");
-    assert_eq!((&service["counts"]["applied"], &service["counts"]["ignored"]), (&json!(1), &json!(1)));
+    assert!(
+        error.contains("blocks of 4 tokens, expected are 8"),
+        "{error}"
+    );
+    assert_eq!(
+        (&service["counts"]["applied"], &service["counts"]["ignored"]),
+        (&json!(1), &json!(1))
+    );
 }
 
 #[tokio::test]
@@ -198,8 +332,16 @@ async fn a_block_on_two_media_counts_in_both_and_leaves_them_one_by_one() {
     let desk = Desk::open();
     let one = publisher(&desk, "i", &json!({"type": "SGLang"})).await;
     one.store(&prompt());
-    one.store(&Sequence { tokens: &PROMPT[..8], medium: "CPU", ..prompt() });
-    one.store(&Sequence { tokens: &PROMPT[..4], medium: "DISK", ..prompt() });
+    one.store(&Sequence {
+        tokens: &PROMPT[..8],
+        medium: "CPU",
+        ..prompt()
+    });
+    one.store(&Sequence {
+        tokens: &PROMPT[..4],
+        medium: "DISK",
+        ..prompt()
+    });
     let row = |longest: u32, gpu: u32, cpu: u32, disk: u32| json!({"default": {"i": {"longest_matched": longest, "GPU": gpu, "DP": {"0": longest}, "CPU": cpu, "DISK": disk}}});
     let question = query(&PROMPT, &json!({}));
     desk.until("/query", &question, &row(12, 12, 8, 4)).await;

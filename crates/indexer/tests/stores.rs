@@ -14,10 +14,22 @@ const PROMPT: [u32; 16] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19
 
 /// Engines `a` and `b`, whose blocks have the same names, and a store that is registered for both.
 async fn two_and_their_store(desk: &Desk) -> ([Publisher; 2], Publisher) {
-    let (a, b, store) = (Publisher::bind().await, Publisher::bind().await, Publisher::bind().await);
+    let (a, b, store) = (
+        Publisher::bind().await,
+        Publisher::bind().await,
+        Publisher::bind().await,
+    );
     for (publisher, instance) in [(&a, "a"), (&b, "b")] {
-        desk.done("/register", &engine(&publisher.endpoint, instance, &json!({}))).await;
-        desk.done("/register", &engine(&store.endpoint, instance, &json!({"type": "Mooncake"}))).await;
+        desk.done(
+            "/register",
+            &engine(&publisher.endpoint, instance, &json!({})),
+        )
+        .await;
+        desk.done(
+            "/register",
+            &engine(&store.endpoint, instance, &json!({"type": "Mooncake"})),
+        )
+        .await;
         publisher.until_followed_by(1).await;
     }
     // One connection for all whom it is for.
@@ -39,18 +51,46 @@ async fn its_blocks_count_for_each_instance_after_the_instances_own() {
     let desk = Desk::open();
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
-    a.store(&Sequence { tokens: &PROMPT, names: NAME, ..Sequence::default() });
-    b.store(&Sequence { tokens: &PROMPT[..8], names: NAME, ..Sequence::default() });
-    desk.until("/query", &question, &rows(&row(16, 16, 0, 0), &row(8, 8, 0, 0))).await;
+    a.store(&Sequence {
+        tokens: &PROMPT,
+        names: NAME,
+        ..Sequence::default()
+    });
+    b.store(&Sequence {
+        tokens: &PROMPT[..8],
+        names: NAME,
+        ..Sequence::default()
+    });
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 16, 0, 0), &row(8, 8, 0, 0)),
+    )
+    .await;
     store.store_event(&[NAME + 1, NAME + 2], "cpu", StoreChange::In);
     store.store_event(&[NAME + 3], "disk", StoreChange::In);
     // `a` has everything on its device too; `b` goes on in the store where its device ends.
-    desk.until("/query", &question, &rows(&row(16, 16, 8, 4), &row(16, 8, 8, 4))).await;
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 16, 8, 4), &row(16, 8, 8, 4)),
+    )
+    .await;
     a.remove(NAME + 3, "GPU");
     a.remove(NAME + 2, "GPU");
-    desk.until("/query", &question, &rows(&row(16, 8, 8, 4), &row(16, 8, 8, 4))).await;
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 8, 8, 4), &row(16, 8, 8, 4)),
+    )
+    .await;
     store.store_event(&[NAME + 2], "cpu", StoreChange::Out);
-    desk.until("/query", &question, &rows(&row(8, 8, 4, 0), &row(8, 8, 4, 0))).await;
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(8, 8, 4, 0), &row(8, 8, 4, 0)),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -60,14 +100,28 @@ async fn a_store_says_nothing_of_an_engines_device() {
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
-        engine.store(&Sequence { tokens: &PROMPT, names: NAME, ..Sequence::default() });
+        engine.store(&Sequence {
+            tokens: &PROMPT,
+            names: NAME,
+            ..Sequence::default()
+        });
     }
-    desk.until("/query", &question, &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0))).await;
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0)),
+    )
+    .await;
     store.store_event(&[NAME], "gpu", StoreChange::Out);
     // Names that no engine has said are no blocks of theirs.
     store.store_event(&[7, 8], "cpu", StoreChange::In);
     store.store_event(&[NAME], "cpu", StoreChange::In);
-    desk.until("/query", &question, &rows(&row(16, 16, 4, 0), &row(16, 16, 4, 0))).await;
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 16, 4, 0), &row(16, 16, 4, 0)),
+    )
+    .await;
 }
 
 #[tokio::test]
@@ -77,19 +131,48 @@ async fn unregistering_an_instance_leaves_the_store_to_the_other() {
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
-        engine.store(&Sequence { tokens: &PROMPT, names: NAME, ..Sequence::default() });
+        engine.store(&Sequence {
+            tokens: &PROMPT,
+            names: NAME,
+            ..Sequence::default()
+        });
     }
-    desk.until("/query", &question, &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0))).await;
-    let reply = desk.done("/unregister", &json!({"type": "Mooncake", "instance_id": "a", "dp_rank": 0})).await;
-    assert_eq!(reply["removed_instances"], json!(["a|default|0"]), "the key is all there is to it");
+    desk.until(
+        "/query",
+        &question,
+        &rows(&row(16, 16, 0, 0), &row(16, 16, 0, 0)),
+    )
+    .await;
+    let reply = desk
+        .done(
+            "/unregister",
+            &json!({"type": "Mooncake", "instance_id": "a", "dp_rank": 0}),
+        )
+        .await;
+    assert_eq!(
+        reply["removed_instances"],
+        json!(["a|default|0"]),
+        "the key is all there is to it"
+    );
     a.until_followed_by(0).await;
     store.until_followed_by(1).await;
     store.store_event(&[NAME], "cpu", StoreChange::In);
-    desk.until("/query", &question, &json!({"default": {"b": row(16, 16, 4, 0)}})).await;
+    desk.until(
+        "/query",
+        &question,
+        &json!({"default": {"b": row(16, 16, 4, 0)}}),
+    )
+    .await;
     let services = desk.get("/services").await;
-    let types: Vec<_> = services["services"].as_array().unwrap().iter().map(|service| &service["type"]).collect();
+    let types: Vec<_> = services["services"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|service| &service["type"])
+        .collect();
     assert_eq!(types, ["vLLM", "Mooncake"]);
-    desk.done("/unregister", &json!({"instance_id": "b", "dp_rank": 0})).await;
+    desk.done("/unregister", &json!({"instance_id": "b", "dp_rank": 0}))
+        .await;
     store.until_followed_by(0).await;
     assert_eq!(desk.index.stats().memberships, 0);
 }
@@ -102,6 +185,15 @@ async fn an_instance_has_one_store_and_one_engine_under_a_key() {
     let again = engine(&store.endpoint, "a", &json!({"type": "mooncake"}));
     desk.done("/register", &again).await;
     let other = engine("tcp://127.0.0.1:1", "a", &json!({"type": "Mooncake"}));
-    assert_eq!(desk.post("/register", &other).await.error(), (409, json!("endpoint")));
-    assert_eq!(desk.get("/services").await["services"].as_array().unwrap().len(), 4);
+    assert_eq!(
+        desk.post("/register", &other).await.error(),
+        (409, json!("endpoint"))
+    );
+    assert_eq!(
+        desk.get("/services").await["services"]
+            .as_array()
+            .unwrap()
+            .len(),
+        4
+    );
 }

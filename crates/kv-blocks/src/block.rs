@@ -47,7 +47,12 @@ impl BlockSize {
 
 impl fmt::Display for BlockSizeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "block size {} is out of range: expected 1 to {} tokens", self.0, BlockSize::MAX)
+        write!(
+            f,
+            "block size {} is out of range: expected 1 to {} tokens",
+            self.0,
+            BlockSize::MAX
+        )
     }
 }
 

@@ -44,7 +44,10 @@ impl HashScheme {
                     }
                     BlockHash(xxh3_64_with_seed(&small[..bytes], seed))
                 } else {
-                    let wide: Vec<u8> = tokens.iter().flat_map(|token| token.to_le_bytes()).collect();
+                    let wide: Vec<u8> = tokens
+                        .iter()
+                        .flat_map(|token| token.to_le_bytes())
+                        .collect();
                     BlockHash(xxh3_64_with_seed(&wide, seed))
                 }
             }
@@ -57,7 +60,9 @@ impl HashScheme {
         match self {
             Self::Xxh3 { seed } => {
                 let own = self.block_hash(tokens).0;
-                let Some(parent) = parent else { return SequenceHash(own) };
+                let Some(parent) = parent else {
+                    return SequenceHash(own);
+                };
                 let mut both = [0u8; 16];
                 both[..8].copy_from_slice(&parent.0.to_le_bytes());
                 both[8..].copy_from_slice(&own.to_le_bytes());
@@ -77,7 +82,12 @@ impl HashScheme {
     /// assert_eq!(chain.len(), 2);
     /// assert_eq!(chain[0].to_string(), "ea06fc71a5ee6e88");
     /// ```
-    pub fn chain(self, parent: Option<SequenceHash>, tokens: &[u32], size: BlockSize) -> Vec<SequenceHash> {
+    pub fn chain(
+        self,
+        parent: Option<SequenceHash>,
+        tokens: &[u32],
+        size: BlockSize,
+    ) -> Vec<SequenceHash> {
         let mut last = parent;
         tokens
             .chunks_exact(size.len())
@@ -113,7 +123,12 @@ pub struct PromptBlocks {
 impl PromptBlocks {
     /// A prompt of exact `tokens`.
     pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
-        Self { scheme, identity: Identity::Tokens, tokens, chains: Mutex::default() }
+        Self {
+            scheme,
+            identity: Identity::Tokens,
+            tokens,
+            chains: Mutex::default(),
+        }
     }
 
     /// A prompt known as text only: four bytes stand for one token.
@@ -126,13 +141,23 @@ impl PromptBlocks {
                 u32::from_le_bytes(word)
             })
             .collect();
-        Self { scheme, identity: Identity::TextPrefix, tokens, chains: Mutex::default() }
+        Self {
+            scheme,
+            identity: Identity::TextPrefix,
+            tokens,
+            chains: Mutex::default(),
+        }
     }
 
     /// A prompt of which nothing is known but the sequence hashes of its whole blocks of `size` tokens, as in traces. It
     /// has no tokens, and no blocks of any other size.
     pub fn of_chain(scheme: HashScheme, size: BlockSize, chain: Arc<[SequenceHash]>) -> Self {
-        Self { scheme, identity: Identity::Tokens, tokens: Arc::default(), chains: Mutex::new(vec![(size, chain)]) }
+        Self {
+            scheme,
+            identity: Identity::Tokens,
+            tokens: Arc::default(),
+            chains: Mutex::new(vec![(size, chain)]),
+        }
     }
 
     /// Whether the tokens are exact or stand for text.
@@ -187,16 +212,31 @@ mod tests {
         for case in cases {
             let count = small(&case["num_tokens"]);
             // The longest case gives its rule (1..=2048) in place of its tokens.
-            let tokens: Vec<u32> = case["tokens"]
-                .as_array()
-                .map_or_else(|| (1..=count).collect(), |tokens| tokens.iter().map(small).collect());
+            let tokens: Vec<u32> = case["tokens"].as_array().map_or_else(
+                || (1..=count).collect(),
+                |tokens| tokens.iter().map(small).collect(),
+            );
             let size = BlockSize::new(case["block_size"].as_u64().unwrap()).unwrap();
-            let scheme = HashScheme::Xxh3 { seed: case["seed"].as_u64().unwrap() };
-            let want: Vec<_> = case["seq_hashes"].as_array().unwrap().iter().map(|h| SequenceHash(number(h))).collect();
+            let scheme = HashScheme::Xxh3 {
+                seed: case["seed"].as_u64().unwrap(),
+            };
+            let want: Vec<_> = case["seq_hashes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|h| SequenceHash(number(h)))
+                .collect();
             assert_eq!(scheme.chain(None, &tokens, size), want, "{}", case["name"]);
-            let blocks: Vec<_> = tokens.chunks_exact(size.len()).map(|block| scheme.block_hash(block)).collect();
-            let want: Vec<_> =
-                case["local_block_hashes"].as_array().unwrap().iter().map(|h| BlockHash(number(h))).collect();
+            let blocks: Vec<_> = tokens
+                .chunks_exact(size.len())
+                .map(|block| scheme.block_hash(block))
+                .collect();
+            let want: Vec<_> = case["local_block_hashes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|h| BlockHash(number(h)))
+                .collect();
             assert_eq!(blocks, want, "{}", case["name"]);
         }
     }
@@ -220,7 +260,11 @@ mod tests {
                 let size = BlockSize::new(size).unwrap();
                 let whole = scheme.chain(None, &tokens, size);
                 let half = whole.len() / 2;
-                let rest = scheme.chain(half.checked_sub(1).map(|i| whole[i]), &tokens[half * size.len()..], size);
+                let rest = scheme.chain(
+                    half.checked_sub(1).map(|i| whole[i]),
+                    &tokens[half * size.len()..],
+                    size,
+                );
                 assert_eq!(whole[half..], rest);
             }
         }

@@ -29,24 +29,53 @@ fn main() -> std::io::Result<()> {
     if let Some(file) = std::env::args().nth(1) {
         let mut file = std::io::BufWriter::new(std::fs::File::create(file)?);
         for batch in &batches {
-            file.write_all(&u32::try_from(batch.len()).expect("a batch is small").to_be_bytes())?;
+            file.write_all(
+                &u32::try_from(batch.len())
+                    .expect("a batch is small")
+                    .to_be_bytes(),
+            )?;
             file.write_all(batch)?;
         }
         file.flush()?;
     }
     let all: Vec<_> = batches.iter().flat_map(|batch| updates(batch)).collect();
     let bytes: usize = batches.iter().map(Vec::len).sum();
-    println!("batches {BATCHES}, blocks {}, bytes {bytes}, block size {BLOCK}", blocks());
+    println!(
+        "batches {BATCHES}, blocks {}, bytes {bytes}, block size {BLOCK}",
+        blocks()
+    );
     println!("checksum {:016x}", checksum(&batches));
 
-    report("decode", best(|| batches.iter().filter(|batch| decode(black_box(batch)).is_ok()).count()));
-    report("decode_and_mean", best(|| batches.iter().map(|batch| updates(black_box(batch)).count()).sum::<usize>()));
+    report(
+        "decode",
+        best(|| {
+            batches
+                .iter()
+                .filter(|batch| decode(black_box(batch)).is_ok())
+                .count()
+        }),
+    );
+    report(
+        "decode_and_mean",
+        best(|| {
+            batches
+                .iter()
+                .map(|batch| updates(black_box(batch)).count())
+                .sum::<usize>()
+        }),
+    );
     report("decode_mean_and_hash", best(|| checksum(&batches)));
-    report("ingest_decoded", best_into_fresh(|index| all.iter().for_each(|update| apply(index, update))));
+    report(
+        "ingest_decoded",
+        best_into_fresh(|index| all.iter().for_each(|update| apply(index, update))),
+    );
     report(
         "decode_mean_and_ingest",
         best_into_fresh(|index| {
-            batches.iter().flat_map(|batch| updates(batch)).for_each(|update| apply(index, &update));
+            batches
+                .iter()
+                .flat_map(|batch| updates(batch))
+                .for_each(|update| apply(index, &update));
         }),
     );
     Ok(())
@@ -63,7 +92,9 @@ fn batch(number: u64) -> Vec<u8> {
         let number = |at: u64| (prompt * 1_000_003 + at).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 20;
         let token = |at: u64| u32::try_from(number(at) % 150_000).expect("a token fits");
         WireEvent::Stored(WireStored {
-            hashes: (0..BLOCKS).map(|block| (number(block) << 20 | block | 1 << 63).into()).collect(),
+            hashes: (0..BLOCKS)
+                .map(|block| (number(block) << 20 | block | 1 << 63).into())
+                .collect(),
             tokens: (0..BLOCKS * u64::from(BLOCK)).map(token).collect(),
             block_size: BLOCK,
             medium: Some("GPU".into()),
@@ -77,7 +108,10 @@ fn batch(number: u64) -> Vec<u8> {
 fn updates(batch: &[u8]) -> impl Iterator<Item = IndexUpdate> + use<> {
     let mut normaliser = Normaliser::default();
     let events = decode(batch).expect("it was encoded a moment ago").events;
-    events.into_iter().flatten().filter_map(move |event| normaliser.update(&event).ok())
+    events
+        .into_iter()
+        .flatten()
+        .filter_map(move |event| normaliser.update(&event).ok())
 }
 
 /// The last sequence hashes of all events in one number, to which the Python side has to come as well.
@@ -87,13 +121,18 @@ fn checksum(batches: &[Vec<u8>]) -> u64 {
 }
 
 fn last_hash(update: &IndexUpdate) -> u64 {
-    let IndexUpdate::Stored(stored) = update else { return 0 };
+    let IndexUpdate::Stored(stored) = update else {
+        return 0;
+    };
     let chain = HashScheme::default().chain(None, &stored.tokens, stored.block_size);
     chain.last().map_or(0, |hash| hash.0)
 }
 
 fn target() -> Target {
-    Target { worker: WorkerId(0), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(0),
+        rank: DpRank(0),
+    }
 }
 
 fn apply(index: &KvIndex, update: &IndexUpdate) {
@@ -114,7 +153,11 @@ fn best_into_fresh(mut pass: impl FnMut(&KvIndex)) -> Duration {
         let index = KvIndex::new(IndexSettings::default());
         index.register(target(), "m".into());
         let took = time(|| pass(&index));
-        assert_eq!(index.blocks_per_tier(target())[0], blocks(), "everything was taken in");
+        assert_eq!(
+            index.blocks_per_tier(target())[0],
+            blocks(),
+            "everything was taken in"
+        );
         took
     });
     passes.min().expect("there are passes")

@@ -36,7 +36,13 @@ pub enum ContinuumKind {
 
 impl ContinuumKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Created, Self::Evicted, Self::Offloaded, Self::Reloaded, Self::Purged];
+    pub const ALL: [Self; 5] = [
+        Self::Created,
+        Self::Evicted,
+        Self::Offloaded,
+        Self::Reloaded,
+        Self::Purged,
+    ];
 
     /// The name on the wire.
     pub fn as_str(self) -> &'static str {
@@ -97,21 +103,31 @@ pub enum ContinuumError {
 /// The caller bounds the length of `data`; what is read takes no more than that.
 pub fn parse(event_name: Option<&str>, data: &[u8]) -> Result<ContinuumEvent, ContinuumError> {
     // A note of the stream itself need not carry JSON, so its name is judged first.
-    let named = event_name.filter(|name| !name.is_empty()).map(ContinuumKind::named).transpose()?;
+    let named = event_name
+        .filter(|name| !name.is_empty())
+        .map(ContinuumKind::named)
+        .transpose()?;
     if !data.trim_ascii_start().starts_with(b"{") {
         return Err(ContinuumError::NotAnObject("it begins otherwise".into()));
     }
-    let sent: Sent<'_> =
-        serde_json::from_slice(data).map_err(|error| ContinuumError::NotAnObject(cut(error.to_string())))?;
+    let sent: Sent<'_> = serde_json::from_slice(data)
+        .map_err(|error| ContinuumError::NotAnObject(cut(error.to_string())))?;
     let kind = match (named, sent.event.map(|event| event.get())) {
         (Some(kind), _) => kind,
         (None, None | Some("null")) => return Err(ContinuumError::NoKind),
         (None, Some(_)) => {
-            let name = sent.event.and_then(json::text).ok_or(ContinuumError::NoKind)?;
+            let name = sent
+                .event
+                .and_then(json::text)
+                .ok_or(ContinuumError::NoKind)?;
             ContinuumKind::named(&name)?
         }
     };
-    Ok(ContinuumEvent { kind, prefix_hash: prefix(sent.prefix_hash)?, token_count: count(sent.token_count)? })
+    Ok(ContinuumEvent {
+        kind,
+        prefix_hash: prefix(sent.prefix_hash)?,
+        token_count: count(sent.token_count)?,
+    })
 }
 
 #[derive(Deserialize)]
@@ -125,12 +141,17 @@ struct Sent<'a> {
 }
 
 fn prefix(sent: Option<&RawValue>) -> Result<String, ContinuumError> {
-    let Some(sent) = sent else { return Err(ContinuumError::BadPrefix("missing".into())) };
-    let is_hex =
-        |text: &Cow<'_, str>| (2..=128).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit());
+    let Some(sent) = sent else {
+        return Err(ContinuumError::BadPrefix("missing".into()));
+    };
+    let is_hex = |text: &Cow<'_, str>| {
+        (2..=128).contains(&text.len()) && text.bytes().all(|digit| digit.is_ascii_hexdigit())
+    };
     match json::text(sent).filter(is_hex) {
         Some(text) => Ok(text.to_ascii_lowercase()),
-        None => Err(ContinuumError::BadPrefix(sent.get().chars().take(80).collect())),
+        None => Err(ContinuumError::BadPrefix(
+            sent.get().chars().take(80).collect(),
+        )),
     }
 }
 
@@ -146,7 +167,11 @@ fn count(sent: Option<&RawValue>) -> Result<Option<u64>, ContinuumError> {
 
 /// The data of an event about one rank of one backend, as JSON on one line.
 pub fn encode(event: &ContinuumEvent, backend: &str, dp_rank: u32) -> String {
-    let ContinuumEvent { kind, prefix_hash, token_count } = event;
+    let ContinuumEvent {
+        kind,
+        prefix_hash,
+        token_count,
+    } = event;
     let mut data = json!({"event": kind.as_str(), "backend": backend, "dp_rank": dp_rank, "prefix_hash": prefix_hash});
     if let Some(count) = token_count {
         data["token_count"] = json!(count);

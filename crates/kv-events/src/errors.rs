@@ -20,7 +20,9 @@ pub struct EventError {
 
 impl EventError {
     pub(crate) fn new(reason: impl Into<String>) -> Self {
-        Self { reason: cut(reason.into()) }
+        Self {
+            reason: cut(reason.into()),
+        }
     }
 }
 

@@ -41,7 +41,9 @@ pub enum ReplayForm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// Wrong number of frames.
-    #[error("message has {found} frames: expected {expected}; check that the endpoint is a kv event publisher")]
+    #[error(
+        "message has {found} frames: expected {expected}; check that the endpoint is a kv event publisher"
+    )]
     Count {
         /// Frames in the message.
         found: usize,
@@ -68,11 +70,20 @@ const END: u64 = u64::MAX;
 /// Reads a live message: `[topic, seq, payload]`, or `[topic, payload]` from hand-written publishers.
 pub fn live<F: AsRef<[u8]>>(frames: &[F]) -> Result<Live<'_>, FrameError> {
     match frames {
-        [topic, payload] => Ok(Live { topic: topic.as_ref(), seq: None, payload: payload.as_ref() }),
-        [topic, seq, payload] => {
-            Ok(Live { topic: topic.as_ref(), seq: Some(sequence(seq.as_ref())?), payload: payload.as_ref() })
-        }
-        _ => Err(FrameError::Count { found: frames.len(), expected: "3 (topic, sequence, payload) or 2" }),
+        [topic, payload] => Ok(Live {
+            topic: topic.as_ref(),
+            seq: None,
+            payload: payload.as_ref(),
+        }),
+        [topic, seq, payload] => Ok(Live {
+            topic: topic.as_ref(),
+            seq: Some(sequence(seq.as_ref())?),
+            payload: payload.as_ref(),
+        }),
+        _ => Err(FrameError::Count {
+            found: frames.len(),
+            expected: "3 (topic, sequence, payload) or 2",
+        }),
     }
 }
 
@@ -87,11 +98,20 @@ pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<Replay<'_>, FrameError> {
         [delimiter, seq, payload] | [delimiter, _, seq, payload] => {
             (delimiter.as_ref(), seq.as_ref(), payload.as_ref())
         }
-        _ => return Err(FrameError::Count { found: frames.len(), expected: "3, or 4 with a topic" }),
+        _ => {
+            return Err(FrameError::Count {
+                found: frames.len(),
+                expected: "3, or 4 with a topic",
+            });
+        }
     };
     no_bytes(delimiter)?;
     let seq = sequence(seq)?;
-    Ok(if seq == END && payload.is_empty() { Replay::End } else { Replay::Batch { seq, payload } })
+    Ok(if seq == END && payload.is_empty() {
+        Replay::End
+    } else {
+        Replay::Batch { seq, payload }
+    })
 }
 
 /// A publisher's live message.
@@ -121,22 +141,34 @@ pub fn encode_replay_end(form: ReplayForm) -> Vec<Vec<u8>> {
 /// are taken alike here.
 pub fn parse_replay_request<F: AsRef<[u8]>>(frames: &[F]) -> Result<u64, FrameError> {
     let [delimiter, start] = frames else {
-        return Err(FrameError::Count { found: frames.len(), expected: "2 (empty, start)" });
+        return Err(FrameError::Count {
+            found: frames.len(),
+            expected: "2 (empty, start)",
+        });
     };
     no_bytes(delimiter.as_ref())?;
     let start = start.as_ref();
     if start.len() > 8 {
         return Err(FrameError::Sequence { found: start.len() });
     }
-    Ok(start.iter().fold(0, |number, byte| number << 8 | u64::from(*byte)))
+    Ok(start
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte)))
 }
 
 fn sequence(frame: &[u8]) -> Result<u64, FrameError> {
-    frame.try_into().map(u64::from_be_bytes).map_err(|_| FrameError::Sequence { found: frame.len() })
+    frame
+        .try_into()
+        .map(u64::from_be_bytes)
+        .map_err(|_| FrameError::Sequence { found: frame.len() })
 }
 
 fn no_bytes(frame: &[u8]) -> Result<(), FrameError> {
-    if frame.is_empty() { Ok(()) } else { Err(FrameError::Delimiter { found: frame.len() }) }
+    if frame.is_empty() {
+        Ok(())
+    } else {
+        Err(FrameError::Delimiter { found: frame.len() })
+    }
 }
 
 #[cfg(test)]
@@ -147,15 +179,26 @@ mod tests {
     use super::*;
 
     fn examples() -> Value {
-        serde_json::from_str(include_str!("../../../tests/fixtures/kv_events/frames.json")).unwrap()
+        serde_json::from_str(include_str!(
+            "../../../tests/fixtures/kv_events/frames.json"
+        ))
+        .unwrap()
     }
 
     fn frames(list: &Value) -> Vec<Vec<u8>> {
-        let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
+        let byte =
+            |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap();
         list.as_array()
             .unwrap()
             .iter()
-            .map(|hex| hex.as_str().unwrap().as_bytes().chunks(2).map(byte).collect())
+            .map(|hex| {
+                hex.as_str()
+                    .unwrap()
+                    .as_bytes()
+                    .chunks(2)
+                    .map(byte)
+                    .collect()
+            })
             .collect()
     }
 
@@ -165,7 +208,10 @@ mod tests {
         let live_examples = &examples()["live"];
         let first = frames(&live_examples["sub_receives"]);
         let read = live(&first).unwrap();
-        assert_eq!((read.topic, read.seq, read.payload), (&b""[..], Some(0), &first[2][..]));
+        assert_eq!(
+            (read.topic, read.seq, read.payload),
+            (&b""[..], Some(0), &first[2][..])
+        );
         assert_eq!(encode_live(b"", 0, &first[2]), first);
 
         let with_topic = frames(&live_examples["with_topic"]);
@@ -174,10 +220,22 @@ mod tests {
         assert_eq!(encode_live(b"kv-events", 41, &with_topic[2]), with_topic);
 
         let long_topic = frames(&live_examples["llm_d_topic"]);
-        assert!(live(&long_topic).unwrap().topic.starts_with(b"kv@10.0.0.1:8000@"));
+        assert!(
+            live(&long_topic)
+                .unwrap()
+                .topic
+                .starts_with(b"kv@10.0.0.1:8000@")
+        );
 
         let two = frames(&live_examples["legacy_two_frames"]);
-        assert_eq!(live(&two).unwrap(), Live { topic: b"", seq: None, payload: &two[1] });
+        assert_eq!(
+            live(&two).unwrap(),
+            Live {
+                topic: b"",
+                seq: None,
+                payload: &two[1]
+            }
+        );
     }
 
     #[test]
@@ -188,10 +246,16 @@ mod tests {
         for (name, list) in malformed {
             assert!(live(&frames(list)).is_err(), "{name}");
         }
-        assert_eq!(live(&frames(&malformed["seq_7_bytes"])), Err(FrameError::Sequence { found: 7 }));
+        assert_eq!(
+            live(&frames(&malformed["seq_7_bytes"])),
+            Err(FrameError::Sequence { found: 7 })
+        );
         assert!(live::<Vec<u8>>(&[]).is_err());
         assert!(replay::<Vec<u8>>(&[]).is_err());
-        assert_eq!(replay(&[&b"x"[..], &[0; 8], b"p"]), Err(FrameError::Delimiter { found: 1 }));
+        assert_eq!(
+            replay(&[&b"x"[..], &[0; 8], b"p"]),
+            Err(FrameError::Delimiter { found: 1 })
+        );
     }
 
     #[test]
@@ -199,11 +263,22 @@ mod tests {
     fn both_forms_of_replay_answers_are_read_and_written() {
         let replay_examples = &examples()["replay"];
         let mut seen = 0;
-        for (name, form) in [("reply_old", ReplayForm::Old), ("reply_new", ReplayForm::New)] {
+        for (name, form) in [
+            ("reply_old", ReplayForm::Old),
+            ("reply_new", ReplayForm::New),
+        ] {
             let batch = frames(&replay_examples[name]["dealer_receives"]);
             let payload = batch.last().unwrap();
-            assert_eq!(replay(&batch).unwrap(), Replay::Batch { seq: 0x26, payload }, "{name}");
-            let topic: &[u8] = if form == ReplayForm::New { b"kv-events" } else { b"" };
+            assert_eq!(
+                replay(&batch).unwrap(),
+                Replay::Batch { seq: 0x26, payload },
+                "{name}"
+            );
+            let topic: &[u8] = if form == ReplayForm::New {
+                b"kv-events"
+            } else {
+                b""
+            };
             assert_eq!(encode_replay(form, topic, 0x26, payload), batch, "{name}");
 
             let end = frames(&replay_examples[name]["end"]);
@@ -222,8 +297,12 @@ mod tests {
         // As engines do: any length up to eight bytes is a number, an empty one is zero.
         assert_eq!(parse_replay_request(&[&b""[..], &[0, 0, 0, 2]]), Ok(2));
         assert_eq!(parse_replay_request(&[&b""[..], b""]), Ok(0));
-        assert_eq!(parse_replay_request(&[&b""[..], &[1; 9]]), Err(FrameError::Sequence { found: 9 }));
-        let without_delimiter = frames(&examples()["replay"]["request_rejected_no_delimiter_dealer"]);
+        assert_eq!(
+            parse_replay_request(&[&b""[..], &[1; 9]]),
+            Err(FrameError::Sequence { found: 9 })
+        );
+        let without_delimiter =
+            frames(&examples()["replay"]["request_rejected_no_delimiter_dealer"]);
         assert!(parse_replay_request(&without_delimiter).is_err());
     }
 }

@@ -44,7 +44,11 @@ impl<'de, E, F: FnMut(&'de RawValue) -> Result<(), E>> Visitor<'de> for Each<F> 
 
 /// A whole number below 2^64 in decimal digits alone.
 pub(crate) fn digits(text: &str) -> Option<u64> {
-    if text.bytes().all(|byte| byte.is_ascii_digit()) { text.parse().ok() } else { None }
+    if text.bytes().all(|byte| byte.is_ascii_digit()) {
+        text.parse().ok()
+    } else {
+        None
+    }
 }
 
 /// What an engine calls a block: a number, negative where its language knows no unsigned ones, or its decimal digits.
@@ -70,7 +74,9 @@ impl<'de> Deserialize<'de> for Name {
             }
 
             fn visit_str<E: Error>(self, value: &str) -> Result<Name, E> {
-                digits(value).map(Name).ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(value), &self))
+                digits(value)
+                    .map(Name)
+                    .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(value), &self))
             }
         }
         deserializer.deserialize_any(Any)
@@ -81,7 +87,9 @@ impl<'de> Deserialize<'de> for Name {
 pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
     struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'_>>(value.get()).ok().map(|text| text.0)
+    serde_json::from_str::<Text<'_>>(value.get())
+        .ok()
+        .map(|text| text.0)
 }
 
 #[cfg(test)]
@@ -97,7 +105,16 @@ mod tests {
         assert_eq!(name("18446744073709551615"), Some(u64::MAX));
         assert_eq!(name("\"9007199254740993\""), Some(9_007_199_254_740_993));
         assert_eq!(name("-1"), Some(u64::MAX));
-        for wrong in ["18446744073709551616", "1.5", "\"\"", "\"+1\"", "\"0x1\"", "null", "[1]", "true"] {
+        for wrong in [
+            "18446744073709551616",
+            "1.5",
+            "\"\"",
+            "\"+1\"",
+            "\"0x1\"",
+            "null",
+            "[1]",
+            "true",
+        ] {
             assert_eq!(name(wrong), None, "{wrong}");
         }
     }

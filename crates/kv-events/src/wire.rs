@@ -120,7 +120,9 @@ impl<'a> Reader<'a> {
         loop {
             if children > 0 {
                 let last = children - self.step_over_numbers(children - 1);
-                *open.get_mut(depth).ok_or(Broken("values nest too deeply"))? = last;
+                *open
+                    .get_mut(depth)
+                    .ok_or(Broken("values nest too deeply"))? = last;
                 depth += 1;
                 children = self.children()?;
                 continue;
@@ -144,7 +146,10 @@ impl<'a> Reader<'a> {
     /// stops in front of anything else. Most of what is published is tokens.
     fn step_over_numbers(&mut self, most: usize) -> usize {
         for stepped in 0..most {
-            let length = self.rest.first().map_or(0, |first| LENGTHS[usize::from(*first)]);
+            let length = self
+                .rest
+                .first()
+                .map_or(0, |first| LENGTHS[usize::from(*first)]);
             match self.rest.get(usize::from(length)..) {
                 Some(rest) if length > 0 => self.rest = rest,
                 _ => return stepped,
@@ -158,7 +163,9 @@ impl<'a> Reader<'a> {
     #[inline]
     pub(crate) fn small_number(&mut self) -> Option<u32> {
         let (number, rest) = match *self.rest {
-            [number @ 0..0x80, ref rest @ ..] | [0xcc, number, ref rest @ ..] => (number.into(), rest),
+            [number @ 0..0x80, ref rest @ ..] | [0xcc, number, ref rest @ ..] => {
+                (number.into(), rest)
+            }
             [0xcd, a, b, ref rest @ ..] => (u16::from_be_bytes([a, b]).into(), rest),
             [0xce, a, b, c, d, ref rest @ ..] => (u32::from_be_bytes([a, b, c, d]), rest),
             _ => return None,
@@ -177,20 +184,29 @@ impl<'a> Reader<'a> {
     }
 
     fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
-        let (taken, rest) = self.rest.split_at_checked(len).ok_or(Broken("the bytes end too early"))?;
+        let (taken, rest) = self
+            .rest
+            .split_at_checked(len)
+            .ok_or(Broken("the bytes end too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
     fn number<const LEN: usize>(&mut self) -> Result<[u8; LEN], Broken> {
-        let (taken, rest) = self.rest.split_first_chunk().ok_or(Broken("the bytes end too early"))?;
+        let (taken, rest) = self
+            .rest
+            .split_first_chunk()
+            .ok_or(Broken("the bytes end too early"))?;
         self.rest = rest;
         Ok(*taken)
     }
 
     /// A length of that many bytes.
     fn length<const LEN: usize>(&mut self) -> Result<usize, Broken> {
-        Ok(self.number::<LEN>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
+        Ok(self
+            .number::<LEN>()?
+            .iter()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
 
     fn sized<const LEN: usize>(&mut self) -> Result<&'a [u8], Broken> {
@@ -200,11 +216,19 @@ impl<'a> Reader<'a> {
 
     fn array(&self, len: usize) -> Result<Head<'a>, Broken> {
         // A value takes at least one byte.
-        if len > self.rest.len() { Err(Broken("the bytes end too early")) } else { Ok(Head::Array(len)) }
+        if len > self.rest.len() {
+            Err(Broken("the bytes end too early"))
+        } else {
+            Ok(Head::Array(len))
+        }
     }
 
     fn map(&self, pairs: usize) -> Result<Head<'a>, Broken> {
-        if pairs > self.rest.len() / 2 { Err(Broken("the bytes end too early")) } else { Ok(Head::Map(pairs)) }
+        if pairs > self.rest.len() / 2 {
+            Err(Broken("the bytes end too early"))
+        } else {
+            Ok(Head::Map(pairs))
+        }
     }
 
     fn extension(&mut self, len: usize) -> Result<Head<'a>, Broken> {
@@ -244,14 +268,19 @@ mod tests {
     fn nesting_is_limited_and_costs_no_stack() {
         let nested = |depth: usize| [vec![0x91; depth], vec![0xc0]].concat();
         assert!(Reader::new(&nested(MAX_DEPTH)).value().is_ok());
-        assert_eq!(Reader::new(&nested(MAX_DEPTH + 1)).value(), Err(Broken("values nest too deeply")));
+        assert_eq!(
+            Reader::new(&nested(MAX_DEPTH + 1)).value(),
+            Err(Broken("values nest too deeply"))
+        );
         assert!(Reader::new(&nested(1_000_000)).value().is_err());
     }
 
     #[test]
     fn a_value_is_stepped_over_exactly() {
         // {"a": [1, [], {}], nil: ext} and a byte behind it
-        let bytes = [0x82, 0xa1, b'a', 0x93, 1, 0x90, 0x80, 0xc0, 0xd4, 0, 9, 0x2a];
+        let bytes = [
+            0x82, 0xa1, b'a', 0x93, 1, 0x90, 0x80, 0xc0, 0xd4, 0, 9, 0x2a,
+        ];
         let mut reader = Reader::new(&bytes);
         assert_eq!(reader.value().unwrap().len(), bytes.len() - 1);
         assert_eq!(reader.head(), Ok(Head::Unsigned(42)));
@@ -263,19 +292,34 @@ mod tests {
         for first in 0..=u8::MAX {
             for behind in 0..10 {
                 let bytes = [&[first][..], &vec![7; behind]].concat();
-                let (mut long, mut short, mut over) = (Reader::new(&bytes), Reader::new(&bytes), Reader::new(&bytes));
+                let (mut long, mut short, mut over) = (
+                    Reader::new(&bytes),
+                    Reader::new(&bytes),
+                    Reader::new(&bytes),
+                );
                 let head = long.head();
                 if let Some(number) = short.small_number() {
-                    assert_eq!((head, short.rest), (Ok(Head::Unsigned(number.into())), long.rest), "{bytes:x?}");
+                    assert_eq!(
+                        (head, short.rest),
+                        (Ok(Head::Unsigned(number.into())), long.rest),
+                        "{bytes:x?}"
+                    );
                 }
                 if over.step_over_numbers(1) == 1 {
-                    assert!(matches!(head, Ok(head) if !matches!(head, Head::Array(_) | Head::Map(_))), "{bytes:x?}");
+                    assert!(
+                        matches!(head, Ok(head) if !matches!(head, Head::Array(_) | Head::Map(_))),
+                        "{bytes:x?}"
+                    );
                     assert_eq!(over.rest, long.rest, "{bytes:x?}");
                 }
             }
         }
         let mut reader = Reader::new(&[0xcd, 1, 0, 5, 0xce, 0, 0]);
-        assert_eq!((reader.step_over_numbers(9), reader.rest.len()), (2, 3), "the third is not all there");
+        assert_eq!(
+            (reader.step_over_numbers(9), reader.rest.len()),
+            (2, 3),
+            "the third is not all there"
+        );
     }
 
     #[test]

@@ -9,7 +9,8 @@ use kv_blocks::{EngineHash, IndexUpdate, Named, Tier};
 use kv_events::{
     continuum, standard, trtllm,
     vllm::{
-        Batch, BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Normaliser, WireTokens, decode, to_update,
+        Batch, BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Normaliser, WireTokens,
+        decode, to_update,
     },
 };
 use serde_json::{Map, Value, json};
@@ -25,7 +26,10 @@ fn payload(file: &str) -> Vec<u8> {
 fn payloads(class: &str) -> Vec<Value> {
     let manifest: Value = serde_json::from_slice(&payload("manifest.json")).unwrap();
     let all = manifest["payloads"].as_array().unwrap();
-    all.iter().filter(|entry| entry["class"] == class).cloned().collect()
+    all.iter()
+        .filter(|entry| entry["class"] == class)
+        .cloned()
+        .collect()
 }
 
 fn updates(file: &str) -> Vec<Result<IndexUpdate, IgnoredReason>> {
@@ -34,7 +38,11 @@ fn updates(file: &str) -> Vec<Result<IndexUpdate, IgnoredReason>> {
     batch
         .events
         .iter()
-        .map(|event| normaliser.update(event.as_ref().unwrap()).map_err(|ignored| ignored.reason))
+        .map(|event| {
+            normaliser
+                .update(event.as_ref().unwrap())
+                .map_err(|ignored| ignored.reason)
+        })
         .collect()
 }
 
@@ -46,14 +54,21 @@ fn every_valid_payload_decodes_as_the_manifest_says() {
     let mut standard_ones = 0;
     for entry in entries {
         let file = entry["file"].as_str().unwrap();
-        if matches!(entry["wire_shape"].as_str(), Some("rfc-1527" | "mooncake-master")) {
+        if matches!(
+            entry["wire_shape"].as_str(),
+            Some("rfc-1527" | "mooncake-master")
+        ) {
             says_what_the_manifest_says(file, entry["decodes_to"].as_array().unwrap());
             standard_ones += 1;
             continue;
         }
         let batch = decode(&payload(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         if let Some(envelope) = entry.get("envelope") {
-            assert_eq!(json!(batch.dp_rank), envelope["data_parallel_rank"], "{file}");
+            assert_eq!(
+                json!(batch.dp_rank),
+                envelope["data_parallel_rank"],
+                "{file}"
+            );
             assert_eq!(batch.ts, envelope["ts"].as_f64(), "{file}");
         }
         if let Some(want) = entry["decodes_to"].as_array() {
@@ -71,10 +86,16 @@ fn says_what_the_manifest_says(file: &str, want: &[Value]) {
     let events = standard::decode_msgpack(&payload(file)).unwrap();
     assert_eq!(events.len(), want.len(), "{file}");
     for (event, want) in events.iter().zip(want) {
-        let read: Value = serde_json::from_str(&standard::encode_json(event.as_ref().unwrap())).unwrap();
+        let read: Value =
+            serde_json::from_str(&standard::encode_json(event.as_ref().unwrap())).unwrap();
         for (key, want) in want.as_object().unwrap() {
             let read = match key.as_str() {
-                "seq_hashes" => read[key].as_array().unwrap().iter().map(|hash| json!(hash.to_string())).collect(),
+                "seq_hashes" => read[key]
+                    .as_array()
+                    .unwrap()
+                    .iter()
+                    .map(|hash| json!(hash.to_string()))
+                    .collect(),
                 "parent_hash" if !want.is_null() => json!(read[key].to_string()),
                 _ => read[key].clone(),
             };
@@ -90,7 +111,10 @@ fn each_codec_fails_softly_on_the_payloads_of_the_others() {
         for entry in payloads(class) {
             let file = entry["file"].as_str().unwrap();
             let bytes = payload(file);
-            let is_standard = matches!(entry["wire_shape"].as_str(), Some("rfc-1527" | "mooncake-master"));
+            let is_standard = matches!(
+                entry["wire_shape"].as_str(),
+                Some("rfc-1527" | "mooncake-master")
+            );
             if is_standard {
                 let usable = decode(&bytes).map(|batch| batch.events.into_iter().flatten().count());
                 // The store's master also writes the older names, so that its blocks are read as placeholders.
@@ -104,7 +128,10 @@ fn each_codec_fails_softly_on_the_payloads_of_the_others() {
                 trtllm::decode(&bytes).is_ok_and(|events| events.iter().all(Result::is_err))
                     == (file == "bad_not_msgpack_json.msgpack")
             );
-            assert!(continuum::parse(Some("cache_created"), &bytes).is_err(), "{file}");
+            assert!(
+                continuum::parse(Some("cache_created"), &bytes).is_err(),
+                "{file}"
+            );
         }
     }
 }
@@ -116,7 +143,8 @@ fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
     for entry in entries {
         let file = entry["file"].as_str().unwrap();
         let decoded = decode(&payload(file));
-        let kinds = |batch: &Batch| -> Vec<bool> { batch.events.iter().map(Result::is_ok).collect() };
+        let kinds =
+            |batch: &Batch| -> Vec<bool> { batch.events.iter().map(Result::is_ok).collect() };
         match entry["scope"].as_str().unwrap() {
             "batch" => assert!(decoded.is_err(), "{file}"),
             "event" => {
@@ -128,14 +156,22 @@ fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
             }
             "event (skip and count as unknown)" => {
                 let batch = decoded.unwrap();
-                assert!(matches!(batch.events[..], [Ok(Event::Unknown { .. })]), "{file}");
-                let reason = to_update(batch.events[0].as_ref().unwrap()).unwrap_err().reason;
+                assert!(
+                    matches!(batch.events[..], [Ok(Event::Unknown { .. })]),
+                    "{file}"
+                );
+                let reason = to_update(batch.events[0].as_ref().unwrap())
+                    .unwrap_err()
+                    .reason;
                 assert_eq!(reason, IgnoredReason::UnknownTag);
             }
             "ts only: event may be applied, ts must not be used" => {
                 let batch = decoded.unwrap();
                 assert_eq!(batch.ts, None, "{file}");
-                assert!(!batch.events.is_empty() && kinds(&batch).iter().all(|fine| *fine), "{file}");
+                assert!(
+                    !batch.events.is_empty() && kinds(&batch).iter().all(|fine| *fine),
+                    "{file}"
+                );
             }
             other => panic!("{file}: unknown scope {other}"),
         }
@@ -162,18 +198,26 @@ fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
         ("object_store", Tier::Remote),
         ("external", Tier::Remote),
     ];
-    let files = fs::read_dir(folder())
-        .unwrap()
-        .filter(|file| file.as_ref().unwrap().file_name().to_str().is_some_and(|name| name.starts_with("medium_")));
+    let files = fs::read_dir(folder()).unwrap().filter(|file| {
+        file.as_ref()
+            .unwrap()
+            .file_name()
+            .to_str()
+            .is_some_and(|name| name.starts_with("medium_"))
+    });
     assert_eq!(files.count(), expected.len());
     for (name, tier) in expected {
-        let [Ok(IndexUpdate::Stored(stored))] = &updates(&format!("medium_{name}.msgpack"))[..] else {
+        let [Ok(IndexUpdate::Stored(stored))] = &updates(&format!("medium_{name}.msgpack"))[..]
+        else {
             panic!("{name} is no store");
         };
         assert_eq!(stored.tier, tier, "{name}");
     }
     // None at all counts as the device, also where the field is nil.
-    for file in ["vllm_0_9_0_stored_root_batch2.msgpack", "vllm_0_10_2_removed_int_medium_nil.msgpack"] {
+    for file in [
+        "vllm_0_9_0_stored_root_batch2.msgpack",
+        "vllm_0_10_2_removed_int_medium_nil.msgpack",
+    ] {
         match &updates(file)[0] {
             Ok(IndexUpdate::Stored(stored)) => assert_eq!(stored.tier, Tier::Device),
             Ok(IndexUpdate::Removed(removed)) => assert_eq!(removed.tier, Tier::Device),
@@ -186,17 +230,32 @@ fn media_are_known_by_many_names_and_an_unknown_one_is_never_the_device() {
 #[contract("F63")]
 fn what_the_index_cannot_use_is_ignored_with_a_reason() {
     for (file, reason) in [
-        ("vllm_0_22_swa_skipped_blocks.msgpack", IgnoredReason::NotFullAttention),
-        ("vllm_0_20_removed_group1.msgpack", IgnoredReason::NotFullAttention),
-        ("vllm_0_17_stored_extra_keys_mm_str.msgpack", IgnoredReason::Multimodal),
+        (
+            "vllm_0_22_swa_skipped_blocks.msgpack",
+            IgnoredReason::NotFullAttention,
+        ),
+        (
+            "vllm_0_20_removed_group1.msgpack",
+            IgnoredReason::NotFullAttention,
+        ),
+        (
+            "vllm_0_17_stored_extra_keys_mm_str.msgpack",
+            IgnoredReason::Multimodal,
+        ),
         ("vllm_0_24_mm_extra_keys.msgpack", IgnoredReason::Multimodal),
-        ("vllm_0_24_prompt_embeds_extra_keys.msgpack", IgnoredReason::Multimodal),
+        (
+            "vllm_0_24_prompt_embeds_extra_keys.msgpack",
+            IgnoredReason::Multimodal,
+        ),
     ] {
         assert_eq!(updates(file), [Err(reason)], "{file}");
     }
     // The events around an unknown one count.
     let around = updates("unknown_tag_among_known.msgpack");
-    assert!(matches!(around[..], [Err(IgnoredReason::UnknownTag), Ok(IndexUpdate::Stored(_))]));
+    assert!(matches!(
+        around[..],
+        [Err(IgnoredReason::UnknownTag), Ok(IndexUpdate::Stored(_))]
+    ));
     // Of the groups of a hybrid model only full attention speaks of every token.
     let groups = updates("vllm_0_22_hybrid_two_groups.msgpack");
     assert!(matches!(groups[0], Ok(IndexUpdate::Stored(_))));
@@ -205,22 +264,50 @@ fn what_the_index_cannot_use_is_ignored_with_a_reason() {
 
 #[test]
 fn placeholders_name_blocks_that_are_in_another_tier_too() {
-    let (first, second) = (EngineHash(3_236_607_068_019_569_386), EngineHash(2_758_186_210_834_249_151));
+    let (first, second) = (
+        EngineHash(3_236_607_068_019_569_386),
+        EngineHash(2_758_186_210_834_249_151),
+    );
     for (file, hashes, tier) in [
-        ("vllm_0_26_offload_placeholder.msgpack", vec![first], Tier::Host),
-        ("vllm_0_26_storage_fs_local.msgpack", vec![first, second], Tier::Disk),
-        ("vllm_0_26_storage_obj_remote.msgpack", vec![first, second], Tier::Remote),
-        ("vllm_0_27_storage_remote.msgpack", vec![first, second], Tier::Remote),
+        (
+            "vllm_0_26_offload_placeholder.msgpack",
+            vec![first],
+            Tier::Host,
+        ),
+        (
+            "vllm_0_26_storage_fs_local.msgpack",
+            vec![first, second],
+            Tier::Disk,
+        ),
+        (
+            "vllm_0_26_storage_obj_remote.msgpack",
+            vec![first, second],
+            Tier::Remote,
+        ),
+        (
+            "vllm_0_27_storage_remote.msgpack",
+            vec![first, second],
+            Tier::Remote,
+        ),
     ] {
-        assert_eq!(updates(file)[0], Ok(IndexUpdate::Named(Named { hashes, tier })), "{file}");
+        assert_eq!(
+            updates(file)[0],
+            Ok(IndexUpdate::Named(Named { hashes, tier })),
+            "{file}"
+        );
     }
 }
 
 #[test]
 #[contract("V17", "V47")]
 fn a_chunk_of_lmcache_is_a_block_of_its_own_size() {
-    let [Ok(IndexUpdate::Stored(chunk))] = &updates("lmcache_stored_cpu.msgpack")[..] else { panic!("no store") };
-    assert_eq!((chunk.block_size.tokens(), chunk.tier, chunk.hashes.len()), (256, Tier::Host, 1));
+    let [Ok(IndexUpdate::Stored(chunk))] = &updates("lmcache_stored_cpu.msgpack")[..] else {
+        panic!("no store")
+    };
+    assert_eq!(
+        (chunk.block_size.tokens(), chunk.tier, chunk.hashes.len()),
+        (256, Tier::Host, 1)
+    );
     assert_eq!(chunk.tokens, (1..=256).collect::<Vec<u32>>());
 }
 
@@ -228,24 +315,49 @@ fn a_chunk_of_lmcache_is_a_block_of_its_own_size() {
 fn adapters_and_salts_come_from_whichever_field_has_them() {
     for (file, lora, salt) in [
         ("vllm_0_9_2_stored_lora_id.msgpack", Some("lora_id:7"), None),
-        ("vllm_0_14_stored_lora_name.msgpack", Some("sql-adapter"), None),
+        (
+            "vllm_0_14_stored_lora_name.msgpack",
+            Some("sql-adapter"),
+            None,
+        ),
         ("vllm_0_33_lora.msgpack", Some("sql-adapter"), None),
-        ("vllm_0_17_stored_extra_keys_salt.msgpack", None, Some("tenant-salt")),
-        ("sglang_0_5_18_stored_salt_metadata.msgpack", None, Some("tenant-a")),
+        (
+            "vllm_0_17_stored_extra_keys_salt.msgpack",
+            None,
+            Some("tenant-salt"),
+        ),
+        (
+            "sglang_0_5_18_stored_salt_metadata.msgpack",
+            None,
+            Some("tenant-a"),
+        ),
         ("sglang_0_5_20_stored_map.msgpack", None, Some("tenant-a")),
-        ("sglang_0_5_22_stored_map_lora.msgpack", Some("sql-adapter"), None),
+        (
+            "sglang_0_5_22_stored_map_lora.msgpack",
+            Some("sql-adapter"),
+            None,
+        ),
         ("vllm_0_22_stored_full.msgpack", None, None),
     ] {
-        let [Ok(IndexUpdate::Stored(stored))] = &updates(file)[..] else { panic!("{file} is no store") };
-        assert_eq!((stored.lora.as_deref(), stored.salt.as_deref()), (lora, salt), "{file}");
+        let [Ok(IndexUpdate::Stored(stored))] = &updates(file)[..] else {
+            panic!("{file} is no store")
+        };
+        assert_eq!(
+            (stored.lora.as_deref(), stored.salt.as_deref()),
+            (lora, salt),
+            "{file}"
+        );
     }
 }
 
 #[test]
 fn hash_zero_is_a_block_and_nil_is_no_parent() {
-    let [Ok(IndexUpdate::Stored(child))] = &updates("parent_hash_zero.msgpack")[..] else { panic!("no store") };
+    let [Ok(IndexUpdate::Stored(child))] = &updates("parent_hash_zero.msgpack")[..] else {
+        panic!("no store")
+    };
     assert_eq!(child.parent, Some(EngineHash(0)));
-    let [Ok(IndexUpdate::Stored(root))] = &updates("hashes_across_msgpack_int_widths.msgpack")[..] else {
+    let [Ok(IndexUpdate::Stored(root))] = &updates("hashes_across_msgpack_int_widths.msgpack")[..]
+    else {
         panic!("no store");
     };
     assert_eq!((root.parent, root.hashes[0]), (None, EngineHash(0)));
@@ -260,18 +372,25 @@ fn integers_and_digests_name_the_same_blocks() {
     let as_integers = stored("vllm_0_10_2_stored_root_int.msgpack");
     assert_eq!(as_integers.len(), 4);
     assert_eq!(as_integers, stored("vllm_0_10_2_stored_root_bytes.msgpack"));
-    assert_eq!(as_integers, stored("vllm_0_24_stored_root_map_bytes.msgpack"));
+    assert_eq!(
+        as_integers,
+        stored("vllm_0_24_stored_root_map_bytes.msgpack")
+    );
 }
 
 #[test]
 fn pairs_of_tokens_stand_for_their_first_ones() {
-    let [Ok(IndexUpdate::Stored(stored))] = &updates("sglang_bigram_tokens.msgpack")[..] else { panic!("no store") };
+    let [Ok(IndexUpdate::Stored(stored))] = &updates("sglang_bigram_tokens.msgpack")[..] else {
+        panic!("no store")
+    };
     assert_eq!(stored.tokens, (1..=16).collect::<Vec<u32>>());
 }
 
 #[test]
 fn a_large_event_is_complete() {
-    let [Ok(IndexUpdate::Stored(stored))] = &updates("large_batch_512_blocks.msgpack")[..] else { panic!("no store") };
+    let [Ok(IndexUpdate::Stored(stored))] = &updates("large_batch_512_blocks.msgpack")[..] else {
+        panic!("no store")
+    };
     assert_eq!(stored.hashes.len(), 512);
     assert_eq!(stored.tokens, (0..8192).collect::<Vec<u32>>());
 }
@@ -322,8 +441,21 @@ fn put<T: serde_json::value::Index + Into<String>, V: Into<Value>>(
 fn stored_json(event: &BlockStored) -> Value {
     let mut object = Map::new();
     put(&mut object, "type", Some("BlockStored"));
-    put(&mut object, "block_hashes", Some(event.block_hashes.iter().map(hash_json).collect::<Value>()));
-    put(&mut object, "parent_block_hash", Some(event.parent_block_hash.as_ref().map_or(Value::Null, hash_json)));
+    put(
+        &mut object,
+        "block_hashes",
+        Some(event.block_hashes.iter().map(hash_json).collect::<Value>()),
+    );
+    put(
+        &mut object,
+        "parent_block_hash",
+        Some(
+            event
+                .parent_block_hash
+                .as_ref()
+                .map_or(Value::Null, hash_json),
+        ),
+    );
     put(
         &mut object,
         "token_ids",
@@ -336,14 +468,33 @@ fn stored_json(event: &BlockStored) -> Value {
     put(&mut object, "lora_id", event.lora_id);
     put(&mut object, "medium", event.medium.as_deref());
     put(&mut object, "lora_name", event.lora_name.as_deref());
-    put(&mut object, "extra_keys", event.extra_keys.as_deref().map(extra_keys_json));
+    put(
+        &mut object,
+        "extra_keys",
+        event.extra_keys.as_deref().map(extra_keys_json),
+    );
     put(&mut object, "group_idx", event.group_idx);
-    put(&mut object, "kv_cache_spec_kind", event.kv_cache_spec_kind.as_deref());
-    put(&mut object, "kv_cache_spec_sliding_window", event.kv_cache_spec_sliding_window);
+    put(
+        &mut object,
+        "kv_cache_spec_kind",
+        event.kv_cache_spec_kind.as_deref(),
+    );
+    put(
+        &mut object,
+        "kv_cache_spec_sliding_window",
+        event.kv_cache_spec_sliding_window,
+    );
     put(&mut object, "locality", event.locality.as_deref());
     put(&mut object, "ownership", event.ownership.as_deref());
     put(&mut object, "session_id", event.session_id.as_deref());
-    put(&mut object, "lookahead_token_ids", event.lookahead_token_ids.as_ref().map(|tokens| json!(tokens)));
+    put(
+        &mut object,
+        "lookahead_token_ids",
+        event
+            .lookahead_token_ids
+            .as_ref()
+            .map(|tokens| json!(tokens)),
+    );
     put(&mut object, "cache_salt", event.cache_salt.as_deref());
     Value::Object(object)
 }
@@ -351,7 +502,11 @@ fn stored_json(event: &BlockStored) -> Value {
 fn removed_json(event: &BlockRemoved) -> Value {
     let mut object = Map::new();
     put(&mut object, "type", Some("BlockRemoved"));
-    put(&mut object, "block_hashes", Some(event.block_hashes.iter().map(hash_json).collect::<Value>()));
+    put(
+        &mut object,
+        "block_hashes",
+        Some(event.block_hashes.iter().map(hash_json).collect::<Value>()),
+    );
     put(&mut object, "medium", event.medium.as_deref());
     put(&mut object, "group_idx", event.group_idx);
     put(&mut object, "locality", event.locality.as_deref());
@@ -369,5 +524,14 @@ fn extra_keys_json(blocks: &[Vec<ExtraKey>]) -> Value {
         }
         ExtraKey::Other => Value::Null,
     };
-    blocks.iter().map(|keys| if keys.is_empty() { Value::Null } else { keys.iter().map(key).collect() }).collect()
+    blocks
+        .iter()
+        .map(|keys| {
+            if keys.is_empty() {
+                Value::Null
+            } else {
+                keys.iter().map(key).collect()
+            }
+        })
+        .collect()
 }

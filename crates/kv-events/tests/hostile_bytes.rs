@@ -23,14 +23,20 @@ mod vllm_payload;
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored,
-    WireTokens, decode, encode, to_update,
+    BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved,
+    WireStored, WireTokens, decode, encode, to_update,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 fn stored() -> impl Strategy<Value = WireEvent> {
     let keys = option::of("[a-z]{1,8}");
-    (vec(any::<[u8; 32]>(), 1..6), option::of(any::<[u8; 32]>()), 1..9_u32, option::of("[a-zA-Z_]{1,9}"), keys)
+    (
+        vec(any::<[u8; 32]>(), 1..6),
+        option::of(any::<[u8; 32]>()),
+        1..9_u32,
+        option::of("[a-zA-Z_]{1,9}"),
+        keys,
+    )
         .prop_map(|(hashes, parent, block_size, medium, salt)| {
             let count = u32::try_from(hashes.len()).unwrap();
             let extra_keys = salt.map(|salt| {
@@ -41,7 +47,9 @@ fn stored() -> impl Strategy<Value = WireEvent> {
             WireEvent::Stored(WireStored {
                 hashes: hashes.into_iter().map(WireHash).collect(),
                 parent: parent.map(WireHash),
-                tokens: (0..count * block_size).map(|at| at.wrapping_mul(2_654_435_761)).collect(),
+                tokens: (0..count * block_size)
+                    .map(|at| at.wrapping_mul(2_654_435_761))
+                    .collect(),
                 block_size,
                 lora_id: None,
                 lora_name: None,
@@ -52,9 +60,13 @@ fn stored() -> impl Strategy<Value = WireEvent> {
 }
 
 fn event() -> impl Strategy<Value = WireEvent> {
-    let removed = (vec(any::<u64>(), 0..5), option::of("[A-Z]{1,6}")).prop_map(|(hashes, medium)| {
-        WireEvent::Removed(WireRemoved { hashes: hashes.into_iter().map(WireHash::from).collect(), medium })
-    });
+    let removed =
+        (vec(any::<u64>(), 0..5), option::of("[A-Z]{1,6}")).prop_map(|(hashes, medium)| {
+            WireEvent::Removed(WireRemoved {
+                hashes: hashes.into_iter().map(WireHash::from).collect(),
+                medium,
+            })
+        });
     prop_oneof![stored(), removed, Just(WireEvent::Cleared)]
 }
 
@@ -78,7 +90,10 @@ fn expected(event: &WireEvent) -> Event {
             medium: event.medium.as_deref().map(Into::into),
             extra_keys: event.extra_keys.as_ref().map(|blocks| {
                 let text = |key: &String| ExtraKey::Text(key.as_str().into());
-                blocks.iter().map(|keys| keys.iter().flatten().map(text).collect()).collect()
+                blocks
+                    .iter()
+                    .map(|keys| keys.iter().flatten().map(text).collect())
+                    .collect()
             }),
             group_idx: Some(0),
             kv_cache_spec_kind: Some("full_attention".into()),

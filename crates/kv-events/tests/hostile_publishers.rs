@@ -9,69 +9,102 @@ use kv_blocks::HashScheme;
 use kv_events::{
     BatchError, EventError,
     standard::{
-        StandardChange, StandardEvent, StreamKey, decode_json, decode_msgpack, encode_json, encode_msgpack, to_hashed,
-        to_named,
+        StandardChange, StandardEvent, StreamKey, decode_json, decode_msgpack, encode_json,
+        encode_msgpack, to_hashed, to_named,
     },
     trtllm,
 };
 use proptest::{collection::vec, option, prelude::*};
 
 fn name() -> impl Strategy<Value = Option<Arc<str>>> {
-    option::of(any::<String>().prop_filter("empty is none", |text| !text.is_empty()).prop_map(Arc::from))
+    option::of(
+        any::<String>()
+            .prop_filter("empty is none", |text| !text.is_empty())
+            .prop_map(Arc::from),
+    )
 }
 
 fn stream() -> impl Strategy<Value = StreamKey> {
     let block_size = option::of(1..=65_536_u32);
     let dp_rank = option::of(any::<u32>());
-    (name(), block_size, name(), name(), (name(), name(), name(), dp_rank)).prop_map(
-        |(model, block_size, salt, lora, (tenant, backend_id, medium, dp_rank))| StreamKey {
-            model,
-            block_size,
-            salt,
-            lora,
-            tenant,
-            backend_id,
-            medium,
-            dp_rank,
-        },
+    (
+        name(),
+        block_size,
+        name(),
+        name(),
+        (name(), name(), name(), dp_rank),
     )
+        .prop_map(
+            |(model, block_size, salt, lora, (tenant, backend_id, medium, dp_rank))| StreamKey {
+                model,
+                block_size,
+                salt,
+                lora,
+                tenant,
+                backend_id,
+                medium,
+                dp_rank,
+            },
+        )
 }
 
 fn change() -> impl Strategy<Value = StandardChange> {
     let tokens = || option::of(vec(any::<u32>(), 1..40));
-    let root = (vec(any::<u64>(), 1..9), tokens()).prop_map(|(seq_hashes, token_ids)| StandardChange::Stored {
-        seq_hashes,
-        base_block_idx: Some(0),
-        parent_hash: None,
-        token_ids,
+    let root = (vec(any::<u64>(), 1..9), tokens()).prop_map(|(seq_hashes, token_ids)| {
+        StandardChange::Stored {
+            seq_hashes,
+            base_block_idx: Some(0),
+            parent_hash: None,
+            token_ids,
+        }
     });
-    let child = (vec(any::<u64>(), 1..9), option::of(1..=u64::MAX), any::<u64>(), tokens()).prop_map(
-        |(seq_hashes, base_block_idx, parent, token_ids)| StandardChange::Stored {
+    let child = (
+        vec(any::<u64>(), 1..9),
+        option::of(1..=u64::MAX),
+        any::<u64>(),
+        tokens(),
+    )
+        .prop_map(
+            |(seq_hashes, base_block_idx, parent, token_ids)| StandardChange::Stored {
+                seq_hashes,
+                base_block_idx,
+                parent_hash: Some(parent),
+                token_ids,
+            },
+        );
+    let removed = (vec(any::<u64>(), 1..9), option::of(any::<u64>())).prop_map(
+        |(seq_hashes, base_block_idx)| StandardChange::Removed {
             seq_hashes,
             base_block_idx,
-            parent_hash: Some(parent),
-            token_ids,
         },
     );
-    let removed = (vec(any::<u64>(), 1..9), option::of(any::<u64>()))
-        .prop_map(|(seq_hashes, base_block_idx)| StandardChange::Removed { seq_hashes, base_block_idx });
     prop_oneof![2 => root, 2 => child, 2 => removed, 1 => Just(StandardChange::Cleared)]
 }
 
 fn event() -> impl Strategy<Value = StandardEvent> {
-    (any::<u64>(), option::of(any::<i64>()), stream(), change(), name()).prop_map(
-        |(event_id, timestamp_ms, stream, change, object_key)| StandardEvent {
-            event_id,
-            timestamp_ms,
-            stream,
-            change,
-            object_key,
-        },
+    (
+        any::<u64>(),
+        option::of(any::<i64>()),
+        stream(),
+        change(),
+        name(),
     )
+        .prop_map(
+            |(event_id, timestamp_ms, stream, change, object_key)| StandardEvent {
+                event_id,
+                timestamp_ms,
+                stream,
+                change,
+                object_key,
+            },
+        )
 }
 
 fn as_json(events: &[StandardEvent]) -> String {
-    format!("[{}]", events.iter().map(encode_json).collect::<Vec<_>>().join(","))
+    format!(
+        "[{}]",
+        events.iter().map(encode_json).collect::<Vec<_>>().join(",")
+    )
 }
 
 /// Whatever was read has a use or a reason, and is no larger than what was sent.
@@ -84,10 +117,19 @@ fn is_in_proportion(sent: &[u8], read: Result<Vec<Result<StandardEvent, EventErr
                 continue;
             }
         };
-        let _ = (to_named(&event), to_hashed(&event, HashScheme::default()), to_hashed(&event, HashScheme::Fnv1a));
+        let _ = (
+            to_named(&event),
+            to_hashed(&event, HashScheme::default()),
+            to_hashed(&event, HashScheme::Fnv1a),
+        );
         let bytes = match &event.change {
-            StandardChange::Stored { seq_hashes, token_ids, .. } => {
-                seq_hashes.capacity() * 8 + token_ids.as_ref().map_or(0, |tokens| tokens.capacity() * 4)
+            StandardChange::Stored {
+                seq_hashes,
+                token_ids,
+                ..
+            } => {
+                seq_hashes.capacity() * 8
+                    + token_ids.as_ref().map_or(0, |tokens| tokens.capacity() * 4)
             }
             StandardChange::Removed { seq_hashes, .. } => seq_hashes.capacity() * 8,
             StandardChange::Cleared => 0,
@@ -106,7 +148,10 @@ fn read_all(bytes: &[u8]) {
 /// Every payload of the fixture collection.
 fn fixtures() -> Vec<Vec<u8>> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
-    let mut files: Vec<_> = fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    let mut files: Vec<_> = fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+        .collect();
     files.sort();
     files.retain(|file| file.extension().is_some_and(|kind| kind == "msgpack"));
     assert_eq!(files.len(), 142);

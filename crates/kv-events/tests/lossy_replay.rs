@@ -25,9 +25,18 @@ struct Stream {
 
 impl Stream {
     fn connected() -> (Self, Option<u64>) {
-        let settings = SequencerSettings { replay: true, ..SequencerSettings::default() };
+        let settings = SequencerSettings {
+            replay: true,
+            ..SequencerSettings::default()
+        };
         let sequencer = Sequencer::new(settings);
-        let mut stream = Self { sequencer, now: Moment::START, applied: Vec::new(), clears: 0, holes: 0 };
+        let mut stream = Self {
+            sequencer,
+            now: Moment::START,
+            applied: Vec::new(),
+            clears: 0,
+            holes: 0,
+        };
         let asked = stream.on(Input::Connected);
         (stream, asked)
     }
@@ -49,7 +58,9 @@ impl Stream {
         for action in self.sequencer.on(self.now, input) {
             assert_eq!(asked, None, "nothing follows a request");
             match action {
-                Action::Apply(IndexUpdate::Removed(removed)) => self.applied.push(removed.hashes[0].0),
+                Action::Apply(IndexUpdate::Removed(removed)) => {
+                    self.applied.push(removed.hashes[0].0)
+                }
                 Action::Apply(other) => panic!("{other:?}"),
                 Action::Clear => {
                     self.applied.clear();
@@ -63,11 +74,17 @@ impl Stream {
     }
 
     fn live(&mut self, seq: u64) -> Option<u64> {
-        self.on(Input::Live { seq: Some(seq), payload: &payload(seq) })
+        self.on(Input::Live {
+            seq: Some(seq),
+            payload: &payload(seq),
+        })
     }
 
     fn replayed(&mut self, seq: u64) -> Option<u64> {
-        self.on(Input::ReplayBatch { seq, payload: &payload(seq) })
+        self.on(Input::ReplayBatch {
+            seq,
+            payload: &payload(seq),
+        })
     }
 
     /// Batches of an answer with nothing wrong among them.
@@ -86,8 +103,17 @@ impl Stream {
 
 /// One removal, whose name is the batch's number.
 fn payload(seq: u64) -> Vec<u8> {
-    let removed = WireRemoved { hashes: vec![seq.into()], medium: None };
-    encode(1.0, Some(0), &[WireEvent::Removed(removed)], Shape::Map, HashForm::Int)
+    let removed = WireRemoved {
+        hashes: vec![seq.into()],
+        medium: None,
+    };
+    encode(
+        1.0,
+        Some(0),
+        &[WireEvent::Removed(removed)],
+        Shape::Map,
+        HashForm::Int,
+    )
 }
 
 #[test]
@@ -96,12 +122,19 @@ fn a_number_that_a_long_answer_skips_was_lost_and_is_asked_for_again() {
     let (mut stream, _) = Stream::connected();
     stream.brings(0..1000);
     assert_eq!(stream.replayed(1003), Some(1000));
-    assert_eq!(stream.applied.len(), 1000, "nothing behind the loss is applied");
+    assert_eq!(
+        stream.applied.len(),
+        1000,
+        "nothing behind the loss is applied"
+    );
     assert_eq!(stream.sequencer.state(), StreamState::Replaying);
     stream.brings(1000..1010);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1010);
-    assert_eq!((stream.holes, stream.sequencer.counts().holes, stream.clears), (0, 0, 0));
+    assert_eq!(
+        (stream.holes, stream.sequencer.counts().holes, stream.clears),
+        (0, 0, 0)
+    );
 }
 
 #[test]
@@ -109,7 +142,11 @@ fn a_number_that_a_short_answer_skips_is_not_in_the_publishers_buffer() {
     let (mut stream, _) = Stream::connected();
     stream.brings(0..LONG - 1);
     assert_eq!(stream.replayed(LONG), None);
-    assert_eq!(stream.on(Input::ReplayEnd), Some(LONG + 1), "that was one more, and with it the answer was long");
+    assert_eq!(
+        stream.on(Input::ReplayEnd),
+        Some(LONG + 1),
+        "that was one more, and with it the answer was long"
+    );
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..LONG - 1).chain([LONG]));
     assert_eq!(stream.holes, 1);
@@ -154,7 +191,11 @@ fn a_long_answer_without_an_end_goes_on_at_once_and_a_short_one_has_failed() {
     assert_eq!(stream.on(Input::ReplayFailed), None);
     assert_eq!(stream.sequencer.state(), StreamState::Stale);
     stream.now = Moment::at(Duration::from_secs(2));
-    assert_eq!(stream.on(Input::Tick), Some(0), "the first failure, so the first pause");
+    assert_eq!(
+        stream.on(Input::Tick),
+        Some(0),
+        "the first failure, so the first pause"
+    );
 }
 
 #[test]
@@ -168,8 +209,15 @@ fn live_batches_wait_for_all_answers_of_a_gap() {
     assert_eq!(stream.live(902), None);
     assert_eq!(stream.applied.len(), 400);
     stream.brings(400..500);
-    assert_eq!(stream.on(Input::ReplayFailed), None, "short and broken: a failure");
-    assert_eq!((stream.sequencer.state(), stream.holes), (StreamState::Stale, 1));
+    assert_eq!(
+        stream.on(Input::ReplayFailed),
+        None,
+        "short and broken: a failure"
+    );
+    assert_eq!(
+        (stream.sequencer.state(), stream.holes),
+        (StreamState::Stale, 1)
+    );
     assert_eq!(stream.applied[499..], [499, 900, 901, 902]);
     assert_eq!(stream.sequencer.counts().gaps, 1);
 }
@@ -179,7 +227,11 @@ fn what_came_live_before_the_rest_was_asked_for_is_not_waited_for_again() {
     let mut stream = Stream::following(0..1);
     assert_eq!(stream.live(400), Some(1));
     stream.brings(1..300);
-    assert_eq!(stream.live(402), None, "number 401 was used up by a batch that could not be encoded");
+    assert_eq!(
+        stream.live(402),
+        None,
+        "number 401 was used up by a batch that could not be encoded"
+    );
     assert_eq!(stream.replayed(301), Some(300));
     stream.brings(300..401);
     assert_eq!(stream.replayed(402), None);
@@ -202,7 +254,14 @@ fn everything_fetched_anew_is_cleared_once_however_many_answers_it_takes() {
     stream.brings(1900..1901);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1902);
-    assert_eq!((stream.clears, stream.holes, stream.sequencer.counts().restarts), (1, 0, 0));
+    assert_eq!(
+        (
+            stream.clears,
+            stream.holes,
+            stream.sequencer.counts().restarts
+        ),
+        (1, 0, 0)
+    );
 }
 
 #[test]

@@ -5,7 +5,8 @@
 use contract_id::contract;
 use kv_blocks::{EngineHash, IndexUpdate, Named, Tier};
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Medium, Normaliser, WireTokens, to_update,
+    BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Medium, Normaliser, WireTokens,
+    to_update,
 };
 
 fn store(blocks: u64) -> BlockStored {
@@ -64,7 +65,11 @@ fn removals_follow_the_kind_their_group_had_when_it_was_stored() {
 #[test]
 fn blocks_in_front_of_an_image_count() {
     let mut event = store(3);
-    event.extra_keys = Some(vec![vec![text("salt")], vec![], vec![ExtraKey::Item("image".into(), -3)]]);
+    event.extra_keys = Some(vec![
+        vec![text("salt")],
+        vec![],
+        vec![ExtraKey::Item("image".into(), -3)],
+    ]);
     let stored = update(event).unwrap();
     assert_eq!(stored.hashes, [EngineHash(1), EngineHash(2)]);
     assert_eq!(stored.tokens.len(), 8);
@@ -78,12 +83,18 @@ fn a_bare_string_is_a_salt_only_where_one_can_stand() {
     event.lora_name = Some("ad1".into());
     event.extra_keys = Some(vec![vec![text("ad1"), text("salt")]]);
     let stored = update(event).unwrap();
-    assert_eq!((stored.lora.as_deref(), stored.salt.as_deref()), (Some("ad1"), Some("salt")));
+    assert_eq!(
+        (stored.lora.as_deref(), stored.salt.as_deref()),
+        (Some("ad1"), Some("salt"))
+    );
     // A salt that reads like an adapter is still a salt: no adapter is named.
     let mut event = store(1);
     event.extra_keys = Some(vec![vec![text("ad1")]]);
     let stored = update(event).unwrap();
-    assert_eq!((stored.lora.as_deref(), stored.salt.as_deref()), (None, Some("ad1")));
+    assert_eq!(
+        (stored.lora.as_deref(), stored.salt.as_deref()),
+        (None, Some("ad1"))
+    );
     // In the middle of a sequence it can only be a multimodal item.
     let mut event = store(1);
     event.parent_block_hash = Some(EngineHash(9));
@@ -118,10 +129,22 @@ fn lookahead_changes_the_engines_name_only() {
 #[test]
 #[contract("V20")]
 fn storage_that_is_far_away_is_remote() {
-    assert_eq!(Medium::parse(Some("STORAGE"), Some("REMOTE")), Medium::Known(Tier::Remote));
-    assert_eq!(Medium::parse(Some("STORAGE"), Some("LOCAL")), Medium::Known(Tier::Disk));
-    assert_eq!(Medium::parse(Some("GPU"), Some("REMOTE")), Medium::Known(Tier::Device));
-    assert_eq!(Medium::parse(Some("floppy"), Some("REMOTE")), Medium::Unlisted);
+    assert_eq!(
+        Medium::parse(Some("STORAGE"), Some("REMOTE")),
+        Medium::Known(Tier::Remote)
+    );
+    assert_eq!(
+        Medium::parse(Some("STORAGE"), Some("LOCAL")),
+        Medium::Known(Tier::Disk)
+    );
+    assert_eq!(
+        Medium::parse(Some("GPU"), Some("REMOTE")),
+        Medium::Known(Tier::Device)
+    );
+    assert_eq!(
+        Medium::parse(Some("floppy"), Some("REMOTE")),
+        Medium::Unlisted
+    );
 }
 
 #[test]
@@ -135,12 +158,28 @@ fn a_placeholder_on_the_device_says_nothing() {
     for medium in [None, Some("GPU")] {
         assert_eq!(update(placeholder(medium, 2)), Err(IgnoredReason::NoTokens));
     }
-    assert_eq!(update(placeholder(Some("CPU"), 0)), Err(IgnoredReason::NoTokens));
+    assert_eq!(
+        update(placeholder(Some("CPU"), 0)),
+        Err(IgnoredReason::NoTokens)
+    );
     // Elsewhere it says that these blocks are there too, whatever the block size it gives.
-    for (medium, block_size, tier) in [("CPU", 0, Tier::Host), ("FS", 16, Tier::Disk), ("tape", 0, Tier::Disk)] {
-        let event = BlockStored { block_size, ..placeholder(Some(medium), 2) };
-        let named = Named { hashes: vec![EngineHash(1), EngineHash(2)], tier };
-        assert_eq!(to_update(&Event::Stored(Box::new(event))), Ok(IndexUpdate::Named(named)));
+    for (medium, block_size, tier) in [
+        ("CPU", 0, Tier::Host),
+        ("FS", 16, Tier::Disk),
+        ("tape", 0, Tier::Disk),
+    ] {
+        let event = BlockStored {
+            block_size,
+            ..placeholder(Some(medium), 2)
+        };
+        let named = Named {
+            hashes: vec![EngineHash(1), EngineHash(2)],
+            tier,
+        };
+        assert_eq!(
+            to_update(&Event::Stored(Box::new(event))),
+            Ok(IndexUpdate::Named(named))
+        );
     }
     // Of a group that does not hold every token even the names are of no use.
     let mut event = placeholder(Some("CPU"), 1);

@@ -10,7 +10,8 @@ use kv_blocks::EngineHash;
 use kv_events::{
     frames::{self, Replay, ReplayForm},
     vllm::{
-        Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored, WireTokens, decode, encode,
+        Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored, WireTokens,
+        decode, encode,
     },
 };
 use serde_json::Value;
@@ -20,18 +21,29 @@ fn lines(kind: &str) -> Vec<Value> {
     let mut lines = Vec::new();
     for file in ["0.32.0-basic.jsonl", "0.32.0-session.jsonl"] {
         let text = fs::read_to_string(folder.join(file)).unwrap();
-        lines.extend(text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()));
+        lines.extend(
+            text.lines()
+                .map(|line| serde_json::from_str::<Value>(line).unwrap()),
+        );
     }
     lines.retain(|line| line["kind"] == kind);
     lines
 }
 
 fn message(list: &Value) -> Vec<Vec<u8>> {
-    list.as_array().unwrap().iter().map(|frame| BASE64_STANDARD.decode(frame.as_str().unwrap()).unwrap()).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|frame| BASE64_STANDARD.decode(frame.as_str().unwrap()).unwrap())
+        .collect()
 }
 
 fn numbers<T>(list: &Value, make: impl Fn(u64) -> T) -> Vec<T> {
-    list.as_array().unwrap().iter().map(|number| make(number.as_u64().unwrap())).collect()
+    list.as_array()
+        .unwrap()
+        .iter()
+        .map(|number| make(number.as_u64().unwrap()))
+        .collect()
 }
 
 fn names(value: &Value) -> Option<&str> {
@@ -43,16 +55,28 @@ fn compare(event: &Event, want: &Value) -> WireEvent {
     match event {
         Event::Stored(event) => {
             assert_eq!(want["type"], "BlockStored");
-            assert_eq!(event.block_hashes, numbers(&want["block_hashes"], EngineHash));
-            assert_eq!(event.parent_block_hash, want["parent_block_hash"].as_u64().map(EngineHash));
+            assert_eq!(
+                event.block_hashes,
+                numbers(&want["block_hashes"], EngineHash)
+            );
+            assert_eq!(
+                event.parent_block_hash,
+                want["parent_block_hash"].as_u64().map(EngineHash)
+            );
             let tokens = numbers(&want["token_ids"], |token| u32::try_from(token).unwrap());
             assert_eq!(event.token_ids, WireTokens::Flat(tokens.clone()));
-            assert_eq!(u64::from(event.block_size), want["block_size"].as_u64().unwrap());
+            assert_eq!(
+                u64::from(event.block_size),
+                want["block_size"].as_u64().unwrap()
+            );
             assert_eq!(event.lora_id, want["lora_id"].as_i64());
             assert_eq!(event.medium.as_deref(), names(&want["medium"]));
             assert_eq!(event.lora_name.as_deref(), names(&want["lora_name"]));
             assert_eq!(event.group_idx.map(u64::from), want["group_idx"].as_u64());
-            assert_eq!(event.kv_cache_spec_kind.as_deref(), names(&want["kv_cache_spec_kind"]));
+            assert_eq!(
+                event.kv_cache_spec_kind.as_deref(),
+                names(&want["kv_cache_spec_kind"])
+            );
             assert_eq!(event.session_id.as_deref(), names(&want["session_id"]));
             let keys = event.extra_keys.as_ref().unwrap();
             let mut extra_keys = Vec::new();
@@ -68,7 +92,11 @@ fn compare(event: &Event, want: &Value) -> WireEvent {
                 extra_keys.push(want.is_array().then_some(texts));
             }
             WireEvent::Stored(WireStored {
-                hashes: event.block_hashes.iter().map(|hash| WireHash::from(hash.0)).collect(),
+                hashes: event
+                    .block_hashes
+                    .iter()
+                    .map(|hash| WireHash::from(hash.0))
+                    .collect(),
                 parent: event.parent_block_hash.map(|hash| WireHash::from(hash.0)),
                 tokens,
                 block_size: event.block_size,
@@ -80,11 +108,18 @@ fn compare(event: &Event, want: &Value) -> WireEvent {
         }
         Event::Removed(event) => {
             assert_eq!(want["type"], "BlockRemoved");
-            assert_eq!(event.block_hashes, numbers(&want["block_hashes"], EngineHash));
+            assert_eq!(
+                event.block_hashes,
+                numbers(&want["block_hashes"], EngineHash)
+            );
             assert_eq!(event.medium.as_deref(), names(&want["medium"]));
             assert_eq!(event.group_idx.map(u64::from), want["group_idx"].as_u64());
             WireEvent::Removed(WireRemoved {
-                hashes: event.block_hashes.iter().map(|hash| WireHash::from(hash.0)).collect(),
+                hashes: event
+                    .block_hashes
+                    .iter()
+                    .map(|hash| WireHash::from(hash.0))
+                    .collect(),
                 medium: event.medium.as_deref().map(String::from),
             })
         }
@@ -115,8 +150,12 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
         assert_eq!(batch.dp_rank.map(u64::from), want[2].as_u64());
         let want = want[1].as_array().unwrap();
         assert_eq!(batch.events.len(), want.len());
-        let events: Vec<WireEvent> =
-            batch.events.iter().zip(want).map(|(event, want)| compare(event.as_ref().unwrap(), want)).collect();
+        let events: Vec<WireEvent> = batch
+            .events
+            .iter()
+            .zip(want)
+            .map(|(event, want)| compare(event.as_ref().unwrap(), want))
+            .collect();
         for event in &events {
             kinds[match event {
                 WireEvent::Stored(_) => 0,
@@ -134,9 +173,18 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
             with_session += 1;
             continue;
         }
-        let again = encode(batch.ts.unwrap(), batch.dp_rank, &events, Shape::Map, HashForm::Int);
+        let again = encode(
+            batch.ts.unwrap(),
+            batch.dp_rank,
+            &events,
+            Shape::Map,
+            HashForm::Int,
+        );
         assert_eq!(again, live.payload, "batch {}", live.seq.unwrap());
-        assert_eq!(frames::encode_live(live.topic, live.seq.unwrap(), &again), message);
+        assert_eq!(
+            frames::encode_live(live.topic, live.seq.unwrap(), &again),
+            message
+        );
     }
     assert_eq!(with_session, 1);
     assert!(kinds.iter().all(|count| *count > 0), "{kinds:?}");
@@ -146,13 +194,19 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
 #[contract("MC11")]
 fn every_replay_answer_is_read_and_written_alike() {
     let (mut batches, mut ends) = (0, 0);
-    for line in lines("replay").iter().filter(|line| line["socket"] == "DEALER") {
+    for line in lines("replay")
+        .iter()
+        .filter(|line| line["socket"] == "DEALER")
+    {
         for list in line["received"].as_array().unwrap() {
             let message = message(list);
             match frames::replay(&message).unwrap() {
                 Replay::Batch { seq, payload } => {
                     assert!(decode(payload).unwrap().events.iter().all(Result::is_ok));
-                    assert_eq!(frames::encode_replay(ReplayForm::New, b"", seq, payload), message);
+                    assert_eq!(
+                        frames::encode_replay(ReplayForm::New, b"", seq, payload),
+                        message
+                    );
                     batches += 1;
                 }
                 Replay::End => {
@@ -162,5 +216,8 @@ fn every_replay_answer_is_read_and_written_alike() {
             }
         }
     }
-    assert!(batches > 50 && ends >= 6, "{batches} batches, {ends} end markers");
+    assert!(
+        batches > 50 && ends >= 6,
+        "{batches} batches, {ends} end markers"
+    );
 }

@@ -31,15 +31,32 @@ use Did::{Apply, Clear, Hole, Replay};
 
 impl Stream {
     fn new(replay: bool) -> Self {
-        let settings = SequencerSettings { replay, max_pending_batches: 4, ..SequencerSettings::default() };
-        Self { sequencer: Sequencer::new(settings), now: Moment::START, life: 0 }
+        let settings = SequencerSettings {
+            replay,
+            max_pending_batches: 4,
+            ..SequencerSettings::default()
+        };
+        Self {
+            sequencer: Sequencer::new(settings),
+            now: Moment::START,
+            life: 0,
+        }
     }
 
     /// One removal, which marks the batch.
     fn payload(&self, seq: u64) -> Vec<u8> {
         let mark = self.life * 1000 + seq;
-        let removed = WireRemoved { hashes: vec![mark.into()], medium: None };
-        encode(1.0, Some(0), &[WireEvent::Removed(removed)], Shape::Map, HashForm::Int)
+        let removed = WireRemoved {
+            hashes: vec![mark.into()],
+            medium: None,
+        };
+        encode(
+            1.0,
+            Some(0),
+            &[WireEvent::Removed(removed)],
+            Shape::Map,
+            HashForm::Int,
+        )
     }
 
     fn on(&mut self, input: Input<'_>) -> Vec<Did> {
@@ -58,12 +75,18 @@ impl Stream {
 
     fn live(&mut self, seq: u64) -> Vec<Did> {
         let payload = self.payload(seq);
-        self.on(Input::Live { seq: Some(seq), payload: &payload })
+        self.on(Input::Live {
+            seq: Some(seq),
+            payload: &payload,
+        })
     }
 
     fn replayed(&mut self, seq: u64) -> Vec<Did> {
         let payload = self.payload(seq);
-        self.on(Input::ReplayBatch { seq, payload: &payload })
+        self.on(Input::ReplayBatch {
+            seq,
+            payload: &payload,
+        })
     }
 
     fn state(&self) -> StreamState {
@@ -88,8 +111,20 @@ fn history_is_fetched_first_and_live_batches_wait_for_it() {
     assert_eq!(stream.state(), StreamState::Live);
     assert_eq!(stream.live(4), [Apply(4)]);
     let counts = stream.sequencer.counts();
-    assert_eq!((counts.batches, counts.duplicates, counts.gaps, counts.holes, counts.restarts), (5, 0, 0, 0, 0));
-    assert_eq!((stream.sequencer.last_seq(), stream.sequencer.epoch()), (Some(4), 1));
+    assert_eq!(
+        (
+            counts.batches,
+            counts.duplicates,
+            counts.gaps,
+            counts.holes,
+            counts.restarts
+        ),
+        (5, 0, 0, 0, 0)
+    );
+    assert_eq!(
+        (stream.sequencer.last_seq(), stream.sequencer.epoch()),
+        (Some(4), 1)
+    );
 }
 
 #[test]
@@ -101,7 +136,13 @@ fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
     assert_eq!(stream.sequencer.counts().gaps, 0);
     // What is skipped later is lost for good.
     assert_eq!(stream.live(40), [Hole, Apply(40)]);
-    assert_eq!((stream.sequencer.counts().gaps, stream.sequencer.counts().holes), (1, 2));
+    assert_eq!(
+        (
+            stream.sequencer.counts().gaps,
+            stream.sequencer.counts().holes
+        ),
+        (1, 2)
+    );
     assert_eq!(stream.state(), StreamState::Live);
 }
 
@@ -139,7 +180,13 @@ fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
     // An answer with nothing at all: the publisher has no buffer.
     assert_eq!(stream.live(6), [Replay(5)]);
     assert_eq!(stream.on(Input::ReplayEnd), [Hole, Apply(6)]);
-    assert_eq!((stream.sequencer.counts().gaps, stream.sequencer.counts().holes), (2, 3));
+    assert_eq!(
+        (
+            stream.sequencer.counts().gaps,
+            stream.sequencer.counts().holes
+        ),
+        (2, 3)
+    );
     assert_eq!(stream.state(), StreamState::Live);
 }
 
@@ -167,7 +214,10 @@ fn a_number_that_went_down_is_a_restart() {
         stream.life = 1;
         assert_eq!(stream.live(0), [Clear, Apply(1000)]);
         assert_eq!(stream.live(1), [Apply(1001)]);
-        assert_eq!((stream.sequencer.epoch(), stream.sequencer.counts().restarts), (2, 1));
+        assert_eq!(
+            (stream.sequencer.epoch(), stream.sequencer.counts().restarts),
+            (2, 1)
+        );
     }
 }
 
@@ -203,7 +253,15 @@ fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
     assert_eq!(stream.on(Input::ReplayEnd), []);
     assert_eq!(stream.live(3), [Apply(3)]);
     let counts = stream.sequencer.counts();
-    assert_eq!((stream.sequencer.epoch(), counts.restarts, counts.duplicates, counts.holes), (1, 0, 0, 0));
+    assert_eq!(
+        (
+            stream.sequencer.epoch(),
+            counts.restarts,
+            counts.duplicates,
+            counts.holes
+        ),
+        (1, 0, 0, 0)
+    );
 }
 
 #[test]
@@ -222,7 +280,10 @@ fn a_restart_that_has_passed_the_old_number_is_recognised_by_its_bytes() {
         assert_eq!(stream.replayed(seq), [Apply(1000 + seq)]);
     }
     assert_eq!(stream.on(Input::ReplayEnd), []);
-    assert_eq!((stream.sequencer.epoch(), stream.sequencer.counts().restarts), (2, 1));
+    assert_eq!(
+        (stream.sequencer.epoch(), stream.sequencer.counts().restarts),
+        (2, 1)
+    );
 }
 
 #[test]
@@ -264,7 +325,11 @@ fn without_any_history_the_first_number_after_a_lost_connection_tells() {
                 did.extend(stream.on(Input::ReplayEnd));
             }
             did.retain(|did| !matches!(did, Replay(_)));
-            assert_eq!(did.first() == Some(&Clear), restarted, "replay {replay}, first {first}: {did:?}");
+            assert_eq!(
+                did.first() == Some(&Clear),
+                restarted,
+                "replay {replay}, first {first}: {did:?}"
+            );
             assert_eq!(stream.sequencer.counts().restarts, u64::from(restarted));
         }
     }
@@ -322,7 +387,10 @@ fn live_batches_beyond_the_buffer_are_asked_for_again() {
     assert_eq!(stream.on(Input::ReplayEnd), [Replay(1)]);
     assert_eq!(stream.replayed(1), [Apply(1)]);
     assert_eq!(stream.replayed(2), [Apply(2)]);
-    assert_eq!(stream.on(Input::ReplayEnd), [Apply(3), Apply(4), Apply(5), Apply(6)]);
+    assert_eq!(
+        stream.on(Input::ReplayEnd),
+        [Apply(3), Apply(4), Apply(5), Apply(6)]
+    );
     assert_eq!(stream.sequencer.counts().holes, 0);
 }
 
@@ -331,7 +399,10 @@ fn live_batches_beyond_the_buffer_are_asked_for_again() {
 fn batches_without_numbers_are_applied_as_they_come() {
     let mut stream = Stream::new(false);
     let payload = stream.payload(1);
-    let unnumbered = Input::Live { seq: None, payload: &payload };
+    let unnumbered = Input::Live {
+        seq: None,
+        payload: &payload,
+    };
     stream.on(Input::Connected);
     assert_eq!(stream.on(unnumbered), [Apply(1)]);
     assert_eq!(stream.on(unnumbered), [Apply(1)]);
@@ -347,15 +418,30 @@ fn bad_bytes_cost_themselves_and_whatever_may_have_been_in_them() {
     let mut stream = Stream::new(false);
     stream.on(Input::Connected);
     stream.live(0);
-    assert_eq!(stream.on(Input::Live { seq: Some(1), payload: b"junk" }), [Hole]);
+    assert_eq!(
+        stream.on(Input::Live {
+            seq: Some(1),
+            payload: b"junk"
+        }),
+        [Hole]
+    );
     // Two events that are none between two good ones.
     let good = stream.payload(2);
     let event = &good[11..good.len() - 1];
     let mixed = [&good[..10], &[0x94], event, &[0x2a, 0x2a], event, &[0]].concat();
-    assert_eq!(stream.on(Input::Live { seq: Some(2), payload: &mixed }), [Apply(2), Hole, Apply(2)]);
+    assert_eq!(
+        stream.on(Input::Live {
+            seq: Some(2),
+            payload: &mixed
+        }),
+        [Apply(2), Hole, Apply(2)]
+    );
     assert_eq!(stream.live(3), [Apply(3)]);
     let counts = stream.sequencer.counts();
-    assert_eq!((counts.decode_errors, counts.events, counts.gaps), (3, 6, 0));
+    assert_eq!(
+        (counts.decode_errors, counts.events, counts.gaps),
+        (3, 6, 0)
+    );
     assert!(stream.sequencer.last_error().unwrap().contains("malformed"));
 }
 
@@ -370,7 +456,15 @@ fn every_event_is_accounted_for_once() {
     stream.sequencer.record(2, 1, 0);
     stream.sequencer.record(0, 0, 1);
     let counts = stream.sequencer.counts();
-    assert_eq!((counts.events, counts.applied, counts.orphans, counts.ignored), (3, 1, 1, 1));
+    assert_eq!(
+        (
+            counts.events,
+            counts.applied,
+            counts.orphans,
+            counts.ignored
+        ),
+        (3, 1, 1, 1)
+    );
     assert_eq!((counts.removed, counts.stored, counts.cleared), (3, 0, 0));
 }
 

@@ -6,20 +6,31 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::{
-    DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Named, Namespace, Removed, SequenceHash, Target, Tier,
-    WorkerId,
+    DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Named, Namespace, Removed, SequenceHash,
+    Target, Tier, WorkerId,
 };
 use kv_events::{
-    standard::{HashedUpdate, Refused, StandardChange, StandardEvent, StreamKey, decode_msgpack, to_hashed, to_named},
+    standard::{
+        HashedUpdate, Refused, StandardChange, StandardEvent, StreamKey, decode_msgpack, to_hashed,
+        to_named,
+    },
     vllm,
 };
 use kv_index::{IndexSettings, KvIndex, Overlap};
 
 const XXH3: HashScheme = HashScheme::Xxh3 { seed: 1337 };
-const TARGET: Target = Target { worker: WorkerId(1), rank: DpRank(0) };
+const TARGET: Target = Target {
+    worker: WorkerId(1),
+    rank: DpRank(0),
+};
 
 fn payload(file: &str) -> Vec<u8> {
-    fs::read(PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events").join(file)).unwrap()
+    fs::read(
+        PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/fixtures/kv_events")
+            .join(file),
+    )
+    .unwrap()
 }
 
 fn fixture(file: &str) -> StandardEvent {
@@ -36,7 +47,13 @@ fn stream(medium: &str) -> StreamKey {
 }
 
 fn event(change: StandardChange) -> StandardEvent {
-    StandardEvent { event_id: 1, timestamp_ms: None, stream: stream("gpu"), change, object_key: None }
+    StandardEvent {
+        event_id: 1,
+        timestamp_ms: None,
+        stream: stream("gpu"),
+        change,
+        object_key: None,
+    }
 }
 
 fn tokens(blocks: std::ops::Range<u32>) -> Vec<u32> {
@@ -45,11 +62,18 @@ fn tokens(blocks: std::ops::Range<u32>) -> Vec<u32> {
 
 fn chain(scheme: HashScheme) -> Vec<u64> {
     let size = kv_blocks::BlockSize::new(16).unwrap();
-    scheme.chain(None, &tokens(0..4), size).iter().map(|hash| hash.0).collect()
+    scheme
+        .chain(None, &tokens(0..4), size)
+        .iter()
+        .map(|hash| hash.0)
+        .collect()
 }
 
 fn index() -> KvIndex {
-    let index = KvIndex::new(IndexSettings { memory_budget: 8 << 20, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        memory_budget: 8 << 20,
+        ..IndexSettings::default()
+    });
     index.register(TARGET, Arc::from("llama-3.1-8b"));
     index
 }
@@ -61,7 +85,11 @@ fn namespace() -> Namespace {
 fn apply(index: &KvIndex, event: &StandardEvent) {
     let place = event.stream.namespace().unwrap();
     match to_hashed(event, XXH3).unwrap() {
-        HashedUpdate::Stored { parent, hashes, tier } => {
+        HashedUpdate::Stored {
+            parent,
+            hashes,
+            tier,
+        } => {
             index.store_hashes(TARGET, &place, parent, &hashes, tier);
         }
         HashedUpdate::Removed { hashes, tier } => {
@@ -74,7 +102,10 @@ fn apply(index: &KvIndex, event: &StandardEvent) {
 /// Blocks of the prompt 1..=64 in each tier.
 fn present(index: &KvIndex) -> [u32; 4] {
     let chain: Vec<_> = chain(XXH3).into_iter().map(SequenceHash).collect();
-    index.lookup(&namespace(), &chain, Moment::START).first().map_or([0; 4], |found: &Overlap| found.present)
+    index
+        .lookup(&namespace(), &chain, Moment::START)
+        .first()
+        .map_or([0; 4], |found: &Overlap| found.present)
 }
 
 #[test]
@@ -101,8 +132,17 @@ fn the_parent_alone_places_a_store_and_clearing_one_medium_leaves_the_others() {
             parent_hash: None,
             token_ids: None,
         };
-        apply(&index, &StandardEvent { stream: stream(medium), ..event(root) });
-        let child = StandardEvent { stream: stream(medium), ..fixture("rfc1527_stored_parent_only.msgpack") };
+        apply(
+            &index,
+            &StandardEvent {
+                stream: stream(medium),
+                ..event(root)
+            },
+        );
+        let child = StandardEvent {
+            stream: stream(medium),
+            ..fixture("rfc1527_stored_parent_only.msgpack")
+        };
         apply(&index, &child);
     }
     assert_eq!(present(&index), [4, 4, 0, 0]);
@@ -114,21 +154,52 @@ fn the_parent_alone_places_a_store_and_clearing_one_medium_leaves_the_others() {
 #[contract("MC13")]
 fn tokens_are_hashed_again_and_a_mismatch_is_refused() {
     let child = fixture("rfc1527_stored_child_with_tokens.msgpack");
-    assert!(matches!(to_hashed(&child, XXH3), Ok(HashedUpdate::Stored { ref hashes, .. }) if hashes.len() == 3));
-    let StandardChange::Stored { seq_hashes, parent_hash, token_ids, .. } = &child.change else { panic!("no store") };
+    assert!(
+        matches!(to_hashed(&child, XXH3), Ok(HashedUpdate::Stored { ref hashes, .. }) if hashes.len() == 3)
+    );
+    let StandardChange::Stored {
+        seq_hashes,
+        parent_hash,
+        token_ids,
+        ..
+    } = &child.change
+    else {
+        panic!("no store")
+    };
     let changed = |at: usize, flipped: u32| {
         let mut tokens = token_ids.clone().unwrap();
         tokens[at] ^= flipped;
         let (seq_hashes, parent_hash) = (seq_hashes.clone(), *parent_hash);
-        let change =
-            StandardChange::Stored { seq_hashes, base_block_idx: Some(1), parent_hash, token_ids: Some(tokens) };
-        to_hashed(&StandardEvent { change, ..child.clone() }, XXH3)
+        let change = StandardChange::Stored {
+            seq_hashes,
+            base_block_idx: Some(1),
+            parent_hash,
+            token_ids: Some(tokens),
+        };
+        to_hashed(
+            &StandardEvent {
+                change,
+                ..child.clone()
+            },
+            XXH3,
+        )
     };
     assert!(changed(0, 0).is_ok());
-    assert!(matches!(changed(0, 1), Err(Refused::Mismatch { block: 0, .. })));
-    assert!(matches!(changed(47, 1), Err(Refused::Mismatch { block: 2, .. })));
+    assert!(matches!(
+        changed(0, 1),
+        Err(Refused::Mismatch { block: 0, .. })
+    ));
+    assert!(matches!(
+        changed(47, 1),
+        Err(Refused::Mismatch { block: 2, .. })
+    ));
     let other_seed = to_hashed(&child, HashScheme::Xxh3 { seed: 7 }).unwrap_err();
-    assert!(other_seed.to_string().contains("block 0 of the event has the hash 12466389667045779788"), "{other_seed}");
+    assert!(
+        other_seed
+            .to_string()
+            .contains("block 0 of the event has the hash 12466389667045779788"),
+        "{other_seed}"
+    );
 }
 
 #[test]
@@ -137,7 +208,10 @@ fn hashes_alone_are_trusted_where_they_are_the_standards() {
     let root = fixture("rfc1527_stored_root.msgpack");
     assert!(to_hashed(&root, HashScheme::Xxh3 { seed: 7 }).is_ok());
     let refused = to_hashed(&root, HashScheme::Fnv1a).unwrap_err();
-    assert_eq!((&refused, refused.as_str()), (&Refused::NotStandard, "not_standard"));
+    assert_eq!(
+        (&refused, refused.as_str()),
+        (&Refused::NotStandard, "not_standard")
+    );
     assert!(refused.to_string().contains("token_ids"));
     // With tokens any scheme will do, if both sides have the same.
     let with_tokens = |scheme| {
@@ -155,20 +229,37 @@ fn hashes_alone_are_trusted_where_they_are_the_standards() {
 #[test]
 fn what_contradicts_itself_is_refused_with_the_reason() {
     let stored = |seq_hashes: &[u64], base_block_idx, parent_hash, token_ids| {
-        event(StandardChange::Stored { seq_hashes: seq_hashes.to_vec(), base_block_idx, parent_hash, token_ids })
+        event(StandardChange::Stored {
+            seq_hashes: seq_hashes.to_vec(),
+            base_block_idx,
+            parent_hash,
+            token_ids,
+        })
     };
     let why = |event: &StandardEvent| to_hashed(event, XXH3).unwrap_err().as_str();
     assert_eq!(why(&stored(&[1, 2, 1], Some(0), None, None)), "repeated");
     assert_eq!(why(&stored(&[1, 2], None, Some(2), None)), "repeated");
     assert_eq!(why(&stored(&[1, 2], Some(5), None, None)), "unplaced");
-    assert_eq!(why(&stored(&[1, 2], Some(0), None, Some(tokens(0..1)))), "token_count");
+    assert_eq!(
+        why(&stored(&[1, 2], Some(0), None, Some(tokens(0..1)))),
+        "token_count"
+    );
     assert_eq!(why(&stored(&[], Some(0), None, None)), "no_names");
     let no_size = StandardEvent {
-        stream: StreamKey { block_size: None, ..stream("gpu") },
+        stream: StreamKey {
+            block_size: None,
+            ..stream("gpu")
+        },
         ..stored(&[1], Some(0), None, Some(tokens(0..1)))
     };
     assert_eq!(why(&no_size), "no_block_size");
-    assert_eq!(why(&event(StandardChange::Removed { seq_hashes: vec![], base_block_idx: None })), "no_names");
+    assert_eq!(
+        why(&event(StandardChange::Removed {
+            seq_hashes: vec![],
+            base_block_idx: None
+        })),
+        "no_names"
+    );
 }
 
 #[test]
@@ -183,16 +274,28 @@ fn a_publisher_that_hashes_in_its_own_way_is_known_by_its_tokens() {
             token_ids: Some(tokens(blocks)),
         })
     };
-    for event in [stored(&[71, 72], Some(0), None, 0..2), stored(&[73, 74], None, Some(72), 2..4)] {
+    for event in [
+        stored(&[71, 72], Some(0), None, 0..2),
+        stored(&[73, 74], None, Some(72), 2..4),
+    ] {
         assert!(to_hashed(&event, XXH3).is_err());
         index.apply(TARGET, &to_named(&event).unwrap());
     }
     assert_eq!(present(&index), [4, 0, 0, 0]);
-    let removed = event(StandardChange::Removed { seq_hashes: vec![74], base_block_idx: Some(3) });
+    let removed = event(StandardChange::Removed {
+        seq_hashes: vec![74],
+        base_block_idx: Some(3),
+    });
     index.apply(TARGET, &to_named(&removed).unwrap());
     assert_eq!(present(&index), [3, 0, 0, 0]);
-    assert_eq!(to_named(&stored(&[9], Some(4), None, 0..1)), Err(Refused::Unplaced { base: 4 }));
-    assert_eq!(to_named(&event(StandardChange::Cleared)), Ok(IndexUpdate::Cleared));
+    assert_eq!(
+        to_named(&stored(&[9], Some(4), None, 0..1)),
+        Err(Refused::Unplaced { base: 4 })
+    );
+    assert_eq!(
+        to_named(&event(StandardChange::Cleared)),
+        Ok(IndexUpdate::Cleared)
+    );
 }
 
 #[test]
@@ -200,14 +303,35 @@ fn a_publisher_that_hashes_in_its_own_way_is_known_by_its_tokens() {
 fn the_stores_master_says_where_known_blocks_are_too() {
     let name = EngineHash(16_863_443_419_780_771_464);
     let stored = fixture("mooncake_master_stored_u64_key.msgpack");
-    assert_eq!(to_named(&stored), Ok(IndexUpdate::Named(Named { hashes: vec![name], tier: Tier::Host })));
+    assert_eq!(
+        to_named(&stored),
+        Ok(IndexUpdate::Named(Named {
+            hashes: vec![name],
+            tier: Tier::Host
+        }))
+    );
     let removed = fixture("mooncake_master_removed.msgpack");
-    assert_eq!(to_named(&removed), Ok(IndexUpdate::Removed(Removed { hashes: vec![name], tier: Tier::Host })));
+    assert_eq!(
+        to_named(&removed),
+        Ok(IndexUpdate::Removed(Removed {
+            hashes: vec![name],
+            tier: Tier::Host
+        }))
+    );
     // Names alone are worth something where it is another tier's.
-    let on_device = StandardEvent { stream: stream("gpu"), ..stored.clone() };
+    let on_device = StandardEvent {
+        stream: stream("gpu"),
+        ..stored.clone()
+    };
     assert_eq!(to_named(&on_device), Err(Refused::OnDevice));
-    let cleared = StandardEvent { change: StandardChange::Cleared, ..stored };
-    assert_eq!(to_named(&cleared), Err(Refused::NoNamespace { tier: "host" }));
+    let cleared = StandardEvent {
+        change: StandardChange::Cleared,
+        ..stored
+    };
+    assert_eq!(
+        to_named(&cleared),
+        Err(Refused::NoNamespace { tier: "host" })
+    );
 }
 
 #[test]
@@ -215,17 +339,30 @@ fn the_stores_master_says_where_known_blocks_are_too() {
 fn an_object_key_that_ends_with_the_engines_digest_names_its_block() {
     let index = index();
     let engine = vllm::decode(&payload("vllm_0_33_full_report_then_removed.msgpack")).unwrap();
-    index.apply(TARGET, &vllm::to_update(engine.events[0].as_ref().unwrap()).unwrap());
+    index.apply(
+        TARGET,
+        &vllm::to_update(engine.events[0].as_ref().unwrap()).unwrap(),
+    );
     assert_eq!(present(&index), [1, 0, 0, 0]);
     let stored = fixture("mooncake_master_stored_opaque_key.msgpack");
     index.apply(TARGET, &to_named(&stored).unwrap());
     assert_eq!(present(&index), [1, 0, 1, 0]);
     // The engine evicts it, the store still has it.
-    index.apply(TARGET, &vllm::to_update(engine.events[2].as_ref().unwrap()).unwrap());
+    index.apply(
+        TARGET,
+        &vllm::to_update(engine.events[2].as_ref().unwrap()).unwrap(),
+    );
     assert_eq!(present(&index), [0, 0, 1, 0]);
     let (key, no_digest) = (stored.object_key.clone().unwrap(), "model@tp:0@part-17");
-    for wrong in [no_digest, key.rsplit_once('@').unwrap().1, "model@2ceabcfae6d332ea"] {
-        let event = StandardEvent { object_key: Some(wrong.into()), ..stored.clone() };
+    for wrong in [
+        no_digest,
+        key.rsplit_once('@').unwrap().1,
+        "model@2ceabcfae6d332ea",
+    ] {
+        let event = StandardEvent {
+            object_key: Some(wrong.into()),
+            ..stored.clone()
+        };
         assert_eq!(to_named(&event), Err(Refused::NoNames), "{wrong}");
     }
 }

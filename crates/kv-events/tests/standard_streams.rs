@@ -7,12 +7,16 @@ use std::time::Duration;
 use contract_id::contract;
 use kv_blocks::Moment;
 use kv_events::standard::{
-    Ordered, Refused, StandardChange, StandardEvent, StreamCounts, StreamKey, Streams, StreamsSettings,
+    Ordered, Refused, StandardChange, StandardEvent, StreamCounts, StreamKey, Streams,
+    StreamsSettings,
 };
 use proptest::{collection::vec, prelude::*};
 
 fn stream(name: &str) -> StreamKey {
-    StreamKey { backend_id: Some(name.into()), ..StreamKey::default() }
+    StreamKey {
+        backend_id: Some(name.into()),
+        ..StreamKey::default()
+    }
 }
 
 /// An event whose content is told by its stream, its number and the life of its publisher.
@@ -21,7 +25,10 @@ fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
         event_id,
         timestamp_ms: None,
         stream: stream(name),
-        change: StandardChange::Removed { seq_hashes: vec![event_id, life], base_block_idx: None },
+        change: StandardChange::Removed {
+            seq_hashes: vec![event_id, life],
+            base_block_idx: None,
+        },
         object_key: None,
     }
 }
@@ -70,7 +77,12 @@ fn an_event_that_comes_early_waits_for_those_in_front_of_it() {
     assert_eq!(world.counts().waiting, 2);
     assert_eq!(world.a(6), "6 7 8");
     assert_eq!(world.a(9), "9");
-    let want = StreamCounts { streams: 1, delivered: 5, early: 2, ..StreamCounts::default() };
+    let want = StreamCounts {
+        streams: 1,
+        delivered: 5,
+        early: 2,
+        ..StreamCounts::default()
+    };
     assert_eq!(world.counts(), want);
 }
 
@@ -81,11 +93,17 @@ fn an_event_that_comes_twice_is_dropped_and_counted() {
     for id in [3, 4, 6] {
         world.a(id);
     }
-    assert_eq!((world.a(4), world.a(6), world.a(3)), (String::new(), String::new(), String::new()));
+    assert_eq!(
+        (world.a(4), world.a(6), world.a(3)),
+        (String::new(), String::new(), String::new())
+    );
     assert_eq!(world.counts().duplicates, 3);
     assert_eq!(world.a(5), "5 6");
     assert_eq!(world.a(6), "");
-    assert_eq!((world.counts().duplicates, world.counts().delivered), (4, 4));
+    assert_eq!(
+        (world.counts().duplicates, world.counts().delivered),
+        (4, 4)
+    );
 }
 
 #[test]
@@ -118,7 +136,10 @@ fn an_arrival_shows_that_time_went_by_as_well_as_a_tick() {
 #[test]
 #[contract("MC8")]
 fn no_more_events_wait_than_the_bounds_allow() {
-    let mut world = World::with(StreamsSettings { max_waiting_events: 3, ..StreamsSettings::default() });
+    let mut world = World::with(StreamsSettings {
+        max_waiting_events: 3,
+        ..StreamsSettings::default()
+    });
     world.a(1);
     for id in [3, 4, 7] {
         assert_eq!(world.a(id), "");
@@ -126,13 +147,23 @@ fn no_more_events_wait_than_the_bounds_allow() {
     assert_eq!(world.a(9), "H 3 4", "two are left: 7 and 9");
     assert_eq!(world.counts().waiting, 2);
 
-    let mut world = World::with(StreamsSettings { max_waiting_bytes: 4_000, ..StreamsSettings::default() });
+    let mut world = World::with(StreamsSettings {
+        max_waiting_bytes: 4_000,
+        ..StreamsSettings::default()
+    });
     world.a(1);
     world.0.take(at(0), event("b", 1, 1));
     world.a(3);
     let mut large = event("b", 3, 1);
-    large.change = StandardChange::Removed { seq_hashes: vec![7; 450], base_block_idx: None };
-    assert_eq!(short(&world.0.take(at(0), large)), "H 3", "the one that is too much gives way");
+    large.change = StandardChange::Removed {
+        seq_hashes: vec![7; 450],
+        base_block_idx: None,
+    };
+    assert_eq!(
+        short(&world.0.take(at(0), large)),
+        "H 3",
+        "the one that is too much gives way"
+    );
     assert_eq!(world.counts().waiting, 1);
     assert_eq!(world.a(2), "2 3");
 }
@@ -143,19 +174,46 @@ fn each_of_the_eight_dimensions_makes_a_stream() {
     let text = || Some("x".into());
     let keys = [
         StreamKey::default(),
-        StreamKey { model: text(), ..StreamKey::default() },
-        StreamKey { block_size: Some(16), ..StreamKey::default() },
-        StreamKey { salt: text(), ..StreamKey::default() },
-        StreamKey { lora: text(), ..StreamKey::default() },
-        StreamKey { tenant: text(), ..StreamKey::default() },
-        StreamKey { backend_id: text(), ..StreamKey::default() },
-        StreamKey { medium: text(), ..StreamKey::default() },
-        StreamKey { dp_rank: Some(0), ..StreamKey::default() },
+        StreamKey {
+            model: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            block_size: Some(16),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            salt: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            lora: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            tenant: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            backend_id: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            medium: text(),
+            ..StreamKey::default()
+        },
+        StreamKey {
+            dp_rank: Some(0),
+            ..StreamKey::default()
+        },
     ];
     let mut world = World::new();
     for id in 7..9 {
         for key in &keys {
-            let event = StandardEvent { stream: key.clone(), ..event("a", id, 1) };
+            let event = StandardEvent {
+                stream: key.clone(),
+                ..event("a", id, 1)
+            };
             assert_eq!(short(&world.0.take(at(0), event)), id.to_string());
         }
     }
@@ -188,7 +246,10 @@ fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
     assert_eq!(again(81, 4), "R 81");
     assert_eq!(again(82, 4), "82");
     let counts = world.counts();
-    assert_eq!((counts.restarts, counts.late, counts.duplicates), (3, 31, 3));
+    assert_eq!(
+        (counts.restarts, counts.late, counts.duplicates),
+        (3, 31, 3)
+    );
 }
 
 #[test]
@@ -203,18 +264,28 @@ fn the_first_number_there_is_begins_a_stream_again_that_was_met_in_the_middle() 
 
 #[test]
 fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
-    let mut world = World::with(StreamsSettings { max_streams: 2, ..StreamsSettings::default() });
+    let mut world = World::with(StreamsSettings {
+        max_streams: 2,
+        ..StreamsSettings::default()
+    });
     let mut take = |name, id| world.0.take(at(0), event(name, id, 1));
     take("a", 1);
     take("b", 1);
     take("b", 3);
     take("a", 2);
     let out = take("c", 1);
-    assert_eq!(short(&out), "H 3 H 1", "what waited first, and then no more is known of it");
+    assert_eq!(
+        short(&out),
+        "H 3 H 1",
+        "what waited first, and then no more is known of it"
+    );
     assert_eq!(out[2], Ordered::Hole(stream("b")));
     assert_eq!(short(&take("a", 3)), "3");
     let counts = world.counts();
-    assert_eq!((counts.streams, counts.forgotten, counts.waiting), (2, 1, 0));
+    assert_eq!(
+        (counts.streams, counts.forgotten, counts.waiting),
+        (2, 1, 0)
+    );
 }
 
 #[test]
@@ -223,7 +294,11 @@ fn a_refusal_is_counted_every_time_and_told_once_per_stream() {
     let mut world = World::new();
     world.a(1);
     world.0.take(at(0), event("b", 1, 1));
-    let mismatch = Refused::Mismatch { block: 0, found: 1, expected: 2 };
+    let mismatch = Refused::Mismatch {
+        block: 0,
+        found: 1,
+        expected: 2,
+    };
     assert!(world.0.refuse(&stream("a"), &Refused::NotStandard));
     assert!(!world.0.refuse(&stream("a"), &mismatch));
     assert!(world.0.refuse(&stream("b"), &mismatch));
@@ -245,7 +320,13 @@ fn the_depth_alone_places_a_store_behind_the_latest_one_that_ended_there() {
             parent_hash: parent,
             token_ids: None,
         };
-        let out = streams.take(at(0), StandardEvent { change, ..event("a", event_id, 1) });
+        let out = streams.take(
+            at(0),
+            StandardEvent {
+                change,
+                ..event("a", event_id, 1)
+            },
+        );
         match &out[..] {
             [Ordered::Event(event)] => match event.change {
                 StandardChange::Stored { parent_hash, .. } => parent_hash,
@@ -261,8 +342,16 @@ fn the_depth_alone_places_a_store_behind_the_latest_one_that_ended_there() {
     // Depths follow from parents too.
     assert_eq!(parent_of(5, None, Some(13), &[14, 15]), Some(13));
     assert_eq!(parent_of(6, Some(6), None, &[16]), Some(15));
-    assert_eq!(parent_of(7, Some(9), None, &[1]), None, "nothing ended there");
-    assert_eq!(parent_of(8, Some(4), Some(77), &[2]), Some(77), "what is said is believed");
+    assert_eq!(
+        parent_of(7, Some(9), None, &[1]),
+        None,
+        "nothing ended there"
+    );
+    assert_eq!(
+        parent_of(8, Some(4), Some(77), &[2]),
+        Some(77),
+        "what is said is believed"
+    );
 }
 
 proptest! {

@@ -35,7 +35,12 @@ fn created() -> Value {
     json!({"type": "created", "num_blocks_per_cache_level": [100, 50]})
 }
 
-fn store_of(hashes: &[u64], parent: Option<u64>, tokens: std::ops::Range<u32>, tier: Tier) -> IndexUpdate {
+fn store_of(
+    hashes: &[u64],
+    parent: Option<u64>,
+    tokens: std::ops::Range<u32>,
+    tier: Tier,
+) -> IndexUpdate {
     IndexUpdate::Stored(Stored {
         hashes: hashes.iter().copied().map(EngineHash).collect(),
         parent: parent.map(EngineHash),
@@ -48,7 +53,10 @@ fn store_of(hashes: &[u64], parent: Option<u64>, tokens: std::ops::Range<u32>, t
 }
 
 fn removal_of(hash: u64, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed { hashes: vec![EngineHash(hash)], tier })
+    IndexUpdate::Removed(Removed {
+        hashes: vec![EngineHash(hash)],
+        tier,
+    })
 }
 
 struct Engine(TrtStream);
@@ -59,7 +67,9 @@ impl Engine {
     }
 
     fn take(&mut self, events: &[Value]) -> Vec<TrtAction> {
-        self.0.take(Value::from(events).to_string().as_bytes()).unwrap()
+        self.0
+            .take(Value::from(events).to_string().as_bytes())
+            .unwrap()
     }
 
     /// The updates of events, which lead to nothing else.
@@ -86,11 +96,26 @@ fn stored_blocks_come_with_their_tokens_and_their_parent() {
     let root = stored(Value::Null, &[block(u64::MAX, 0..4), block(2, 4..8)]);
     let child = stored(json!(2), &[block(3, 8..12)]);
     let updates = engine.updates(&[event(0, created()), event(1, root), event(2, child)]);
-    let want = [store_of(&[u64::MAX, 2], None, 0..8, Tier::Device), store_of(&[3], Some(2), 8..12, Tier::Device)];
+    let want = [
+        store_of(&[u64::MAX, 2], None, 0..8, Tier::Device),
+        store_of(&[3], Some(2), 8..12, Tier::Device),
+    ];
     assert_eq!(updates, want);
-    assert_eq!(engine.updates(&[]), [], "an idle engine answers with an empty list");
-    assert_eq!(engine.updates(&[event(3, removed(&[3]))]), [removal_of(3, Tier::Device)]);
-    let want = TrtCounts { events: 4, applied: 3, no_effect: 1, ..TrtCounts::default() };
+    assert_eq!(
+        engine.updates(&[]),
+        [],
+        "an idle engine answers with an empty list"
+    );
+    assert_eq!(
+        engine.updates(&[event(3, removed(&[3]))]),
+        [removal_of(3, Tier::Device)]
+    );
+    let want = TrtCounts {
+        events: 4,
+        applied: 3,
+        no_effect: 1,
+        ..TrtCounts::default()
+    };
     assert_eq!(engine.counts(), want);
 }
 
@@ -98,24 +123,51 @@ fn stored_blocks_come_with_their_tokens_and_their_parent() {
 fn a_trailing_block_that_is_not_full_is_left_out() {
     let mut engine = Engine::new();
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..7)]);
-    assert_eq!(engine.updates(&[event(0, data)]), [store_of(&[1], None, 0..4, Tier::Device)]);
+    assert_eq!(
+        engine.updates(&[event(0, data)]),
+        [store_of(&[1], None, 0..4, Tier::Device)]
+    );
     let only = stored(json!(1), &[block(2, 4..7)]);
     assert_eq!(engine.updates(&[event(1, only)]), []);
-    assert_eq!((engine.counts().partial_blocks, engine.counts().no_effect, engine.counts().applied), (2, 1, 1));
+    assert_eq!(
+        (
+            engine.counts().partial_blocks,
+            engine.counts().no_effect,
+            engine.counts().applied
+        ),
+        (2, 1, 1)
+    );
     // In the middle, or longer than a block, it is no block of this size.
-    for (id, blocks) in [(2, [block(3, 0..3), block(4, 0..4)]), (3, [block(3, 0..4), block(4, 0..5)])] {
-        assert_eq!(engine.updates(&[event(id, stored(Value::Null, &blocks))]), []);
+    for (id, blocks) in [
+        (2, [block(3, 0..3), block(4, 0..4)]),
+        (3, [block(3, 0..4), block(4, 0..5)]),
+    ] {
+        assert_eq!(
+            engine.updates(&[event(id, stored(Value::Null, &blocks))]),
+            []
+        );
     }
     let twice = stored(json!(9), &[block(5, 0..4), block(9, 4..8)]);
-    assert_eq!(engine.updates(&[event(4, twice), event(5, stored(Value::Null, &[]))]), []);
+    assert_eq!(
+        engine.updates(&[event(4, twice), event(5, stored(Value::Null, &[]))]),
+        []
+    );
     assert_eq!(engine.counts().unusable, 4);
 }
 
 #[test]
 fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
     let mut engine = Engine::new();
-    let named = |hash, tier| IndexUpdate::Named(Named { hashes: vec![EngineHash(hash)], tier });
-    assert_eq!(engine.updates(&[event(0, removed(&[1]))]), [removal_of(1, Tier::Device)]);
+    let named = |hash, tier| {
+        IndexUpdate::Named(Named {
+            hashes: vec![EngineHash(hash)],
+            tier,
+        })
+    };
+    assert_eq!(
+        engine.updates(&[event(0, removed(&[1]))]),
+        [removal_of(1, Tier::Device)]
+    );
     let there = [named(1, Tier::Host), removal_of(1, Tier::Device)];
     assert_eq!(engine.updates(&[event(1, moved(1, 0, 1))]), there);
     let back = [named(1, Tier::Device), removal_of(1, Tier::Host)];
@@ -126,7 +178,14 @@ fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
     // Nothing moves where the level stays, or where there is no difference at all.
     let priority = json!({"type": "updated", "block_hash": 1, "cache_level": null, "priority": {"type": "event_diff", "new_value": 1, "old_value": 2}});
     let nothing = json!({"type": "updated", "block_hash": 1});
-    assert_eq!(engine.updates(&[event(4, moved(1, 1, 1)), event(5, priority), event(6, nothing)]), []);
+    assert_eq!(
+        engine.updates(&[
+            event(4, moved(1, 1, 1)),
+            event(5, priority),
+            event(6, nothing)
+        ]),
+        []
+    );
     assert_eq!(engine.counts().no_effect, 3);
 }
 
@@ -136,7 +195,10 @@ fn blocks_of_one_event_in_two_tiers_are_two_updates() {
     let mut below = block(3, 8..12);
     below["cache_level"] = json!(1);
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..8), below]);
-    let want = [store_of(&[1, 2], None, 0..8, Tier::Device), store_of(&[3], Some(2), 8..12, Tier::Host)];
+    let want = [
+        store_of(&[1, 2], None, 0..8, Tier::Device),
+        store_of(&[3], Some(2), 8..12, Tier::Host),
+    ];
     assert_eq!(engine.updates(&[event(0, data)]), want);
 }
 
@@ -146,14 +208,28 @@ fn only_blocks_whose_tokens_are_all_there_is_to_them_count() {
     let mut image = block(2, 4..8);
     image["tokens"][3]["token_extra_id"] = json!(77);
     let data = stored(Value::Null, &[block(1, 0..4), image, block(3, 8..12)]);
-    assert_eq!(engine.updates(&[event(0, data)]), [store_of(&[1], None, 0..4, Tier::Device)]);
+    assert_eq!(
+        engine.updates(&[event(0, data)]),
+        [store_of(&[1], None, 0..4, Tier::Device)]
+    );
     let mut newer = block(1, 0..4);
     newer["mm_keys"] = json!([{"type": "mm_key", "hash": "ab", "start_offset": 0}]);
-    assert_eq!(engine.updates(&[event(1, stored(Value::Null, &[newer]))]), []);
+    assert_eq!(
+        engine.updates(&[event(1, stored(Value::Null, &[newer]))]),
+        []
+    );
     let mut none = block(1, 0..4);
     none["mm_keys"] = json!([]);
-    assert_eq!(engine.updates(&[event(2, stored(Value::Null, &[none]))]).len(), 1);
-    assert_eq!((engine.counts().not_plain_blocks, engine.counts().no_effect), (3, 1));
+    assert_eq!(
+        engine
+            .updates(&[event(2, stored(Value::Null, &[none]))])
+            .len(),
+        1
+    );
+    assert_eq!(
+        (engine.counts().not_plain_blocks, engine.counts().no_effect),
+        (3, 1)
+    );
 }
 
 #[test]
@@ -163,11 +239,23 @@ fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
     let actions = engine.take(&[event(8, removed(&[1])), event(11, removed(&[2]))]);
     assert_eq!(actions[1], CLEAR);
     assert!(matches!(actions[2], TrtAction::Apply { .. }));
-    assert_eq!(engine.take(&[event(0, created()), event(1, removed(&[1]))])[0], CLEAR, "the engine started again");
-    assert_eq!((engine.counts().overflows, engine.counts().restarts), (1, 1));
+    assert_eq!(
+        engine.take(&[event(0, created()), event(1, removed(&[1]))])[0],
+        CLEAR,
+        "the engine started again"
+    );
+    assert_eq!(
+        (engine.counts().overflows, engine.counts().restarts),
+        (1, 1)
+    );
     // A list that cannot be read is lost, and the next one shows it.
     let error = engine.0.take(b"{\"error\": \"not enabled\"}").unwrap_err();
-    assert!(error.to_string().starts_with("event list of 24 bytes is unusable: "), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("event list of 24 bytes is unusable: "),
+        "{error}"
+    );
     assert_eq!(engine.take(&[event(5, removed(&[1]))])[0], CLEAR);
 }
 
@@ -183,10 +271,26 @@ fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
     assert_eq!(engine.take(&events), [HOLE, HOLE, HOLE]);
     // Their numbers were read, so that nothing is missing.
     assert_eq!(engine.updates(&[event(3, removed(&[1]))]).len(), 1);
-    assert_eq!(engine.take(&[json!({"data": removed(&[1])}), json!(5)]), [HOLE, HOLE]);
-    assert_eq!(engine.updates(&[event(6, removed(&[1])), event(7, json!({"type": "shrunk"}))]).len(), 1);
+    assert_eq!(
+        engine.take(&[json!({"data": removed(&[1])}), json!(5)]),
+        [HOLE, HOLE]
+    );
+    assert_eq!(
+        engine
+            .updates(&[event(6, removed(&[1])), event(7, json!({"type": "shrunk"}))])
+            .len(),
+        1
+    );
     let counts = engine.counts();
-    assert_eq!((counts.malformed, counts.overflows, counts.applied, counts.no_effect), (5, 0, 2, 1));
+    assert_eq!(
+        (
+            counts.malformed,
+            counts.overflows,
+            counts.applied,
+            counts.no_effect
+        ),
+        (5, 0, 2, 1)
+    );
     assert!(engine.0.last_error().unwrap().reason.contains("5"));
 }
 
@@ -196,7 +300,10 @@ fn of_several_attention_windows_the_largest_counts() {
     let of = |window: Value, id: u64, data: Value| json!({"event_id": id, "data": data, "window_size": window});
     let pools = [of(json!(512), 0, created()), of(json!(4096), 1, created())];
     assert_eq!(engine.take(&pools), []);
-    let both = [of(json!(512), 2, removed(&[1])), of(json!(4096), 3, removed(&[1]))];
+    let both = [
+        of(json!(512), 2, removed(&[1])),
+        of(json!(4096), 3, removed(&[1])),
+    ];
     assert_eq!(engine.updates(&both).len(), 1);
     assert_eq!(engine.counts().other_window, 1);
     // Met in the middle: the first events may turn out to have been of a smaller one.
@@ -205,10 +312,18 @@ fn of_several_attention_windows_the_largest_counts() {
     assert_eq!(engine.take(&[of(json!(4096), 6, removed(&[2]))])[0], CLEAR);
     // Started again, it may serve a model with another one.
     assert_eq!(engine.take(&[of(json!(2048), 0, removed(&[1]))]).len(), 2);
-    assert_eq!(engine.updates(&[of(json!(2048), 1, removed(&[1]))]).len(), 1);
+    assert_eq!(
+        engine.updates(&[of(json!(2048), 1, removed(&[1]))]).len(),
+        1
+    );
     // Older releases do not say.
     let mut engine = Engine::new();
-    assert_eq!(engine.updates(&[json!({"event_id": 0, "data": removed(&[1])})]).len(), 1);
+    assert_eq!(
+        engine
+            .updates(&[json!({"event_id": 0, "data": removed(&[1])})])
+            .len(),
+        1
+    );
 }
 
 #[test]
@@ -229,7 +344,14 @@ fn every_rank_has_its_own_numbers() {
     };
     let actions = engine.take(&[of(0, 0), of(1, 0), of(0, 1), of(1, 1), of(1, 9)]);
     let (zero, one) = (Some(0), Some(1));
-    let want = [("apply", zero), ("apply", one), ("apply", zero), ("apply", one), ("clear", one), ("apply", one)];
+    let want = [
+        ("apply", zero),
+        ("apply", one),
+        ("apply", zero),
+        ("apply", one),
+        ("clear", one),
+        ("apply", one),
+    ];
     assert_eq!(ranks(actions), want);
     // A hostile list cannot make them without number.
     let many: Vec<_> = (2..3_000).map(|rank| of(rank, 0)).collect();
@@ -240,7 +362,8 @@ fn every_rank_has_its_own_numbers() {
 #[test]
 fn hashes_are_exact_whatever_form_they_have() {
     let hash = |hash: Value| {
-        let list = json!([event(0, json!({"type": "removed", "block_hashes": [hash]}))]).to_string();
+        let list =
+            json!([event(0, json!({"type": "removed", "block_hashes": [hash]}))]).to_string();
         match decode(list.as_bytes()).unwrap().remove(0).unwrap().data {
             Ok(TrtData::Removed { hashes }) => Some(hashes[0].0),
             _ => None,
@@ -255,7 +378,12 @@ fn hashes_are_exact_whatever_form_they_have() {
 #[test]
 fn a_list_longer_than_any_engine_keeps_is_refused() {
     let many = format!("[{}0]", "0,".repeat(1 << 17));
-    assert!(decode(many.as_bytes()).unwrap_err().reason.contains("more than 131072 events: poll more often"));
+    assert!(
+        decode(many.as_bytes())
+            .unwrap_err()
+            .reason
+            .contains("more than 131072 events: poll more often")
+    );
 }
 
 proptest! {

@@ -82,7 +82,10 @@ struct Queue {
 }
 
 impl Queue {
-    const ENDLESS: Self = Self { messages: usize::MAX, room: 0 };
+    const ENDLESS: Self = Self {
+        messages: usize::MAX,
+        room: 0,
+    };
 
     fn takes(&self, message: usize) -> bool {
         message < self.messages || self.room >> ((message - self.messages) / 50 % 64) & 1 == 1
@@ -125,7 +128,11 @@ struct World {
 
 impl World {
     fn new(max_pending_batches: usize, queue: Queue, kept: usize) -> Self {
-        let settings = SequencerSettings { replay: true, max_pending_batches, ..SequencerSettings::default() };
+        let settings = SequencerSettings {
+            replay: true,
+            max_pending_batches,
+            ..SequencerSettings::default()
+        };
         let mut world = Self {
             published: Vec::new(),
             kept,
@@ -152,23 +159,38 @@ impl World {
                 }
                 Action::Apply(other) => panic!("{other:?}"),
                 Action::Clear => {
-                    assert!(self.applied.is_empty() || self.had_beginning, "what goes cannot be had again");
+                    assert!(
+                        self.applied.is_empty() || self.had_beginning,
+                        "what goes cannot be had again"
+                    );
                     self.applied.clear();
                 }
                 Action::Hole => {
-                    assert!(self.had_nothing || self.kept < usize::MAX, "the publisher still has every batch");
+                    assert!(
+                        self.had_nothing || self.kept < usize::MAX,
+                        "the publisher still has every batch"
+                    );
                 }
                 Action::RequestReplay { from } => {
                     let gives_up = matches!(input, Input::ReplayBatch { .. });
-                    assert!(self.answer.is_none() || gives_up, "an answer is given up for what it says only");
+                    assert!(
+                        self.answer.is_none() || gives_up,
+                        "an answer is given up for what it says only"
+                    );
                     let gone = self.published.len().saturating_sub(self.kept);
                     self.had_beginning = gone == 0;
                     let kept = (0..).zip(self.published.iter().copied()).skip(gone);
                     let all: Vec<_> = kept.filter(|(seq, _)| *seq >= from).collect();
                     self.had_nothing = self.published.is_empty();
                     let ends = self.queue.takes(all.len());
-                    let taken = all.into_iter().enumerate().filter(|(message, _)| self.queue.takes(*message));
-                    self.answer = Some(Answer { batches: taken.map(|(_, batch)| batch).collect(), ends });
+                    let taken = all
+                        .into_iter()
+                        .enumerate()
+                        .filter(|(message, _)| self.queue.takes(*message));
+                    self.answer = Some(Answer {
+                        batches: taken.map(|(_, batch)| batch).collect(),
+                        ends,
+                    });
                 }
             }
         }
@@ -182,17 +204,29 @@ impl World {
 
     fn deliver(&mut self, seq: u64) {
         let payload = payload(self.published[usize::try_from(seq).unwrap()]);
-        self.on(Input::Live { seq: Some(seq), payload: &payload });
+        self.on(Input::Live {
+            seq: Some(seq),
+            payload: &payload,
+        });
     }
 
     fn replay(&mut self, batches: usize) {
         for _ in 0..batches {
-            let Some(answer) = &mut self.answer else { return };
+            let Some(answer) = &mut self.answer else {
+                return;
+            };
             match (answer.batches.pop_front(), answer.ends) {
-                (Some((seq, mark)), _) => self.on(Input::ReplayBatch { seq, payload: &payload(mark) }),
+                (Some((seq, mark)), _) => self.on(Input::ReplayBatch {
+                    seq,
+                    payload: &payload(mark),
+                }),
                 (None, ends) => {
                     self.answer = None;
-                    self.on(if ends { Input::ReplayEnd } else { Input::ReplayFailed });
+                    self.on(if ends {
+                        Input::ReplayEnd
+                    } else {
+                        Input::ReplayFailed
+                    });
                 }
             }
         }
@@ -262,21 +296,37 @@ impl World {
 }
 
 fn payload(mark: u64) -> Vec<u8> {
-    let removed = WireRemoved { hashes: vec![mark.into()], medium: None };
-    encode(1.0, None, &[WireEvent::Removed(removed)], Shape::Map, HashForm::Int)
+    let removed = WireRemoved {
+        hashes: vec![mark.into()],
+        medium: None,
+    };
+    encode(
+        1.0,
+        None,
+        &[WireEvent::Removed(removed)],
+        Shape::Map,
+        HashForm::Int,
+    )
 }
 
 fn survives(mut world: World, steps: Vec<Step>) -> Result<(), TestCaseError> {
     for step in steps {
         world.step(step);
         // At any time: a part of this or an earlier life, in order and nothing twice.
-        prop_assert!(world.applied.windows(2).all(|two| two[0] < two[1]), "{:?}", world.applied);
+        prop_assert!(
+            world.applied.windows(2).all(|two| two[0] < two[1]),
+            "{:?}",
+            world.applied
+        );
     }
     world.settle();
     prop_assert_eq!(&world.applied, &world.published);
     prop_assert_eq!(world.sequencer.state(), StreamState::Live);
     prop_assert_eq!(world.sequencer.counts().holes, 0);
-    prop_assert_eq!(world.sequencer.last_seq(), Some(world.published.len() as u64 - 1));
+    prop_assert_eq!(
+        world.sequencer.last_seq(),
+        Some(world.published.len() as u64 - 1)
+    );
     Ok(())
 }
 

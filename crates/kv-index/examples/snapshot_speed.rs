@@ -4,7 +4,11 @@
 //! conversations of so many blocks, each announced by name by so many targets. Exit code 1 if what was loaded is not what
 //! was saved.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "that is what it is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "that is what it is for"
+)]
 
 #[path = "flags/mod.rs"]
 mod flags;
@@ -17,10 +21,20 @@ use kv_index::{IndexSettings, KvIndex};
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]
 fn main() -> ExitCode {
-    let defaults =
-        [("--blocks", 1_000_000), ("--depth", 50), ("--targets", 64), ("--holders", 4), ("--budget", 512 << 20)];
+    let defaults = [
+        ("--blocks", 1_000_000),
+        ("--depth", 50),
+        ("--targets", 64),
+        ("--holders", 4),
+        ("--budget", 512 << 20),
+    ];
     let flags = Flags::read("snapshot_speed", &defaults);
-    let empty = || KvIndex::new(IndexSettings { memory_budget: flags.number("--budget"), ..IndexSettings::default() });
+    let empty = || {
+        KvIndex::new(IndexSettings {
+            memory_budget: flags.number("--budget"),
+            ..IndexSettings::default()
+        })
+    };
     let full = empty();
     fill(&full, &flags);
     let mut file = Vec::new();
@@ -46,7 +60,10 @@ fn main() -> ExitCode {
         saved.bytes
     );
     if other.digest() != full.digest() || loaded.shed > 0 {
-        eprintln!("not all came back: {loaded:?} of {saved:?}, which shed {} before", full.stats().shed);
+        eprintln!(
+            "not all came back: {loaded:?} of {saved:?}, which shed {} before",
+            full.stats().shed
+        );
         return ExitCode::FAILURE;
     }
     ExitCode::SUCCESS
@@ -55,15 +72,25 @@ fn main() -> ExitCode {
 /// Conversations of their own from the first block on, one token a block.
 fn fill(index: &KvIndex, flags: &Flags) {
     let number = |name| u32::try_from(flags.number(name)).expect("numbers of 32 bits");
-    let (blocks, depth, targets) = (number("--blocks"), number("--depth").max(1), number("--targets").max(1));
-    let target = |number: u32| Target { worker: WorkerId(number % targets), rank: DpRank(0) };
+    let (blocks, depth, targets) = (
+        number("--blocks"),
+        number("--depth").max(1),
+        number("--targets").max(1),
+    );
+    let target = |number: u32| Target {
+        worker: WorkerId(number % targets),
+        rank: DpRank(0),
+    };
     for worker in 0..targets {
         index.register(target(worker), Arc::from("m"));
     }
     for first in (0..blocks).step_by(depth as usize) {
         let tokens: Vec<u32> = (first..blocks.min(first.saturating_add(depth))).collect();
         let update = IndexUpdate::Stored(Stored {
-            hashes: tokens.iter().map(|token| EngineHash(u64::from(*token) << 32 | 7)).collect(),
+            hashes: tokens
+                .iter()
+                .map(|token| EngineHash(u64::from(*token) << 32 | 7))
+                .collect(),
             parent: None,
             tokens,
             block_size: BlockSize::new(1).expect("a valid size"),
@@ -72,7 +99,10 @@ fn fill(index: &KvIndex, flags: &Flags) {
             tier: Tier::Device,
         });
         for holder in 0..number("--holders") {
-            index.apply(target((first / depth).wrapping_mul(7).wrapping_add(holder)), &update);
+            index.apply(
+                target((first / depth).wrapping_mul(7).wrapping_add(holder)),
+                &update,
+            );
         }
     }
 }

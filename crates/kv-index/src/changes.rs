@@ -53,7 +53,9 @@ pub enum ChangeKind {
 
 /// Changes were made faster than they were read, and some are not there any more: begin anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("changes were made faster than they were read: {lost} of them are lost, begin with the standing state again")]
+#[error(
+    "changes were made faster than they were read: {lost} of them are lost, begin with the standing state again"
+)]
 pub struct Lagged {
     /// Changes that are not there any more.
     pub lost: u64,
@@ -122,14 +124,20 @@ const CHANGE_BYTES: usize = 160;
 
 impl Feed {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self { followers: AtomicUsize::new(0), kept: Mutex::new(Kept::default()) })
+        Arc::new(Self {
+            followers: AtomicUsize::new(0),
+            kept: Mutex::new(Kept::default()),
+        })
     }
 
     /// Follows from now on. Called with the index's lock held, so that no change is half inside.
     pub(crate) fn follow(self: &Arc<Self>) -> Changes {
         self.followers.fetch_add(1, Ordering::Relaxed);
         let kept = self.kept.lock();
-        Changes { feed: Arc::clone(self), next: kept.first + kept.changes.len() as u64 }
+        Changes {
+            feed: Arc::clone(self),
+            next: kept.first + kept.changes.len() as u64,
+        }
     }
 
     /// Whether anybody wants to know.

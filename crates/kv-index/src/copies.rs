@@ -86,7 +86,9 @@ impl Copies {
 
     /// The target has the block for sure: its credit is not on trust.
     pub(crate) fn believe(&mut self, key: Spot) {
-        let Some(counted) = self.counted.get_mut(&key) else { return };
+        let Some(counted) = self.counted.get_mut(&key) else {
+            return;
+        };
         if let Some(trust) = counted.trust.take() {
             self.lapses.remove(&(trust.lapses, key));
         }
@@ -103,10 +105,19 @@ impl Copies {
     /// Takes one copy of a block of which there are more; the others are on trust from now on. `held`: blocks on the
     /// target's device. Returns whether there were more.
     pub(crate) fn take(&mut self, key: Spot, held: u64) -> bool {
-        let Some(counted) = self.counted.get_mut(&key).filter(|counted| counted.spare > 0) else { return false };
+        let Some(counted) = self
+            .counted
+            .get_mut(&key)
+            .filter(|counted| counted.spare > 0)
+        else {
+            return false;
+        };
         counted.spare -= 1;
         self.spares -= 1;
-        let lapses = self.removals.saturating_add(held).saturating_add(self.spares);
+        let lapses = self
+            .removals
+            .saturating_add(held)
+            .saturating_add(self.spares);
         if let Some(earlier) = counted.trust.replace(Trust { lapses }) {
             self.lapses.remove(&(earlier.lapses, key));
         }
@@ -136,7 +147,12 @@ impl Copies {
 
     /// The target does not hold any block of a run any more.
     pub(crate) fn leave_run(&mut self, run: u32) {
-        let blocks: Vec<_> = self.counted.keys().filter(|block| block.run == run).copied().collect();
+        let blocks: Vec<_> = self
+            .counted
+            .keys()
+            .filter(|block| block.run == run)
+            .copied()
+            .collect();
         blocks.into_iter().for_each(|block| self.forget(block));
     }
 
@@ -146,7 +162,9 @@ impl Copies {
     }
 
     fn forget(&mut self, key: Spot) {
-        let Some(counted) = self.counted.remove(&key) else { return };
+        let Some(counted) = self.counted.remove(&key) else {
+            return;
+        };
         self.spares -= u64::from(counted.spare);
         if let Some(trust) = counted.trust {
             self.lapses.remove(&(trust.lapses, key));
@@ -159,7 +177,10 @@ mod tests {
     use super::*;
 
     fn key(number: u32) -> Spot {
-        Spot { run: number / 100, at: number % 100 }
+        Spot {
+            run: number / 100,
+            at: number % 100,
+        }
     }
 
     #[test]
@@ -173,7 +194,10 @@ mod tests {
         assert_eq!(copies.len(), MAX_COUNTED as u64);
         let taken = (0..100).filter(|_| copies.take(key(0), 1)).count();
         assert_eq!(taken, usize::from(MAX_SPARE));
-        assert!(!copies.take(key(2 * u32::try_from(MAX_COUNTED).unwrap() - 1), 1), "held once only");
+        assert!(
+            !copies.take(key(2 * u32::try_from(MAX_COUNTED).unwrap() - 1), 1),
+            "held once only"
+        );
     }
 
     #[test]
@@ -191,8 +215,15 @@ mod tests {
         }
         let lapsed = std::iter::from_fn(|| copies.lapsed()).count();
         assert_eq!(lapsed, 2);
-        assert_eq!((copies.len(), copies.spares), (1, 1), "the believed one still has a copy to spare");
+        assert_eq!(
+            (copies.len(), copies.spares),
+            (1, 1),
+            "the believed one still has a copy to spare"
+        );
         assert_eq!(copies.doubt(), []);
-        assert_eq!((copies.len(), copies.spares, copies.lapses.len()), (0, 0, 0));
+        assert_eq!(
+            (copies.len(), copies.spares, copies.lapses.len()),
+            (0, 0, 0)
+        );
     }
 }

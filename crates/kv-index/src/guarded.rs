@@ -18,7 +18,11 @@ impl Guarded {
     }
 
     /// Does something with the books; after a panic nothing any more.
-    pub(crate) fn with<R: Default>(&self, core: &Core, act: impl FnOnce(&mut Books, &Core) -> R) -> R {
+    pub(crate) fn with<R: Default>(
+        &self,
+        core: &Core,
+        act: impl FnOnce(&mut Books, &Core) -> R,
+    ) -> R {
         let mut books = self.0.lock();
         if core.heads.abandoned() {
             return R::default();
@@ -46,22 +50,33 @@ mod tests {
         sync::Arc,
     };
 
-    use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+    use kv_blocks::{
+        BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId,
+    };
 
     use crate::{Applied, IndexSettings, KvIndex};
 
     #[test]
     fn after_a_panic_in_the_middle_of_a_change_lookups_credit_nobody_and_changes_do_nothing() {
         let index = KvIndex::new(IndexSettings::default());
-        let target = Target { worker: WorkerId(1), rank: DpRank(0) };
+        let target = Target {
+            worker: WorkerId(1),
+            rank: DpRank(0),
+        };
         index.register(target, Arc::from("qwen"));
         let block_size = BlockSize::new(16).unwrap();
-        let namespace =
-            Namespace { model: Arc::from("qwen"), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let namespace = Namespace {
+            model: Arc::from("qwen"),
+            lora: None,
+            salt: None,
+            block_size,
+            identity: Identity::Tokens,
+        };
         let (chain, other) = ([SequenceHash(1), SequenceHash(2)], [SequenceHash(3)]);
         index.store_hashes(target, &namespace, None, &chain, Tier::Device);
         index.store_hashes(target, &namespace, None, &other, Tier::Device);
-        let credited = |chain: &[SequenceHash]| index.lookup(&namespace, chain, Moment::START).len();
+        let credited =
+            |chain: &[SequenceHash]| index.lookup(&namespace, chain, Moment::START).len();
         assert_eq!((credited(&chain), credited(&other)), (1, 1));
 
         let panicked = catch_unwind(AssertUnwindSafe(|| {
@@ -74,7 +89,10 @@ mod tests {
         assert!(panicked.is_err());
         assert_eq!((credited(&chain), credited(&other)), (0, 0));
         let stored = index.store_hashes(target, &namespace, None, &[SequenceHash(4)], Tier::Device);
-        assert_eq!((stored, credited(&[SequenceHash(4)])), (Applied::default(), 0));
+        assert_eq!(
+            (stored, credited(&[SequenceHash(4)])),
+            (Applied::default(), 0)
+        );
         assert!(index.save(&mut Vec::new()).is_err() && index.load(&mut &[][..]).is_err());
     }
 }

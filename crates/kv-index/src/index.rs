@@ -10,8 +10,8 @@ use kv_blocks::{HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    Applied, Changes, DumpPlace, DumpRow, IndexStats, Loaded, Matches, Overlap, Promised, Saved, Slot, SnapshotError,
-    Standing, StandingPlace, TargetDigest,
+    Applied, Changes, DumpPlace, DumpRow, IndexStats, Loaded, Matches, Overlap, Promised, Saved,
+    Slot, SnapshotError, Standing, StandingPlace, TargetDigest,
     books::{Books, Clearing, Kind},
     guarded::Guarded,
     lines::{Chunks, LINE_BYTES},
@@ -101,7 +101,11 @@ impl KvIndex {
             Table::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
         );
         let secret = secret(2);
-        Self { books: Guarded::new(Books::new(settings, &core, secret)), core, secret }
+        Self {
+            books: Guarded::new(Books::new(settings, &core, secret)),
+            core,
+            secret,
+        }
     }
 
     /// Does something with the books: see [`Guarded::with`].
@@ -122,12 +126,21 @@ impl KvIndex {
     /// Applies one update of a target's stream.
     pub fn apply(&self, target: Target, update: &IndexUpdate) -> Applied {
         match update {
-            IndexUpdate::Stored(stored) => self.with(|books, core| books.store(core, target, stored)),
-            IndexUpdate::Removed(removed) => self.with(|books, core| books.remove(core, target, removed)),
-            IndexUpdate::Named(named) => self.with(|books, core| books.hold_named(core, target, named)),
+            IndexUpdate::Stored(stored) => {
+                self.with(|books, core| books.store(core, target, stored))
+            }
+            IndexUpdate::Removed(removed) => {
+                self.with(|books, core| books.remove(core, target, removed))
+            }
+            IndexUpdate::Named(named) => {
+                self.with(|books, core| books.hold_named(core, target, named))
+            }
             IndexUpdate::Cleared => {
                 self.step_by_step(target, &Clearing::Tier(Tier::Device));
-                Applied { applied: 1, ..Applied::default() }
+                Applied {
+                    applied: 1,
+                    ..Applied::default()
+                }
             }
         }
     }
@@ -146,8 +159,16 @@ impl KvIndex {
     }
 
     /// Blocks that are named by their plain rolling hashes are gone from one tier.
-    pub fn remove_hashes(&self, target: Target, namespace: &Namespace, hashes: &[SequenceHash], tier: Tier) -> Applied {
-        self.with(|books, core| books.remove_hashes(core, target, self.space(namespace).0, hashes, tier))
+    pub fn remove_hashes(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        hashes: &[SequenceHash],
+        tier: Tier,
+    ) -> Applied {
+        self.with(|books, core| {
+            books.remove_hashes(core, target, self.space(namespace).0, hashes, tier)
+        })
     }
 
     /// Forgets what a target holds in one tier of one namespace. Source: contract MC9.
@@ -194,7 +215,12 @@ impl KvIndex {
 
     /// Begins to forget a worker with all its ranks and their registrations, as [`KvIndex::retire`] does.
     pub fn retire_worker(&self, worker: WorkerId) {
-        self.with(|books, core| books.ranks(worker).into_iter().for_each(|target| books.forget(core, target)));
+        self.with(|books, core| {
+            books
+                .ranks(worker)
+                .into_iter()
+                .for_each(|target| books.forget(core, target))
+        });
     }
 
     /// Frees a slice of what [`KvIndex::retire`] left, some thousand blocks. Returns whether there may be more.
@@ -234,7 +260,13 @@ impl KvIndex {
     /// Who holds how much of `chain`. Replaces what is in `matches`, whose buffers are reused.
     ///
     /// Takes no lock and writes nothing but `matches`. Targets that are not trusted are left out.
-    pub fn lookup_into(&self, space: SpaceKey, chain: &[SequenceHash], now: Moment, matches: &mut Matches) {
+    pub fn lookup_into(
+        &self,
+        space: SpaceKey,
+        chain: &[SequenceHash],
+        now: Moment,
+        matches: &mut Matches,
+    ) {
         self.core.lookup(space.0, chain, nanoseconds(now), matches);
     }
 
@@ -243,12 +275,24 @@ impl KvIndex {
     /// # Panics
     ///
     /// If there are not as many answers as chains.
-    pub fn lookup_batch(&self, space: SpaceKey, chains: &[&[SequenceHash]], now: Moment, matches: &mut [Matches]) {
-        self.core.lookup_batch(space.0, chains, nanoseconds(now), matches);
+    pub fn lookup_batch(
+        &self,
+        space: SpaceKey,
+        chains: &[&[SequenceHash]],
+        now: Moment,
+        matches: &mut [Matches],
+    ) {
+        self.core
+            .lookup_batch(space.0, chains, nanoseconds(now), matches);
     }
 
     /// Every target that holds at least the first block of `chain`, in the order of targets.
-    pub fn lookup(&self, namespace: &Namespace, chain: &[SequenceHash], now: Moment) -> Vec<Overlap> {
+    pub fn lookup(
+        &self,
+        namespace: &Namespace,
+        chain: &[SequenceHash],
+        now: Moment,
+    ) -> Vec<Overlap> {
         overlaps(&self.core, self.space(namespace).0, chain, nanoseconds(now))
     }
 
@@ -321,7 +365,11 @@ impl KvIndex {
     /// [`KvIndex::follow`] first; after each piece take all changes there are, and leave out of the piece whatever block of a
     /// target and tier any of them so far was about, but for the place that it gives to others; then apply the piece, then the
     /// changes, and take back what was there for the place alone.
-    pub fn standing(&self, place: &mut StandingPlace, wanted: &dyn Fn(Target) -> bool) -> Option<Vec<Standing>> {
+    pub fn standing(
+        &self,
+        place: &mut StandingPlace,
+        wanted: &dyn Fn(Target) -> bool,
+    ) -> Option<Vec<Standing>> {
         loop {
             let told = self.with(|books, core| books.standing(core, place, wanted))?;
             if !told.is_empty() {
@@ -353,7 +401,9 @@ impl KvIndex {
     /// What `to` answers; then what it got is no snapshot.
     pub fn save(&self, to: &mut dyn Write) -> io::Result<Saved> {
         let mut file = Vec::new();
-        let saved = self.with(|books, core| Some(books.save(core, &mut file))).ok_or_else(given_up)??;
+        let saved = self
+            .with(|books, core| Some(books.save(core, &mut file)))
+            .ok_or_else(given_up)??;
         to.write_all(&file)?;
         to.flush()?;
         Ok(saved)
@@ -370,9 +420,12 @@ impl KvIndex {
     ///
     /// A snapshot is taken over as a whole or refused: see [`SnapshotError`]. An index with blocks in it takes none.
     pub fn load(&self, from: &mut dyn Read) -> Result<Loaded, SnapshotError> {
-        let (scheme, limit) = self.with(|books, _| Some(books.loadable())).ok_or_else(given_up)??;
+        let (scheme, limit) = self
+            .with(|books, _| Some(books.loadable()))
+            .ok_or_else(given_up)??;
         let content = snapshot::read(from, scheme, limit)?;
-        self.with(|books, core| Some(books.load(core, &content))).ok_or_else(given_up)?
+        self.with(|books, core| Some(books.load(core, &content)))
+            .ok_or_else(given_up)?
     }
 
     /// The next of the confirmed memberships, in no particular order; `None` after the last. Begin with
@@ -401,7 +454,9 @@ impl KvIndex {
 
 /// Why there is nothing to save or load.
 fn given_up() -> io::Error {
-    io::Error::other("the index was given up after a panic in it, which was logged: start the router again")
+    io::Error::other(
+        "the index was given up after a panic in it, which was logged: start the router again",
+    )
 }
 
 /// A moment as runs know it.
@@ -434,7 +489,12 @@ impl Sizes {
             // table takes no more than half a chunk.
             segments_log2: {
                 let few = (budget >> 11).max(1).ilog2().clamp(4, 7);
-                (budget >> 19).max(1).ilog2().clamp(few, 10).max((budget >> 21).max(1).ilog2()).min(16)
+                (budget >> 19)
+                    .max(1)
+                    .ilog2()
+                    .clamp(few, 10)
+                    .max((budget >> 21).max(1).ilog2())
+                    .min(16)
             },
         }
     }

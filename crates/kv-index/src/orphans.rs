@@ -38,11 +38,16 @@ struct Waiting {
 impl Waiting {
     /// What the piece that begins with block `start` waits for.
     fn parent(&self, start: u32) -> Option<u64> {
-        start.checked_sub(1).map_or(self.late.parent(), |before| Some(self.late.number(before)))
+        start
+            .checked_sub(1)
+            .map_or(self.late.parent(), |before| Some(self.late.number(before)))
     }
 
     fn blocks(&self) -> u64 {
-        self.pieces.iter().map(|(start, end)| u64::from(end - start)).sum()
+        self.pieces
+            .iter()
+            .map(|(start, end)| u64::from(end - start))
+            .sum()
     }
 
     fn bytes(&self) -> u64 {
@@ -52,7 +57,14 @@ impl Waiting {
 
     fn by_number(&self, store: u64, at: u32) -> ByNumber {
         let (numbers, number, tier) = (self.late.numbers(), self.late.number(at), self.late.tier());
-        ByNumber { slot: self.slot, numbers, number, tier, store, at }
+        ByNumber {
+            slot: self.slot,
+            numbers,
+            number,
+            tier,
+            store,
+            at,
+        }
     }
 }
 
@@ -107,10 +119,16 @@ impl Orphans {
     /// Takes in what a target stored behind a parent that it has not announced. Without a parent, or with another number of
     /// tokens than of blocks, it is nothing that could wait.
     pub(crate) fn keep(&mut self, slot: u32, late: Late) {
-        let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else { return };
+        let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else {
+            return;
+        };
         let mut late = late;
         late.shrink_to_fit();
-        let waiting = Waiting { slot, late, pieces: BTreeMap::new() };
+        let waiting = Waiting {
+            slot,
+            late,
+            pieces: BTreeMap::new(),
+        };
         if waiting.bytes() + PIECE_BYTES as u64 > self.max_bytes {
             // Alone it is too much: nothing else shall go for it.
             self.dropped += u64::from(count);
@@ -118,7 +136,8 @@ impl Orphans {
         }
         let store = self.next;
         self.next += 1;
-        self.by_number.extend((0..count).map(|at| waiting.by_number(store, at)));
+        self.by_number
+            .extend((0..count).map(|at| waiting.by_number(store, at)));
         self.bytes += waiting.bytes();
         self.stores.insert(store, waiting);
         self.add_piece(store, 0, count);
@@ -127,12 +146,26 @@ impl Orphans {
 
     /// A target announced a block: what of it waited for that, in the order it came. To be applied next.
     pub(crate) fn arrived(&mut self, slot: u32, scope: Scope, number: u64) -> Vec<Late> {
-        let first = ByParent { slot, parent: number, scope, store: 0, start: 0 };
-        let alike = |entry: &&ByParent| (entry.slot, entry.parent, entry.scope) == (slot, number, scope);
-        let waited: Vec<_> = self.by_parent.range(first..).take_while(alike).copied().collect();
+        let first = ByParent {
+            slot,
+            parent: number,
+            scope,
+            store: 0,
+            start: 0,
+        };
+        let alike =
+            |entry: &&ByParent| (entry.slot, entry.parent, entry.scope) == (slot, number, scope);
+        let waited: Vec<_> = self
+            .by_parent
+            .range(first..)
+            .take_while(alike)
+            .copied()
+            .collect();
         let mut arrived = Vec::with_capacity(waited.len());
         for ByParent { store, start, .. } in waited {
-            let Some(end) = self.take_piece(store, start) else { continue };
+            let Some(end) = self.take_piece(store, start) else {
+                continue;
+            };
             let waiting = &self.stores[&store];
             arrived.push(waiting.late.piece(start, end));
             for at in start..end {
@@ -146,16 +179,36 @@ impl Orphans {
     /// A target removed a block from a tier. If it waits it is gone; what is in front of it waits on, and what is behind it
     /// waits for it to be announced again. Returns whether it waited.
     pub(crate) fn removed(&mut self, slot: u32, numbers: Numbers, number: u64, tier: Tier) -> bool {
-        let first = ByNumber { slot, number, numbers, tier, store: 0, at: 0 };
+        let first = ByNumber {
+            slot,
+            number,
+            numbers,
+            tier,
+            store: 0,
+            at: 0,
+        };
         let key = |entry: &ByNumber| (entry.slot, entry.number, entry.numbers, entry.tier);
         let alike = |entry: &&ByNumber| key(entry) == key(&first);
-        let gone: Vec<_> = self.by_number.range(first..).take_while(alike).copied().collect();
+        let gone: Vec<_> = self
+            .by_number
+            .range(first..)
+            .take_while(alike)
+            .copied()
+            .collect();
         for entry in &gone {
             self.by_number.remove(entry);
             let ByNumber { store, at, .. } = *entry;
-            let Some(waiting) = self.stores.get(&store) else { continue };
-            let piece = waiting.pieces.range(..=at).next_back().map(|(start, end)| (*start, *end));
-            let Some((start, end)) = piece.filter(|(_, end)| at < *end) else { continue };
+            let Some(waiting) = self.stores.get(&store) else {
+                continue;
+            };
+            let piece = waiting
+                .pieces
+                .range(..=at)
+                .next_back()
+                .map(|(start, end)| (*start, *end));
+            let Some((start, end)) = piece.filter(|(_, end)| at < *end) else {
+                continue;
+            };
             self.take_piece(store, start);
             self.add_piece(store, start, at);
             self.add_piece(store, at + 1, end);
@@ -177,7 +230,9 @@ impl Orphans {
 
     /// Nothing of a target that may be of a namespace waits for that tier any more.
     pub(crate) fn clear_stream(&mut self, slot: u32, namespace: &Namespace, tier: Tier) {
-        self.forget(|waiting| (waiting.slot, waiting.late.tier()) == (slot, tier) && waiting.late.may_be_of(namespace));
+        self.forget(|waiting| {
+            (waiting.slot, waiting.late.tier()) == (slot, tier) && waiting.late.may_be_of(namespace)
+        });
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -221,11 +276,21 @@ impl Orphans {
     fn piece_entry(&self, store: u64, start: u32) -> Option<ByParent> {
         let waiting = self.stores.get(&store)?;
         let (slot, scope) = (waiting.slot, waiting.late.scope());
-        Some(ByParent { slot, parent: waiting.parent(start)?, scope, store, start })
+        Some(ByParent {
+            slot,
+            parent: waiting.parent(start)?,
+            scope,
+            store,
+            start,
+        })
     }
 
     fn free_if_done(&mut self, store: u64) {
-        if self.stores.get(&store).is_some_and(|waiting| waiting.pieces.is_empty()) {
+        if self
+            .stores
+            .get(&store)
+            .is_some_and(|waiting| waiting.pieces.is_empty())
+        {
             self.drop_store(store);
         }
     }
@@ -236,7 +301,9 @@ impl Orphans {
 
     /// Drops the store that has waited longest; returns whether there was one.
     pub(crate) fn drop_oldest(&mut self) -> bool {
-        let Some((store, waiting)) = self.stores.first_key_value() else { return false };
+        let Some((store, waiting)) = self.stores.first_key_value() else {
+            return false;
+        };
         self.dropped += waiting.blocks();
         self.drop_store(*store);
         true
@@ -250,7 +317,9 @@ impl Orphans {
     }
 
     fn drop_store(&mut self, store: u64) {
-        let Some(waiting) = self.stores.get(&store) else { return };
+        let Some(waiting) = self.stores.get(&store) else {
+            return;
+        };
         for (start, end) in &waiting.pieces {
             for at in *start..*end {
                 self.by_number.remove(&waiting.by_number(store, at));

@@ -23,7 +23,12 @@ pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64
         let assignments = core.assignments.load(Ordering::Acquire);
         core.lookup(space, chain, now, &mut matches);
         each(core, &matches, |target, blocks, present| {
-            overlaps.push(Overlap { target, blocks, announced: blocks, present });
+            overlaps.push(Overlap {
+                target,
+                blocks,
+                announced: blocks,
+                present,
+            });
         });
         if core.doubts.load(Ordering::Acquire) > 0 {
             doubted(core, space, chain, now, &mut matches, &mut overlaps);
@@ -51,20 +56,35 @@ fn doubted(
     let trusted = overlaps.len();
     core.lookup_doubted(space, chain, now, false, matches);
     each(core, matches, |target, blocks, present| {
-        overlaps.push(Overlap { target, blocks, announced: TierBlocks::default(), present });
+        overlaps.push(Overlap {
+            target,
+            blocks,
+            announced: TierBlocks::default(),
+            present,
+        });
     });
     core.lookup_doubted(space, chain, now, true, matches);
     each(core, matches, |target, announced, _| {
-        match overlaps[trusted..].iter_mut().find(|overlap| overlap.target == target) {
+        match overlaps[trusted..]
+            .iter_mut()
+            .find(|overlap| overlap.target == target)
+        {
             Some(overlap) => overlap.announced = announced,
-            None => overlaps.push(Overlap { target, blocks: TierBlocks::default(), announced, present: [0; 4] }),
+            None => overlaps.push(Overlap {
+                target,
+                blocks: TierBlocks::default(),
+                announced,
+                present: [0; 4],
+            }),
         }
     });
 }
 
 fn each(core: &Core, matches: &Matches, mut visit: impl FnMut(Target, TierBlocks, [u32; 4])) {
     matches.each(|slot, depth| {
-        let Some(target) = core.target(slot.0) else { return };
+        let Some(target) = core.target(slot.0) else {
+            return;
+        };
         let mixed = matches.mixed.iter().find(|mixed| mixed.slot == slot.0);
         let (blocks, present) = by_tier(depth, mixed);
         visit(target, blocks, present);
@@ -73,10 +93,22 @@ fn each(core: &Core, matches: &Matches, mut visit: impl FnMut(Target, TierBlocks
 
 fn by_tier(depth: u32, mixed: Option<&Mixed>) -> (TierBlocks, [u32; 4]) {
     let Some(Mixed { best, present, .. }) = mixed else {
-        return (TierBlocks { device: depth, ..TierBlocks::default() }, [depth, 0, 0, 0]);
+        return (
+            TierBlocks {
+                device: depth,
+                ..TierBlocks::default()
+            },
+            [depth, 0, 0, 0],
+        );
     };
     let device = depth - best.iter().sum::<u32>();
     let [_, host, disk, remote, speculative] = *best;
-    let blocks = TierBlocks { device, host, disk, remote, speculative };
+    let blocks = TierBlocks {
+        device,
+        host,
+        disk,
+        remote,
+        speculative,
+    };
     (blocks, [device, present[1], present[2], present[3]])
 }

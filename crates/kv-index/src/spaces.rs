@@ -46,7 +46,9 @@ impl Spaces {
     }
 
     pub(crate) fn get(&self, id: SpaceId) -> &Space {
-        self.slots[id.0 as usize].as_ref().expect("whoever has the number keeps the namespace in use")
+        self.slots[id.0 as usize]
+            .as_ref()
+            .expect("whoever has the number keeps the namespace in use")
     }
 
     /// The number of a namespace, with one use more.
@@ -69,7 +71,8 @@ impl Spaces {
             self.slots[slot as usize] = Some(space);
             SpaceId(slot)
         } else {
-            let slot = u32::try_from(self.slots.len()).expect("the memory budget allows fewer namespaces than that");
+            let slot = u32::try_from(self.slots.len())
+                .expect("the memory budget allows fewer namespaces than that");
             self.slots.push(Some(space));
             SpaceId(slot)
         };
@@ -80,7 +83,10 @@ impl Spaces {
 
     /// One use more.
     pub(crate) fn keep(&mut self, id: SpaceId) {
-        self.slots[id.0 as usize].as_mut().expect("only namespaces in use are kept").uses += 1;
+        self.slots[id.0 as usize]
+            .as_mut()
+            .expect("only namespaces in use are kept")
+            .uses += 1;
     }
 
     /// One use less; the last one ends the namespace.
@@ -99,7 +105,10 @@ impl Spaces {
     /// All namespaces in use, with how often.
     #[cfg(test)]
     pub(crate) fn uses(&self) -> std::collections::BTreeMap<SpaceId, u64> {
-        self.by_namespace.values().map(|id| (*id, self.get(*id).uses)).collect()
+        self.by_namespace
+            .values()
+            .map(|id| (*id, self.get(*id).uses))
+            .collect()
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -129,7 +138,11 @@ fn digest(namespace: &Namespace) -> u64 {
 }
 
 fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
-    for part in [Some(&namespace.model), namespace.lora.as_ref(), namespace.salt.as_ref()] {
+    for part in [
+        Some(&namespace.model),
+        namespace.lora.as_ref(),
+        namespace.salt.as_ref(),
+    ] {
         // The length in front, and one more than the length for what is there, keeps the parts apart.
         take(&part.map_or(0, |part| part.len() as u64 + 1).to_le_bytes());
         take(part.map_or(&b""[..], |part| part.as_bytes()));

@@ -14,7 +14,12 @@ pub struct Standing {
 
 impl Standing {
     pub(crate) fn blocks(&self) -> usize {
-        self.held.hashes.len() + self.lead.iter().map(|part| part.hashes.len()).sum::<usize>()
+        self.held.hashes.len()
+            + self
+                .lead
+                .iter()
+                .map(|part| part.hashes.len())
+                .sum::<usize>()
     }
 }
 
@@ -55,7 +60,9 @@ impl StandingPlace {
 
     /// The run that is being told is told.
     pub(crate) fn end_run(&mut self) {
-        let Some(run) = self.waiting.pop() else { return };
+        let Some(run) = self.waiting.pop() else {
+            return;
+        };
         let (word, bit) = (run as usize / 64, run % 64);
         if self.told.len() <= word {
             self.told.resize(word + 1, 0);
@@ -74,6 +81,8 @@ impl StandingPlace {
     }
 
     fn is_told(&self, run: u32) -> bool {
-        self.told.get(run as usize / 64).is_some_and(|word| word & (1 << (run % 64)) != 0)
+        self.told
+            .get(run as usize / 64)
+            .is_some_and(|word| word & (1 << (run % 64)) != 0)
     }
 }

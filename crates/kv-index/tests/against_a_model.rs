@@ -10,8 +10,8 @@ use std::{
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
+    SequenceHash, Stored, Target, Tier, WorkerId,
 };
 use kv_index::{DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
 use proptest::{collection::vec, prelude::*};
@@ -21,15 +21,41 @@ type Prefix = Vec<u32>;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { target: usize, prefix: Prefix, from: usize, tier: Tier },
-    Remove { target: usize, prefix: Prefix, tier: Tier },
-    Cleared { target: usize },
-    Clear { target: usize },
-    RemoveWorker { target: usize },
-    Speculate { target: usize, prefix: Prefix, ttl_s: u64 },
-    Wait { seconds: u64 },
-    Hole { target: usize },
-    Trust { target: usize, trusted: bool },
+    Store {
+        target: usize,
+        prefix: Prefix,
+        from: usize,
+        tier: Tier,
+    },
+    Remove {
+        target: usize,
+        prefix: Prefix,
+        tier: Tier,
+    },
+    Cleared {
+        target: usize,
+    },
+    Clear {
+        target: usize,
+    },
+    RemoveWorker {
+        target: usize,
+    },
+    Speculate {
+        target: usize,
+        prefix: Prefix,
+        ttl_s: u64,
+    },
+    Wait {
+        seconds: u64,
+    },
+    Hole {
+        target: usize,
+    },
+    Trust {
+        target: usize,
+        trusted: bool,
+    },
 }
 
 fn prefix() -> impl Strategy<Value = Prefix> {
@@ -60,7 +86,10 @@ fn step() -> impl Strategy<Value = Step> {
 
 /// Targets 0 and 1 are ranks of one worker.
 fn target(number: usize) -> Target {
-    [(0, 0), (0, 1), (7, 0)].map(|(worker, rank)| Target { worker: WorkerId(worker), rank: DpRank(rank) })[number]
+    [(0, 0), (0, 1), (7, 0)].map(|(worker, rank)| Target {
+        worker: WorkerId(worker),
+        rank: DpRank(rank),
+    })[number]
 }
 
 fn size() -> BlockSize {
@@ -68,7 +97,13 @@ fn size() -> BlockSize {
 }
 
 fn namespace() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size: size(),
+        identity: Identity::Tokens,
+    }
 }
 
 fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
@@ -78,7 +113,9 @@ fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
 /// Every target has names of its own for the same content, chosen so that another target's name for something else is
 /// the same number.
 fn name(target: usize, prefix: &[u32]) -> EngineHash {
-    let number = prefix.iter().fold(1, |number, token| number * 2 + u64::from(*token));
+    let number = prefix
+        .iter()
+        .fold(1, |number, token| number * 2 + u64::from(*token));
     EngineHash(number + target as u64)
 }
 
@@ -97,13 +134,26 @@ struct Model {
 
 impl Model {
     fn hangs_on_nothing(&self, step: &Step) -> bool {
-        let Step::Store { target, prefix, from, .. } = step else { return false };
+        let Step::Store {
+            target,
+            prefix,
+            from,
+            ..
+        } = step
+        else {
+            return false;
+        };
         *from > 0 && !self.held.contains_key(&(*target, prefix[..*from].to_vec()))
     }
 
     fn step(&mut self, step: &Step) {
         match step {
-            Step::Store { target, prefix, from, tier } => {
+            Step::Store {
+                target,
+                prefix,
+                from,
+                tier,
+            } => {
                 if *tier == Tier::Device {
                     self.on_trust.remove(&(*target, prefix[..*from].to_vec()));
                 }
@@ -117,12 +167,17 @@ impl Model {
                     if *tier == Tier::Device {
                         self.on_trust.remove(&key);
                         // Seven at most are counted.
-                        let count = |copies: &mut u64| *copies = (*copies + u64::from(!repeats)).min(7);
+                        let count =
+                            |copies: &mut u64| *copies = (*copies + u64::from(!repeats)).min(7);
                         self.spare.entry(key).and_modify(count).or_insert(0);
                     }
                 }
             }
-            Step::Remove { target, prefix, tier } => {
+            Step::Remove {
+                target,
+                prefix,
+                tier,
+            } => {
                 let key = (*target, prefix.clone());
                 if *tier != Tier::Device {
                     return self.leave(&key, *tier);
@@ -131,7 +186,11 @@ impl Model {
                 match self.spare.get_mut(&key) {
                     Some(spare) if *spare > 0 => {
                         *spare -= 1;
-                        let copies: u64 = self.spare.range(of(*target)).map(|(_, spare)| 1 + spare).sum();
+                        let copies: u64 = self
+                            .spare
+                            .range(of(*target))
+                            .map(|(_, spare)| 1 + spare)
+                            .sum();
                         self.on_trust.insert(key, self.removals[target] + copies);
                     }
                     _ => self.leave(&key, Tier::Device),
@@ -141,14 +200,22 @@ impl Model {
             }
             Step::Hole { target } => {
                 self.lapse(*target, |_| true);
-                self.spare.range_mut(of(*target)).for_each(|(_, spare)| *spare = 0);
+                self.spare
+                    .range_mut(of(*target))
+                    .for_each(|(_, spare)| *spare = 0);
             }
-            Step::Trust { target, trusted: true } => {
+            Step::Trust {
+                target,
+                trusted: true,
+            } => {
                 if self.distrusted.remove(target) {
                     self.expected.retain(|(holder, _), _| holder != target);
                 }
             }
-            Step::Trust { target, trusted: false } => {
+            Step::Trust {
+                target,
+                trusted: false,
+            } => {
                 self.distrusted.insert(*target);
             }
             Step::Cleared { target } => {
@@ -169,7 +236,11 @@ impl Model {
                 self.distrusted.retain(|holder| !gone(*holder));
                 self.removals.retain(|holder, _| !gone(*holder));
             }
-            Step::Speculate { target, prefix, ttl_s } => {
+            Step::Speculate {
+                target,
+                prefix,
+                ttl_s,
+            } => {
                 for end in 1..=prefix.len() {
                     let key = (*target, prefix[..end].to_vec());
                     if self.distrusted.contains(target) || !self.held.contains_key(&key) {
@@ -197,7 +268,10 @@ impl Model {
     }
 
     fn lapse(&mut self, target: usize, over: impl Fn(u64) -> bool) {
-        let lapsed = self.on_trust.iter().filter(|(key, ends)| key.0 == target && over(**ends));
+        let lapsed = self
+            .on_trust
+            .iter()
+            .filter(|(key, ends)| key.0 == target && over(**ends));
         for key in lapsed.map(|(key, _)| key.clone()).collect::<Vec<_>>() {
             self.leave(&key, Tier::Device);
         }
@@ -214,14 +288,22 @@ impl Model {
         let mut overlaps = Vec::new();
         for number in 0..3 {
             let (blocks, announced) = if self.distrusted.contains(&number) {
-                (self.run(number, prefix, false, true), self.run(number, prefix, true, false))
+                (
+                    self.run(number, prefix, false, true),
+                    self.run(number, prefix, true, false),
+                )
             } else {
                 let both = self.run(number, prefix, true, true);
                 (both, both)
             };
             if blocks.total() + announced.total() > 0 {
                 let present = self.present(number, prefix, blocks.total());
-                overlaps.push(Overlap { target: target(number), blocks, announced, present });
+                overlaps.push(Overlap {
+                    target: target(number),
+                    blocks,
+                    announced,
+                    present,
+                });
             }
         }
         overlaps
@@ -232,14 +314,26 @@ impl Model {
         let run = (1..=blocks as usize).map(|end| (number, prefix[..end].to_vec()));
         let held: Vec<_> = run.filter_map(|key| self.held.get(&key)).collect();
         let trusted = !self.distrusted.contains(&number);
-        Tier::ALL.map(|tier| u32::try_from(held.iter().filter(|held| trusted && held.contains(&tier)).count()).unwrap())
+        Tier::ALL.map(|tier| {
+            u32::try_from(
+                held.iter()
+                    .filter(|held| trusted && held.contains(&tier))
+                    .count(),
+            )
+            .unwrap()
+        })
     }
 
     /// The leading blocks a target has, counting what it announced, what is expected of it, or both.
     fn run(&self, number: usize, prefix: &[u32], announced: bool, expected: bool) -> TierBlocks {
         let mut blocks = TierBlocks::default();
         for key in (1..=prefix.len()).map(|end| (number, prefix[..end].to_vec())) {
-            match self.held.get(&key).filter(|_| announced).and_then(|tiers| tiers.first()) {
+            match self
+                .held
+                .get(&key)
+                .filter(|_| announced)
+                .and_then(|tiers| tiers.first())
+            {
                 Some(Tier::Device) => blocks.device += 1,
                 Some(Tier::Host) => blocks.host += 1,
                 Some(Tier::Disk) => blocks.disk += 1,
@@ -259,9 +353,16 @@ fn of(target: usize) -> std::ops::Range<(usize, Prefix)> {
 
 fn apply(index: &KvIndex, step: &Step, now: Moment) {
     match step {
-        Step::Store { target: number, prefix, from, tier } => {
+        Step::Store {
+            target: number,
+            prefix,
+            from,
+            tier,
+        } => {
             let stored = Stored {
-                hashes: (from + 1..=prefix.len()).map(|end| name(*number, &prefix[..end])).collect(),
+                hashes: (from + 1..=prefix.len())
+                    .map(|end| name(*number, &prefix[..end]))
+                    .collect(),
                 parent: (*from > 0).then(|| name(*number, &prefix[..*from])),
                 tokens: prefix[*from..].to_vec(),
                 block_size: size(),
@@ -271,8 +372,15 @@ fn apply(index: &KvIndex, step: &Step, now: Moment) {
             };
             index.apply(target(*number), &IndexUpdate::Stored(stored));
         }
-        Step::Remove { target: number, prefix, tier } => {
-            let removed = Removed { hashes: vec![name(*number, prefix)], tier: *tier };
+        Step::Remove {
+            target: number,
+            prefix,
+            tier,
+        } => {
+            let removed = Removed {
+                hashes: vec![name(*number, prefix)],
+                tier: *tier,
+            };
             index.apply(target(*number), &IndexUpdate::Removed(removed));
         }
         Step::Cleared { target: number } => {
@@ -285,19 +393,35 @@ fn apply(index: &KvIndex, step: &Step, now: Moment) {
                 index.register(target(number), Arc::from("m"));
             }
         }
-        Step::Speculate { target: number, prefix, ttl_s } => {
-            index.speculate(target(*number), &namespace(), &chain(prefix), now, Duration::from_secs(*ttl_s));
+        Step::Speculate {
+            target: number,
+            prefix,
+            ttl_s,
+        } => {
+            index.speculate(
+                target(*number),
+                &namespace(),
+                &chain(prefix),
+                now,
+                Duration::from_secs(*ttl_s),
+            );
         }
         Step::Wait { .. } => index.expire(now),
         Step::Hole { target: number } => index.hole(target(*number)),
-        Step::Trust { target: number, trusted } => index.trust(target(*number), *trusted),
+        Step::Trust {
+            target: number,
+            trusted,
+        } => index.trust(target(*number), *trusted),
     }
 }
 
 fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseError> {
     for word in 0..1_u32 << 6 {
         let prefix: Prefix = (0..6).map(|bit| word >> bit & 1).collect();
-        prop_assert_eq!(index.lookup(&namespace(), &chain(&prefix), now), model.lookup(&prefix));
+        prop_assert_eq!(
+            index.lookup(&namespace(), &chain(&prefix), now),
+            model.lookup(&prefix)
+        );
     }
     let mut rows = BTreeSet::new();
     let mut place = DumpPlace::default();
@@ -310,7 +434,9 @@ fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseEr
         let depth = prefix.len() - 1;
         let parent = depth.checked_sub(1).map(|at| chain[at]);
         let depth32 = u32::try_from(depth).unwrap();
-        tiers.iter().map(move |tier| (target(*number), chain[depth], *tier, depth32, parent))
+        tiers
+            .iter()
+            .map(move |tier| (target(*number), chain[depth], *tier, depth32, parent))
     });
     prop_assert_eq!(&rows, &wanted.collect::<BTreeSet<_>>());
 
@@ -321,7 +447,11 @@ fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseEr
     prop_assert_eq!(stats.orphans, 0);
     prop_assert_eq!(stats.shed, 0);
     for number in 0..3 {
-        let count = |tier| rows.iter().filter(|row| row.0 == target(number) && row.2 == tier).count() as u64;
+        let count = |tier| {
+            rows.iter()
+                .filter(|row| row.0 == target(number) && row.2 == tier)
+                .count() as u64
+        };
         prop_assert_eq!(index.blocks_per_tier(target(number)), Tier::ALL.map(count));
     }
     Ok(())
@@ -329,16 +459,31 @@ fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseEr
 
 /// Bytes of an index that has held something once: what it got from the system for that stays.
 fn at_rest() -> u64 {
-    let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        unconfirmed_ttl: Duration::ZERO,
+        ..IndexSettings::default()
+    });
     index.register(target(0), Arc::from("m"));
-    apply(&index, &Step::Store { target: 0, prefix: vec![0], from: 0, tier: Tier::Device }, Moment::START);
+    apply(
+        &index,
+        &Step::Store {
+            target: 0,
+            prefix: vec![0],
+            from: 0,
+            tier: Tier::Device,
+        },
+        Moment::START,
+    );
     index.clear(target(0));
     index.stats().bytes
 }
 
 /// The same content, announced afresh.
 fn rebuilt(model: &Model) -> KvIndex {
-    let index = KvIndex::new(IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        unconfirmed_ttl: Duration::ZERO,
+        ..IndexSettings::default()
+    });
     for number in (0..3).rev() {
         index.register(target(number), Arc::from("m"));
     }
@@ -347,7 +492,12 @@ fn rebuilt(model: &Model) -> KvIndex {
         for tier in tiers {
             apply(
                 &index,
-                &Step::Store { target: *number, prefix: prefix.clone(), from: 0, tier: *tier },
+                &Step::Store {
+                    target: *number,
+                    prefix: prefix.clone(),
+                    from: 0,
+                    tier: *tier,
+                },
                 Moment::START,
             );
         }
@@ -357,7 +507,15 @@ fn rebuilt(model: &Model) -> KvIndex {
             let key = (*number, prefix[..end].to_vec());
             for tier in tiers {
                 if !model.held.get(&key).is_some_and(|held| held.contains(tier)) {
-                    apply(&index, &Step::Remove { target: *number, prefix: key.1.clone(), tier: *tier }, Moment::START);
+                    apply(
+                        &index,
+                        &Step::Remove {
+                            target: *number,
+                            prefix: key.1.clone(),
+                            tier: *tier,
+                        },
+                        Moment::START,
+                    );
                 }
             }
         }

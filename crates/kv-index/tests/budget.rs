@@ -14,7 +14,10 @@ use sequence::*;
 const SMALL: u64 = 64 << 10;
 
 fn small() -> KvIndex {
-    index_of(IndexSettings { memory_budget: SMALL, ..IndexSettings::default() })
+    index_of(IndexSettings {
+        memory_budget: SMALL,
+        ..IndexSettings::default()
+    })
 }
 
 /// The content of a store under a salt of its own.
@@ -22,7 +25,12 @@ fn under(salt: u32, blocks: Range<u32>) -> Stored {
     let name = |hash: EngineHash| EngineHash(u64::from(salt + 1) << 32 | hash.0);
     let stored = store(blocks);
     let hashes = stored.hashes.into_iter().map(name).collect();
-    Stored { hashes, parent: stored.parent.map(name), salt: Some(Arc::from(salt.to_string())), ..stored }
+    Stored {
+        hashes,
+        parent: stored.parent.map(name),
+        salt: Some(Arc::from(salt.to_string())),
+        ..stored
+    }
 }
 
 #[test]
@@ -32,10 +40,16 @@ fn at_the_budget_blocks_are_shed_and_nothing_is_credited_that_is_not_there() {
     assert!(applied.applied > 500 && applied.ignored > 0, "{applied:?}");
     assert_eq!(applied.applied + applied.ignored, 9000);
     let stats = index.stats();
-    assert!(stats.shed >= u64::from(applied.ignored), "refused, or let go afterwards: {stats:?}");
+    assert!(
+        stats.shed >= u64::from(applied.ignored),
+        "refused, or let go afterwards: {stats:?}"
+    );
     assert!(stats.bytes <= stats.budget_bytes);
     assert_eq!(stats.distinct + stats.shed, 9000);
-    assert_eq!(u64::from(held(&index, 0, &plain(), 9000).device), stats.distinct);
+    assert_eq!(
+        u64::from(held(&index, 0, &plain(), 9000).device),
+        stats.distinct
+    );
     // What is held may be announced again, and removals make room.
     assert_eq!(put(&index, 0, store(0..1)).applied, 1);
     index.apply(target(0), &IndexUpdate::Cleared);
@@ -51,7 +65,9 @@ fn at_the_budget_the_oldest_ends_of_chains_go_first() {
     put(&index, 0, store(0..8));
     for chain in 0..chains {
         let mut behind = store(8..16);
-        behind.hashes = (0..8).map(|block| EngineHash(1000 + u64::from(chain) * 8 + block)).collect();
+        behind.hashes = (0..8)
+            .map(|block| EngineHash(1000 + u64::from(chain) * 8 + block))
+            .collect();
         behind.tokens = (0..32).map(|token| 1000 + chain * 100 + token).collect();
         put(&index, 0, behind);
         let stats = index.stats();
@@ -60,21 +76,39 @@ fn at_the_budget_the_oldest_ends_of_chains_go_first() {
     let behind = |chain: u32| {
         let mut tokens = tokens(0..8);
         tokens.extend((0..32).map(|token| 1000 + chain * 100 + token));
-        index.lookup(&plain(), &HashScheme::default().chain(None, &tokens, size()), NOW)[0].blocks.device
+        index.lookup(
+            &plain(),
+            &HashScheme::default().chain(None, &tokens, size()),
+            NOW,
+        )[0]
+        .blocks
+        .device
     };
     // The first one is no end: it continues the run that all others hang on.
     let whole: Vec<_> = (1..chains).filter(|chain| behind(*chain) == 16).collect();
     let youngest = whole.iter().filter(|chain| **chain >= chains - 63).count();
-    assert!(whole.len() < 350 && youngest == 63, "the oldest of 64 ends goes, so never one of the last 63: {whole:?}");
+    assert!(
+        whole.len() < 350 && youngest == 63,
+        "the oldest of 64 ends goes, so never one of the last 63: {whole:?}"
+    );
     assert!(whole[0] > 200, "{whole:?}");
-    assert!((0..chains).all(|chain| behind(chain) >= 8), "a front goes after all that hangs on it");
+    assert!(
+        (0..chains).all(|chain| behind(chain) >= 8),
+        "a front goes after all that hangs on it"
+    );
 }
 
 #[test]
 #[contract("DY6")]
 fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
     let index = small();
-    index.predict(target(1), &plain(), &chain(1000), NOW, Duration::from_secs(120));
+    index.predict(
+        target(1),
+        &plain(),
+        &chain(1000),
+        NOW,
+        Duration::from_secs(120),
+    );
     assert!(index.stats().predicted > 500);
     assert!(index.stats().bytes <= SMALL);
     let applied = put(&index, 0, under(1, 0..1000));
@@ -82,7 +116,13 @@ fn confirmed_blocks_push_unconfirmed_ones_out_of_the_budget() {
     assert_eq!(index.stats().predicted, 0);
     // The other way round nothing goes: what is only expected is not worth what is known.
     let known = index.blocks_per_tier(target(0));
-    index.predict(target(1), &plain(), &chain(4000), NOW, Duration::from_secs(120));
+    index.predict(
+        target(1),
+        &plain(),
+        &chain(4000),
+        NOW,
+        Duration::from_secs(120),
+    );
     assert_eq!(index.blocks_per_tier(target(0)), known);
     assert!(index.stats().bytes <= SMALL);
 }
@@ -113,7 +153,11 @@ fn names_of_departed_blocks_are_bounded() {
         index.apply(target(0), &remove(&[name], Tier::Device));
     }
     assert_eq!(index.stats().memberships, 1);
-    assert!(index.stats().bytes < settled + 4200 * 64, "{}", index.stats().bytes);
+    assert!(
+        index.stats().bytes < settled + 4200 * 64,
+        "{}",
+        index.stats().bytes
+    );
 }
 
 /// What an index takes that has held something once: what it got from the system for that stays.
@@ -140,10 +184,23 @@ fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
     let ttl = Duration::from_secs(120);
     for worker in 0..2 {
         put(&index, worker, store(0..10_000));
-        put(&index, worker, Stored { tier: Tier::Host, ..store(0..3) });
+        put(
+            &index,
+            worker,
+            Stored {
+                tier: Tier::Host,
+                ..store(0..3)
+            },
+        );
         let other = salted("s");
         for from in 0..20 {
-            index.predict(target(worker), &other, &chain(20_000)[from * 1000..][..1000], NOW, ttl);
+            index.predict(
+                target(worker),
+                &other,
+                &chain(20_000)[from * 1000..][..1000],
+                NOW,
+                ttl,
+            );
         }
     }
     index.apply(target(0), &IndexUpdate::Cleared);
@@ -154,6 +211,19 @@ fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
     assert_eq!(index.blocks_per_tier(target(1)), [10_000, 3, 0, 0]);
     index.remove_worker(WorkerId(1));
     let (stats, rest) = (index.stats(), at_rest());
-    assert_eq!((stats.namespaces, stats.distinct, stats.memberships, stats.predicted), (0, 0, 0, 0));
-    assert!(stats.bytes < rest.bytes + 4096, "{} bytes, {} at rest", stats.bytes, rest.bytes);
+    assert_eq!(
+        (
+            stats.namespaces,
+            stats.distinct,
+            stats.memberships,
+            stats.predicted
+        ),
+        (0, 0, 0, 0)
+    );
+    assert!(
+        stats.bytes < rest.bytes + 4096,
+        "{} bytes, {} at rest",
+        stats.bytes,
+        rest.bytes
+    );
 }

@@ -12,7 +12,12 @@ use sequence::*;
 
 const DEVICE: Tier = Tier::Device;
 
-fn tell(index: &KvIndex, worker: u32, parent: Option<SequenceHash>, hashes: &[SequenceHash]) -> Applied {
+fn tell(
+    index: &KvIndex,
+    worker: u32,
+    parent: Option<SequenceHash>,
+    hashes: &[SequenceHash],
+) -> Applied {
     index.store_hashes(target(worker), &plain(), parent, hashes, DEVICE)
 }
 
@@ -24,12 +29,42 @@ fn blocks_named_by_hash_are_found_by_their_tokens_and_beside_those_named_otherwi
     put(&index, 1, store(0..4));
     assert_eq!(tell(&index, 0, None, &chain[..3]).applied, 3);
     assert_eq!(tell(&index, 0, Some(chain[2]), &chain[3..]).applied, 3);
-    assert_eq!((held(&index, 0, &plain(), 8).device, held(&index, 1, &plain(), 8).device), (6, 4));
+    assert_eq!(
+        (
+            held(&index, 0, &plain(), 8).device,
+            held(&index, 1, &plain(), 8).device
+        ),
+        (6, 4)
+    );
     assert_eq!(index.stats().distinct, 6);
-    let removed = index.remove_hashes(target(0), &plain(), &[chain[5], SequenceHash(9), chain[4]], DEVICE);
-    assert_eq!(removed, Applied { applied: 2, orphans: 0, ignored: 1 });
-    assert_eq!((held(&index, 0, &plain(), 8).device, held(&index, 1, &plain(), 8).device), (4, 4));
-    assert_eq!(index.remove_hashes(target(0), &salted("s"), &chain, DEVICE).applied, 0, "another namespace");
+    let removed = index.remove_hashes(
+        target(0),
+        &plain(),
+        &[chain[5], SequenceHash(9), chain[4]],
+        DEVICE,
+    );
+    assert_eq!(
+        removed,
+        Applied {
+            applied: 2,
+            orphans: 0,
+            ignored: 1
+        }
+    );
+    assert_eq!(
+        (
+            held(&index, 0, &plain(), 8).device,
+            held(&index, 1, &plain(), 8).device
+        ),
+        (4, 4)
+    );
+    assert_eq!(
+        index
+            .remove_hashes(target(0), &salted("s"), &chain, DEVICE)
+            .applied,
+        0,
+        "another namespace"
+    );
 }
 
 #[test]
@@ -37,16 +72,38 @@ fn blocks_named_by_hash_are_found_by_their_tokens_and_beside_those_named_otherwi
 fn blocks_behind_an_unknown_hash_wait_for_it() {
     let index = index();
     let chain = chain(9);
-    assert_eq!(tell(&index, 0, Some(chain[6]), &chain[7..]), Applied { orphans: 2, ..Applied::default() });
-    assert_eq!(tell(&index, 0, Some(chain[2]), &chain[3..6]), Applied { orphans: 3, ..Applied::default() });
-    assert_eq!(index.remove_hashes(target(0), &plain(), &[chain[4]], DEVICE).applied, 1, "also what waits can go");
+    assert_eq!(
+        tell(&index, 0, Some(chain[6]), &chain[7..]),
+        Applied {
+            orphans: 2,
+            ..Applied::default()
+        }
+    );
+    assert_eq!(
+        tell(&index, 0, Some(chain[2]), &chain[3..6]),
+        Applied {
+            orphans: 3,
+            ..Applied::default()
+        }
+    );
+    assert_eq!(
+        index
+            .remove_hashes(target(0), &plain(), &[chain[4]], DEVICE)
+            .applied,
+        1,
+        "also what waits can go"
+    );
     assert!(index.lookup(&plain(), &chain, NOW).is_empty());
     // The same blocks of somebody else, or of another namespace, are not the target's word.
     tell(&index, 1, None, &chain[..7]);
     index.store_hashes(target(0), &salted("s"), None, &chain[..7], DEVICE);
     assert_eq!(held(&index, 0, &plain(), 9).device, 0);
     tell(&index, 0, None, &chain[..3]);
-    assert_eq!(held(&index, 0, &plain(), 9).device, 4, "up to the removed one");
+    assert_eq!(
+        held(&index, 0, &plain(), 9).device,
+        4,
+        "up to the removed one"
+    );
     tell(&index, 0, Some(chain[3]), &chain[4..7]);
     assert_eq!(held(&index, 0, &plain(), 9).device, 9);
     assert_eq!(index.stats().orphans, 5);
@@ -88,20 +145,44 @@ fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
     put(&index, 1, store(0..6));
     let made_up = [1, 2, 3].map(SequenceHash);
     let lie = [made_up[0], made_up[1], made_up[0], made_up[2]];
-    assert_eq!(tell(&index, 0, None, &lie), Applied { applied: 2, orphans: 0, ignored: 2 });
+    assert_eq!(
+        tell(&index, 0, None, &lie),
+        Applied {
+            applied: 2,
+            orphans: 0,
+            ignored: 2
+        }
+    );
     let lie = [made_up[2], chain[3], chain[4]];
-    assert_eq!(tell(&index, 0, Some(made_up[1]), &lie), Applied { applied: 1, orphans: 0, ignored: 2 });
+    assert_eq!(
+        tell(&index, 0, Some(made_up[1]), &lie),
+        Applied {
+            applied: 1,
+            orphans: 0,
+            ignored: 2
+        }
+    );
     assert_eq!(tell(&index, 0, Some(chain[1]), &chain[4..]).applied, 0);
     assert_eq!(index.stats().distinct, 6 + 3);
     assert_eq!(held(&index, 1, &plain(), 6).device, 6);
     index.remove_worker(target(0).worker);
-    assert_eq!((index.stats().distinct, held(&index, 1, &plain(), 6).device), (6, 6));
+    assert_eq!(
+        (index.stats().distinct, held(&index, 1, &plain(), 6).device),
+        (6, 6)
+    );
 }
 
 #[derive(Clone, Debug)]
 enum Lie {
-    Store { parent: Option<usize>, hashes: Vec<usize>, tier: Tier },
-    Remove { hashes: Vec<usize>, tier: Tier },
+    Store {
+        parent: Option<usize>,
+        hashes: Vec<usize>,
+        tier: Tier,
+    },
+    Remove {
+        hashes: Vec<usize>,
+        tier: Tier,
+    },
     Cleared,
 }
 
@@ -110,7 +191,8 @@ fn lie() -> impl Strategy<Value = Lie> {
     // 0 to 39 are real, the others are nobody's; runs of them, and single ones.
     let hashes = || {
         let piece = prop_oneof![
-            (0..50_usize, 1..12_usize).prop_map(|(from, count)| (from..from + count).collect::<Vec<_>>()),
+            (0..50_usize, 1..12_usize)
+                .prop_map(|(from, count)| (from..from + count).collect::<Vec<_>>()),
             vec(0..60_usize, 1..4),
         ];
         vec(piece, 1..4).prop_map(|pieces| pieces.concat())

@@ -86,7 +86,11 @@ fn what_is_on_trust_lapses_with_as_many_removals_as_there_were_blocks() {
 
 #[test]
 fn whoever_stores_the_block_or_something_behind_it_still_has_it() {
-    for (prompt, from) in [(&[1, 2, 3, 4][..], 3), (&[1, 2, 3, 4], 0), (&[1, 2, 3, 4, 5], 4)] {
+    for (prompt, from) in [
+        (&[1, 2, 3, 4][..], 3),
+        (&[1, 2, 3, 4], 0),
+        (&[1, 2, 3, 4, 5], 4),
+    ] {
         let mut stream = on_trust();
         turn_over(&mut stream, 3);
         stream.store(prompt, from);
@@ -161,7 +165,12 @@ const SLOTS: usize = 8;
 
 impl Pool {
     fn new() -> Self {
-        Self { slots: vec![None; SLOTS].into(), removals: 0, bereaved: BTreeMap::new(), outlived: false }
+        Self {
+            slots: vec![None; SLOTS].into(),
+            removals: 0,
+            bereaved: BTreeMap::new(),
+            outlived: false,
+        }
     }
 
     fn holds(&self, prefix: &[u32]) -> bool {
@@ -173,11 +182,17 @@ impl Pool {
     }
 
     fn request(&mut self, prompt: &[u32], full_report: bool, stream: &mut Stream) {
-        let cached = (1..=prompt.len()).take_while(|end| self.holds(&prompt[..*end])).count();
+        let cached = (1..=prompt.len())
+            .take_while(|end| self.holds(&prompt[..*end]))
+            .count();
         let reused = cached.min(prompt.len() - 1);
         let mut used = Vec::new();
         for end in 1..=reused {
-            let at = self.slots.iter().position(|slot| slot.as_deref() == Some(&prompt[..end])).unwrap();
+            let at = self
+                .slots
+                .iter()
+                .position(|slot| slot.as_deref() == Some(&prompt[..end]))
+                .unwrap();
             used.push(self.slots.remove(at).unwrap());
         }
         for end in reused + 1..=prompt.len() {
@@ -185,7 +200,10 @@ impl Pool {
                 self.removals += 1;
                 // What this request computes is younger than all of these, and not announced yet.
                 let announced = || self.slots.iter().chain(&used[..reused]).flatten();
-                let (blocks, left) = (announced().count() as u64, announced().any(|held| *held == evicted));
+                let (blocks, left) = (
+                    announced().count() as u64,
+                    announced().any(|held| *held == evicted),
+                );
                 stream.remove(&evicted);
                 self.bereaved.remove(&evicted);
                 if left {
@@ -195,13 +213,18 @@ impl Pool {
             used.push(Some(prompt[..end].to_vec()));
         }
         // Used again and again without a word: that cannot be known.
-        self.outlived |= self.bereaved.values().any(|(then, blocks)| self.removals - then >= *blocks);
+        self.outlived |= self
+            .bereaved
+            .values()
+            .any(|(then, blocks)| self.removals - then >= *blocks);
         if full_report && reused > 0 {
             stream.store(&prompt[..reused], 0);
-            self.bereaved.retain(|prefix, _| !prompt[..reused].starts_with(prefix));
+            self.bereaved
+                .retain(|prefix, _| !prompt[..reused].starts_with(prefix));
         }
         stream.store(prompt, reused);
-        self.bereaved.retain(|prefix, _| prefix.len() < reused || !prompt.starts_with(prefix));
+        self.bereaved
+            .retain(|prefix, _| prefix.len() < reused || !prompt.starts_with(prefix));
         // The end of a prompt is worth least.
         self.slots.extend(used.into_iter().rev());
     }

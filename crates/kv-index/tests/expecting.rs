@@ -17,12 +17,31 @@ fn a_speculative_entry_counts_until_confirmed_or_expired() {
     let index = index();
     let ttl = Duration::from_secs(2);
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
-    assert_eq!(held(&index, 0, &plain(), 8), TierBlocks { speculative: 4, ..TierBlocks::default() });
+    assert_eq!(
+        held(&index, 0, &plain(), 8),
+        TierBlocks {
+            speculative: 4,
+            ..TierBlocks::default()
+        }
+    );
     put(&index, 0, store(0..2));
-    assert_eq!(held(&index, 0, &plain(), 8), TierBlocks { device: 2, speculative: 2, ..TierBlocks::default() });
-    assert_eq!((index.stats().speculative, index.stats().memberships), (2, 2));
+    assert_eq!(
+        held(&index, 0, &plain(), 8),
+        TierBlocks {
+            device: 2,
+            speculative: 2,
+            ..TierBlocks::default()
+        }
+    );
+    assert_eq!(
+        (index.stats().speculative, index.stats().memberships),
+        (2, 2)
+    );
     let later = NOW + ttl;
-    assert_eq!(index.lookup(&plain(), &chain(8), later)[0].blocks.total(), 2);
+    assert_eq!(
+        index.lookup(&plain(), &chain(8), later)[0].blocks.total(),
+        2
+    );
     index.expire(later);
     assert_eq!(index.stats().speculative, 0);
     // What was confirmed and then removed does not come back as an expectation.
@@ -37,19 +56,35 @@ fn a_second_request_of_a_burst_finds_the_first_ones_target() {
     assert!(index.lookup(&plain(), &chain(3), NOW).is_empty());
     index.speculate(target(1), &plain(), &chain(3), NOW, Duration::from_secs(2));
     let overlaps = index.lookup(&plain(), &chain(3), NOW);
-    assert_eq!((overlaps.len(), overlaps[0].target, overlaps[0].blocks.total()), (1, target(1), 3));
+    assert_eq!(
+        (
+            overlaps.len(),
+            overlaps[0].target,
+            overlaps[0].blocks.total()
+        ),
+        (1, target(1), 3)
+    );
 }
 
 #[test]
-fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_until_it_is_cleared() {
+fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_until_it_is_cleared()
+{
     let index = index();
-    let (ttl, long) = (Duration::from_secs(2), IndexSettings::default().unconfirmed_ttl);
+    let (ttl, long) = (
+        Duration::from_secs(2),
+        IndexSettings::default().unconfirmed_ttl,
+    );
     put(&index, 0, store(8..9));
     index.hole(target(0));
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
     // The first two are confirmed, and the others may have been in what was lost.
     put(&index, 0, store(0..2));
-    let total = |at| index.lookup(&plain(), &chain(8), at).first().map_or(0, |found| found.blocks.total());
+    let total = |at| {
+        index
+            .lookup(&plain(), &chain(8), at)
+            .first()
+            .map_or(0, |found| found.blocks.total())
+    };
     assert_eq!(total(NOW + ttl), 4);
     assert_eq!(total(NOW + long), 2);
     // A stream that begins anew confirms again.
@@ -62,13 +97,25 @@ fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_un
 #[contract("DY4")]
 fn unconfirmed_entries_are_no_content() {
     let index = index();
-    index.predict(target(0), &plain(), &chain(3), NOW, Duration::from_secs(120));
+    index.predict(
+        target(0),
+        &plain(),
+        &chain(3),
+        NOW,
+        Duration::from_secs(120),
+    );
     assert_eq!((index.stats().predicted, index.stats().speculative), (3, 0));
     assert!(index.digest().is_empty());
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
     assert_eq!(dump(&index), []);
     // Prediction needs no registration: such workers have no stream.
-    index.predict(target(8), &plain(), &chain(1), NOW, Duration::from_secs(120));
+    index.predict(
+        target(8),
+        &plain(),
+        &chain(1),
+        NOW,
+        Duration::from_secs(120),
+    );
     assert_eq!(held(&index, 8, &plain(), 1).speculative, 1);
     index.remove_worker(WorkerId(8));
     assert_eq!(held(&index, 8, &plain(), 1).speculative, 0);
@@ -77,8 +124,11 @@ fn unconfirmed_entries_are_no_content() {
 #[test]
 #[contract("DY6", "DY7")]
 fn predictions_are_bounded_and_the_least_recently_used_go_first() {
-    let index =
-        index_of(IndexSettings { prediction_max_blocks: 10, prune_target_ratio: 0.5, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        prediction_max_blocks: 10,
+        prune_target_ratio: 0.5,
+        ..IndexSettings::default()
+    });
     let ttl = Duration::from_secs(120);
     for worker in 0..3 {
         index.predict(target(worker), &plain(), &chain(3), NOW, ttl);
@@ -104,7 +154,13 @@ fn what_a_refused_request_promised_is_taken_back() {
     put(&index, 0, store(0..2));
     index.retract(promised.clone());
     // What the engine has said stays.
-    assert_eq!(held(&index, 0, &plain(), 6), TierBlocks { device: 2, ..TierBlocks::default() });
+    assert_eq!(
+        held(&index, 0, &plain(), 6),
+        TierBlocks {
+            device: 2,
+            ..TierBlocks::default()
+        }
+    );
     assert_eq!(index.stats().predicted, 0);
     // Once more changes nothing, not even what came in since.
     index.predict(target(0), &plain(), &chain(6), NOW, ttl);
@@ -121,10 +177,16 @@ fn what_another_request_renewed_stays_when_the_first_one_is_refused() {
     let short = index.speculate(target(0), &plain(), &chain(3), NOW, ttl);
     index.speculate(target(1), &plain(), &chain(6), NOW, ttl);
     index.retract(long);
-    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [3, 6]);
+    assert_eq!(
+        [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
+        [3, 6]
+    );
     // All of a burst refused, in the order it was sent: nothing stays.
     index.retract(short);
-    assert_eq!([0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative), [0, 6]);
+    assert_eq!(
+        [0, 1].map(|worker| held(&index, worker, &plain(), 6).speculative),
+        [0, 6]
+    );
 }
 
 #[test]
@@ -134,8 +196,16 @@ fn a_prediction_ends_with_its_time_at_the_lookup_and_in_the_books() {
     let ttl = Duration::from_secs(120);
     index.predict(target(0), &plain(), &chain(5), NOW, ttl);
     let just_before = NOW + (ttl - Duration::from_nanos(1));
-    assert_eq!(index.lookup(&plain(), &chain(5), just_before)[0].blocks.speculative, 5);
-    assert!(index.lookup(&plain(), &chain(5), NOW + ttl).is_empty(), "before anybody tidied up");
+    assert_eq!(
+        index.lookup(&plain(), &chain(5), just_before)[0]
+            .blocks
+            .speculative,
+        5
+    );
+    assert!(
+        index.lookup(&plain(), &chain(5), NOW + ttl).is_empty(),
+        "before anybody tidied up"
+    );
     index.expire(just_before);
     assert_eq!(index.stats().predicted, 5);
     index.expire(NOW + ttl);
@@ -153,38 +223,61 @@ fn a_renewal_never_shortens_and_each_block_ends_in_its_own_time() {
     let later = NOW + short;
     index.expire(later);
     assert_eq!(index.stats().predicted + index.stats().speculative, 3);
-    assert_eq!(index.lookup(&plain(), &chain(6), later)[0].blocks.speculative, 3);
+    assert_eq!(
+        index.lookup(&plain(), &chain(6), later)[0]
+            .blocks
+            .speculative,
+        3
+    );
     // And never the other way round.
     index.predict(target(0), &plain(), &chain(2), later, long);
     index.expire(NOW + long);
-    assert_eq!(index.lookup(&plain(), &chain(6), NOW + long)[0].blocks.speculative, 2);
+    assert_eq!(
+        index.lookup(&plain(), &chain(6), NOW + long)[0]
+            .blocks
+            .speculative,
+        2
+    );
 }
 
 #[test]
 #[contract("DY7")]
 fn of_a_pruned_chain_the_end_goes_before_the_front() {
-    let settings = IndexSettings { prediction_max_blocks: 100, prune_target_ratio: 0.8, ..IndexSettings::default() };
+    let settings = IndexSettings {
+        prediction_max_blocks: 100,
+        prune_target_ratio: 0.8,
+        ..IndexSettings::default()
+    };
     let index = index_of(settings);
     let ttl = Duration::from_secs(120);
     index.predict(target(0), &plain(), &chain(90), NOW, ttl);
     index.predict(target(1), &plain(), &chain(20), NOW, ttl);
     // 110 are more than 100: 80 are left, and beside the newest 60 of those before.
     let found = |worker| held(&index, worker, &plain(), 90).speculative;
-    assert_eq!((found(0), found(1), index.stats().predicted), (60 + 20, 20, 100));
+    assert_eq!(
+        (found(0), found(1), index.stats().predicted),
+        (60 + 20, 20, 100)
+    );
 }
 
 #[test]
 #[contract("DY6")]
 fn many_small_predictions_are_bounded_like_few_big_ones() {
-    let index =
-        index_of(IndexSettings { prediction_max_blocks: 1000, prune_target_ratio: 0.8, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        prediction_max_blocks: 1000,
+        prune_target_ratio: 0.8,
+        ..IndexSettings::default()
+    });
     let (one, ttl) = (chain(1), Duration::from_secs(120));
     for number in 0..5000 {
         index.predict(target(0), &salted(&number.to_string()), &one, NOW, ttl);
         assert!(index.stats().predicted <= 1000);
     }
     let stats = index.stats();
-    assert!(stats.predicted >= 800 && stats.namespaces == stats.predicted, "{stats:?}");
+    assert!(
+        stats.predicted >= 800 && stats.namespaces == stats.predicted,
+        "{stats:?}"
+    );
     assert!(index.lookup(&salted("0"), &one, NOW).is_empty());
     assert_eq!(index.lookup(&salted("4999"), &one, NOW).len(), 1);
 }
@@ -196,10 +289,21 @@ fn a_target_without_a_stream_is_predicted_and_known_content_is_left_alone() {
     let ttl = Duration::from_secs(120);
     put(&index, 1, store(0..3));
     let promised = index.predict(target(1), &plain(), &chain(5), NOW, ttl);
-    assert_eq!(held(&index, 1, &plain(), 5), TierBlocks { device: 3, speculative: 2, ..TierBlocks::default() });
+    assert_eq!(
+        held(&index, 1, &plain(), 5),
+        TierBlocks {
+            device: 3,
+            speculative: 2,
+            ..TierBlocks::default()
+        }
+    );
     assert_eq!(index.stats().predicted, 2, "no more than is not known");
     index.apply(target(1), &remove(&[3], kv_blocks::Tier::Device));
-    assert_eq!(held(&index, 1, &plain(), 5).total(), 2, "what is known to be gone is not expected either");
+    assert_eq!(
+        held(&index, 1, &plain(), 5).total(),
+        2,
+        "what is known to be gone is not expected either"
+    );
     index.retract(promised);
     assert_eq!(index.stats().predicted, 0);
 }

@@ -15,7 +15,10 @@ use sequence::*;
 type Held = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
 
 fn standing(index: &KvIndex) -> Held {
-    dump(index).into_iter().map(|row| (row.target, row.tier, row.namespace.salt.clone(), row.hash.0)).collect()
+    dump(index)
+        .into_iter()
+        .map(|row| (row.target, row.tier, row.namespace.salt.clone(), row.hash.0))
+        .collect()
 }
 
 fn follow_on(held: &mut Held, changes: &mut Changes) {
@@ -25,12 +28,23 @@ fn follow_on(held: &mut Held, changes: &mut Changes) {
             return;
         }
         for change in taken {
-            let Change { target, tier, kind, namespace, hashes, .. } = &*change;
+            let Change {
+                target,
+                tier,
+                kind,
+                namespace,
+                hashes,
+                ..
+            } = &*change;
             for hash in hashes {
                 let entry = (*target, *tier, namespace.salt.clone(), hash.0);
                 match kind {
-                    ChangeKind::Stored { .. } => assert!(held.insert(entry), "only what is new is told"),
-                    ChangeKind::Removed { .. } => assert!(held.remove(&entry), "only what was there goes"),
+                    ChangeKind::Stored { .. } => {
+                        assert!(held.insert(entry), "only what is new is told")
+                    }
+                    ChangeKind::Removed { .. } => {
+                        assert!(held.remove(&entry), "only what was there goes")
+                    }
                 }
             }
         }
@@ -43,12 +57,21 @@ fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_t
     put(&index, 0, store(0..2));
     let mut changes = index.follow().unwrap();
     put(&index, 0, store(2..4));
-    index.apply(target(0), &IndexUpdate::Named(Named { hashes: vec![EngineHash(3), EngineHash(4)], tier: Tier::Host }));
+    index.apply(
+        target(0),
+        &IndexUpdate::Named(Named {
+            hashes: vec![EngineHash(3), EngineHash(4)],
+            tier: Tier::Host,
+        }),
+    );
     index.apply(target(0), &remove(&[4], Tier::Device));
     index.apply(target(0), &remove(&[4], Tier::Host));
     let told: Vec<_> = changes.take(9).unwrap();
     let whole = chain(4);
-    let seen: Vec<_> = told.iter().map(|c| (c.tier, c.kind, c.depth, c.parent, c.hashes.len())).collect();
+    let seen: Vec<_> = told
+        .iter()
+        .map(|c| (c.tier, c.kind, c.depth, c.parent, c.hashes.len()))
+        .collect();
     let stored = |elsewhere| ChangeKind::Stored { elsewhere };
     let removed = |elsewhere| ChangeKind::Removed { elsewhere };
     assert_eq!(
@@ -65,7 +88,10 @@ fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_t
 
 #[test]
 fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
-    let index = index_of(IndexSettings { memory_budget: 256 << 20, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        memory_budget: 256 << 20,
+        ..IndexSettings::default()
+    });
     let mut changes = index.follow().unwrap();
     for salt in 0..150_000_u32 {
         let mut stored = store(0..1);
@@ -75,7 +101,12 @@ fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
     }
     let lagged = changes.take(1).unwrap_err();
     assert!(lagged.lost > 0);
-    assert!(lagged.to_string().contains("begin with the standing state again"), "{lagged}");
+    assert!(
+        lagged
+            .to_string()
+            .contains("begin with the standing state again"),
+        "{lagged}"
+    );
     let mut left = 0;
     while let taken @ 1.. = changes.take(4096).unwrap().len() as u64 {
         left += taken;
@@ -89,17 +120,42 @@ fn nothing_is_kept_for_those_who_left() {
     drop(index.follow().unwrap());
     put(&index, 0, store(0..4));
     let mut changes = index.follow().unwrap();
-    assert!(changes.take(9).unwrap().is_empty(), "only what comes from now on");
+    assert!(
+        changes.take(9).unwrap().is_empty(),
+        "only what comes from now on"
+    );
 }
 
 /// One step of a small fleet.
 #[derive(Clone, Debug)]
 enum Step {
-    Store { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
-    Named { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
-    Remove { worker: u32, salt: u8, from: u32, to: u32, tier: Tier },
-    Clear { worker: u32 },
-    Cleared { worker: u32 },
+    Store {
+        worker: u32,
+        salt: u8,
+        from: u32,
+        to: u32,
+        tier: Tier,
+    },
+    Named {
+        worker: u32,
+        salt: u8,
+        from: u32,
+        to: u32,
+        tier: Tier,
+    },
+    Remove {
+        worker: u32,
+        salt: u8,
+        from: u32,
+        to: u32,
+        tier: Tier,
+    },
+    Clear {
+        worker: u32,
+    },
+    Cleared {
+        worker: u32,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
@@ -120,9 +176,19 @@ fn name(salt: u8, block: u32) -> EngineHash {
 }
 
 fn apply(index: &KvIndex, step: &Step) {
-    let names = |salt: u8, from: u32, to: u32| (from..to).map(|block| name(salt, block)).collect::<Vec<_>>();
+    let names = |salt: u8, from: u32, to: u32| {
+        (from..to)
+            .map(|block| name(salt, block))
+            .collect::<Vec<_>>()
+    };
     match *step {
-        Step::Store { worker, salt, from, to, tier } => {
+        Step::Store {
+            worker,
+            salt,
+            from,
+            to,
+            tier,
+        } => {
             let mut stored = store(from..to);
             stored.hashes = names(salt, from, to);
             stored.parent = from.checked_sub(1).map(|before| name(salt, before));
@@ -130,10 +196,28 @@ fn apply(index: &KvIndex, step: &Step) {
             stored.tier = tier;
             put(index, worker, stored);
         }
-        Step::Named { worker, salt, from, to, tier } => {
-            index.apply(target(worker), &IndexUpdate::Named(Named { hashes: names(salt, from, to), tier }));
+        Step::Named {
+            worker,
+            salt,
+            from,
+            to,
+            tier,
+        } => {
+            index.apply(
+                target(worker),
+                &IndexUpdate::Named(Named {
+                    hashes: names(salt, from, to),
+                    tier,
+                }),
+            );
         }
-        Step::Remove { worker, salt, from, to, tier } => {
+        Step::Remove {
+            worker,
+            salt,
+            from,
+            to,
+            tier,
+        } => {
             let hashes: Vec<_> = names(salt, from, to).iter().map(|name| name.0).collect();
             index.apply(target(worker), &remove(&hashes, tier));
         }

@@ -7,7 +7,9 @@ mod sequence;
 use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
-use kv_blocks::{BlockSize, EngineHash, HashScheme, Identity, IndexUpdate, Namespace, Stored, Tier};
+use kv_blocks::{
+    BlockSize, EngineHash, HashScheme, Identity, IndexUpdate, Namespace, Stored, Tier,
+};
 use kv_index::{Applied, DumpPlace, KvIndex, TierBlocks};
 use sequence::*;
 
@@ -32,9 +34,21 @@ fn a_parent_known_only_to_another_target_is_unknown() {
     let index = index();
     put(&index, 0, store(0..2));
     let applied = put(&index, 1, store(2..4));
-    assert_eq!(applied, Applied { applied: 0, orphans: 2, ignored: 0 });
+    assert_eq!(
+        applied,
+        Applied {
+            applied: 0,
+            orphans: 2,
+            ignored: 0
+        }
+    );
     assert_eq!(index.stats().orphans, 2);
-    assert!(index.lookup(&plain(), &chain(4), NOW).iter().all(|overlap| overlap.target == target(0)));
+    assert!(
+        index
+            .lookup(&plain(), &chain(4), NOW)
+            .iter()
+            .all(|overlap| overlap.target == target(0))
+    );
     // Nor is it attached to the root.
     let alone = HashScheme::default().chain(None, &tokens(2..4), size());
     assert!(index.lookup(&plain(), &alone, NOW).is_empty());
@@ -58,13 +72,40 @@ fn a_removal_leaves_other_tiers_and_other_targets_alone() {
     for worker in 0..2 {
         put(&index, worker, store(0..2));
     }
-    put(&index, 0, Stored { tier: Tier::Host, ..store(0..2) });
+    put(
+        &index,
+        0,
+        Stored {
+            tier: Tier::Host,
+            ..store(0..2)
+        },
+    );
     assert_eq!(index.blocks_per_tier(target(0)), [2, 2, 0, 0]);
-    assert_eq!(held(&index, 0, &plain(), 2), TierBlocks { device: 2, ..TierBlocks::default() });
+    assert_eq!(
+        held(&index, 0, &plain(), 2),
+        TierBlocks {
+            device: 2,
+            ..TierBlocks::default()
+        }
+    );
 
     let applied = index.apply(target(0), &remove(&[1], Tier::Device));
-    assert_eq!(applied, Applied { applied: 1, orphans: 0, ignored: 0 });
-    assert_eq!(held(&index, 0, &plain(), 2), TierBlocks { device: 1, host: 1, ..TierBlocks::default() });
+    assert_eq!(
+        applied,
+        Applied {
+            applied: 1,
+            orphans: 0,
+            ignored: 0
+        }
+    );
+    assert_eq!(
+        held(&index, 0, &plain(), 2),
+        TierBlocks {
+            device: 1,
+            host: 1,
+            ..TierBlocks::default()
+        }
+    );
     assert_eq!(held(&index, 1, &plain(), 2).device, 2);
 
     // Clearing speaks of the device alone.
@@ -80,9 +121,19 @@ fn removals_of_unknown_blocks_are_ignored_and_the_rest_is_done() {
     let index = index();
     put(&index, 0, store(0..2));
     let applied = index.apply(target(0), &remove(&[77, 2, 78], Tier::Device));
-    assert_eq!(applied, Applied { applied: 1, orphans: 0, ignored: 2 });
+    assert_eq!(
+        applied,
+        Applied {
+            applied: 1,
+            orphans: 0,
+            ignored: 2
+        }
+    );
     assert_eq!(index.apply(target(0), &remove(&[1], Tier::Disk)).ignored, 1);
-    assert_eq!(index.apply(target(9), &remove(&[1], Tier::Device)).ignored, 1);
+    assert_eq!(
+        index.apply(target(9), &remove(&[1], Tier::Device)).ignored,
+        1
+    );
     assert_eq!(held(&index, 0, &plain(), 2).device, 1);
 }
 
@@ -102,19 +153,69 @@ fn one_of_two_copies_gone_still_names_the_parent_of_what_follows() {
 #[contract("MC12")]
 fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
     let index = index();
-    put(&index, 0, Stored { salt: Some(Arc::from("a")), ..store(0..2) });
+    put(
+        &index,
+        0,
+        Stored {
+            salt: Some(Arc::from("a")),
+            ..store(0..2)
+        },
+    );
     put(&index, 0, store(2..3));
     assert_eq!(held(&index, 0, &salted("a"), 3).device, 3);
     assert!(index.lookup(&plain(), &chain(3), NOW).is_empty());
     assert!(index.lookup(&salted("b"), &chain(3), NOW).is_empty());
-    let with_adapter = Namespace { lora: Some(Arc::from("ad")), ..plain() };
-    put(&index, 1, Stored { lora: Some(Arc::from("ad")), ..store(0..1) });
+    let with_adapter = Namespace {
+        lora: Some(Arc::from("ad")),
+        ..plain()
+    };
+    put(
+        &index,
+        1,
+        Stored {
+            lora: Some(Arc::from("ad")),
+            ..store(0..1)
+        },
+    );
     assert_eq!(held(&index, 1, &with_adapter, 3).device, 1);
     assert_eq!(index.stats().namespaces, 2);
     // A child that names another salt than its parent has the wrong parent.
-    assert_eq!(put(&index, 0, Stored { salt: Some(Arc::from("b")), ..store(3..4) }).orphans, 1);
-    assert_eq!(put(&index, 0, Stored { lora: Some(Arc::from("ad")), ..store(3..4) }).orphans, 1);
-    assert_eq!(put(&index, 0, Stored { salt: Some(Arc::from("a")), ..store(3..4) }).applied, 1);
+    assert_eq!(
+        put(
+            &index,
+            0,
+            Stored {
+                salt: Some(Arc::from("b")),
+                ..store(3..4)
+            }
+        )
+        .orphans,
+        1
+    );
+    assert_eq!(
+        put(
+            &index,
+            0,
+            Stored {
+                lora: Some(Arc::from("ad")),
+                ..store(3..4)
+            }
+        )
+        .orphans,
+        1
+    );
+    assert_eq!(
+        put(
+            &index,
+            0,
+            Stored {
+                salt: Some(Arc::from("a")),
+                ..store(3..4)
+            }
+        )
+        .applied,
+        1
+    );
 }
 
 #[test]
@@ -127,7 +228,12 @@ fn models_and_block_sizes_are_kept_apart() {
     // A store attached to the engine names its chunks by the engine's hashes.
     put(&index, 0, store(0..2));
     let big = BlockSize::new(8).unwrap();
-    let chunk = Stored { hashes: vec![EngineHash(2)], block_size: big, tier: Tier::Host, ..store(0..2) };
+    let chunk = Stored {
+        hashes: vec![EngineHash(2)],
+        block_size: big,
+        tier: Tier::Host,
+        ..store(0..2)
+    };
     put(&index, 0, chunk);
     assert_eq!(index.blocks_per_tier(target(0)), [2, 1, 0, 0]);
     index.apply(target(0), &remove(&[2], Tier::Host));
@@ -142,7 +248,11 @@ fn queries_create_no_state() {
     put(&index, 0, store(0..2));
     let before = index.stats();
     for number in 0..100 {
-        assert!(index.lookup(&salted(&number.to_string()), &chain(8), NOW).is_empty());
+        assert!(
+            index
+                .lookup(&salted(&number.to_string()), &chain(8), NOW)
+                .is_empty()
+        );
         index.blocks_per_tier(target(number));
     }
     assert_eq!(index.stats(), before);
@@ -197,14 +307,28 @@ fn digests_tell_content_and_nothing_else() {
     assert_ne!(one.digest(), two.digest());
     // Equal tokens under another salt are other content.
     let other = index();
-    put(&other, 0, Stored { salt: Some(Arc::from("s")), ..store(0..3) });
+    put(
+        &other,
+        0,
+        Stored {
+            salt: Some(Arc::from("s")),
+            ..store(0..3)
+        },
+    );
     assert_ne!(one.digest(), other.digest());
 }
 
 #[test]
 fn a_dump_shows_chains_and_hides_salts() {
     let index = index();
-    put(&index, 0, Stored { salt: Some(Arc::from("secret")), ..store(0..2) });
+    put(
+        &index,
+        0,
+        Stored {
+            salt: Some(Arc::from("secret")),
+            ..store(0..2)
+        },
+    );
     let mut rows = Vec::new();
     for row in dump(&index) {
         let digest = row.salt_digest.unwrap();
@@ -216,7 +340,10 @@ fn a_dump_shows_chains_and_hides_salts() {
     let chain = chain(2);
     assert_eq!(
         rows,
-        [(0, chain[0], None, Tier::Device, target(0)), (1, chain[1], Some(chain[0]), Tier::Device, target(0)),]
+        [
+            (0, chain[0], None, Tier::Device, target(0)),
+            (1, chain[1], Some(chain[0]), Tier::Device, target(0)),
+        ]
     );
 }
 
@@ -235,16 +362,27 @@ fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
         }
         // Blocks come and go meanwhile: the even ones of the first thousand leave, others join at the end.
         if pieces <= 10 {
-            let even: Vec<_> = (0..50).map(|number| 2 * (50 * (pieces - 1) + number)).collect();
+            let even: Vec<_> = (0..50)
+                .map(|number| 2 * (50 * (pieces - 1) + number))
+                .collect();
             index.apply(target(0), &remove(&even, Tier::Device));
             put(&index, 0, store(next..next + 500));
             next += 500;
         }
     }
     assert!(pieces > 20);
-    assert!(seen.values().all(|times| *times == 1), "nothing comes twice");
-    let stayed = chain(20_000).into_iter().enumerate().filter(|(block, _)| *block >= 1000 || block % 2 == 0);
-    assert!(stayed.into_iter().all(|(_, hash)| seen.contains_key(&hash)), "nothing that stayed is missing");
+    assert!(
+        seen.values().all(|times| *times == 1),
+        "nothing comes twice"
+    );
+    let stayed = chain(20_000)
+        .into_iter()
+        .enumerate()
+        .filter(|(block, _)| *block >= 1000 || block % 2 == 0);
+    assert!(
+        stayed.into_iter().all(|(_, hash)| seen.contains_key(&hash)),
+        "nothing that stayed is missing"
+    );
 }
 
 #[test]
@@ -253,13 +391,24 @@ fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
     for worker in 0..300 {
         index.register(target(worker), Arc::from("m"));
         put(&index, worker, store(0..50 + worker % 7));
-        put(&index, worker, Stored { tier: Tier::Host, ..store(0..2) });
+        put(
+            &index,
+            worker,
+            Stored {
+                tier: Tier::Host,
+                ..store(0..2)
+            },
+        );
     }
     let mut place = DumpPlace::default();
     let mut rows = Vec::new();
     while let Some(piece) = index.dump(&mut place) {
         assert!(piece.len() <= 256 + 600, "{}", piece.len());
-        rows.extend(piece.into_iter().map(|row| (row.target, row.tier, row.depth, row.parent)));
+        rows.extend(
+            piece
+                .into_iter()
+                .map(|row| (row.target, row.tier, row.depth, row.parent)),
+        );
     }
     let held: u32 = (0..300).map(|worker| 50 + worker % 7 + 2).sum();
     assert_eq!(rows.len(), held as usize);
@@ -267,14 +416,21 @@ fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
     rows.dedup();
     assert_eq!(rows.len(), held as usize, "nothing comes twice");
     let chain = chain(60);
-    assert!(rows.iter().all(|(_, _, depth, parent)| *parent == depth.checked_sub(1).map(|at| chain[at as usize])));
+    assert!(
+        rows.iter()
+            .all(|(_, _, depth, parent)| *parent
+                == depth.checked_sub(1).map(|at| chain[at as usize]))
+    );
 }
 
 #[test]
 fn text_and_tokens_never_meet() {
     let index = index();
     put(&index, 0, store(0..2));
-    let text = Namespace { identity: Identity::TextPrefix, ..plain() };
+    let text = Namespace {
+        identity: Identity::TextPrefix,
+        ..plain()
+    };
     assert!(index.lookup(&text, &chain(2), NOW).is_empty());
 }
 

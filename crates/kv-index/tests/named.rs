@@ -12,7 +12,10 @@ use kv_index::{Applied, IndexSettings, KvIndex};
 use sequence::*;
 
 fn named(names: impl IntoIterator<Item = u64>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Named(Named { hashes: names.into_iter().map(EngineHash).collect(), tier })
+    IndexUpdate::Named(Named {
+        hashes: names.into_iter().map(EngineHash).collect(),
+        tier,
+    })
 }
 
 fn host(index: &KvIndex, worker: u32) -> (u32, u32) {
@@ -25,8 +28,18 @@ fn host(index: &KvIndex, worker: u32) -> (u32, u32) {
 fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
     let index = index();
     put(&index, 0, store(0..4));
-    assert_eq!(index.apply(target(0), &named(1..=4, Tier::Host)), Applied { applied: 4, orphans: 0, ignored: 0 });
-    assert_eq!(index.lookup(&plain(), &chain(4), NOW)[0].present, [4, 4, 0, 0]);
+    assert_eq!(
+        index.apply(target(0), &named(1..=4, Tier::Host)),
+        Applied {
+            applied: 4,
+            orphans: 0,
+            ignored: 0
+        }
+    );
+    assert_eq!(
+        index.lookup(&plain(), &chain(4), NOW)[0].present,
+        [4, 4, 0, 0]
+    );
     index.apply(target(0), &remove(&[4, 3], Tier::Device));
     assert_eq!(host(&index, 0), (2, 2));
     // Back on the device, by name again.
@@ -41,17 +54,35 @@ fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
 fn names_nobody_announced_credit_nothing() {
     let index = index();
     put(&index, 0, store(0..2));
-    assert_eq!(index.apply(target(0), &named([7, 8], Tier::Host)), Applied { applied: 0, orphans: 0, ignored: 2 });
-    assert_eq!(index.apply(target(9), &named([1], Tier::Host)), Applied { applied: 0, orphans: 0, ignored: 1 });
+    assert_eq!(
+        index.apply(target(0), &named([7, 8], Tier::Host)),
+        Applied {
+            applied: 0,
+            orphans: 0,
+            ignored: 2
+        }
+    );
+    assert_eq!(
+        index.apply(target(9), &named([1], Tier::Host)),
+        Applied {
+            applied: 0,
+            orphans: 0,
+            ignored: 1
+        }
+    );
     assert_eq!(index.stats().memberships, 2);
 }
 
 #[test]
 #[contract("V9")]
-fn a_name_that_only_another_target_announced_credits_nothing_until_both_are_known_to_mean_the_same() {
+fn a_name_that_only_another_target_announced_credits_nothing_until_both_are_known_to_mean_the_same()
+{
     let index = index();
     put(&index, 0, store(0..4));
-    assert_eq!(index.apply(target(1), &named([1, 2], Tier::Host)).applied, 0);
+    assert_eq!(
+        index.apply(target(1), &named([1, 2], Tier::Host)).applied,
+        0
+    );
     // A long name both gave to the same block says that they name blocks alike.
     let long = |block: u64| EngineHash(block.wrapping_mul(0x9e37_79b9_7f4a_7c15));
     let mut stored = store(4..6);
@@ -67,27 +98,44 @@ fn a_name_that_only_another_target_announced_credits_nothing_until_both_are_know
         more.hashes = vec![long(7)];
         more
     });
-    assert_eq!(index.apply(target(1), &named([long(7).0], Tier::Disk)).applied, 1);
+    assert_eq!(
+        index
+            .apply(target(1), &named([long(7).0], Tier::Disk))
+            .applied,
+        1
+    );
 }
 
 #[test]
 #[contract("A11")]
 fn names_in_a_full_index_never_credit_more_than_there_is() {
     let budget = 64 << 10;
-    let index = index_of(IndexSettings { memory_budget: budget, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        memory_budget: budget,
+        ..IndexSettings::default()
+    });
     for salt in 0..200_u64 {
         let mut stored = store(0..8);
         stored.salt = Some(Arc::from(salt.to_string()));
         stored.hashes = (0..8).map(|block| EngineHash(salt << 32 | block)).collect();
         put(&index, 0, stored);
         // Every other block, so that each takes words of its own.
-        index.apply(target(0), &named((0..8).step_by(2).map(|block| salt << 32 | block), Tier::Host));
+        index.apply(
+            target(0),
+            &named(
+                (0..8).step_by(2).map(|block| salt << 32 | block),
+                Tier::Host,
+            ),
+        );
         assert!(index.stats().bytes <= budget);
     }
     let tokens = HashScheme::default().chain(None, &tokens(0..8), size());
     for salt in 0..200_u64 {
         for overlap in index.lookup(&salted(&salt.to_string()), &tokens, NOW) {
-            assert!(overlap.present[Tier::Host.index()] <= 4 && overlap.blocks.total() <= 8, "{overlap:?}");
+            assert!(
+                overlap.present[Tier::Host.index()] <= 4 && overlap.blocks.total() <= 8,
+                "{overlap:?}"
+            );
         }
     }
     assert!(index.stats().shed > 0);

@@ -15,15 +15,24 @@ use sequence::*;
 #[test]
 fn slots_are_given_out_in_order_and_again_once_their_worker_is_gone() {
     let index = index();
-    assert_eq!([0, 1, 2].map(|worker| index.slot(target(worker))), [0, 1, 2].map(|slot| Some(Slot(slot))));
+    assert_eq!(
+        [0, 1, 2].map(|worker| index.slot(target(worker))),
+        [0, 1, 2].map(|slot| Some(Slot(slot)))
+    );
     assert_eq!((index.slot(target(3)), index.target(Slot(3))), (None, None));
     assert_eq!(index.target(Slot(1)), Some(target(1)));
     put(&index, 1, store(0..2));
     index.remove_worker(WorkerId(1));
     assert_eq!((index.slot(target(1)), index.target(Slot(1))), (None, None));
     index.register(target(7), Arc::from("m"));
-    assert_eq!((index.slot(target(7)), index.target(Slot(1))), (Some(Slot(1)), Some(target(7))));
-    assert!(index.lookup(&plain(), &chain(2), NOW).is_empty(), "with the slot comes nothing that its last owner held");
+    assert_eq!(
+        (index.slot(target(7)), index.target(Slot(1))),
+        (Some(Slot(1)), Some(target(7)))
+    );
+    assert!(
+        index.lookup(&plain(), &chain(2), NOW).is_empty(),
+        "with the slot comes nothing that its last owner held"
+    );
 }
 
 #[test]
@@ -37,7 +46,15 @@ fn every_slot_comes_with_the_length_of_its_run() {
     let mut told: Vec<_> = matches.iter().collect();
     told.sort_unstable();
     assert_eq!(told, [(Slot(0), 4), (Slot(1), 2)]);
-    assert_eq!((matches.best(), matches.of(Slot(0)), matches.of(Slot(1)), matches.of(Slot(2))), (4, 4, 2, 0));
+    assert_eq!(
+        (
+            matches.best(),
+            matches.of(Slot(0)),
+            matches.of(Slot(1)),
+            matches.of(Slot(2))
+        ),
+        (4, 4, 2, 0)
+    );
 }
 
 #[test]
@@ -46,7 +63,11 @@ fn an_empty_chain_is_held_by_nobody() {
     put(&index, 0, store(0..4));
     let mut matches = look(&index, &plain(), &chain(4));
     index.lookup_into(index.space(&plain()), &[], NOW, &mut matches);
-    assert_eq!((matches.iter().count(), matches.best(), matches.of(Slot(0))), (0, 0, 0), "nothing is left in it");
+    assert_eq!(
+        (matches.iter().count(), matches.best(), matches.of(Slot(0))),
+        (0, 0, 0),
+        "nothing is left in it"
+    );
     let mut batch = [Matches::default(), matches];
     index.lookup_batch(index.space(&plain()), &[&chain(4), &[]], NOW, &mut batch);
     assert_eq!(batch.map(|matches| matches.best()), [4, 0]);
@@ -58,12 +79,45 @@ fn a_block_in_two_tiers_counts_in_both() {
     let index = index();
     // The first one is in two places, the second one in two others.
     put(&index, 0, store(0..1));
-    put(&index, 0, Stored { tier: Tier::Host, ..store(0..2) });
-    put(&index, 0, Stored { tier: Tier::Disk, ..store(1..3) });
-    put(&index, 0, Stored { tier: Tier::Remote, ..store(4..6) });
+    put(
+        &index,
+        0,
+        Stored {
+            tier: Tier::Host,
+            ..store(0..2)
+        },
+    );
+    put(
+        &index,
+        0,
+        Stored {
+            tier: Tier::Disk,
+            ..store(1..3)
+        },
+    );
+    put(
+        &index,
+        0,
+        Stored {
+            tier: Tier::Remote,
+            ..store(4..6)
+        },
+    );
     let overlap = index.lookup(&plain(), &chain(6), NOW)[0];
-    assert_eq!((overlap.blocks.total(), overlap.present), (3, [1, 2, 2, 0]), "what is behind the gap does not count");
-    assert_eq!((overlap.blocks.device, overlap.blocks.host, overlap.blocks.disk), (1, 1, 1), "once in the best tier");
+    assert_eq!(
+        (overlap.blocks.total(), overlap.present),
+        (3, [1, 2, 2, 0]),
+        "what is behind the gap does not count"
+    );
+    assert_eq!(
+        (
+            overlap.blocks.device,
+            overlap.blocks.host,
+            overlap.blocks.disk
+        ),
+        (1, 1, 1),
+        "once in the best tier"
+    );
 }
 
 fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Matches {
@@ -74,7 +128,9 @@ fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Match
 
 /// A prompt takes its first blocks from the sequence and the others from one of a few continuations.
 fn prompt(turn: u32, other: u32) -> Vec<u32> {
-    (0..30).flat_map(|block| [block * 10 + if block < turn { 0 } else { other }; 4]).collect()
+    (0..30)
+        .flat_map(|block| [block * 10 + if block < turn { 0 } else { other }; 4])
+        .collect()
 }
 
 fn hashes(tokens: &[u32]) -> Vec<SequenceHash> {
@@ -83,17 +139,40 @@ fn hashes(tokens: &[u32]) -> Vec<SequenceHash> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Store { worker: u32, turn: u32, other: u32, blocks: std::ops::Range<usize>, tier: Tier },
-    Remove { worker: u32, turn: u32, other: u32, blocks: std::ops::Range<usize>, tier: Tier },
-    Expect { worker: u32, turn: u32, other: u32, blocks: usize },
-    Trust { worker: u32, trusted: bool },
-    Clear { worker: u32 },
+    Store {
+        worker: u32,
+        turn: u32,
+        other: u32,
+        blocks: std::ops::Range<usize>,
+        tier: Tier,
+    },
+    Remove {
+        worker: u32,
+        turn: u32,
+        other: u32,
+        blocks: std::ops::Range<usize>,
+        tier: Tier,
+    },
+    Expect {
+        worker: u32,
+        turn: u32,
+        other: u32,
+        blocks: usize,
+    },
+    Trust {
+        worker: u32,
+        trusted: bool,
+    },
+    Clear {
+        worker: u32,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
     // Up to 200 targets: their bits take several words.
     let worker = || prop_oneof![0..4_u32, 0..200_u32];
-    let range = || (0..30_usize, 1..31_usize).prop_map(|(from, count)| from..(from + count).min(30));
+    let range =
+        || (0..30_usize, 1..31_usize).prop_map(|(from, count)| from..(from + count).min(30));
     let turn = || prop::sample::select(vec![0_u32, 8, 9, 20, 30]);
     let tier = || prop::sample::select(vec![Tier::Device, Tier::Device, Tier::Host, Tier::Disk]);
     prop_oneof![
@@ -110,18 +189,46 @@ fn step() -> impl Strategy<Value = Step> {
 
 fn apply(index: &KvIndex, step: Step) {
     match step {
-        Step::Store { worker, turn, other, blocks, tier } => {
+        Step::Store {
+            worker,
+            turn,
+            other,
+            blocks,
+            tier,
+        } => {
             index.register(target(worker), Arc::from("m"));
             let chain = hashes(&prompt(turn, other));
             let parent = blocks.start.checked_sub(1).map(|at| chain[at]);
             index.store_hashes(target(worker), &plain(), parent, &chain[blocks], tier);
         }
-        Step::Remove { worker, turn, other, blocks, tier } => {
-            index.remove_hashes(target(worker), &plain(), &hashes(&prompt(turn, other))[blocks], tier);
+        Step::Remove {
+            worker,
+            turn,
+            other,
+            blocks,
+            tier,
+        } => {
+            index.remove_hashes(
+                target(worker),
+                &plain(),
+                &hashes(&prompt(turn, other))[blocks],
+                tier,
+            );
         }
-        Step::Expect { worker, turn, other, blocks } => {
+        Step::Expect {
+            worker,
+            turn,
+            other,
+            blocks,
+        } => {
             let chain = hashes(&prompt(turn, other));
-            index.speculate(target(worker), &plain(), &chain[..blocks], NOW, Duration::from_secs(1));
+            index.speculate(
+                target(worker),
+                &plain(),
+                &chain[..blocks],
+                NOW,
+                Duration::from_secs(1),
+            );
         }
         Step::Trust { worker, trusted } => index.trust(target(worker), trusted),
         Step::Clear { worker } => index.clear(target(worker)),

@@ -41,22 +41,32 @@ fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> Tally {
 #[contract("V7", "V9", "V12", "MC4", "MC12", "MC13", "DY17", "DY18")]
 fn every_answer_is_that_of_plain_sets() {
     let seen = play((0..60).map(Setup::ample), 5000);
-    assert!(seen.credited > seen.queries && seen.orphans > 10_000 && seen.removed > 100_000, "{seen:?}");
+    assert!(
+        seen.credited > seen.queries && seen.orphans > 10_000 && seen.removed > 100_000,
+        "{seen:?}"
+    );
 }
 
 #[test]
 #[contract("V9")]
 fn where_room_is_lacking_nobody_is_credited_with_more_than_they_hold() {
     let seen = play((0..40).map(Setup::tight), 2000);
-    assert!((10..30).contains(&seen.shed), "of 40 trials some lack room and some do not: {seen:?}");
+    assert!(
+        (10..30).contains(&seen.shed),
+        "of 40 trials some lack room and some do not: {seen:?}"
+    );
 }
 
 #[test]
 fn lookups_beside_a_writer_say_what_was_held_meanwhile() {
     let mut credited = 0;
     for seed in 0..12 {
-        let length = Length { changes: 4000, lookups: 4000 };
-        let (_, seen) = race(seed, length, 2).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+        let length = Length {
+            changes: 4000,
+            lookups: 4000,
+        };
+        let (_, seen) =
+            race(seed, length, 2).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
         credited += seen.credited;
     }
     assert!(credited > 10_000, "{credited}");
@@ -65,17 +75,29 @@ fn lookups_beside_a_writer_say_what_was_held_meanwhile() {
 /// A difference on either side is found: by the lookup of the prompt, and by the comparison of everything.
 #[test]
 fn the_comparison_sees_a_block_too_many_and_a_block_too_few() {
-    let setup = Setup { extent: Extent { targets: 2, spaces: 1, prompts: 3, blocks: 8 }, ..Setup::ample(7) };
+    let setup = Setup {
+        extent: Extent {
+            targets: 2,
+            spaces: 1,
+            prompts: 3,
+            blocks: 8,
+        },
+        ..Setup::ample(7)
+    };
     for tampered in 0..4 {
         let mut trial = Trial::new(&setup);
         let world = Arc::clone(&trial.world);
         let (target, space) = (TargetNo(0), world.space(0));
         let prompt = world.prompt(space, 0).to_vec();
         let tier = Tier::Device;
-        trial.announce(target, space, &prompt, 0..prompt.len(), tier, true).unwrap();
+        trial
+            .announce(target, space, &prompt, 0..prompt.len(), tier, true)
+            .unwrap();
         trial.look(space, &prompt, 1).unwrap();
         match tampered {
-            0 => trial.truth.remove(target, space, *prompt.last().unwrap(), tier),
+            0 => trial
+                .truth
+                .remove(target, space, *prompt.last().unwrap(), tier),
             1 => trial.truth.remove(target, space, prompt[0], tier),
             2 => trial.truth.store(target, space, &prompt[..1], Tier::Host),
             _ => trial.truth.expect(TargetNo(1), space, &prompt, 5, 1),

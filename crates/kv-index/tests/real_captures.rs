@@ -32,12 +32,21 @@ struct Reading {
 
 impl Reading {
     fn take(&mut self, event: &Value) {
-        let names = || event["block_hashes"].as_array().unwrap().iter().map(|name| name.as_u64().unwrap());
+        let names = || {
+            event["block_hashes"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .map(|name| name.as_u64().unwrap())
+        };
         match event["type"].as_str().unwrap() {
             "BlockStored" => {
                 let parent = event["parent_block_hash"].as_u64();
                 let mut front = parent.map_or_else(
-                    || Block { salt: event["extra_keys"][0][0].as_str().map(String::from), tokens: Vec::new() },
+                    || Block {
+                        salt: event["extra_keys"][0][0].as_str().map(String::from),
+                        tokens: Vec::new(),
+                    },
                     |parent| self.blocks[&parent].clone(),
                 );
                 let tokens: Vec<u32> = event["token_ids"]
@@ -62,8 +71,17 @@ impl Reading {
 
     fn held(&self) -> BTreeSet<(Option<String>, SequenceHash)> {
         let size = BlockSize::new(32).unwrap();
-        let hash = |block: &Block| *HashScheme::default().chain(None, &block.tokens, size).last().unwrap();
-        self.resident.iter().map(|name| &self.blocks[name]).map(|block| (block.salt.clone(), hash(block))).collect()
+        let hash = |block: &Block| {
+            *HashScheme::default()
+                .chain(None, &block.tokens, size)
+                .last()
+                .unwrap()
+        };
+        self.resident
+            .iter()
+            .map(|name| &self.blocks[name])
+            .map(|block| (block.salt.clone(), hash(block)))
+            .collect()
     }
 }
 
@@ -77,14 +95,20 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, Reading)>) {
             continue;
         }
         let engine = line["engine"].as_str().unwrap();
-        let place = engines.iter().position(|(name, ..)| name == engine).unwrap_or_else(|| {
-            let target = Target { worker: WorkerId(u32::try_from(engines.len()).unwrap()), rank: DpRank(0) };
-            index.register(target, Arc::from("tiny"));
-            let mut sequencer = Sequencer::new(SequencerSettings::default());
-            assert!(sequencer.on(Moment::START, Input::Connected).is_empty());
-            engines.push((engine.to_owned(), target, sequencer, Reading::default()));
-            engines.len() - 1
-        });
+        let place = engines
+            .iter()
+            .position(|(name, ..)| name == engine)
+            .unwrap_or_else(|| {
+                let target = Target {
+                    worker: WorkerId(u32::try_from(engines.len()).unwrap()),
+                    rank: DpRank(0),
+                };
+                index.register(target, Arc::from("tiny"));
+                let mut sequencer = Sequencer::new(SequencerSettings::default());
+                assert!(sequencer.on(Moment::START, Input::Connected).is_empty());
+                engines.push((engine.to_owned(), target, sequencer, Reading::default()));
+                engines.len() - 1
+            });
         let (_, target, sequencer, reading) = &mut engines[place];
         let message: Vec<Vec<u8>> = line["frames"]
             .as_array()
@@ -93,20 +117,42 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, Reading)>) {
             .map(|frame| BASE64_STANDARD.decode(frame.as_str().unwrap()).unwrap())
             .collect();
         let live = frames::live(&message).unwrap();
-        for action in sequencer.on(Moment::START, Input::Live { seq: live.seq, payload: live.payload }) {
-            let Action::Apply(update) = action else { panic!("{action:?}") };
+        for action in sequencer.on(
+            Moment::START,
+            Input::Live {
+                seq: live.seq,
+                payload: live.payload,
+            },
+        ) {
+            let Action::Apply(update) = action else {
+                panic!("{action:?}")
+            };
             let applied = index.apply(*target, &update);
             assert_eq!(applied.orphans, 0, "{update:?}");
             sequencer.record(applied.applied, applied.orphans, applied.ignored);
         }
-        line["batch"][1].as_array().unwrap().iter().for_each(|event| reading.take(event));
+        line["batch"][1]
+            .as_array()
+            .unwrap()
+            .iter()
+            .for_each(|event| reading.take(event));
     }
     for (name, _, sequencer, _) in &engines {
         let counts = sequencer.counts();
-        assert_eq!((counts.decode_errors, counts.gaps, counts.restarts), (0, 0, 0), "{name}");
+        assert_eq!(
+            (counts.decode_errors, counts.gaps, counts.restarts),
+            (0, 0, 0),
+            "{name}"
+        );
         assert_eq!(counts.applied + counts.ignored, counts.events, "{name}");
     }
-    (index, engines.into_iter().map(|(_, target, _, reading)| (target, reading)).collect())
+    (
+        index,
+        engines
+            .into_iter()
+            .map(|(_, target, _, reading)| (target, reading))
+            .collect(),
+    )
 }
 
 #[test]

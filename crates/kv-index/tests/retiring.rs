@@ -19,7 +19,13 @@ fn large() -> KvIndex {
     let index = index();
     for worker in 0..2 {
         for number in 0..CHAINS {
-            index.store_hashes(target(worker), &salted(&number.to_string()), None, &chain(2), Tier::Device);
+            index.store_hashes(
+                target(worker),
+                &salted(&number.to_string()),
+                None,
+                &chain(2),
+                Tier::Device,
+            );
         }
     }
     index
@@ -43,9 +49,20 @@ fn a_retired_target_is_credited_with_nothing_before_its_blocks_are_forgotten() {
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
     for number in [0, CHAINS / 2, CHAINS - 1] {
         let namespace = salted(&number.to_string());
-        assert_eq!((held(&index, 0, &namespace, 2).total(), held(&index, 1, &namespace, 2).total()), (0, 2));
+        assert_eq!(
+            (
+                held(&index, 0, &namespace, 2).total(),
+                held(&index, 1, &namespace, 2).total()
+            ),
+            (0, 2)
+        );
     }
-    assert!(index.digest().iter().all(|digest| digest.target == target(1)));
+    assert!(
+        index
+            .digest()
+            .iter()
+            .all(|digest| digest.target == target(1))
+    );
     assert!(sweep_to_the_end(&index) > 1, "it takes several slices");
     assert_eq!(index.stats().memberships, all / 2);
 }
@@ -57,7 +74,10 @@ fn what_is_stored_while_the_old_blocks_are_forgotten_stays() {
     index.retire(target(0));
     assert!(index.sweep());
     // Some of them stand in runs that were swept by now, some in runs that were not.
-    let stored: Vec<_> = (0..CHAINS).step_by(7).map(|number| salted(&number.to_string())).collect();
+    let stored: Vec<_> = (0..CHAINS)
+        .step_by(7)
+        .map(|number| salted(&number.to_string()))
+        .collect();
     for namespace in &stored {
         index.store_hashes(target(0), namespace, None, &chain(2), Tier::Device);
     }
@@ -69,10 +89,17 @@ fn what_is_stored_while_the_old_blocks_are_forgotten_stays() {
     }
     sweep_to_the_end(&index);
     assert_eq!(index.blocks_per_tier(target(0)), [0, 5, 0, 0]);
-    let credited = stored.iter().filter(|namespace| held(&index, 0, namespace, 2).total() > 0).count();
+    let credited = stored
+        .iter()
+        .filter(|namespace| held(&index, 0, namespace, 2).total() > 0)
+        .count();
     assert_eq!(credited, 5);
     put(&index, 0, store(0..4));
-    assert_eq!(held(&index, 0, &plain(), 4).device, 4, "it stays registered");
+    assert_eq!(
+        held(&index, 0, &plain(), 4).device,
+        4,
+        "it stays registered"
+    );
 }
 
 #[test]
@@ -83,7 +110,11 @@ fn expected_blocks_of_a_retired_target_are_forgotten_and_its_trust_stays() {
     index.retire(target(0));
     assert_eq!(held(&index, 0, &plain(), 4).total(), 0);
     put(&index, 0, store(0..2));
-    assert_eq!(held(&index, 0, &plain(), 4).total(), 0, "its word does not count");
+    assert_eq!(
+        held(&index, 0, &plain(), 4).total(),
+        0,
+        "its word does not count"
+    );
     index.trust(target(0), true);
     assert_eq!(held(&index, 0, &plain(), 4).device, 2);
     sweep_to_the_end(&index);
@@ -96,7 +127,11 @@ fn expected_blocks_of_a_retired_target_are_forgotten_and_its_trust_stays() {
 fn a_removed_worker_can_be_registered_again_before_its_blocks_are_forgotten() {
     let index = large();
     index.retire_worker(target(0).worker);
-    assert_eq!(put(&index, 0, store(0..2)).applied, 0, "it is not registered");
+    assert_eq!(
+        put(&index, 0, store(0..2)).applied,
+        0,
+        "it is not registered"
+    );
     index.register(target(0), std::sync::Arc::from("m"));
     put(&index, 0, store(0..2));
     sweep_to_the_end(&index);
@@ -109,12 +144,26 @@ type Known = BTreeSet<(u32, usize, String, u64)>;
 fn follow_on(known: &mut Known, changes: &mut Changes) {
     while let taken @ [_, ..] = &changes.take(100).unwrap()[..] {
         for change in taken {
-            let salt = change.namespace.salt.as_deref().unwrap_or_default().to_owned();
+            let salt = change
+                .namespace
+                .salt
+                .as_deref()
+                .unwrap_or_default()
+                .to_owned();
             for hash in &change.hashes {
-                let block = (change.target.worker.0, change.tier.index(), salt.clone(), hash.0);
+                let block = (
+                    change.target.worker.0,
+                    change.tier.index(),
+                    salt.clone(),
+                    hash.0,
+                );
                 match change.kind {
-                    ChangeKind::Stored { .. } => assert!(known.insert(block), "only what is new is told"),
-                    ChangeKind::Removed { .. } => assert!(known.remove(&block), "only what was there goes"),
+                    ChangeKind::Stored { .. } => {
+                        assert!(known.insert(block), "only what is new is told")
+                    }
+                    ChangeKind::Removed { .. } => {
+                        assert!(known.remove(&block), "only what was there goes")
+                    }
                 }
             }
         }
@@ -143,7 +192,13 @@ fn a_follower_ends_with_what_the_index_has_wherever_it_began_to_follow() {
     let mut late = (Known::default(), index.follow().unwrap());
     late.0 = of_dump(&index);
     for number in (0..CHAINS).step_by(3) {
-        index.store_hashes(target(0), &salted(&number.to_string()), None, &chain(2), Tier::Device);
+        index.store_hashes(
+            target(0),
+            &salted(&number.to_string()),
+            None,
+            &chain(2),
+            Tier::Device,
+        );
     }
     sweep_to_the_end(&index);
     let last = of_dump(&index);

@@ -12,8 +12,8 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
+    SequenceHash, Stored, Target, Tier, WorkerId,
 };
 use kv_index::{Applied, IndexSettings, KvIndex, Loaded, SnapshotError, TierBlocks};
 use oracle::{setup::Setup, step::Step, trial::Trial, whole};
@@ -21,7 +21,10 @@ use oracle::{setup::Setup, step::Step, trial::Trial, whole};
 const NOW: Moment = Moment::START;
 
 fn target(worker: u32) -> Target {
-    Target { worker: WorkerId(worker), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(worker),
+        rank: DpRank(0),
+    }
 }
 
 fn size() -> BlockSize {
@@ -29,7 +32,13 @@ fn size() -> BlockSize {
 }
 
 fn namespace() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size: size(),
+        identity: Identity::Tokens,
+    }
 }
 
 /// Tokens of blocks of the conversation with this number.
@@ -45,10 +54,22 @@ fn name(conversation: u32, block: u32) -> EngineHash {
     EngineHash((u64::from(conversation) << 32) + u64::from(block) + 1)
 }
 
-fn store(index: &KvIndex, worker: u32, conversation: u32, blocks: std::ops::Range<u32>, tier: Tier) -> Applied {
+fn store(
+    index: &KvIndex,
+    worker: u32,
+    conversation: u32,
+    blocks: std::ops::Range<u32>,
+    tier: Tier,
+) -> Applied {
     let stored = Stored {
-        hashes: blocks.clone().map(|block| name(conversation, block)).collect(),
-        parent: blocks.start.checked_sub(1).map(|before| name(conversation, before)),
+        hashes: blocks
+            .clone()
+            .map(|block| name(conversation, block))
+            .collect(),
+        parent: blocks
+            .start
+            .checked_sub(1)
+            .map(|before| name(conversation, before)),
         tokens: tokens(conversation, blocks),
         block_size: size(),
         lora: None,
@@ -58,9 +79,18 @@ fn store(index: &KvIndex, worker: u32, conversation: u32, blocks: std::ops::Rang
     index.apply(target(worker), &IndexUpdate::Stored(stored))
 }
 
-fn remove(index: &KvIndex, worker: u32, conversation: u32, blocks: std::ops::Range<u32>, tier: Tier) -> Applied {
+fn remove(
+    index: &KvIndex,
+    worker: u32,
+    conversation: u32,
+    blocks: std::ops::Range<u32>,
+    tier: Tier,
+) -> Applied {
     let hashes = blocks.map(|block| name(conversation, block)).collect();
-    index.apply(target(worker), &IndexUpdate::Removed(Removed { hashes, tier }))
+    index.apply(
+        target(worker),
+        &IndexUpdate::Removed(Removed { hashes, tier }),
+    )
 }
 
 fn empty(memory_budget: u64) -> KvIndex {
@@ -98,7 +128,10 @@ fn reloaded(index: &KvIndex) -> KvIndex {
 
 fn held(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlocks {
     let overlaps = index.lookup(&namespace(), &chain(conversation, blocks), NOW);
-    overlaps.iter().find(|overlap| overlap.target == target(worker)).map_or(TierBlocks::default(), |found| found.blocks)
+    overlaps
+        .iter()
+        .find(|overlap| overlap.target == target(worker))
+        .map_or(TierBlocks::default(), |found| found.blocks)
 }
 
 /// Ends what a snapshot does not keep: what is expected, what waits for its parent, and doubts.
@@ -108,7 +141,12 @@ fn settle(trial: &mut Trial) {
     // Promises are taken back in the index that they were made in.
     (0..8).for_each(|_| trial.play(&Step::Retract { which: 0 }).unwrap());
     for target in trial.world.targets() {
-        trial.play(&Step::Trust { target: target.0, trusted: true }).unwrap();
+        trial
+            .play(&Step::Trust {
+                target: target.0,
+                trusted: true,
+            })
+            .unwrap();
         if trial.truth.has_waiting(target) {
             trial.play(&Step::Clear { target: target.0 }).unwrap();
         }
@@ -127,8 +165,14 @@ fn play_and_move(seed: u64) -> Result<(), String> {
     let moved = empty(IndexSettings::default().memory_budget);
     let loaded = load(&moved, &saved(&trial.index));
     let (was, is) = (trial.index.stats(), moved.stats());
-    assert_eq!((was.distinct, was.memberships, was.namespaces), (is.distinct, is.memberships, is.namespaces));
-    assert_eq!((loaded.blocks, loaded.memberships, loaded.shed), (was.distinct, was.memberships, 0));
+    assert_eq!(
+        (was.distinct, was.memberships, was.namespaces),
+        (is.distinct, is.memberships, is.namespaces)
+    );
+    assert_eq!(
+        (loaded.blocks, loaded.memberships, loaded.shed),
+        (was.distinct, was.memberships, 0)
+    );
     assert_eq!(trial.index.digest(), moved.digest());
     trial.index = Arc::new(moved);
     whole::compare(&mut trial)?;
@@ -150,11 +194,22 @@ fn streams_go_on_with_the_names_they_used_before() {
     store(&index, 1, 1, 0..8, Tier::Device);
     store(&index, 1, 1, 0..4, Tier::Disk);
     let index = reloaded(&index);
-    assert_eq!(store(&index, 0, 1, 8..10, Tier::Device).applied, 2, "the parent is known by its name");
+    assert_eq!(
+        store(&index, 0, 1, 8..10, Tier::Device).applied,
+        2,
+        "the parent is known by its name"
+    );
     assert_eq!(remove(&index, 1, 1, 4..8, Tier::Device).applied, 4);
-    assert_eq!((held(&index, 0, 1, 12).device, held(&index, 1, 1, 12).device), (10, 4));
+    assert_eq!(
+        (held(&index, 0, 1, 12).device, held(&index, 1, 1, 12).device),
+        (10, 4)
+    );
     assert_eq!(index.blocks_per_tier(target(1)), [4, 0, 4, 0]);
-    assert_eq!(store(&index, 2, 1, 8..10, Tier::Device).orphans, 2, "not so for one that never announced it");
+    assert_eq!(
+        store(&index, 2, 1, 8..10, Tier::Device).orphans,
+        2,
+        "not so for one that never announced it"
+    );
 }
 
 #[test]
@@ -162,28 +217,59 @@ fn what_is_only_expected_is_not_saved_but_what_stands_before_something_held_is()
     let index = index();
     store(&index, 0, 1, 0..6, Tier::Device);
     remove(&index, 0, 1, 0..4, Tier::Device);
-    index.predict(target(1), &namespace(), &chain(1, 9), NOW, Duration::from_secs(60));
-    index.predict(target(2), &namespace(), &chain(2, 9), NOW, Duration::from_secs(60));
+    index.predict(
+        target(1),
+        &namespace(),
+        &chain(1, 9),
+        NOW,
+        Duration::from_secs(60),
+    );
+    index.predict(
+        target(2),
+        &namespace(),
+        &chain(2, 9),
+        NOW,
+        Duration::from_secs(60),
+    );
     let before = index.stats();
     let index = reloaded(&index);
     let after = index.stats();
-    assert_eq!((before.predicted, before.distinct, before.memberships), (18, 2, 2));
-    assert_eq!((after.predicted, after.distinct, after.memberships), (0, 2, 2));
+    assert_eq!(
+        (before.predicted, before.distinct, before.memberships),
+        (18, 2, 2)
+    );
+    assert_eq!(
+        (after.predicted, after.distinct, after.memberships),
+        (0, 2, 2)
+    );
     assert!(index.lookup(&namespace(), &chain(1, 9), NOW).is_empty());
     store(&index, 0, 1, 0..4, Tier::Device);
-    assert_eq!(held(&index, 0, 1, 9).device, 6, "the ends hang where they hung");
+    assert_eq!(
+        held(&index, 0, 1, 9).device,
+        6,
+        "the ends hang where they hung"
+    );
 }
 
 #[test]
 fn nothing_of_a_loaded_snapshot_is_left_behind_when_its_workers_go() {
     let index = index();
     for worker in 0..3 {
-        store(&index, worker, 1, 0..8 - 2 * worker, Tier::ALL[worker as usize]);
+        store(
+            &index,
+            worker,
+            1,
+            0..8 - 2 * worker,
+            Tier::ALL[worker as usize],
+        );
     }
     let index = reloaded(&index);
     (0..3).for_each(|worker| index.remove_worker(WorkerId(worker)));
     let stats = index.stats();
-    assert_eq!((stats.distinct, stats.memberships, stats.namespaces), (0, 0, 0));
+    assert_eq!(
+        (stats.distinct, stats.memberships, stats.namespaces),
+        (0, 0, 0)
+    );
     assert_eq!(index.save(&mut io::sink()).unwrap().blocks, 0);
 }
 
@@ -198,7 +284,15 @@ fn a_target_that_serves_another_model_by_now_gets_nothing_back() {
     let index = empty(64 << 20);
     index.register(target(0), Arc::from("other"));
     let loaded = load(&index, &file);
-    assert_eq!((loaded.targets, loaded.blocks, loaded.memberships, loaded.shed), (2, 5, 5, 0));
+    assert_eq!(
+        (
+            loaded.targets,
+            loaded.blocks,
+            loaded.memberships,
+            loaded.shed
+        ),
+        (2, 5, 5, 0)
+    );
     assert_eq!(index.blocks_per_tier(target(0)), [0; 4]);
     assert_eq!(held(&index, 1, 1, 8).device, 5);
     // What nobody holds any more is not kept either: the same blocks are new.
@@ -220,8 +314,17 @@ fn what_has_no_room_is_shed_and_it_is_the_oldest() {
     let stats = small.stats();
     assert!(stats.bytes <= stats.budget_bytes, "{stats:?}");
     assert!(loaded.blocks > 10_000, "{loaded:?}");
-    assert_eq!((loaded.blocks + loaded.shed, stats.shed), (all, loaded.shed));
-    assert_eq!((held(&small, 0, 3, 50).device, held(&small, 0, 1999, 50).device), (50, 50));
+    assert_eq!(
+        (loaded.blocks + loaded.shed, stats.shed),
+        (all, loaded.shed)
+    );
+    assert_eq!(
+        (
+            held(&small, 0, 3, 50).device,
+            held(&small, 0, 1999, 50).device
+        ),
+        (50, 50)
+    );
     assert_eq!(held(&small, 0, 4, 50).device, 0);
     // It is an index as any other: what is stored now takes the place of what is old.
     assert_eq!(store(&small, 0, 2001, 0..50, Tier::Device).applied, 50);
@@ -233,8 +336,16 @@ fn only_an_index_without_blocks_takes_a_snapshot() {
     store(&index, 0, 1, 0..3, Tier::Device);
     let (file, digest) = (saved(&index), index.digest());
     let error = index.load(&mut &file[..]).unwrap_err();
-    assert!(matches!(error, SnapshotError::NotEmpty { blocks: 3 }), "{error}");
-    assert!(error.to_string().contains("an index of 3 blocks, expected none"), "{error}");
+    assert!(
+        matches!(error, SnapshotError::NotEmpty { blocks: 3 }),
+        "{error}"
+    );
+    assert!(
+        error
+            .to_string()
+            .contains("an index of 3 blocks, expected none"),
+        "{error}"
+    );
     assert_eq!(index.digest(), digest);
 }
 
@@ -248,9 +359,18 @@ fn a_refused_snapshot_leaves_the_index_empty_and_usable() {
     let index = index();
     let mut damaged = file.clone();
     damaged[file.len() / 2] ^= 1;
-    assert!(matches!(index.load(&mut &damaged[..]), Err(SnapshotError::Damaged { .. })));
-    let fnv = KvIndex::new(IndexSettings { scheme: HashScheme::Fnv1a, ..IndexSettings::default() });
-    assert!(matches!(fnv.load(&mut &file[..]), Err(SnapshotError::Scheme { .. })));
+    assert!(matches!(
+        index.load(&mut &damaged[..]),
+        Err(SnapshotError::Damaged { .. })
+    ));
+    let fnv = KvIndex::new(IndexSettings {
+        scheme: HashScheme::Fnv1a,
+        ..IndexSettings::default()
+    });
+    assert!(matches!(
+        fnv.load(&mut &file[..]),
+        Err(SnapshotError::Scheme { .. })
+    ));
     assert_eq!(index.stats().distinct, 0);
     assert_eq!(load(&index, &file).blocks, 3);
 }
@@ -269,5 +389,8 @@ fn a_snapshot_that_cannot_be_written_is_an_error() {
         }
     }
 
-    assert_eq!(index().save(&mut Full).unwrap_err().kind(), io::ErrorKind::StorageFull);
+    assert_eq!(
+        index().save(&mut Full).unwrap_err().kind(),
+        io::ErrorKind::StorageFull
+    );
 }

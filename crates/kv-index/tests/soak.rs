@@ -21,10 +21,18 @@ fn new_prompts_for_ever_take_no_more_memory_than_allowed() {
     while blocks < budget / 4 {
         blocks += u64::from(soak.prompt());
         let stats = soak.index.stats();
-        assert!(stats.bytes <= budget, "{} of {budget} bytes after {blocks} blocks", stats.bytes);
+        assert!(
+            stats.bytes <= budget,
+            "{} of {budget} bytes after {blocks} blocks",
+            stats.bytes
+        );
     }
     let grown = resident_bytes().unwrap().saturating_sub(before);
     let stats = soak.index.stats();
     assert!(stats.shed > 0, "the budget was not reached: {stats:?}");
-    assert!(grown <= budget + budget / 10, "{grown} bytes more in use, {budget} allowed, {} counted", stats.bytes);
+    assert!(
+        grown <= budget + budget / 10,
+        "{grown} bytes more in use, {budget} allowed, {} counted",
+        stats.bytes
+    );
 }

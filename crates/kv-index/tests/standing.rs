@@ -13,16 +13,31 @@ use sequence::*;
 
 fn standing(index: &KvIndex, wanted: &dyn Fn(Target) -> bool) -> Vec<Standing> {
     let mut place = StandingPlace::default();
-    std::iter::from_fn(|| index.standing(&mut place, wanted)).flatten().collect()
+    std::iter::from_fn(|| index.standing(&mut place, wanted))
+        .flatten()
+        .collect()
 }
 
 fn apply_change(index: &KvIndex, change: &Change) {
-    let applied = index.store_hashes(change.target, &change.namespace, change.parent, &change.hashes, change.tier);
-    assert_eq!(applied.applied as usize, change.hashes.len(), "what is in front is known: {change:?}");
+    let applied = index.store_hashes(
+        change.target,
+        &change.namespace,
+        change.parent,
+        &change.hashes,
+        change.tier,
+    );
+    assert_eq!(
+        applied.applied as usize,
+        change.hashes.len(),
+        "what is in front is known: {change:?}"
+    );
 }
 
 fn rebuilt(standing: &[Standing]) -> KvIndex {
-    let index = index_of(IndexSettings { secret: 7, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        secret: 7,
+        ..IndexSettings::default()
+    });
     for Standing { held, lead } in standing {
         lead.iter().for_each(|part| apply_change(&index, part));
         apply_change(&index, held);
@@ -39,10 +54,16 @@ fn a_stretch_behind_a_hole_comes_with_what_is_in_front_of_it() {
     put(&index, 0, store(0..6));
     index.apply(target(0), &remove(&[3, 4], Tier::Device));
     let told = standing(&index, &|_| true);
-    let seen: Vec<_> = told.iter().map(|it| (it.held.depth, it.held.hashes.len(), it.lead.len())).collect();
+    let seen: Vec<_> = told
+        .iter()
+        .map(|it| (it.held.depth, it.held.hashes.len(), it.lead.len()))
+        .collect();
     assert_eq!(seen, [(0, 2, 0), (4, 2, 1)]);
     let lead = &told[1].lead[0];
-    assert_eq!((lead.depth, &lead.hashes[..], lead.parent), (2, &chain(4)[2..], Some(chain(2)[1])));
+    assert_eq!(
+        (lead.depth, &lead.hashes[..], lead.parent),
+        (2, &chain(4)[2..], Some(chain(2)[1]))
+    );
     assert_eq!(rebuilt(&told).digest(), index.digest());
 }
 
@@ -51,10 +72,19 @@ fn a_block_in_two_tiers_is_told_as_new_once() {
     let index = index();
     put(&index, 0, store(0..4));
     let names = vec![EngineHash(2), EngineHash(3)];
-    index.apply(target(0), &IndexUpdate::Named(Named { hashes: names, tier: Tier::Host }));
+    index.apply(
+        target(0),
+        &IndexUpdate::Named(Named {
+            hashes: names,
+            tier: Tier::Host,
+        }),
+    );
     index.apply(target(0), &remove(&[3], Tier::Device));
     let told = standing(&index, &|_| true);
-    let mut seen: Vec<_> = told.iter().map(|it| (it.held.tier, it.held.depth, it.held.kind)).collect();
+    let mut seen: Vec<_> = told
+        .iter()
+        .map(|it| (it.held.tier, it.held.depth, it.held.kind))
+        .collect();
     seen.sort_by_key(|(tier, depth, _)| (*tier, *depth));
     let stored = |elsewhere| ChangeKind::Stored { elsewhere };
     assert_eq!(
@@ -76,14 +106,27 @@ fn a_clearing_is_told_apart_from_a_removal() {
     index.apply(target(0), &remove(&[2], Tier::Device));
     index.clear(target(0));
     let told = changes.take(9).unwrap();
-    let seen: Vec<_> = told.iter().map(|change| (change.depth, change.cleared)).collect();
+    let seen: Vec<_> = told
+        .iter()
+        .map(|change| (change.depth, change.cleared))
+        .collect();
     assert_eq!(seen, [(1, false), (0, true)]);
 }
 
 /// Stores and removals of a small fleet: worker, branch, from, blocks, tier, and whether it is a store.
 fn steps() -> impl Strategy<Value = Vec<(u32, u32, u32, u32, Tier, bool)>> {
     let tier = prop_oneof![3 => Just(Tier::Device), 1 => Just(Tier::Host)];
-    prop::collection::vec((0_u32..3, 0_u32..4, 0_u32..40, 1_u32..24, tier, prop::bool::weighted(0.6)), 1..60)
+    prop::collection::vec(
+        (
+            0_u32..3,
+            0_u32..4,
+            0_u32..40,
+            1_u32..24,
+            tier,
+            prop::bool::weighted(0.6),
+        ),
+        1..60,
+    )
 }
 
 /// Block `n` of a branch: the branches share 16 blocks.
@@ -94,16 +137,23 @@ fn name(branch: u32, block: u32) -> u64 {
 
 fn branch_tokens(branch: u32, blocks: std::ops::Range<u32>) -> Vec<u32> {
     blocks
-        .flat_map(|block| (0..4).map(move |at| (name(branch, block) >> 32) as u32 * 100_000 + block * 4 + at))
+        .flat_map(|block| {
+            (0..4).map(move |at| (name(branch, block) >> 32) as u32 * 100_000 + block * 4 + at)
+        })
         .collect()
 }
 
-fn do_step(index: &KvIndex, (worker, branch, from, blocks, tier, stores): (u32, u32, u32, u32, Tier, bool)) {
+fn do_step(
+    index: &KvIndex,
+    (worker, branch, from, blocks, tier, stores): (u32, u32, u32, u32, Tier, bool),
+) {
     let names = (from..from + blocks).map(|block| name(branch, block));
     if stores {
         let mut stored = store(from..from + blocks);
         stored.hashes = names.map(EngineHash).collect();
-        stored.parent = from.checked_sub(1).map(|before| EngineHash(name(branch, before)));
+        stored.parent = from
+            .checked_sub(1)
+            .map(|before| EngineHash(name(branch, before)));
         stored.tokens = branch_tokens(branch, from..from + blocks);
         stored.tier = tier;
         put(index, worker, stored);
@@ -126,7 +176,10 @@ proptest! {
 
 #[test]
 fn a_large_state_comes_in_pieces_with_the_index_free_between_them() {
-    let index = index_of(IndexSettings { memory_budget: 64 << 20, ..IndexSettings::default() });
+    let index = index_of(IndexSettings {
+        memory_budget: 64 << 20,
+        ..IndexSettings::default()
+    });
     for worker in 0..3 {
         put(&index, worker, store(0..9000));
     }

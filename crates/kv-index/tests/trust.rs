@@ -15,16 +15,28 @@ const PROMPT: [u32; 6] = [1, 2, 3, 4, 5, 6];
 
 impl Stream {
     fn predict(&self, blocks: usize) {
-        self.index.predict(TARGET, &namespace(), &chain(&PROMPT[..blocks]), Moment::START, TTL);
+        self.index.predict(
+            TARGET,
+            &namespace(),
+            &chain(&PROMPT[..blocks]),
+            Moment::START,
+            TTL,
+        );
     }
 }
 
 fn device(blocks: u32) -> TierBlocks {
-    TierBlocks { device: blocks, ..TierBlocks::default() }
+    TierBlocks {
+        device: blocks,
+        ..TierBlocks::default()
+    }
 }
 
 fn predicted(blocks: u32) -> TierBlocks {
-    TierBlocks { speculative: blocks, ..TierBlocks::default() }
+    TierBlocks {
+        speculative: blocks,
+        ..TierBlocks::default()
+    }
 }
 
 #[test]
@@ -32,7 +44,11 @@ fn everything_credited_to_a_trusted_target_is_announced() {
     let mut stream = Stream::new();
     stream.store(&PROMPT[..4], 0);
     stream.predict(6);
-    let both = TierBlocks { device: 4, speculative: 2, ..TierBlocks::default() };
+    let both = TierBlocks {
+        device: 4,
+        speculative: 2,
+        ..TierBlocks::default()
+    };
     assert_eq!(stream.runs(&PROMPT), (both, both));
 }
 
@@ -41,11 +57,23 @@ fn a_target_that_is_not_trusted_has_what_was_predicted_and_its_word_stands_besid
     let mut stream = Stream::new();
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
-    assert_eq!(stream.runs(&PROMPT), (predicted(0), device(4)), "it is found all the same");
+    assert_eq!(
+        stream.runs(&PROMPT),
+        (predicted(0), device(4)),
+        "it is found all the same"
+    );
     stream.predict(2);
-    assert_eq!(stream.runs(&PROMPT), (predicted(2), device(4)), "entered although it is said to be held");
+    assert_eq!(
+        stream.runs(&PROMPT),
+        (predicted(2), device(4)),
+        "entered although it is said to be held"
+    );
     stream.store(&PROMPT[..5], 0);
-    assert_eq!(stream.runs(&PROMPT), (predicted(2), device(5)), "announcements confirm nothing");
+    assert_eq!(
+        stream.runs(&PROMPT),
+        (predicted(2), device(5)),
+        "announcements confirm nothing"
+    );
     stream.predict(6);
     assert_eq!(stream.runs(&PROMPT), (predicted(6), device(5)));
     stream.remove(&PROMPT[..3]);
@@ -60,8 +88,16 @@ fn what_a_target_that_is_not_trusted_announces_is_told_by_tier() {
     stream.store(&PROMPT[..2], 0);
     stream.store_in(Tier::Remote, &PROMPT[..4], 1);
     stream.store(&PROMPT[..5], 4);
-    let announced = TierBlocks { device: 3, remote: 2, ..TierBlocks::default() };
-    assert_eq!(stream.runs(&PROMPT), (predicted(0), announced), "each block in its best tier");
+    let announced = TierBlocks {
+        device: 3,
+        remote: 2,
+        ..TierBlocks::default()
+    };
+    assert_eq!(
+        stream.runs(&PROMPT),
+        (predicted(0), announced),
+        "each block in its best tier"
+    );
 }
 
 #[test]
@@ -70,9 +106,16 @@ fn predictions_of_a_target_that_is_not_trusted_end_as_any_other() {
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
     stream.predict(3);
-    let later = stream.index.lookup(&namespace(), &chain(&PROMPT), Moment::START + TTL);
-    assert_eq!((later[0].blocks, later[0].announced), (predicted(0), device(4)));
-    let promised = stream.index.predict(TARGET, &namespace(), &chain(&PROMPT), Moment::START, TTL);
+    let later = stream
+        .index
+        .lookup(&namespace(), &chain(&PROMPT), Moment::START + TTL);
+    assert_eq!(
+        (later[0].blocks, later[0].announced),
+        (predicted(0), device(4))
+    );
+    let promised = stream
+        .index
+        .predict(TARGET, &namespace(), &chain(&PROMPT), Moment::START, TTL);
     stream.index.retract(promised);
     assert_eq!(stream.runs(&PROMPT), (predicted(0), device(4)));
 }
@@ -87,13 +130,26 @@ fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions()
     let digest = stream.index.digest();
     stream.index.trust(TARGET, true);
     assert_eq!(stream.runs(&PROMPT), (device(4), device(4)));
-    assert_eq!((stream.index.digest(), stream.index.stats().predicted), (digest, 0));
+    assert_eq!(
+        (stream.index.digest(), stream.index.stats().predicted),
+        (digest, 0)
+    );
     stream.remove(&PROMPT[..1]);
-    assert!(stream.look(&PROMPT).is_none(), "no prediction outlasts a removal");
+    assert!(
+        stream.look(&PROMPT).is_none(),
+        "no prediction outlasts a removal"
+    );
     // Once more changes nothing.
     stream.predict(1);
     stream.index.trust(TARGET, true);
-    assert_eq!(stream.runs(&PROMPT).0, TierBlocks { device: 3, speculative: 1, ..TierBlocks::default() });
+    assert_eq!(
+        stream.runs(&PROMPT).0,
+        TierBlocks {
+            device: 3,
+            speculative: 1,
+            ..TierBlocks::default()
+        }
+    );
 }
 
 #[test]
@@ -108,7 +164,10 @@ fn what_is_kept_of_a_target_does_not_depend_on_trust() {
         stream.remove(&PROMPT[..5]);
     }
     assert_eq!(trusted.index.digest(), other.index.digest());
-    assert_eq!(trusted.index.blocks_per_tier(TARGET), other.index.blocks_per_tier(TARGET));
+    assert_eq!(
+        trusted.index.blocks_per_tier(TARGET),
+        other.index.blocks_per_tier(TARGET)
+    );
     assert_eq!(trusted.held(), other.held());
 }
 
@@ -126,7 +185,10 @@ fn distrust_outlasts_a_clear_and_ends_with_the_worker() {
 
     stream.index.remove_worker(TARGET.worker);
     let stats = stream.index.stats();
-    assert_eq!((stats.distinct, stats.namespaces, stats.predicted), (0, 0, 0));
+    assert_eq!(
+        (stats.distinct, stats.namespaces, stats.predicted),
+        (0, 0, 0)
+    );
     stream.index.register(TARGET, Arc::from("m"));
     stream.store(&PROMPT[..2], 0);
     assert_eq!(stream.runs(&PROMPT), (device(2), device(2)));

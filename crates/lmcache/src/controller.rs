@@ -75,7 +75,11 @@ impl Controller {
     /// Starts to ask and returns at once. Call inside a tokio runtime.
     pub fn start(mut settings: ControllerSettings, registry: &mut Registry) -> Self {
         settings.url = settings.url.only_at(Destinations::Engines);
-        let headers = settings.authorization.iter().map(|key| (AUTHORIZATION, key.clone())).collect();
+        let headers = settings
+            .authorization
+            .iter()
+            .map(|key| (AUTHORIZATION, key.clone()))
+            .collect();
         let inner = Arc::new(Inner {
             settings,
             headers,
@@ -89,7 +93,10 @@ impl Controller {
             // What was told last is in `inner`.
             supervise("lmcache_controller", || keep_asking(&asking)).await
         });
-        Self { inner, task: Mutex::new(Some(task)) }
+        Self {
+            inner,
+            task: Mutex::new(Some(task)),
+        }
     }
 
     /// How much each worker holds, as of the latest poll; `None`: the controller did not answer that.
@@ -194,14 +201,22 @@ impl Inner {
     }
 
     async fn poll(&self) -> Result<Occupancy, Trouble> {
-        let ControllerSettings { url, timeout, instances, .. } = &self.settings;
-        let fetched = answered(fetch::get(url, WORKERS, &self.headers, *timeout, WORKERS_BYTES).await)?;
+        let ControllerSettings {
+            url,
+            timeout,
+            instances,
+            ..
+        } = &self.settings;
+        let fetched =
+            answered(fetch::get(url, WORKERS, &self.headers, *timeout, WORKERS_BYTES).await)?;
         let chunks = read(fetched, reply::workers).await?;
         Ok(Occupancy::of(&chunks, instances))
     }
 
     async fn matched(&self, tokens: Option<&[u32]>) -> Result<Matched, LookupResult> {
-        let tokens = tokens.filter(|tokens| !tokens.is_empty()).ok_or(LookupResult::NoTokens)?;
+        let tokens = tokens
+            .filter(|tokens| !tokens.is_empty())
+            .ok_or(LookupResult::NoTokens)?;
         if !self.gate.is_open() {
             return Err(LookupResult::Away);
         }
@@ -213,32 +228,56 @@ impl Inner {
                 if self.gate.close() {
                     tracing::warn!(%why, "no request waits for the lmcache controller until it answers in time again");
                 }
-                Err(if matches!(why, FetchError::TimedOut { .. }) { LookupResult::Late } else { LookupResult::Failed })
+                Err(if matches!(why, FetchError::TimedOut { .. }) {
+                    LookupResult::Late
+                } else {
+                    LookupResult::Failed
+                })
             }
             Err(Trouble::Unusable(why)) => {
-                tracing::debug!(why, "the lmcache controller does not say who holds a prompt");
+                tracing::debug!(
+                    why,
+                    "the lmcache controller does not say who holds a prompt"
+                );
                 Err(LookupResult::Failed)
             }
         }
     }
 
     async fn ask_for(&self, tokens: &[u32]) -> Result<Matched, Trouble> {
-        let ControllerSettings { url, timeout, lookup_budget, instances, .. } = &self.settings;
+        let ControllerSettings {
+            url,
+            timeout,
+            lookup_budget,
+            instances,
+            ..
+        } = &self.settings;
         let tokens = &tokens[..tokens.len().min(MOST_TOKENS)];
         let budget = (*lookup_budget).min(*timeout);
         let body = Some(question(tokens));
-        let fetched = answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
+        let fetched =
+            answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
         let layout = read(fetched, reply::layout).await?;
-        Ok(Matched::of(layout, instances, u32::try_from(tokens.len()).unwrap_or(u32::MAX)))
+        Ok(Matched::of(
+            layout,
+            instances,
+            u32::try_from(tokens.len()).unwrap_or(u32::MAX),
+        ))
     }
 }
 
 /// What an answer says. A long one is not read on a thread that others wait for.
-async fn read<T: Send + 'static>(body: Bytes, read: fn(&[u8]) -> Result<T, reply::Unreadable>) -> Result<T, Trouble> {
+async fn read<T: Send + 'static>(
+    body: Bytes,
+    read: fn(&[u8]) -> Result<T, reply::Unreadable>,
+) -> Result<T, Trouble> {
     if body.len() <= SHORT {
         return read(&body).map_err(unusable);
     }
-    tokio::task::spawn_blocking(move || read(&body)).await.map_err(unusable)?.map_err(unusable)
+    tokio::task::spawn_blocking(move || read(&body))
+        .await
+        .map_err(unusable)?
+        .map_err(unusable)
 }
 
 fn question(tokens: &[u32]) -> Bytes {
@@ -255,7 +294,10 @@ fn question(tokens: &[u32]) -> Bytes {
 fn answered(fetched: Result<Fetched, FetchError>) -> Result<Bytes, Trouble> {
     match fetched {
         Ok(fetched) if fetched.status == StatusCode::OK => Ok(fetched.body),
-        Ok(fetched) => Err(Trouble::Unusable(format!("status {} in place of 200", fetched.status.as_u16()))),
+        Ok(fetched) => Err(Trouble::Unusable(format!(
+            "status {} in place of 200",
+            fetched.status.as_u16()
+        ))),
         Err(why @ (FetchError::TooLarge { .. } | FetchError::Request { .. })) => Err(unusable(why)),
         Err(why) => Err(Trouble::Away(why)),
     }
@@ -274,7 +316,10 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn the_question_is_a_list_of_token_ids() {
-        assert_eq!(&*question(&[128_000, 0, 4_294_967_295]), br#"{"tokens":[128000,0,4294967295]}"#);
+        assert_eq!(
+            &*question(&[128_000, 0, 4_294_967_295]),
+            br#"{"tokens":[128000,0,4294967295]}"#
+        );
         assert_eq!(&*question(&[]), br#"{"tokens":[]}"#);
     }
 }

@@ -19,7 +19,9 @@ impl Occupancy {
         }
         let mut by_worker: HashMap<Box<str>, u64> = HashMap::new();
         for (instance, keys) in largest {
-            let sum = by_worker.entry(instances.worker_of(instance).into()).or_default();
+            let sum = by_worker
+                .entry(instances.worker_of(instance).into())
+                .or_default();
             *sum = sum.saturating_add(keys);
         }
         Self(by_worker)
@@ -46,7 +48,9 @@ impl Matched {
         let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
         for (instance, tokens) in layout {
             let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(asked);
-            let known = by_worker.entry(instances.worker_of(&instance).into()).or_default();
+            let known = by_worker
+                .entry(instances.worker_of(&instance).into())
+                .or_default();
             *known = (*known).max(tokens);
         }
         Self(by_worker)
@@ -54,7 +58,11 @@ impl Matched {
 
     /// Tokens of the worker with this name, or at this `host:port`; 0 where nobody spoke of it.
     pub fn tokens(&self, name: &str, host_port: &str) -> u32 {
-        self.0.get(name).or_else(|| self.0.get(host_port)).copied().unwrap_or(0)
+        self.0
+            .get(name)
+            .or_else(|| self.0.get(host_port))
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Whether anybody holds anything, ours or not.
@@ -70,22 +78,42 @@ mod tests {
     use super::*;
 
     fn chunks(of: &[(&str, u64)]) -> Vec<Chunks> {
-        of.iter().map(|(instance, keys)| Chunks { instance: (*instance).to_owned(), keys: *keys }).collect()
+        of.iter()
+            .map(|(instance, keys)| Chunks {
+                instance: (*instance).to_owned(),
+                keys: *keys,
+            })
+            .collect()
     }
 
     fn map(pairs: &[(&str, &str)]) -> Instances {
-        Instances::new(pairs.iter().map(|(instance, worker)| ((*instance).to_owned(), (*worker).to_owned())))
+        Instances::new(
+            pairs
+                .iter()
+                .map(|(instance, worker)| ((*instance).to_owned(), (*worker).to_owned())),
+        )
     }
 
     #[test]
     #[contract("V29")]
     fn ranks_of_an_instance_hold_the_same_chunks_and_instances_of_a_worker_do_not() {
         let instances = map(&[("i0", "a"), ("i1", "a"), ("i2", "h:2")]);
-        let of = chunks(&[("i0", 10), ("i0", 12), ("i1", 5), ("i2", 7), ("h:3", 1), ("else", 9)]);
+        let of = chunks(&[
+            ("i0", 10),
+            ("i0", 12),
+            ("i1", 5),
+            ("i2", 7),
+            ("h:3", 1),
+            ("else", 9),
+        ]);
         let occupancy = Occupancy::of(&of, &instances);
         assert_eq!(occupancy.keys("a", "h:1"), Some(17));
         assert_eq!(occupancy.keys("b", "h:2"), Some(7), "mapped by its address");
-        assert_eq!(occupancy.keys("c", "h:3"), Some(1), "an id that is its address");
+        assert_eq!(
+            occupancy.keys("c", "h:3"),
+            Some(1),
+            "an id that is its address"
+        );
         assert_eq!(occupancy.keys("d", "h:4"), None);
         assert_eq!(occupancy.workers(), 4);
     }
@@ -93,9 +121,20 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn nobody_holds_more_of_a_prompt_than_there_is() {
-        let layout = vec![("i0".to_owned(), 900), ("i1".to_owned(), 20), ("b".to_owned(), u64::MAX)];
+        let layout = vec![
+            ("i0".to_owned(), 900),
+            ("i1".to_owned(), 20),
+            ("b".to_owned(), u64::MAX),
+        ];
         let matched = Matched::of(layout, &map(&[("i0", "a"), ("i1", "a")]), 64);
-        assert_eq!((matched.tokens("a", "h:1"), matched.tokens("b", "h:2"), matched.tokens("c", "h:3")), (64, 64, 0));
+        assert_eq!(
+            (
+                matched.tokens("a", "h:1"),
+                matched.tokens("b", "h:2"),
+                matched.tokens("c", "h:3")
+            ),
+            (64, 64, 0)
+        );
         assert!(!matched.is_empty());
         assert!(Matched::of(vec![("i0".to_owned(), 0)], &Instances::default(), 64).is_empty());
     }

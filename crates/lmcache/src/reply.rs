@@ -27,9 +27,15 @@ pub(crate) struct Unreadable {
 
 /// `{"workers": [{"instance_id", "worker_id", "key_count", ..}], ..}`, or the list alone.
 pub(crate) fn workers(body: &[u8]) -> Result<Vec<Chunks>, Unreadable> {
-    let missing = Unreadable { missing: "list of workers" };
+    let missing = Unreadable {
+        missing: "list of workers",
+    };
     let read: Value = serde_json::from_slice(body).map_err(|_| missing)?;
-    let list = read.get("workers").unwrap_or(&read).as_array().ok_or(missing)?;
+    let list = read
+        .get("workers")
+        .unwrap_or(&read)
+        .as_array()
+        .ok_or(missing)?;
     let one = |entry: &Value| {
         Some(Chunks {
             instance: entry.get("instance_id")?.as_str()?.to_owned(),
@@ -42,9 +48,14 @@ pub(crate) fn workers(body: &[u8]) -> Result<Vec<Chunks>, Unreadable> {
 /// `{"layout_info": {instance: [location, matched tokens]}, ..}`: each instance with the largest count that stands with
 /// it, as some versions tell one for each location.
 pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, Unreadable> {
-    let missing = Unreadable { missing: "layout_info" };
+    let missing = Unreadable {
+        missing: "layout_info",
+    };
     let read: Value = serde_json::from_slice(body).map_err(|_| missing)?;
-    let layout = read.get("layout_info").and_then(Value::as_object).ok_or(missing)?;
+    let layout = read
+        .get("layout_info")
+        .and_then(Value::as_object)
+        .ok_or(missing)?;
     let one = |(instance, told): (&String, &Value)| Some((instance.clone(), largest(told, 3)?));
     Ok(layout.iter().take(MOST_INSTANCES).filter_map(one).collect())
 }
@@ -53,8 +64,14 @@ pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, Unreadable> {
 fn largest(told: &Value, depth: u8) -> Option<u64> {
     match told {
         Value::Number(number) => number.as_u64(),
-        Value::Array(parts) if depth > 0 => parts.iter().filter_map(|part| largest(part, depth - 1)).max(),
-        Value::Object(parts) if depth > 0 => parts.values().filter_map(|part| largest(part, depth - 1)).max(),
+        Value::Array(parts) if depth > 0 => parts
+            .iter()
+            .filter_map(|part| largest(part, depth - 1))
+            .max(),
+        Value::Object(parts) if depth > 0 => parts
+            .values()
+            .filter_map(|part| largest(part, depth - 1))
+            .max(),
         _ => None,
     }
 }
@@ -73,13 +90,19 @@ mod tests {
         "registration_time": 1.5, "last_heartbeat_time": 2.5, "key_count": 0}], "total_count": 2}"#;
 
     fn chunk(instance: &str, keys: u64) -> Chunks {
-        Chunks { instance: instance.to_owned(), keys }
+        Chunks {
+            instance: instance.to_owned(),
+            keys,
+        }
     }
 
     #[test]
     #[contract("V29")]
     fn what_each_instance_holds_is_read_and_an_entry_that_says_nothing_costs_itself_only() {
-        assert_eq!(workers(WORKERS.as_bytes()), Ok(vec![chunk("vllm-001", 120), chunk("vllm-002", 0)]));
+        assert_eq!(
+            workers(WORKERS.as_bytes()),
+            Ok(vec![chunk("vllm-001", 120), chunk("vllm-002", 0)])
+        );
         let odd = r#"[{"instance_id": "a", "key_count": 3}, {"instance_id": 7, "key_count": 3}, {"instance_id": "b"},
             {"instance_id": "c", "key_count": -1}, {"instance_id": "d", "key_count": 1.5}, null, "e"]"#;
         assert_eq!(workers(odd.as_bytes()), Ok(vec![chunk("a", 3)]));
@@ -96,9 +119,21 @@ mod tests {
         let mut read = layout(told.as_bytes()).expect("an answer");
         read.sort();
         let expected = [("vllm-001", 768), ("vllm-002", 512), ("vllm-003", 64)];
-        assert_eq!(read, expected.map(|(instance, tokens)| (instance.to_owned(), tokens)));
-        assert_eq!(layout(br#"{"event_id": "1", "layout_info": {}}"#), Ok(Vec::new()));
-        for broken in ["", "{}", "{\"res\": \"vllm-001\"}", "{\"layout_info\": []}", "[]"] {
+        assert_eq!(
+            read,
+            expected.map(|(instance, tokens)| (instance.to_owned(), tokens))
+        );
+        assert_eq!(
+            layout(br#"{"event_id": "1", "layout_info": {}}"#),
+            Ok(Vec::new())
+        );
+        for broken in [
+            "",
+            "{}",
+            "{\"res\": \"vllm-001\"}",
+            "{\"layout_info\": []}",
+            "[]",
+        ] {
             assert!(layout(broken.as_bytes()).is_err(), "{broken}");
         }
     }
@@ -106,12 +141,21 @@ mod tests {
     #[test]
     #[contract("V29", "V30")]
     fn no_answer_has_more_entries_than_are_read() {
-        let rows: Vec<String> =
-            (0..2 * MOST_INSTANCES).map(|n| format!(r#"{{"instance_id": "{n}", "key_count": 1}}"#)).collect();
-        assert_eq!(workers(format!("[{}]", rows.join(",")).as_bytes()).map(|read| read.len()), Ok(MOST_INSTANCES));
-        let rows: Vec<String> = (0..2 * MOST_INSTANCES).map(|n| format!(r#""{n}": ["c", 1]"#)).collect();
+        let rows: Vec<String> = (0..2 * MOST_INSTANCES)
+            .map(|n| format!(r#"{{"instance_id": "{n}", "key_count": 1}}"#))
+            .collect();
+        assert_eq!(
+            workers(format!("[{}]", rows.join(",")).as_bytes()).map(|read| read.len()),
+            Ok(MOST_INSTANCES)
+        );
+        let rows: Vec<String> = (0..2 * MOST_INSTANCES)
+            .map(|n| format!(r#""{n}": ["c", 1]"#))
+            .collect();
         let body = format!(r#"{{"layout_info": {{{}}}}}"#, rows.join(","));
-        assert_eq!(layout(body.as_bytes()).map(|read| read.len()), Ok(MOST_INSTANCES));
+        assert_eq!(
+            layout(body.as_bytes()).map(|read| read.len()),
+            Ok(MOST_INSTANCES)
+        );
     }
 
     proptest! {

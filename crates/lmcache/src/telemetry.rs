@@ -27,8 +27,15 @@ pub enum LookupResult {
 
 impl LookupResult {
     /// All of them.
-    pub const ALL: [Self; 7] =
-        [Self::Matched, Self::Nothing, Self::Late, Self::Failed, Self::Away, Self::Busy, Self::NoTokens];
+    pub const ALL: [Self; 7] = [
+        Self::Matched,
+        Self::Nothing,
+        Self::Late,
+        Self::Failed,
+        Self::Away,
+        Self::Busy,
+        Self::NoTokens,
+    ];
 
     /// The value of the label `result`.
     pub fn as_str(self) -> &'static str {
@@ -64,11 +71,17 @@ impl Telemetry {
     pub(crate) fn registered(registry: &mut Registry) -> Self {
         let telemetry = Self::default();
         for result in LookupResult::ALL {
-            drop(telemetry.lookups.get_or_create(&ResultLabel { result: result.as_str() }));
+            drop(telemetry.lookups.get_or_create(&ResultLabel {
+                result: result.as_str(),
+            }));
         }
         drop(telemetry.polls.get_or_create(&ANSWERED));
         drop(telemetry.polls.get_or_create(&NOT_ANSWERED));
-        let Self { lookups, polls, workers } = &telemetry;
+        let Self {
+            lookups,
+            polls,
+            workers,
+        } = &telemetry;
         let help = "Requests by what came of asking LMCache's controller who holds their prompt";
         registry.register("warmroute_lmcache_lookups", help, lookups.clone());
         let help = "Questions to LMCache's controller of how much each worker holds";
@@ -79,12 +92,26 @@ impl Telemetry {
     }
 
     pub(crate) fn looked_up(&self, result: LookupResult) {
-        self.lookups.get_or_create(&ResultLabel { result: result.as_str() }).inc();
+        self.lookups
+            .get_or_create(&ResultLabel {
+                result: result.as_str(),
+            })
+            .inc();
     }
 
     /// `workers`: how many it knows; `None`: it did not answer.
     pub(crate) fn polled(&self, workers: Option<usize>) {
-        self.polls.get_or_create(if workers.is_some() { &ANSWERED } else { &NOT_ANSWERED }).inc();
-        self.workers.set(workers.and_then(|workers| i64::try_from(workers).ok()).unwrap_or(0));
+        self.polls
+            .get_or_create(if workers.is_some() {
+                &ANSWERED
+            } else {
+                &NOT_ANSWERED
+            })
+            .inc();
+        self.workers.set(
+            workers
+                .and_then(|workers| i64::try_from(workers).ok())
+                .unwrap_or(0),
+        );
     }
 }

@@ -33,7 +33,10 @@ impl fmt::Display for Address {
 
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
-        Self::Tcp { host: address.ip().to_string(), port: address.port() }
+        Self::Tcp {
+            host: address.ip().to_string(),
+            port: address.port(),
+        }
     }
 }
 
@@ -52,7 +55,9 @@ pub struct ListenAddr {
 
 /// Why a text is not a place to listen.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{value:?} is not a listening address: use host:port, [ipv6]:port or unix:/path, for example 127.0.0.1:8080")]
+#[error(
+    "{value:?} is not a listening address: use host:port, [ipv6]:port or unix:/path, for example 127.0.0.1:8080"
+)]
 pub struct ListenAddrError {
     value: String,
 }
@@ -60,7 +65,10 @@ pub struct ListenAddrError {
 impl ListenAddr {
     /// TCP; port 0 lets the system choose.
     pub fn tcp(host: impl Into<String>, port: u16) -> Self {
-        Self::from(Address::Tcp { host: host.into(), port })
+        Self::from(Address::Tcp {
+            host: host.into(),
+            port,
+        })
     }
 
     /// A unix socket.
@@ -101,7 +109,10 @@ impl ListenAddr {
     pub fn is_loopback(&self) -> bool {
         match &self.address {
             Address::Tcp { host, .. } => {
-                host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+                host == "localhost"
+                    || host
+                        .parse::<std::net::IpAddr>()
+                        .is_ok_and(|ip| ip.is_loopback())
             }
             Address::Unix(_) => true,
         }
@@ -114,7 +125,10 @@ impl ListenAddr {
 
 impl From<Address> for ListenAddr {
     fn from(address: Address) -> Self {
-        Self { address, flag: "--port" }
+        Self {
+            address,
+            flag: "--port",
+        }
     }
 }
 
@@ -134,10 +148,16 @@ impl FromStr for ListenAddr {
     type Err = ListenAddrError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let wrong = || ListenAddrError { value: text.to_owned() };
+        let wrong = || ListenAddrError {
+            value: text.to_owned(),
+        };
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
-            return if path.starts_with('/') { Ok(Self::unix(path)) } else { Err(wrong()) };
+            return if path.starts_with('/') {
+                Ok(Self::unix(path))
+            } else {
+                Err(wrong())
+            };
         }
         let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
         if port.is_empty() || !port.bytes().all(|b| b.is_ascii_digit()) {
@@ -146,7 +166,10 @@ impl FromStr for ListenAddr {
         let port = port.parse().map_err(|_| wrong())?;
         let plain = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'.' | b'-' | b'_');
         let host = match host.strip_prefix('[') {
-            Some(inner) => inner.strip_suffix(']').filter(|v6| v6.parse::<Ipv6Addr>().is_ok()).ok_or_else(wrong)?,
+            Some(inner) => inner
+                .strip_suffix(']')
+                .filter(|v6| v6.parse::<Ipv6Addr>().is_ok())
+                .ok_or_else(wrong)?,
             None if host == "*" => "0.0.0.0",
             None if !host.is_empty() && host.bytes().all(plain) => host,
             None => return Err(wrong()),
@@ -161,18 +184,41 @@ mod tests {
 
     #[test]
     fn listening_addresses_are_read_and_written_back() {
-        for text in ["127.0.0.1:8080", "[::1]:0", "localhost:65535", "unix:/run/warmroute.sock"] {
+        for text in [
+            "127.0.0.1:8080",
+            "[::1]:0",
+            "localhost:65535",
+            "unix:/run/warmroute.sock",
+        ] {
             assert_eq!(text.parse::<ListenAddr>().unwrap().to_string(), text);
         }
-        assert_eq!("*:80".parse::<ListenAddr>().unwrap().to_string(), "0.0.0.0:80");
-        assert_eq!("unix:///run/a.sock".parse::<ListenAddr>().unwrap().to_string(), "unix:/run/a.sock");
+        assert_eq!(
+            "*:80".parse::<ListenAddr>().unwrap().to_string(),
+            "0.0.0.0:80"
+        );
+        assert_eq!(
+            "unix:///run/a.sock"
+                .parse::<ListenAddr>()
+                .unwrap()
+                .to_string(),
+            "unix:/run/a.sock"
+        );
     }
 
     #[test]
     fn what_is_not_a_listening_address_is_refused_with_an_example() {
-        for text in
-            ["", "8080", ":8080", "localhost:", "localhost:+80", "::1:80", "[::1:80", "a b:1", "h:65536", "unix:x"]
-        {
+        for text in [
+            "",
+            "8080",
+            ":8080",
+            "localhost:",
+            "localhost:+80",
+            "::1:80",
+            "[::1:80",
+            "a b:1",
+            "h:65536",
+            "unix:x",
+        ] {
             let error = text.parse::<ListenAddr>().unwrap_err().to_string();
             assert!(error.contains("127.0.0.1:8080"), "{error}");
         }
@@ -181,7 +227,9 @@ mod tests {
     #[test]
     fn only_addresses_of_this_machine_count_as_loopback() {
         let local = |text: &str| text.parse::<ListenAddr>().unwrap().is_loopback();
-        assert!(local("127.0.0.1:1") && local("[::1]:1") && local("localhost:1") && local("unix:/a"));
+        assert!(
+            local("127.0.0.1:1") && local("[::1]:1") && local("localhost:1") && local("unix:/a")
+        );
         assert!(!local("0.0.0.0:1") && !local("10.0.0.1:1") && !local("example.org:1"));
     }
 }

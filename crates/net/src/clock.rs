@@ -34,14 +34,18 @@ impl Clock {
     /// The system's clocks; moments count from the first call in this process.
     pub fn system() -> Self {
         static START: OnceLock<Instant> = OnceLock::new();
-        Self { start: *START.get_or_init(monotonic) }
+        Self {
+            start: *START.get_or_init(monotonic),
+        }
     }
 
     /// A clock of a process that has run for so much longer.
     #[cfg(test)]
     pub(crate) fn ahead_by(time: Duration) -> Self {
         let clock = Self::system();
-        Self { start: clock.start.checked_sub(time).unwrap_or(clock.start) }
+        Self {
+            start: clock.start.checked_sub(time).unwrap_or(clock.start),
+        }
     }
 
     /// Now, on the monotonic time line.
@@ -84,7 +88,9 @@ impl Clock {
 
     /// Milliseconds since 1970, UTC; 0 for a system clock set before that.
     pub fn unix_ms(&self) -> u64 {
-        let since = system_time().duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+        let since = system_time()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or(Duration::ZERO);
         u64::try_from(since.as_millis()).unwrap_or(u64::MAX)
     }
 
@@ -119,12 +125,18 @@ pub fn rfc3339(at: OffsetDateTime) -> String {
     )
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the clock that the ban points to"
+)]
 fn monotonic() -> Instant {
     Instant::now()
 }
 
-#[expect(clippy::disallowed_methods, reason = "this is the clock that the ban points to")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "this is the clock that the ban points to"
+)]
 fn system_time() -> SystemTime {
     SystemTime::now()
 }
@@ -145,7 +157,10 @@ mod tests {
     fn the_wall_time_of_a_moment_lies_as_far_back_as_the_moment() {
         let clock = Clock::system();
         let earlier = clock.wall_at(clock.now() + Duration::from_secs(3600)) - clock.wall();
-        assert!((3590..=3610).contains(&earlier.whole_seconds()), "{earlier}");
+        assert!(
+            (3590..=3610).contains(&earlier.whole_seconds()),
+            "{earlier}"
+        );
     }
 
     #[test]

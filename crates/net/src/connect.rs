@@ -22,17 +22,32 @@ pub async fn connect(address: &Address, timeout: Duration) -> io::Result<Stream>
 /// A certificate that is not believed is [`io::ErrorKind::InvalidData`].
 pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
     let stream = url.destinations().connect(&url.address(), timeout).await?;
-    let Some(host) = url.host().filter(|_| url.is_tls()) else { return Ok(stream) };
+    let Some(host) = url.host().filter(|_| url.is_tls()) else {
+        return Ok(stream);
+    };
     // Large, and seldom needed: it must not lie in the future of every request.
     let encrypted = Box::pin(async {
         match url.trust() {
             Some(trust) => trust.encrypt(stream, host).await,
             // Who asks often brings the trust along.
-            None => Trust::system_now().await.map_err(io::Error::other)?.encrypt(stream, host).await,
+            None => {
+                Trust::system_now()
+                    .await
+                    .map_err(io::Error::other)?
+                    .encrypt(stream, host)
+                    .await
+            }
         }
     });
-    let late = || io::Error::new(io::ErrorKind::TimedOut, format!("no handshake with {url} within {HANDSHAKE:?}"));
-    tokio::time::timeout(HANDSHAKE, encrypted).await.unwrap_or_else(|_| Err(late()))
+    let late = || {
+        io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no handshake with {url} within {HANDSHAKE:?}"),
+        )
+    };
+    tokio::time::timeout(HANDSHAKE, encrypted)
+        .await
+        .unwrap_or_else(|_| Err(late()))
 }
 
 /// What becomes of opening a connection to `address`, within `timeout`.
@@ -43,8 +58,9 @@ pub(crate) async fn within(
 ) -> io::Result<Stream> {
     match tokio::time::timeout(timeout, open).await {
         Ok(result) => result,
-        Err(_) => {
-            Err(io::Error::new(io::ErrorKind::TimedOut, format!("no connection to {address} within {timeout:?}")))
-        }
+        Err(_) => Err(io::Error::new(
+            io::ErrorKind::TimedOut,
+            format!("no connection to {address} within {timeout:?}"),
+        )),
     }
 }

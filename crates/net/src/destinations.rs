@@ -30,7 +30,9 @@ pub enum Destinations {
 
 /// An address that may not be connected to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{address} is {kind}: no engine may be reached there, use the address of the engine's own machine")]
+#[error(
+    "{address} is {kind}: no engine may be reached there, use the address of the engine's own machine"
+)]
 pub struct ForbiddenAddress {
     /// The address.
     pub address: IpAddr,
@@ -39,7 +41,10 @@ pub struct ForbiddenAddress {
 }
 
 /// Metadata services outside the link-local range.
-const METADATA_V4: [Ipv4Addr; 2] = [Ipv4Addr::new(100, 100, 100, 200), Ipv4Addr::new(192, 0, 0, 192)];
+const METADATA_V4: [Ipv4Addr; 2] = [
+    Ipv4Addr::new(100, 100, 100, 200),
+    Ipv4Addr::new(192, 0, 0, 192),
+];
 const METADATA_V6: Ipv6Addr = Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254);
 
 impl Destinations {
@@ -92,7 +97,10 @@ impl Destinations {
     }
 
     async fn open(self, host: &str, port: u16) -> io::Result<Stream> {
-        let mut last = io::Error::new(io::ErrorKind::AddrNotAvailable, format!("{host} has no address"));
+        let mut last = io::Error::new(
+            io::ErrorKind::AddrNotAvailable,
+            format!("{host} has no address"),
+        );
         for ip in resolver::resolve(host).await?.iter() {
             if let Err(forbidden) = self.check(*ip) {
                 last = io::Error::new(io::ErrorKind::PermissionDenied, forbidden);
@@ -141,7 +149,9 @@ fn forbidden_v6(address: Ipv6Addr) -> Option<&'static str> {
 /// The IPv4 address that an IPv6 address leads to: mapped, or translated by a gateway (64:ff9b::/96).
 fn inner_v4(address: Ipv6Addr) -> Option<Ipv4Addr> {
     address.to_ipv4_mapped().or_else(|| match address.octets() {
-        [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => Some(Ipv4Addr::new(a, b, c, d)),
+        [0, 0x64, 0xff, 0x9b, 0, 0, 0, 0, 0, 0, 0, 0, a, b, c, d] => {
+            Some(Ipv4Addr::new(a, b, c, d))
+        }
         _ => None,
     })
 }
@@ -153,14 +163,24 @@ mod tests {
     use super::*;
 
     fn allowed(address: &str) -> bool {
-        Destinations::Engines.check(address.parse().unwrap()).is_ok()
+        Destinations::Engines
+            .check(address.parse().unwrap())
+            .is_ok()
     }
 
     #[test]
     #[contract("S39")]
     fn engines_are_on_loopback_in_private_networks_and_elsewhere() {
-        for address in ["127.0.0.1", "10.0.0.5", "172.16.3.4", "192.168.1.1", "100.64.0.1", "8.8.8.8", "::1", "fd00::5"]
-        {
+        for address in [
+            "127.0.0.1",
+            "10.0.0.5",
+            "172.16.3.4",
+            "192.168.1.1",
+            "100.64.0.1",
+            "8.8.8.8",
+            "::1",
+            "fd00::5",
+        ] {
             assert!(allowed(address), "{address}");
         }
         assert!(allowed("2001:db8::1") && allowed("::ffff:10.0.0.5"));
@@ -193,27 +213,61 @@ mod tests {
 
     #[test]
     fn a_host_that_is_an_address_is_refused_before_anything_is_resolved() {
-        let at = |host: &str| Address::Tcp { host: host.to_owned(), port: 5557 };
-        assert!(Destinations::Engines.check_host(&at("169.254.169.254")).is_err());
-        assert!(Destinations::Engines.check_host(&at("engine-0.pool")).is_ok());
-        assert!(Destinations::Engines.check_host(&Address::Unix("/run/kv.sock".into())).is_ok());
+        let at = |host: &str| Address::Tcp {
+            host: host.to_owned(),
+            port: 5557,
+        };
+        assert!(
+            Destinations::Engines
+                .check_host(&at("169.254.169.254"))
+                .is_err()
+        );
+        assert!(
+            Destinations::Engines
+                .check_host(&at("engine-0.pool"))
+                .is_ok()
+        );
+        assert!(
+            Destinations::Engines
+                .check_host(&Address::Unix("/run/kv.sock".into()))
+                .is_ok()
+        );
     }
 
     #[tokio::test]
     #[contract("S38", "S40")]
     async fn an_odd_spelling_is_judged_by_the_address_it_stands_for() {
         // The resolver reads this number as 169.254.169.254.
-        let address = Address::Tcp { host: "2852039166".to_owned(), port: 80 };
-        let error = Destinations::Engines.connect(&address, Duration::from_secs(5)).await.unwrap_err();
+        let address = Address::Tcp {
+            host: "2852039166".to_owned(),
+            port: 80,
+        };
+        let error = Destinations::Engines
+            .connect(&address, Duration::from_secs(5))
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{error}");
-        assert!(error.to_string().starts_with("169.254.169.254 is link-local"), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with("169.254.169.254 is link-local"),
+            "{error}"
+        );
     }
 
     #[tokio::test]
     async fn a_permitted_name_is_connected_to() {
-        let listener = crate::listen(&crate::ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
+        let listener = crate::listen(&crate::ListenAddr::tcp("127.0.0.1", 0))
+            .await
+            .unwrap();
         let port = listener.address().port().unwrap();
-        let address = Address::Tcp { host: "localhost".to_owned(), port };
-        Destinations::Engines.connect(&address, Duration::from_secs(5)).await.unwrap();
+        let address = Address::Tcp {
+            host: "localhost".to_owned(),
+            port,
+        };
+        Destinations::Engines
+            .connect(&address, Duration::from_secs(5))
+            .await
+            .unwrap();
     }
 }

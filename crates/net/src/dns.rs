@@ -37,7 +37,10 @@ const SRV: u16 = 33;
 /// # Errors
 ///
 /// Nobody answered, or the answer is no good.
-pub async fn service_records(name: &str, server: Option<SocketAddr>) -> io::Result<Vec<(String, u16)>> {
+pub async fn service_records(
+    name: &str,
+    server: Option<SocketAddr>,
+) -> io::Result<Vec<(String, u16)>> {
     let mut found = Vec::new();
     for record in ask(name, SRV, server).await? {
         if let Record::Service { host, port } = record {
@@ -77,7 +80,12 @@ async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Ve
         match timeout(PATIENCE, ask_one(name, kind, server)).await {
             Ok(Ok(records)) => return Ok(records),
             Ok(Err(error)) => last = error,
-            Err(_) => last = io::Error::new(io::ErrorKind::TimedOut, format!("name server {server} did not answer")),
+            Err(_) => {
+                last = io::Error::new(
+                    io::ErrorKind::TimedOut,
+                    format!("name server {server} did not answer"),
+                )
+            }
         }
     }
     Err(last)
@@ -86,8 +94,12 @@ async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Ve
 /// The servers of the system, in order.
 fn system_servers() -> Vec<SocketAddr> {
     let text = fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-    let lines = text.lines().filter_map(|line| line.trim().strip_prefix("nameserver"));
-    let servers = lines.filter_map(|server| server.trim().parse::<IpAddr>().ok()).take(3);
+    let lines = text
+        .lines()
+        .filter_map(|line| line.trim().strip_prefix("nameserver"));
+    let servers = lines
+        .filter_map(|server| server.trim().parse::<IpAddr>().ok())
+        .take(3);
     let mut servers: Vec<SocketAddr> = servers.map(|ip| SocketAddr::new(ip, 53)).collect();
     if servers.is_empty() {
         servers.push(SocketAddr::from((Ipv4Addr::LOCALHOST, 53)));
@@ -99,8 +111,11 @@ async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<Re
     // Not predictable from outside: the port of the socket and this number are what an answer must match.
     let id = (RandomState::new().hash_one(name) & 0xffff) as u16;
     let question = question(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
-    let own: SocketAddr =
-        if server.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let own: SocketAddr = if server.is_ipv4() {
+        (Ipv4Addr::UNSPECIFIED, 0).into()
+    } else {
+        (Ipv6Addr::UNSPECIFIED, 0).into()
+    };
     let socket = UdpSocket::bind(own).await?;
     socket.connect(server).await?;
     socket.send(&question).await?;
@@ -141,7 +156,9 @@ fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
     // Recursion is desired; one question.
     out.extend_from_slice(&[0x01, 0, 0, 1, 0, 0, 0, 0, 0, 0]);
     for label in name.trim_end_matches('.').split('.') {
-        let length = u8::try_from(label.len()).ok().filter(|length| (1..=63).contains(length))?;
+        let length = u8::try_from(label.len())
+            .ok()
+            .filter(|length| (1..=63).contains(length))?;
         out.push(length);
         out.extend_from_slice(label.as_bytes());
     }
@@ -188,8 +205,12 @@ fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<Record>> {
 
 fn record(answer: &[u8], data: usize, bytes: &[u8], kind: u16) -> Option<Record> {
     match kind {
-        A => <[u8; 4]>::try_from(bytes).ok().map(|octets| Record::Address(Ipv4Addr::from(octets).into())),
-        AAAA => <[u8; 16]>::try_from(bytes).ok().map(|octets| Record::Address(Ipv6Addr::from(octets).into())),
+        A => <[u8; 4]>::try_from(bytes)
+            .ok()
+            .map(|octets| Record::Address(Ipv4Addr::from(octets).into())),
+        AAAA => <[u8; 16]>::try_from(bytes)
+            .ok()
+            .map(|octets| Record::Address(Ipv6Addr::from(octets).into())),
         _ => {
             let port = u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]);
             let (host, _) = name(answer, data + 6)?;
@@ -258,10 +279,16 @@ mod tests {
     fn services_and_addresses_are_read_with_names_written_out_or_pointed_to() {
         let question = question(7, "_http._tcp.e.example", SRV).unwrap();
         // `e.example` begins behind the two first labels.
-        let records =
-            [(SRV, service(8000, b"\x01a\xc0\x17")), (SRV, service(8001, b"\x01b\x00")), (A, vec![1, 2, 3, 4])];
+        let records = [
+            (SRV, service(8000, b"\x01a\xc0\x17")),
+            (SRV, service(8001, b"\x01b\x00")),
+            (A, vec![1, 2, 3, 4]),
+        ];
         let found = read(&answer(&question, &records), 7, SRV).unwrap();
-        let at = |host: &str, port| Record::Service { host: host.to_owned(), port };
+        let at = |host: &str, port| Record::Service {
+            host: host.to_owned(),
+            port,
+        };
         assert_eq!(found, [at("a.e.example", 8000), at("b", 8001)]);
         let found = read(&answer(&question, &records), 7, A).unwrap();
         assert_eq!(found, [Record::Address(Ipv4Addr::new(1, 2, 3, 4).into())]);
@@ -278,7 +305,10 @@ mod tests {
         let looped = answer(&question, &[(SRV, service(8000, &[0xc0, 45]))]);
         assert!(read(&looped, 7, SRV).is_ok_and(|found| found.is_empty()));
         assert!(read(&whole, 8, SRV).is_err(), "another question's");
-        assert!(super::question(1, &"a".repeat(64), A).is_none() && super::question(1, "a..b", A).is_none());
+        assert!(
+            super::question(1, &"a".repeat(64), A).is_none()
+                && super::question(1, "a..b", A).is_none()
+        );
     }
 
     #[tokio::test]
@@ -294,7 +324,9 @@ mod tests {
             let right = answer(&buffer[..size], &[(SRV, service(8000, b"\x01a\x00"))]);
             server.send_to(&right, from).await.unwrap();
         });
-        let found = service_records("_http._tcp.engines", Some(address)).await.unwrap();
+        let found = service_records("_http._tcp.engines", Some(address))
+            .await
+            .unwrap();
         assert_eq!(found, [("a".to_owned(), 8000)]);
         answering.await.unwrap();
     }

@@ -96,7 +96,14 @@ pub async fn get(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { url, path, timeout, max_bytes }.run(Method::GET, headers, None).await
+    Exchange {
+        url,
+        path,
+        timeout,
+        max_bytes,
+    }
+    .run(Method::GET, headers, None)
+    .await
 }
 
 /// Posts to `path` below the worker's base path. A body is sent as `application/json` unless `headers` say otherwise.
@@ -108,7 +115,14 @@ pub async fn post(
     timeout: Duration,
     max_bytes: usize,
 ) -> Result<Fetched, FetchError> {
-    Exchange { url, path, timeout, max_bytes }.run(Method::POST, headers, body).await
+    Exchange {
+        url,
+        path,
+        timeout,
+        max_bytes,
+    }
+    .run(Method::POST, headers, body)
+    .await
 }
 
 struct Exchange<'a> {
@@ -119,21 +133,32 @@ struct Exchange<'a> {
 }
 
 impl Exchange<'_> {
-    async fn run(&self, method: Method, headers: &HeaderMap, body: Option<Bytes>) -> Result<Fetched, FetchError> {
+    async fn run(
+        &self,
+        method: Method,
+        headers: &HeaderMap,
+        body: Option<Bytes>,
+    ) -> Result<Fetched, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
-            let stream = dial(self.url, self.timeout)
-                .await
-                .map_err(|source| FetchError::Connect { worker: self.url.display_name(), source })?;
+            let stream =
+                dial(self.url, self.timeout)
+                    .await
+                    .map_err(|source| FetchError::Connect {
+                        worker: self.url.display_name(),
+                        source,
+                    })?;
             self.exchange(stream, request).await
         };
-        tokio::time::timeout(self.timeout, whole).await.unwrap_or_else(|_| {
-            Err(FetchError::TimedOut {
-                worker: self.url.display_name(),
-                path: self.path.to_owned(),
-                limit: self.timeout,
+        tokio::time::timeout(self.timeout, whole)
+            .await
+            .unwrap_or_else(|_| {
+                Err(FetchError::TimedOut {
+                    worker: self.url.display_name(),
+                    path: self.path.to_owned(),
+                    limit: self.timeout,
+                })
             })
-        })
     }
 
     fn request(
@@ -150,9 +175,14 @@ impl Exchange<'_> {
             .header(ACCEPT_ENCODING, "identity")
             .header(CONNECTION, "close")
             .body(Full::new(body.unwrap_or_default()))
-            .map_err(|source| FetchError::Request { path: self.path.to_owned(), source })?;
+            .map_err(|source| FetchError::Request {
+                path: self.path.to_owned(),
+                source,
+            })?;
         if has_body {
-            request.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            request
+                .headers_mut()
+                .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
         }
         for name in headers.keys() {
             request.headers_mut().remove(name);
@@ -163,14 +193,21 @@ impl Exchange<'_> {
         Ok(request)
     }
 
-    async fn exchange(&self, stream: Stream, request: Request<Full<Bytes>>) -> Result<Fetched, FetchError> {
+    async fn exchange(
+        &self,
+        stream: Stream,
+        request: Request<Full<Bytes>>,
+    ) -> Result<Fetched, FetchError> {
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .handshake(TokioIo::new(stream))
             .await
             .map_err(|source| self.protocol(source))?;
         let mut reply = pin!(async {
-            let response = sender.send_request(request).await.map_err(|source| self.protocol(source))?;
+            let response = sender
+                .send_request(request)
+                .await
+                .map_err(|source| self.protocol(source))?;
             self.read(response).await
         });
         // The connection is driven here and not in a task of its own: dropping the call closes the socket.
@@ -186,13 +223,18 @@ impl Exchange<'_> {
         }
     }
 
-    async fn read(&self, response: http::Response<hyper::body::Incoming>) -> Result<Fetched, FetchError> {
+    async fn read(
+        &self,
+        response: http::Response<hyper::body::Incoming>,
+    ) -> Result<Fetched, FetchError> {
         let (head, mut body) = response.into_parts();
         // Grown by what really comes, not by what the head promises.
         let mut bytes = BytesMut::new();
         while let Some(frame) = body.frame().await {
             let frame = frame.map_err(|source| self.protocol(source))?;
-            let Some(data) = frame.data_ref() else { continue };
+            let Some(data) = frame.data_ref() else {
+                continue;
+            };
             if bytes.len() + data.len() > self.max_bytes {
                 return Err(FetchError::TooLarge {
                     worker: self.url.display_name(),
@@ -202,10 +244,18 @@ impl Exchange<'_> {
             }
             bytes.extend_from_slice(data);
         }
-        Ok(Fetched { status: head.status, headers: head.headers, body: bytes.freeze() })
+        Ok(Fetched {
+            status: head.status,
+            headers: head.headers,
+            body: bytes.freeze(),
+        })
     }
 
     fn protocol(&self, source: hyper::Error) -> FetchError {
-        FetchError::Protocol { worker: self.url.display_name(), path: self.path.to_owned(), source }
+        FetchError::Protocol {
+            worker: self.url.display_name(),
+            path: self.path.to_owned(),
+            source,
+        }
     }
 }

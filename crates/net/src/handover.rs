@@ -13,8 +13,8 @@ use std::{
 };
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags,
-    recvmsg, sendmsg, sockopt::socket_peercred,
+    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, recvmsg, sendmsg, sockopt::socket_peercred,
 };
 
 /// Most sockets that are given at once.
@@ -29,10 +29,16 @@ const LONGEST_NOTE: usize = 16 * 1024;
 /// It is another user's process, or the sockets could not be given.
 pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Result<()> {
     if socket_peercred(to)?.uid != rustix::process::geteuid() {
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "the other process is another user's"));
+        return Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "the other process is another user's",
+        ));
     }
-    let length = u32::try_from(note.len()).ok().filter(|_| note.len() <= LONGEST_NOTE);
-    let length = length.ok_or_else(|| io::Error::other("the text that goes with the sockets is too long"))?;
+    let length = u32::try_from(note.len())
+        .ok()
+        .filter(|_| note.len() <= LONGEST_NOTE);
+    let length = length
+        .ok_or_else(|| io::Error::other("the text that goes with the sockets is too long"))?;
     if sockets.len() > MOST_SOCKETS {
         return Err(io::Error::other("too many sockets to give at once"));
     }
@@ -42,7 +48,12 @@ pub fn give(to: &UnixStream, sockets: &[BorrowedFd<'_>], note: &[u8]) -> io::Res
         return Err(io::Error::other("too many sockets to give at once"));
     }
     // The sockets go with the first bytes; the rest is an ordinary text.
-    sendmsg(to, &[IoSlice::new(&length.to_be_bytes())], &mut rights, SendFlags::NOSIGNAL)?;
+    sendmsg(
+        to,
+        &[IoSlice::new(&length.to_be_bytes())],
+        &mut rights,
+        SendFlags::NOSIGNAL,
+    )?;
     io::Write::write_all(&mut &*to, note)
 }
 
@@ -55,9 +66,17 @@ pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MOST_SOCKETS))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut length = [0; 4];
-    let received = recvmsg(from, &mut [IoSliceMut::new(&mut length)], &mut rights, RecvFlags::CMSG_CLOEXEC)?;
+    let received = recvmsg(
+        from,
+        &mut [IoSliceMut::new(&mut length)],
+        &mut rights,
+        RecvFlags::CMSG_CLOEXEC,
+    )?;
     if received.bytes != length.len() {
-        return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the other process gave no sockets"));
+        return Err(io::Error::new(
+            io::ErrorKind::UnexpectedEof,
+            "the other process gave no sockets",
+        ));
     }
     let mut sockets = Vec::new();
     for message in rights.drain() {
@@ -67,7 +86,10 @@ pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
     }
     let length = u32::from_be_bytes(length) as usize;
     if length > LONGEST_NOTE {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "what the other process says is too long"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "what the other process says is too long",
+        ));
     }
     let mut note = vec![0; length];
     io::Read::read_exact(&mut &*from, &mut note)?;

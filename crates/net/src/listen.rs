@@ -23,7 +23,9 @@ use crate::{Address, Identity, ListenAddr, Stream, tls::Kept};
 #[derive(Debug, thiserror::Error)]
 pub enum ListenError {
     /// Somebody else listens there.
-    #[error("{address} is already in use: stop the other process or choose another port with {flag}")]
+    #[error(
+        "{address} is already in use: stop the other process or choose another port with {flag}"
+    )]
     Taken {
         /// The place.
         address: ListenAddr,
@@ -73,17 +75,27 @@ enum Socket {
 pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
     let flag = address.flag();
     let socket = match address.address() {
-        Address::Tcp { host, port } => TcpListener::bind((host.as_str(), *port)).await.map(Socket::Tcp),
+        Address::Tcp { host, port } => TcpListener::bind((host.as_str(), *port))
+            .await
+            .map(Socket::Tcp),
         Address::Unix(path) => bind_unix(path).await,
     };
     match socket {
-        Ok(socket) => Ok(Listener { socket, flag, identity: None }),
+        Ok(socket) => Ok(Listener {
+            socket,
+            flag,
+            identity: None,
+        }),
         Err(source) => {
             let address = address.clone();
             Err(match source.kind() {
                 io::ErrorKind::AddrInUse => ListenError::Taken { address, flag },
                 io::ErrorKind::PermissionDenied => ListenError::Forbidden { address, flag },
-                _ => ListenError::Unusable { address, flag, source },
+                _ => ListenError::Unusable {
+                    address,
+                    flag,
+                    source,
+                },
             })
         }
     }
@@ -108,7 +120,11 @@ impl Listener {
                 Socket::Unix(UnixListener::from_std(listener)?, SocketFile::new(path))
             }
         };
-        Ok(Self { socket, flag: address.flag(), identity: None })
+        Ok(Self {
+            socket,
+            flag: address.flag(),
+            identity: None,
+        })
     }
 
     /// The same socket, to give it to another process: from then on the file of a unix socket is that one's to remove, if
@@ -120,9 +136,15 @@ impl Listener {
     pub fn share(&self) -> io::Result<Shared> {
         let (socket, file) = match &self.socket {
             Socket::Tcp(listener) => (listener.as_fd().try_clone_to_owned()?, None),
-            Socket::Unix(listener, file) => (listener.as_fd().try_clone_to_owned()?, Some(file.clone())),
+            Socket::Unix(listener, file) => {
+                (listener.as_fd().try_clone_to_owned()?, Some(file.clone()))
+            }
         };
-        Ok(Shared { socket, address: self.address(), file })
+        Ok(Shared {
+            socket,
+            address: self.address(),
+            file,
+        })
     }
 
     /// The same, encrypted: with this identity, whose files are looked at again every other second while connections
@@ -130,7 +152,10 @@ impl Listener {
     #[must_use]
     pub fn encrypted(self, identity: Arc<Identity>) -> Self {
         match self.socket {
-            Socket::Tcp(_) => Self { identity: Some(Kept::new(identity)), ..self },
+            Socket::Tcp(_) => Self {
+                identity: Some(Kept::new(identity)),
+                ..self
+            },
             Socket::Unix(..) => self,
         }
     }
@@ -223,7 +248,10 @@ struct OwnFile {
 
 impl SocketFile {
     fn new(path: &Path) -> Self {
-        Self(Arc::new(OwnFile { path: path.to_owned(), keep: AtomicBool::new(false) }))
+        Self(Arc::new(OwnFile {
+            path: path.to_owned(),
+            keep: AtomicBool::new(false),
+        }))
     }
 }
 

@@ -23,7 +23,10 @@ pub struct Listeners {
 impl Listeners {
     /// The first one and the others.
     pub fn new(first: Arc<Listener>, others: impl IntoIterator<Item = Arc<Listener>>) -> Self {
-        Self { all: std::iter::once(first).chain(others).collect(), turn: AtomicUsize::new(0) }
+        Self {
+            all: std::iter::once(first).chain(others).collect(),
+            turn: AtomicUsize::new(0),
+        }
     }
 
     /// The next connection of any of them; as [`Listener::accept`].
@@ -32,7 +35,9 @@ impl Listeners {
             let turn = self.turn.fetch_add(1, Ordering::Relaxed);
             for step in 0..self.all.len() {
                 let at = turn.wrapping_add(step) % self.all.len();
-                if let Some(Poll::Ready(accepted)) = self.all.get(at).map(|listener| listener.poll_accept(cx)) {
+                if let Some(Poll::Ready(accepted)) =
+                    self.all.get(at).map(|listener| listener.poll_accept(cx))
+                {
                     return Poll::Ready(accepted);
                 }
             }

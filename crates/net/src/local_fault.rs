@@ -39,7 +39,10 @@ impl LocalFault {
             Some(EADDRNOTAVAIL) => Some(Self::Ports),
             Some(ENOBUFS | ENOMEM) => Some(Self::Memory),
             Some(_) => None,
-            None => error.get_ref().is_some_and(|inner| inner.is::<ResolveError>()).then_some(Self::Resolver),
+            None => error
+                .get_ref()
+                .is_some_and(|inner| inner.is::<ResolveError>())
+                .then_some(Self::Resolver),
         }
     }
 
@@ -51,12 +54,18 @@ impl LocalFault {
     /// What it is, and what to do about it.
     pub fn advice(self) -> &'static str {
         match self {
-            Self::Descriptors => "no file descriptor is left: raise the limit of open files (ulimit -n)",
+            Self::Descriptors => {
+                "no file descriptor is left: raise the limit of open files (ulimit -n)"
+            }
             Self::Ports => {
                 "no local port is left: widen net.ipv4.ip_local_port_range, or spread the load over addresses"
             }
-            Self::Memory => "the kernel has no memory for sockets: raise the limits of the machine or its container",
-            Self::Resolver => "the names of workers cannot be resolved: see to the resolver, or configure addresses",
+            Self::Memory => {
+                "the kernel has no memory for sockets: raise the limits of the machine or its container"
+            }
+            Self::Resolver => {
+                "the names of workers cannot be resolved: see to the resolver, or configure addresses"
+            }
         }
     }
 }

@@ -35,7 +35,9 @@ const MOST_NAMES: usize = 4096;
 
 /// A name could not be resolved, and no address of it is known.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("the name {name} cannot be resolved ({reason}): check the name, and the resolver of this machine")]
+#[error(
+    "the name {name} cannot be resolved ({reason}): check the name, and the resolver of this machine"
+)]
 pub(crate) struct ResolveError {
     name: Arc<str>,
     reason: Arc<str>,
@@ -47,7 +49,8 @@ type Answer = Result<Addresses, Arc<str>>;
 type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// What this process knows from the system's resolver.
-static SYSTEM: LazyLock<NameCache> = LazyLock::new(|| NameCache::new(Arc::new(by_system), Clock::system()));
+static SYSTEM: LazyLock<NameCache> =
+    LazyLock::new(|| NameCache::new(Arc::new(by_system), Clock::system()));
 
 /// The addresses of `host`, from what is known or by asking.
 pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
@@ -99,17 +102,28 @@ struct Known {
 impl Known {
     /// The last answer, where it is not older than this.
     fn answered_within(&self, age: Duration, now: Moment) -> Option<Addresses> {
-        self.answer.as_ref().filter(|(at, _)| now.since(*at) < age).map(|(_, addresses)| Arc::clone(addresses))
+        self.answer
+            .as_ref()
+            .filter(|(at, _)| now.since(*at) < age)
+            .map(|(_, addresses)| Arc::clone(addresses))
     }
 
     fn failed_just_now(&self, now: Moment) -> Option<Arc<str>> {
-        self.failure.as_ref().filter(|(at, _)| now.since(*at) < PAUSE).map(|(_, reason)| Arc::clone(reason))
+        self.failure
+            .as_ref()
+            .filter(|(at, _)| now.since(*at) < PAUSE)
+            .map(|(_, reason)| Arc::clone(reason))
     }
 }
 
 impl NameCache {
     fn new(lookup: Lookup, clock: Clock) -> Self {
-        Self { lookup, clock, names: Arc::default(), room: Arc::new(Semaphore::new(MOST_LOOKUPS)) }
+        Self {
+            lookup,
+            clock,
+            names: Arc::default(),
+            room: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+        }
     }
 
     async fn resolve(&self, name: &str) -> io::Result<Addresses> {
@@ -121,7 +135,9 @@ impl NameCache {
             Ok(answer) => answer.clone(),
             Err(_) => None,
         };
-        answer.unwrap_or_else(|| Err("the question was given up".into())).map_err(|reason| failed(name, reason))
+        answer
+            .unwrap_or_else(|| Err("the question was given up".into()))
+            .map_err(|reason| failed(name, reason))
     }
 
     /// What is known already, or the question to wait for.
@@ -130,18 +146,34 @@ impl NameCache {
         let mut names = self.names.lock();
         if !names.contains_key(name) {
             make_room(&mut names);
-            names.insert(name.into(), Known { answer: None, doubted: false, failure: None, asked: None, used: now });
+            names.insert(
+                name.into(),
+                Known {
+                    answer: None,
+                    doubted: false,
+                    failure: None,
+                    asked: None,
+                    used: now,
+                },
+            );
         }
         let known = names.get_mut(name).expect("it was just put there");
         known.used = now;
-        if let Some(addresses) = known.answered_within(REFRESH, now).filter(|_| !known.doubted) {
+        if let Some(addresses) = known
+            .answered_within(REFRESH, now)
+            .filter(|_| !known.doubted)
+        {
             return Ok(Ok(addresses));
         }
         let failure = known.failed_just_now(now);
         if known.asked.is_none() && failure.is_none() {
             known.asked = Some(self.ask(name.into()));
         }
-        match (known.answered_within(REFRESH + GRACE, now), failure, &known.asked) {
+        match (
+            known.answered_within(REFRESH + GRACE, now),
+            failure,
+            &known.asked,
+        ) {
             (Some(addresses), ..) => Ok(Ok(addresses)),
             (None, _, Some(asked)) => Err(asked.clone()),
             (None, Some(reason), None) => Ok(Err(reason)),
@@ -183,24 +215,31 @@ impl NameCache {
     ) -> io::Result<Vec<IpAddr>> {
         let (lookup, name) = (Arc::clone(&self.lookup), Arc::clone(name));
         let (done, found) = oneshot::channel();
-        thread::Builder::new().name("resolver".to_owned()).spawn(move || {
-            let found = lookup(&name);
-            drop(permit);
-            // Nobody waits any more where the runtime has ended.
-            drop(done.send(found));
-        })?;
-        found.await.unwrap_or_else(|_| Err(io::Error::other("the resolver's thread ended with a panic")))
+        thread::Builder::new()
+            .name("resolver".to_owned())
+            .spawn(move || {
+                let found = lookup(&name);
+                drop(permit);
+                // Nobody waits any more where the runtime has ended.
+                drop(done.send(found));
+            })?;
+        found
+            .await
+            .unwrap_or_else(|_| Err(io::Error::other("the resolver's thread ended with a panic")))
     }
 
     /// Takes an answer over.
     fn take(&self, name: &str, answer: &Answer) {
         let now = self.clock.now();
         let mut names = self.names.lock();
-        let Some(known) = names.get_mut(name) else { return };
+        let Some(known) = names.get_mut(name) else {
+            return;
+        };
         known.asked = None;
         match answer {
             Ok(addresses) => {
-                (known.answer, known.doubted, known.failure) = (Some((now, Arc::clone(addresses))), false, None);
+                (known.answer, known.doubted, known.failure) =
+                    (Some((now, Arc::clone(addresses))), false, None);
             }
             Err(reason) => {
                 if known.failure.is_none() {
@@ -219,13 +258,19 @@ fn make_room(names: &mut HashMap<Arc<str>, Known>) {
         return;
     }
     let idle = names.iter().filter(|(_, known)| known.asked.is_none());
-    if let Some(oldest) = idle.min_by_key(|(_, known)| known.used).map(|(name, _)| Arc::clone(name)) {
+    if let Some(oldest) = idle
+        .min_by_key(|(_, known)| known.used)
+        .map(|(name, _)| Arc::clone(name))
+    {
         names.remove(&oldest);
     }
 }
 
 fn failed(name: &str, reason: Arc<str>) -> io::Error {
-    io::Error::other(ResolveError { name: name.into(), reason })
+    io::Error::other(ResolveError {
+        name: name.into(),
+        reason,
+    })
 }
 
 #[cfg(test)]

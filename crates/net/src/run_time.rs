@@ -30,7 +30,12 @@ impl RunTime {
 
     /// All time is run time until the first beat.
     pub const fn new() -> Self {
-        Self { last: Moment::START, has_beats: false, stalled: Duration::ZERO, resumed_at: None }
+        Self {
+            last: Moment::START,
+            has_beats: false,
+            stalled: Duration::ZERO,
+            resumed_at: None,
+        }
     }
 
     /// A reading that is followed by another one after [`RunTime::BEAT`], unless this process stands still.
@@ -58,7 +63,8 @@ impl RunTime {
 
     /// Whether a stall ended less than `within` before the latest reading.
     pub fn resumed_within(&self, within: Duration) -> bool {
-        self.resumed_at.is_some_and(|at| self.last.since(at) < within)
+        self.resumed_at
+            .is_some_and(|at| self.last.since(at) < within)
     }
 }
 
@@ -97,7 +103,11 @@ mod tests {
     fn a_late_beat_is_no_stall_and_an_earlier_time_changes_nothing() {
         let mut time = RunTime::new();
         assert_eq!(time.advance(at(2_000)), at(2_000));
-        assert_eq!(time.beat(at(5_000)), at(5_000), "before there are beats nobody knows of a stall");
+        assert_eq!(
+            time.beat(at(5_000)),
+            at(5_000),
+            "before there are beats nobody knows of a stall"
+        );
         assert_eq!(time.advance(at(5_900)), at(5_900));
         assert_eq!(time.advance(at(5_500)), at(5_900));
         assert_eq!(time.stalled(), Duration::ZERO);

@@ -28,10 +28,19 @@ pub struct Stalling<S> {
 impl<S> Stalling<S> {
     /// Gives up once nothing could be written for as long as `patience`; the write then fails with `TimedOut`.
     pub fn new(inner: S, patience: Duration) -> Self {
-        Self { inner, patience, stalled: None, stuck: None }
+        Self {
+            inner,
+            patience,
+            stalled: None,
+            stuck: None,
+        }
     }
 
-    fn unless_stalled<T>(&mut self, cx: &mut Context<'_>, result: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn unless_stalled<T>(
+        &mut self,
+        cx: &mut Context<'_>,
+        result: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
         in_time(&mut self.stalled, self.patience, cx, result)
     }
 }
@@ -47,18 +56,34 @@ fn in_time<T>(
         *timer = None;
         return result;
     }
-    ready!(timer.get_or_insert_with(|| Box::pin(sleep(patience))).as_mut().poll(cx));
-    Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the reader takes nothing of its reply")))
+    ready!(
+        timer
+            .get_or_insert_with(|| Box::pin(sleep(patience)))
+            .as_mut()
+            .poll(cx)
+    );
+    Poll::Ready(Err(io::Error::new(
+        io::ErrorKind::TimedOut,
+        "the reader takes nothing of its reply",
+    )))
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Stalling<S> {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().inner).poll_read(cx, buf)
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Stalling<S> {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         let stream = self.get_mut();
         let result = Pin::new(&mut stream.inner).poll_write(cx, bytes);
         stream.unless_stalled(cx, result)
@@ -100,7 +125,10 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_reader_that_takes_nothing_is_given_up() {
         let (ours, _theirs) = duplex(64);
-        let error = Stalling::new(ours, PATIENCE).write_all(&[0; 65]).await.unwrap_err();
+        let error = Stalling::new(ours, PATIENCE)
+            .write_all(&[0; 65])
+            .await
+            .unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
     }
 
@@ -113,7 +141,10 @@ mod tests {
                 theirs.read_exact(&mut [0; 64]).await.unwrap();
             }
         });
-        Stalling::new(ours, PATIENCE).write_all(&[0; 640]).await.unwrap();
+        Stalling::new(ours, PATIENCE)
+            .write_all(&[0; 640])
+            .await
+            .unwrap();
         reading.await.unwrap();
     }
 }

@@ -47,7 +47,9 @@ impl Eq for WorkerUrl {}
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WorkerUrlError {
     /// No scheme at all.
-    #[error("worker url {url:?} has no scheme: write http://host:port, https://host:port or unix:///path.sock")]
+    #[error(
+        "worker url {url:?} has no scheme: write http://host:port, https://host:port or unix:///path.sock"
+    )]
     NoScheme {
         /// The text.
         url: String,
@@ -59,7 +61,9 @@ pub enum WorkerUrlError {
         scheme: String,
     },
     /// A user name or password.
-    #[error("a worker url must not carry a user name or password: give the key as api_key and write http://host:port")]
+    #[error(
+        "a worker url must not carry a user name or password: give the key as api_key and write http://host:port"
+    )]
     UserInfo,
     /// `?` or `#`.
     #[error("worker url {url:?} has a {part}: give only scheme, host, port and base path")]
@@ -70,7 +74,9 @@ pub enum WorkerUrlError {
         part: &'static str,
     },
     /// A character that URL parsers disagree about.
-    #[error("worker url has the character {character:?}: use plain ascii without spaces, tabs or backslashes")]
+    #[error(
+        "worker url has the character {character:?}: use plain ascii without spaces, tabs or backslashes"
+    )]
     Character {
         /// The character.
         character: char,
@@ -90,7 +96,9 @@ pub enum WorkerUrlError {
         port: String,
     },
     /// A base path with `..` or the like.
-    #[error("worker url path {path:?} is not plain: use segments without . or .., empty segments or %-escapes")]
+    #[error(
+        "worker url path {path:?} is not plain: use segments without . or .., empty segments or %-escapes"
+    )]
     Path {
         /// The path as written.
         path: String,
@@ -112,7 +120,10 @@ impl WorkerUrl {
     /// The same, with those whose certificates are believed where it is encrypted; without, the machine's own.
     #[must_use]
     pub fn believing(self, trust: Trust) -> Self {
-        Self { trust: Some(trust), ..self }
+        Self {
+            trust: Some(trust),
+            ..self
+        }
     }
 
     /// The same, connected to only at one of these addresses, whatever its name stands for by then.
@@ -160,7 +171,12 @@ impl WorkerUrl {
         match &self.address {
             Address::Tcp { .. } => self.address.to_string(),
             Address::Unix(path) => {
-                format!("unix:{}", path.to_string_lossy().trim_start_matches('/').replace('/', "-"))
+                format!(
+                    "unix:{}",
+                    path.to_string_lossy()
+                        .trim_start_matches('/')
+                        .replace('/', "-")
+                )
             }
         }
     }
@@ -180,7 +196,11 @@ impl WorkerUrl {
 
     /// The request target for `path` (with its query, if any): the base path in front of it.
     pub fn path(&self, path: &str) -> String {
-        if path.starts_with('/') { format!("{}{path}", self.base) } else { format!("{}/{path}", self.base) }
+        if path.starts_with('/') {
+            format!("{}{path}", self.base)
+        } else {
+            format!("{}/{path}", self.base)
+        }
     }
 }
 
@@ -207,8 +227,12 @@ impl FromStr for WorkerUrl {
             return Err(match text.split_once(':') {
                 // `user:password@host` has no scheme either; what stands before the colon may be a secret.
                 _ if text.contains('@') => WorkerUrlError::UserInfo,
-                Some((scheme, _)) if is_other_scheme(scheme) => WorkerUrlError::Scheme { scheme: scheme.to_owned() },
-                _ => WorkerUrlError::NoScheme { url: text.to_owned() },
+                Some((scheme, _)) if is_other_scheme(scheme) => WorkerUrlError::Scheme {
+                    scheme: scheme.to_owned(),
+                },
+                _ => WorkerUrlError::NoScheme {
+                    url: text.to_owned(),
+                },
             });
         };
         if let Some(authority) = rest.split(['/', '?', '#']).next()
@@ -218,7 +242,10 @@ impl FromStr for WorkerUrl {
         }
         for (mark, part) in [('#', "fragment"), ('?', "query")] {
             if let Some((before, _)) = rest.split_once(mark) {
-                return Err(WorkerUrlError::Extra { url: format!("{scheme}://{before}"), part });
+                return Err(WorkerUrlError::Extra {
+                    url: format!("{scheme}://{before}"),
+                    part,
+                });
             }
         }
         match scheme.to_ascii_lowercase().as_str() {
@@ -231,15 +258,28 @@ impl FromStr for WorkerUrl {
                 trust: None,
                 only: Destinations::Any,
             }),
-            "unix" => Err(WorkerUrlError::RelativeSocket { url: text.to_owned() }),
-            _ => Err(WorkerUrlError::Scheme { scheme: scheme.to_owned() }),
+            "unix" => Err(WorkerUrlError::RelativeSocket {
+                url: text.to_owned(),
+            }),
+            _ => Err(WorkerUrlError::Scheme {
+                scheme: scheme.to_owned(),
+            }),
         }
     }
 }
 
 /// `host:8000` looks like a scheme, too; a scheme is assumed only where the rest is no port.
 fn is_other_scheme(word: &str) -> bool {
-    ["file", "data", "javascript", "http", "https", "unix", "mailto"].contains(&word.to_ascii_lowercase().as_str())
+    [
+        "file",
+        "data",
+        "javascript",
+        "http",
+        "https",
+        "unix",
+        "mailto",
+    ]
+    .contains(&word.to_ascii_lowercase().as_str())
 }
 
 /// Whether connections are encrypted.
@@ -275,30 +315,47 @@ fn split_port(authority: &str) -> Result<(&str, Option<&str>), WorkerUrlError> {
         });
     };
     let Some((_, after)) = inner.split_once(']') else {
-        return Err(WorkerUrlError::Host { host: authority.to_owned(), trouble: "lacks its closing bracket" });
+        return Err(WorkerUrlError::Host {
+            host: authority.to_owned(),
+            trouble: "lacks its closing bracket",
+        });
     };
     let host = &authority[..authority.len() - after.len()];
     match (after, after.strip_prefix(':')) {
         ("", _) => Ok((host, None)),
         (_, Some(port)) => Ok((host, Some(port))),
-        (_, None) => {
-            Err(WorkerUrlError::Host { host: authority.to_owned(), trouble: "has text after its closing bracket" })
-        }
+        (_, None) => Err(WorkerUrlError::Host {
+            host: authority.to_owned(),
+            trouble: "has text after its closing bracket",
+        }),
     }
 }
 
 fn parse_port(text: &str) -> Result<u16, WorkerUrlError> {
-    let wrong = || WorkerUrlError::Port { port: text.to_owned() };
+    let wrong = || WorkerUrlError::Port {
+        port: text.to_owned(),
+    };
     // `parse` alone would take "+80".
     if !text.bytes().all(|b| b.is_ascii_digit()) {
         return Err(wrong());
     }
-    text.parse().ok().filter(|port| *port != 0).ok_or_else(wrong)
+    text.parse()
+        .ok()
+        .filter(|port| *port != 0)
+        .ok_or_else(wrong)
 }
 
 fn check_host(host: &str) -> Result<String, WorkerUrlError> {
-    let refuse = |trouble| Err(WorkerUrlError::Host { host: host.to_owned(), trouble });
-    if let Some(inner) = host.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
+    let refuse = |trouble| {
+        Err(WorkerUrlError::Host {
+            host: host.to_owned(),
+            trouble,
+        })
+    };
+    if let Some(inner) = host
+        .strip_prefix('[')
+        .and_then(|rest| rest.strip_suffix(']'))
+    {
         if inner.contains('%') {
             return refuse("has a zone: use an address without one");
         }
@@ -317,10 +374,15 @@ fn check_host(host: &str) -> Result<String, WorkerUrlError> {
         return refuse("ends with a dot: leave the dot out");
     }
     let label_is_plain = |label: &str| {
-        (1..=63).contains(&label.len()) && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
+        (1..=63).contains(&label.len())
+            && label
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || b == b'-' || b == b'_')
     };
     if host.len() > 253 || !host.split('.').all(label_is_plain) {
-        return refuse("is not a host name: use letters, digits, hyphens and dots, or an ip address");
+        return refuse(
+            "is not a host name: use letters, digits, hyphens and dots, or an ip address",
+        );
     }
     // Resolvers read a name whose last label is a number as an address, in octal, hex or with parts left out.
     let last = host.rsplit('.').next().unwrap_or(host);
@@ -328,7 +390,9 @@ fn check_host(host: &str) -> Result<String, WorkerUrlError> {
     let numeric = last.bytes().all(|b| b.is_ascii_digit())
         || hex.is_some_and(|digits| digits.bytes().all(|b| b.is_ascii_hexdigit()));
     if numeric && host.parse::<Ipv4Addr>().is_err() {
-        return refuse("is an unusual spelling of an ipv4 address: write four decimal numbers, as in 127.0.0.1");
+        return refuse(
+            "is an unusual spelling of an ipv4 address: write four decimal numbers, as in 127.0.0.1",
+        );
     }
     Ok(host.to_ascii_lowercase())
 }
@@ -339,10 +403,13 @@ fn check_path(path: &str) -> Result<String, WorkerUrlError> {
         return Ok(String::new());
     }
     let plain_byte = |b: u8| b.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@".contains(&b);
-    let plain = |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(plain_byte);
+    let plain =
+        |segment: &str| !matches!(segment, "" | "." | "..") && segment.bytes().all(plain_byte);
     if base.split('/').skip(1).all(plain) {
         Ok(base.to_owned())
     } else {
-        Err(WorkerUrlError::Path { path: path.to_owned() })
+        Err(WorkerUrlError::Path {
+            path: path.to_owned(),
+        })
     }
 }

@@ -1,5 +1,8 @@
 //! The one-shot client against a scripted server.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its own helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its own helpers too"
+)]
 
 use std::time::Duration;
 
@@ -19,7 +22,9 @@ const SOON: Duration = Duration::from_secs(5);
 /// Answers one request with `reply`, and returns what it was asked. `Hold` keeps the connection open afterwards.
 async fn server(reply: Vec<u8>, after: After) -> (WorkerUrl, JoinHandle<String>) {
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
-    let url = format!("http://{}/base", listener.address()).parse().unwrap();
+    let url = format!("http://{}/base", listener.address())
+        .parse()
+        .unwrap();
     let task = tokio::spawn(async move {
         let mut stream = listener.accept().await.unwrap();
         let asked = read_request(&mut stream).await;
@@ -43,8 +48,13 @@ async fn read_request(stream: &mut Stream) -> String {
     loop {
         stream.read_buf(&mut bytes).await.unwrap();
         let text = String::from_utf8_lossy(&bytes).into_owned();
-        let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
-        let length = head.lines().find_map(|line| line.strip_prefix("content-length: ")).unwrap_or("0");
+        let Some((head, body)) = text.split_once("\r\n\r\n") else {
+            continue;
+        };
+        let length = head
+            .lines()
+            .find_map(|line| line.strip_prefix("content-length: "))
+            .unwrap_or("0");
         if body.len() >= length.parse().unwrap() {
             return text;
         }
@@ -53,16 +63,33 @@ async fn read_request(stream: &mut Stream) -> String {
 
 #[tokio::test]
 async fn a_reply_is_fetched_whole_and_the_request_is_plain() {
-    let (url, asked) =
-        server(b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello".to_vec(), After::Hold).await;
+    let (url, asked) = server(
+        b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
+        After::Hold,
+    )
+    .await;
     let mut headers = HeaderMap::new();
-    headers.insert(header::AUTHORIZATION, HeaderValue::from_static("Bearer key"));
-    let fetched = fetch::get(&url, "/v1/models", &headers, SOON, 5).await.unwrap();
-    assert_eq!((fetched.status, &fetched.body[..]), (StatusCode::OK, &b"hello"[..]));
+    headers.insert(
+        header::AUTHORIZATION,
+        HeaderValue::from_static("Bearer key"),
+    );
+    let fetched = fetch::get(&url, "/v1/models", &headers, SOON, 5)
+        .await
+        .unwrap();
+    assert_eq!(
+        (fetched.status, &fetched.body[..]),
+        (StatusCode::OK, &b"hello"[..])
+    );
     assert_eq!(fetched.headers["x-a"], "b");
     let asked = asked.await.unwrap();
-    assert!(asked.starts_with("GET /base/v1/models HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains(&format!("host: {}\r\n", url.authority())), "{asked}");
+    assert!(
+        asked.starts_with("GET /base/v1/models HTTP/1.1\r\n"),
+        "{asked}"
+    );
+    assert!(
+        asked.contains(&format!("host: {}\r\n", url.authority())),
+        "{asked}"
+    );
     assert!(asked.contains("authorization: Bearer key\r\n"), "{asked}");
 }
 
@@ -73,7 +100,9 @@ async fn chunked_replies_and_replies_ended_by_closing_are_read() {
         b"HTTP/1.0 200 OK\r\n\r\nhello",
     ] {
         let (url, _asked) = server(reply.to_vec(), After::Close).await;
-        let fetched = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100).await.unwrap();
+        let fetched = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
+            .await
+            .unwrap();
         assert_eq!(&fetched.body[..], b"hello");
     }
 }
@@ -83,25 +112,45 @@ async fn a_posted_body_is_json_unless_said_otherwise() {
     let ok = b"HTTP/1.1 204 No Content\r\n\r\n";
     let (url, asked) = server(ok.to_vec(), After::Close).await;
     let body = Some("{\"a\":1}".into());
-    let fetched = fetch::post(&url, "/tokenize", &HeaderMap::new(), body, SOON, 100).await.unwrap();
+    let fetched = fetch::post(&url, "/tokenize", &HeaderMap::new(), body, SOON, 100)
+        .await
+        .unwrap();
     assert_eq!(fetched.status, StatusCode::NO_CONTENT);
     let asked = asked.await.unwrap();
-    assert!(asked.starts_with("POST /base/tokenize HTTP/1.1\r\n"), "{asked}");
-    assert!(asked.contains("content-type: application/json\r\n") && asked.ends_with("{\"a\":1}"), "{asked}");
+    assert!(
+        asked.starts_with("POST /base/tokenize HTTP/1.1\r\n"),
+        "{asked}"
+    );
+    assert!(
+        asked.contains("content-type: application/json\r\n") && asked.ends_with("{\"a\":1}"),
+        "{asked}"
+    );
 
     let (url, asked) = server(ok.to_vec(), After::Close).await;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
-    fetch::post(&url, "/x", &headers, Some("a".into()), SOON, 100).await.unwrap();
+    fetch::post(&url, "/x", &headers, Some("a".into()), SOON, 100)
+        .await
+        .unwrap();
     let asked = asked.await.unwrap();
-    assert!(asked.contains("content-type: text/plain\r\n") && !asked.contains("application/json"), "{asked}");
+    assert!(
+        asked.contains("content-type: text/plain\r\n") && !asked.contains("application/json"),
+        "{asked}"
+    );
 }
 
 #[tokio::test]
 async fn a_redirect_is_an_answer_and_not_followed() {
-    let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n".to_vec();
+    let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
+        .to_vec();
     let (url, _asked) = server(reply, After::Close).await;
-    assert_eq!(fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100).await.unwrap().status, StatusCode::FOUND);
+    assert_eq!(
+        fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
+            .await
+            .unwrap()
+            .status,
+        StatusCode::FOUND
+    );
 }
 
 #[tokio::test]
@@ -112,8 +161,13 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
         b"HTTP/1.0 200 OK\r\n\r\nhello!",
     ] {
         let (url, _asked) = server(reply.to_vec(), After::Close).await;
-        let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 5).await.unwrap_err();
-        assert!(matches!(error, FetchError::TooLarge { limit: 5, .. }), "{error}");
+        let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 5)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, FetchError::TooLarge { limit: 5, .. }),
+            "{error}"
+        );
     }
 }
 
@@ -121,7 +175,11 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
 async fn a_promised_body_is_not_allocated_before_it_comes() {
     let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\nx".to_vec();
     let (url, _asked) = server(reply, After::Close).await;
-    assert!(fetch::get(&url, "/x", &HeaderMap::new(), SOON, usize::MAX).await.is_err());
+    assert!(
+        fetch::get(&url, "/x", &HeaderMap::new(), SOON, usize::MAX)
+            .await
+            .is_err()
+    );
 }
 
 #[tokio::test]
@@ -129,7 +187,9 @@ async fn a_silent_or_dripping_worker_costs_no_more_than_the_time_limit() {
     for reply in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel"] {
         let (url, asked) = server(reply.into(), After::Hold).await;
         let limit = Duration::from_millis(100);
-        let error = fetch::get(&url, "/x", &HeaderMap::new(), limit, 100).await.unwrap_err();
+        let error = fetch::get(&url, "/x", &HeaderMap::new(), limit, 100)
+            .await
+            .unwrap_err();
         assert!(matches!(error, FetchError::TimedOut { .. }), "{error}");
         assert!(error.to_string().contains("/x within 100ms"), "{error}");
         // The server's task ends because the connection was closed with the call.
@@ -139,22 +199,38 @@ async fn a_silent_or_dripping_worker_costs_no_more_than_the_time_limit() {
 
 #[tokio::test]
 async fn broken_replies_and_refused_connections_are_told_apart() {
-    for reply in ["SSH-2.0-OpenSSH\r\n\r\n", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel", ""] {
+    for reply in [
+        "SSH-2.0-OpenSSH\r\n\r\n",
+        "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",
+        "",
+    ] {
         let (url, _asked) = server(reply.into(), After::Close).await;
-        let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100).await.unwrap_err();
-        assert!(matches!(error, FetchError::Protocol { .. }) && !error.is_refused(), "{error}");
+        let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
+            .await
+            .unwrap_err();
+        assert!(
+            matches!(error, FetchError::Protocol { .. }) && !error.is_refused(),
+            "{error}"
+        );
     }
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let url: WorkerUrl = format!("http://{}", listener.address()).parse().unwrap();
     drop(listener);
-    let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100).await.unwrap_err();
+    let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
+        .await
+        .unwrap_err();
     assert!(error.is_refused(), "{error}");
-    assert!(error.to_string().contains("check that the engine runs"), "{error}");
+    assert!(
+        error.to_string().contains("check that the engine runs"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
 async fn a_path_that_cannot_be_sent_is_refused_before_connecting() {
     let url: WorkerUrl = "http://127.0.0.1:1".parse().unwrap();
-    let error = fetch::get(&url, "/a b\r\nx: y", &HeaderMap::new(), SOON, 100).await.unwrap_err();
+    let error = fetch::get(&url, "/a b\r\nx: y", &HeaderMap::new(), SOON, 100)
+        .await
+        .unwrap_err();
     assert!(matches!(error, FetchError::Request { .. }), "{error}");
 }

@@ -61,7 +61,10 @@ mod futures {
     }
 
     pub(crate) fn is_pending(future: impl Future) -> bool {
-        matches!(pin!(future).poll(&mut Context::from_waker(Waker::noop())), Poll::Pending)
+        matches!(
+            pin!(future).poll(&mut Context::from_waker(Waker::noop())),
+            Poll::Pending
+        )
     }
 }
 
@@ -100,7 +103,10 @@ async fn the_longest_idle_connection_yields_and_never_one_with_a_request() {
 #[contract("S33")]
 async fn a_connection_whose_request_came_just_before_it_had_to_close_stays() {
     let table = ConnectionTable::new(2);
-    let (first, second) = (table.admit(ONE).await.unwrap(), table.admit(ONE).await.unwrap());
+    let (first, second) = (
+        table.admit(ONE).await.unwrap(),
+        table.admit(ONE).await.unwrap(),
+    );
     let newcomer = table.admit(OTHER);
     tokio::pin!(newcomer);
     assert!(is_pending(newcomer.as_mut()));
@@ -129,7 +135,10 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
     for waits in all.split_off(14) {
         let (slot, ()) = tokio::join!(table.admit(OTHER), waits.closes());
         let slot = slot.unwrap();
-        assert!(!is_pending(slot.turn()), "the other address is not held back");
+        assert!(
+            !is_pending(slot.turn()),
+            "the other address is not held back"
+        );
         slot.set_busy();
         others.push(slot);
     }
@@ -144,7 +153,8 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
 async fn an_address_that_has_its_share_takes_no_place_of_another_one() {
     let table = ConnectionTable::new(16);
     let busy = filled(&table, ONE, 14).await;
-    busy.iter().for_each(|connection| connection.slot.set_busy());
+    busy.iter()
+        .for_each(|connection| connection.slot.set_busy());
     let idle = filled(&table, OTHER, 2).await;
     assert!(table.admit(ONE).await.is_none());
     assert!(idle.iter().all(|connection| !connection.is_told_to_close()));
@@ -158,11 +168,18 @@ async fn an_address_that_has_its_share_takes_no_place_of_another_one() {
 #[tokio::test]
 #[contract("S33")]
 async fn a_connection_that_sends_nothing_ends_after_the_time_for_a_head() {
-    let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
+    let listener = net::listen(&net::ListenAddr::tcp("127.0.0.1", 0))
+        .await
+        .unwrap();
     let address = listener.address().to_string();
     let mut acceptor = Acceptor::new(listener, 4);
     let (client, (stream, slot)) = tokio::join!(TcpStream::connect(address), acceptor.next());
-    let (mut stream, exchange) = ClientStream::new(stream, slot, Duration::from_millis(50), Duration::from_secs(60));
+    let (mut stream, exchange) = ClientStream::new(
+        stream,
+        slot,
+        Duration::from_millis(50),
+        Duration::from_secs(60),
+    );
     let error = stream.read_u8().await.unwrap_err();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
     drop((client, exchange));

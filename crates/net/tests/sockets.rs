@@ -1,5 +1,8 @@
 //! Listening and connecting, over loopback and unix sockets.
-#![allow(clippy::unwrap_used, reason = "a test fails by panicking, in its own helpers too")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a test fails by panicking, in its own helpers too"
+)]
 
 use std::{io::ErrorKind, time::Duration};
 
@@ -34,7 +37,9 @@ async fn a_tcp_connection_sends_at_once() {
     let address = listener.address().address().clone();
     let (server, client) = tokio::join!(listener.accept(), connect(&address, SOON));
     for stream in [server.unwrap(), client.unwrap()] {
-        let net::Stream::Tcp(stream) = stream else { panic!("tcp expected") };
+        let net::Stream::Tcp(stream) = stream else {
+            panic!("tcp expected")
+        };
         assert!(stream.nodelay().unwrap());
     }
 }
@@ -47,10 +52,18 @@ async fn a_taken_port_is_reported_with_the_flag_that_changes_it() {
     assert!(matches!(error, ListenError::Taken { .. }));
     assert_eq!(
         error.to_string(),
-        format!("{taken} is already in use: stop the other process or choose another port with --port")
+        format!(
+            "{taken} is already in use: stop the other process or choose another port with --port"
+        )
     );
-    let error = listen(&taken.chosen_by("--admin-listen")).await.unwrap_err();
-    assert!(error.to_string().ends_with("choose another port with --admin-listen"));
+    let error = listen(&taken.chosen_by("--admin-listen"))
+        .await
+        .unwrap_err();
+    assert!(
+        error
+            .to_string()
+            .ends_with("choose another port with --admin-listen")
+    );
 }
 
 #[tokio::test]
@@ -63,17 +76,25 @@ async fn an_address_of_another_machine_cannot_be_listened_on() {
 async fn an_abandoned_socket_file_is_replaced_and_a_live_one_is_taken() {
     let dir = tempfile::tempdir().unwrap();
     let at = ListenAddr::unix(dir.path().join("a.sock"));
-    let Address::Unix(path) = at.address() else { panic!("unix expected") };
+    let Address::Unix(path) = at.address() else {
+        panic!("unix expected")
+    };
 
     drop(std::os::unix::net::UnixListener::bind(path).unwrap());
     assert!(path.exists(), "the file of a dead listener stays");
     let listener = listen(&at).await.unwrap();
-    assert!(matches!(listen(&at).await.unwrap_err(), ListenError::Taken { .. }));
+    assert!(matches!(
+        listen(&at).await.unwrap_err(),
+        ListenError::Taken { .. }
+    ));
     drop(listener);
     assert!(!path.exists(), "a listener removes its own file");
 
     std::fs::write(path, "precious").unwrap();
-    assert!(matches!(listen(&at).await.unwrap_err(), ListenError::Taken { .. }));
+    assert!(matches!(
+        listen(&at).await.unwrap_err(),
+        ListenError::Taken { .. }
+    ));
     assert_eq!(std::fs::read_to_string(path).unwrap(), "precious");
 }
 
@@ -82,9 +103,15 @@ async fn nobody_listening_is_told_from_no_answer() {
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let address = listener.address().address().clone();
     drop(listener);
-    assert_eq!(connect(&address, SOON).await.unwrap_err().kind(), ErrorKind::ConnectionRefused);
+    assert_eq!(
+        connect(&address, SOON).await.unwrap_err().kind(),
+        ErrorKind::ConnectionRefused
+    );
     let missing = Address::Unix("/nonexistent/a.sock".into());
-    assert_eq!(connect(&missing, SOON).await.unwrap_err().kind(), ErrorKind::NotFound);
+    assert_eq!(
+        connect(&missing, SOON).await.unwrap_err().kind(),
+        ErrorKind::NotFound
+    );
 }
 
 #[tokio::test]

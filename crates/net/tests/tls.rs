@@ -25,13 +25,21 @@ fn authority() -> Authority {
 
 /// Writes a certificate for `name` and its key.
 fn vouch(authority: &Authority, name: &str, folder: &Path) -> IdentityFiles {
-    sign(authority, CertificateParams::new(vec![name.to_owned()]).unwrap(), folder)
+    sign(
+        authority,
+        CertificateParams::new(vec![name.to_owned()]).unwrap(),
+        folder,
+    )
 }
 
 fn sign(authority: &Authority, params: CertificateParams, folder: &Path) -> IdentityFiles {
     let key = KeyPair::generate().unwrap();
     let own = params.signed_by(&key, authority).unwrap();
-    let files = IdentityFiles { cert: folder.join("cert.pem"), key: folder.join("key.pem"), client_ca: None };
+    let files = IdentityFiles {
+        cert: folder.join("cert.pem"),
+        key: folder.join("key.pem"),
+        client_ca: None,
+    };
     fs::write(&files.cert, own.pem()).unwrap();
     fs::write(&files.key, key.serialize_pem()).unwrap();
     files
@@ -40,7 +48,10 @@ fn sign(authority: &Authority, params: CertificateParams, folder: &Path) -> Iden
 async fn listening(files: IdentityFiles) -> (Arc<Listener>, Arc<Identity>) {
     let identity = Arc::new(Identity::load(files).unwrap());
     let listener = net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
-    (Arc::new(listener.encrypted(Arc::clone(&identity))), identity)
+    (
+        Arc::new(listener.encrypted(Arc::clone(&identity))),
+        identity,
+    )
 }
 
 /// Accepts one connection and sends back what comes.
@@ -75,23 +86,33 @@ async fn says(stream: &mut Stream, text: &[u8; 4]) {
 async fn a_server_is_believed_by_its_authority_and_its_name_or_by_the_blind() {
     let folder = tempfile::tempdir().unwrap();
     let (mine, other) = (authority(), authority());
-    let trust = |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
+    let trust =
+        |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
     let (listener, _) = listening(vouch(&mine, "127.0.0.1", folder.path())).await;
     for believed in [trust(&mine), Trust::blind().unwrap()] {
         echoing(&listener);
         let mut stream = dial(&listener, believed).await.unwrap();
-        assert_eq!(stream.peer_addr().map(|address| address.port()), listener.address().port());
+        assert_eq!(
+            stream.peer_addr().map(|address| address.port()),
+            listener.address().port()
+        );
         says(&mut stream, b"ping").await;
     }
     echoing(&listener);
-    assert_eq!(dial(&listener, trust(&other)).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+    assert_eq!(
+        dial(&listener, trust(&other)).await.unwrap_err().kind(),
+        io::ErrorKind::InvalidData
+    );
     let elsewhere = CertificateParams::new(vec!["10.0.0.1".to_owned()]).unwrap();
     let mut outlived = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap();
     outlived.not_after = rcgen::date_time_ymd(2020, 1, 1);
     for params in [elsewhere, outlived] {
         let (listener, _) = listening(sign(&mine, params, folder.path())).await;
         echoing(&listener);
-        assert_eq!(dial(&listener, trust(&mine)).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            dial(&listener, trust(&mine)).await.unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
     }
 }
 
@@ -100,7 +121,8 @@ async fn a_server_is_believed_by_its_authority_and_its_name_or_by_the_blind() {
 async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_ones_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (authority(), authority());
-    let trust = |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
+    let trust =
+        |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
     let (listener, identity) = listening(vouch(&first, "127.0.0.1", folder.path())).await;
     echoing(&listener);
     let mut open = dial(&listener, trust(&first)).await.unwrap();
@@ -114,29 +136,51 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_o
     says(&mut open, b"two.").await;
 
     fs::write(&files.key, KeyPair::generate().unwrap().serialize_pem()).unwrap();
-    assert!(identity.refresh().unwrap_err().to_string().contains("do not go together"));
-    assert!(!identity.refresh().unwrap(), "the same trouble is told once");
+    assert!(
+        identity
+            .refresh()
+            .unwrap_err()
+            .to_string()
+            .contains("do not go together")
+    );
+    assert!(
+        !identity.refresh().unwrap(),
+        "the same trouble is told once"
+    );
     echoing(&listener);
     says(&mut dial(&listener, trust(&second)).await.unwrap(), b"same").await;
 }
 
 /// A client that shows this certificate, or none.
-async fn client(listener: &Listener, server: &Authority, shown: Option<&IdentityFiles>) -> io::Result<()> {
+async fn client(
+    listener: &Listener,
+    server: &Authority,
+    shown: Option<&IdentityFiles>,
+) -> io::Result<()> {
     let mut roots = RootCertStore::empty();
     roots.add(server.der().clone()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().unwrap();
+    let builder = ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .unwrap();
     let builder = builder.with_root_certificates(roots);
     let config = match shown {
         None => builder.with_no_client_auth(),
         Some(files) => {
             let cert = rustls::pki_types::CertificateDer::from_pem_file(&files.cert).unwrap();
-            builder.with_client_auth_cert(vec![cert], PrivateKeyDer::from_pem_file(&files.key).unwrap()).unwrap()
+            builder
+                .with_client_auth_cert(
+                    vec![cert],
+                    PrivateKeyDer::from_pem_file(&files.key).unwrap(),
+                )
+                .unwrap()
         }
     };
     let stream = net::connect(listener.address().address(), SOON).await?;
     let name = ServerName::try_from("127.0.0.1").unwrap();
-    let mut stream = TlsConnector::from(Arc::new(config)).connect(name, stream).await?;
+    let mut stream = TlsConnector::from(Arc::new(config))
+        .connect(name, stream)
+        .await?;
     stream.write_all(b"ping").await?;
     stream.flush().await?;
     stream.read_exact(&mut [0; 4]).await?;
@@ -145,18 +189,34 @@ async fn client(listener: &Listener, server: &Authority, shown: Option<&Identity
 
 #[tokio::test]
 async fn a_client_is_let_in_by_a_certificate_of_the_right_authority() {
-    let (folder, own, strange) =
-        (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (folder, own, strange) = (
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+        tempfile::tempdir().unwrap(),
+    );
     let (server, clients) = (authority(), authority());
     let client_ca = folder.path().join("clients.pem");
     fs::write(&client_ca, clients.pem()).unwrap();
-    let files = IdentityFiles { client_ca: Some(client_ca), ..vouch(&server, "127.0.0.1", folder.path()) };
+    let files = IdentityFiles {
+        client_ca: Some(client_ca),
+        ..vouch(&server, "127.0.0.1", folder.path())
+    };
     let (listener, _) = listening(files).await;
-    let (known, stranger) = (vouch(&clients, "me", own.path()), vouch(&authority(), "me", strange.path()));
-    for (shown, let_in) in [(Some(&known), true), (Some(&stranger), false), (None, false)] {
+    let (known, stranger) = (
+        vouch(&clients, "me", own.path()),
+        vouch(&authority(), "me", strange.path()),
+    );
+    for (shown, let_in) in [
+        (Some(&known), true),
+        (Some(&stranger), false),
+        (None, false),
+    ] {
         let serving = echoing(&listener);
         assert_eq!(client(&listener, &server, shown).await.is_ok(), let_in);
-        assert!(serving.await.unwrap().is_err(), "every connection has ended");
+        assert!(
+            serving.await.unwrap().is_err(),
+            "every connection has ended"
+        );
     }
 }
 
@@ -165,11 +225,26 @@ async fn files_of_no_use_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let files = vouch(&authority(), "127.0.0.1", folder.path());
     let refusal = |files: IdentityFiles| Identity::load(files).unwrap_err().to_string();
-    let missing = IdentityFiles { cert: folder.path().join("none.pem"), ..files.clone() };
+    let missing = IdentityFiles {
+        cert: folder.path().join("none.pem"),
+        ..files.clone()
+    };
     assert!(refusal(missing).contains("none.pem cannot be read"));
-    let swapped = IdentityFiles { cert: files.key.clone(), key: files.cert.clone(), client_ca: None };
+    let swapped = IdentityFiles {
+        cert: files.key.clone(),
+        key: files.cert.clone(),
+        client_ca: None,
+    };
     assert!(refusal(swapped).contains("no usable certificate"));
-    let no_authority = IdentityFiles { client_ca: Some(files.key.clone()), ..files };
+    let no_authority = IdentityFiles {
+        client_ca: Some(files.key.clone()),
+        ..files
+    };
     assert!(refusal(no_authority).contains("no usable certificate of an authority"));
-    assert!(Trust::with_authorities_in(Path::new("/none")).unwrap_err().to_string().contains("/none cannot be read"));
+    assert!(
+        Trust::with_authorities_in(Path::new("/none"))
+            .unwrap_err()
+            .to_string()
+            .contains("/none cannot be read")
+    );
 }

@@ -3,7 +3,8 @@
 use net::{WorkerUrl, WorkerUrlError};
 
 fn parse(text: &str) -> WorkerUrl {
-    text.parse().unwrap_or_else(|error| panic!("{text}: {error}"))
+    text.parse()
+        .unwrap_or_else(|error| panic!("{text}: {error}"))
 }
 
 fn refusal(text: &str) -> String {
@@ -17,7 +18,11 @@ fn refusal(text: &str) -> String {
 fn plain_urls_are_read() {
     for (text, address, base) in [
         ("http://127.0.0.1:8000", "127.0.0.1:8000", ""),
-        ("http://engine-0.pool_a.svc:8000/", "engine-0.pool_a.svc:8000", ""),
+        (
+            "http://engine-0.pool_a.svc:8000/",
+            "engine-0.pool_a.svc:8000",
+            "",
+        ),
         ("http://Engine", "engine:80", ""),
         ("HTTP://h:1", "h:1", ""),
         ("http://[::1]:8000/base/path/", "[::1]:8000", "/base/path"),
@@ -26,21 +31,33 @@ fn plain_urls_are_read() {
         ("unix:///run/engine.sock", "unix:/run/engine.sock", ""),
     ] {
         let url = parse(text);
-        assert_eq!((url.address().to_string().as_str(), url.base()), (address, base), "{text}");
+        assert_eq!(
+            (url.address().to_string().as_str(), url.base()),
+            (address, base),
+            "{text}"
+        );
         assert_eq!(url.display_name(), address, "{text}");
     }
 }
 
 #[test]
 fn a_url_written_back_means_the_same() {
-    for text in ["http://127.0.0.1:8000", "http://[::1]:80/base", "unix:///run/a.sock", "http://h:9"] {
+    for text in [
+        "http://127.0.0.1:8000",
+        "http://[::1]:80/base",
+        "unix:///run/a.sock",
+        "http://h:9",
+    ] {
         assert_eq!(parse(text).to_string(), text);
     }
 }
 
 #[test]
 fn request_targets_start_with_the_base_path() {
-    assert_eq!(parse("http://h:1/base/").path("/v1/models?x=1"), "/base/v1/models?x=1");
+    assert_eq!(
+        parse("http://h:1/base/").path("/v1/models?x=1"),
+        "/base/v1/models?x=1"
+    );
     assert_eq!(parse("http://h:1").path("health"), "/health");
     assert_eq!(parse("unix:///a.sock").authority(), "localhost");
     assert_eq!(parse("http://h").authority(), "h:80");
@@ -50,16 +67,31 @@ fn request_targets_start_with_the_base_path() {
 fn https_means_the_same_place_and_encryption() {
     let url = parse("https://Host/base");
     assert!(url.is_tls() && !parse("http://host:443/base").is_tls());
-    assert_eq!((url.to_string().as_str(), url.authority().as_str()), ("https://host:443/base", "host:443"));
+    assert_eq!(
+        (url.to_string().as_str(), url.authority().as_str()),
+        ("https://host:443/base", "host:443")
+    );
     assert_ne!(url, parse("http://host:443/base"));
     assert_eq!(parse("HTTPS://h:1").display_name(), "h:1");
 }
 
 #[test]
 fn other_schemes_are_refused() {
-    for text in ["file:///etc/passwd", "gopher://h:70/", "ftp://h/", "file:/etc/passwd", "data:text/plain,x", "http:/h"]
-    {
-        assert!(matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::Scheme { .. })), "{text}");
+    for text in [
+        "file:///etc/passwd",
+        "gopher://h:70/",
+        "ftp://h/",
+        "file:/etc/passwd",
+        "data:text/plain,x",
+        "http:/h",
+    ] {
+        assert!(
+            matches!(
+                text.parse::<WorkerUrl>(),
+                Err(WorkerUrlError::Scheme { .. })
+            ),
+            "{text}"
+        );
     }
     for text in ["", "127.0.0.1:8000", "localhost", "//h:1", "http//h"] {
         assert!(refusal(text).contains("http://host:port"), "{text}");
@@ -75,7 +107,10 @@ fn passwords_are_refused_and_not_repeated() {
         "user:hunter2@h",
         "http://a@h/?x=hunter2",
     ] {
-        assert!(matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::UserInfo)), "{text}");
+        assert!(
+            matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::UserInfo)),
+            "{text}"
+        );
         assert!(!refusal(text).contains("hunter2"), "{text}");
     }
 }
@@ -101,7 +136,13 @@ fn characters_that_parsers_disagree_about_are_refused() {
         "http://h\u{ff0e}x",
         "http://h\0",
     ] {
-        assert!(matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::Character { .. })), "{text:?}");
+        assert!(
+            matches!(
+                text.parse::<WorkerUrl>(),
+                Err(WorkerUrlError::Character { .. })
+            ),
+            "{text:?}"
+        );
     }
 }
 
@@ -122,11 +163,26 @@ fn unusual_spellings_of_addresses_are_refused() {
         "a.0x7f",
     ] {
         let message = refusal(&format!("http://{host}:80"));
-        assert!(message.contains("write four decimal numbers") || message.contains("leave the dot out"), "{message}");
+        assert!(
+            message.contains("write four decimal numbers") || message.contains("leave the dot out"),
+            "{message}"
+        );
     }
     assert!(refusal("http://%31%32%37.0.0.1").contains("percent-encoded"));
     assert!(refusal("http://[fe80::1%25eth0]:80").contains("zone"));
-    for host in ["[::1", "[::1]x", "[1.2.3.4]", "[]", "::1", "", ".a", "a..b", "a b", "h,i", "*"] {
+    for host in [
+        "[::1",
+        "[::1]x",
+        "[1.2.3.4]",
+        "[]",
+        "::1",
+        "",
+        ".a",
+        "a..b",
+        "a b",
+        "h,i",
+        "*",
+    ] {
         refusal(&format!("http://{host}/"));
     }
     refusal(&format!("http://{}:1", "a".repeat(64)));
@@ -134,7 +190,17 @@ fn unusual_spellings_of_addresses_are_refused() {
 
 #[test]
 fn ports_are_plain_numbers() {
-    for port in ["", "0", "65536", "+80", "-1", "8 0", "80a", "٨", "99999999999999999999"] {
+    for port in [
+        "",
+        "0",
+        "65536",
+        "+80",
+        "-1",
+        "8 0",
+        "80a",
+        "٨",
+        "99999999999999999999",
+    ] {
         refusal(&format!("http://h:{port}"));
     }
     assert!(refusal("http://h:0").contains("from 1 to 65535"));
@@ -143,10 +209,24 @@ fn ports_are_plain_numbers() {
 
 #[test]
 fn base_paths_have_one_reading() {
-    for path in ["/..", "/a/../b", "/./a", "//a", "/a//b", "/%2e%2e/", "/a%00", "/a\"b", "/a<b"] {
-        assert!(matches!(format!("http://h:1{path}").parse::<WorkerUrl>(), Err(WorkerUrlError::Path { .. })), "{path}");
+    for path in [
+        "/..", "/a/../b", "/./a", "//a", "/a//b", "/%2e%2e/", "/a%00", "/a\"b", "/a<b",
+    ] {
+        assert!(
+            matches!(
+                format!("http://h:1{path}").parse::<WorkerUrl>(),
+                Err(WorkerUrlError::Path { .. })
+            ),
+            "{path}"
+        );
     }
     for text in ["unix://", "unix://run/a.sock", "unix:///", "unix:///dir/"] {
-        assert!(matches!(text.parse::<WorkerUrl>(), Err(WorkerUrlError::RelativeSocket { .. })), "{text}");
+        assert!(
+            matches!(
+                text.parse::<WorkerUrl>(),
+                Err(WorkerUrlError::RelativeSocket { .. })
+            ),
+            "{text}"
+        );
     }
 }

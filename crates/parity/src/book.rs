@@ -58,7 +58,13 @@ impl Book {
     /// An empty book. `min_joined` above [`MOST_SAMPLES`] could never be reached and counts as that.
     pub fn new(settings: Settings) -> Self {
         let min_joined = settings.min_joined.clamp(1, MOST_SAMPLES);
-        Self { settings: Settings { min_joined, ..settings }, tracks: HashMap::new() }
+        Self {
+            settings: Settings {
+                min_joined,
+                ..settings
+            },
+            tracks: HashMap::new(),
+        }
     }
 
     /// The thresholds.
@@ -71,13 +77,19 @@ impl Book {
         let track = self.tracks.entry(target).or_insert_with(|| Track::new(now));
         let sample = track.completed(sample);
         let step = track.observe(now, &self.settings, sample);
-        Observed { actual: sample.actual, change: step.map(|step| change(target, step)) }
+        Observed {
+            actual: sample.actual,
+            change: step.map(|step| change(target, step)),
+        }
     }
 
     /// A request that went to `target` is over, or one attempt at it, and [`Book::observe`] is not told of it: in the
     /// engine's own counters it stands all the same.
     pub fn unjudged(&mut self, now: Moment, target: Target, request: Unjudged) {
-        self.tracks.entry(target).or_insert_with(|| Track::new(now)).unjudged(request);
+        self.tracks
+            .entry(target)
+            .or_insert_with(|| Track::new(now))
+            .unjudged(request);
     }
 
     /// Time has passed. `counters` is the latest that `target`'s engine told; `stream` is how often the publisher of its
@@ -90,26 +102,45 @@ impl Book {
         stream: Option<u64>,
     ) -> Option<Change> {
         let track = self.tracks.entry(target).or_insert_with(|| Track::new(now));
-        track.tick(now, &self.settings, counters, stream).map(|step| change(target, step))
+        track
+            .tick(now, &self.settings, counters, stream)
+            .map(|step| change(target, step))
     }
 
     /// How a target's predictions fare.
     pub fn state(&self, target: Target) -> State {
-        self.tracks.get(&target).map_or_else(State::default, Track::state)
+        self.tracks
+            .get(&target)
+            .map_or_else(State::default, Track::state)
     }
 
     /// What a target's window says; that of nobody for an unknown one.
     pub fn summary(&self, target: Target) -> Summary {
-        self.tracks.get(&target).map_or_else(Summary::default, |track| track.summary(&self.settings))
+        self.tracks
+            .get(&target)
+            .map_or_else(Summary::default, |track| track.summary(&self.settings))
     }
 
     /// Requests of a target that were predicted to the token, and all that could be joined.
     pub fn exact_of_joined(&self, target: Target) -> (usize, usize) {
-        self.tracks.get(&target).map_or((0, 0), |track| (track.window().exact(), track.window().joined()))
+        self.tracks.get(&target).map_or((0, 0), |track| {
+            (track.window().exact(), track.window().joined())
+        })
     }
 }
 
 fn change(target: Target, step: Step) -> Change {
-    let Step { from, to, ratio, reason } = step;
-    Change { target, from, to, ratio, reason }
+    let Step {
+        from,
+        to,
+        ratio,
+        reason,
+    } = step;
+    Change {
+        target,
+        from,
+        to,
+        ratio,
+        reason,
+    }
 }

@@ -27,7 +27,13 @@ impl Comparison {
 
     /// Several requests of which only the sums are known.
     pub(crate) fn of_sums(requests: usize, prompt_tokens: u64, expected: u64, actual: u64) -> Self {
-        Self { requests, prompt_tokens, expected, actual, apart: expected.abs_diff(actual) }
+        Self {
+            requests,
+            prompt_tokens,
+            expected,
+            actual,
+            apart: expected.abs_diff(actual),
+        }
     }
 
     pub(crate) fn add(&mut self, other: &Self) {
@@ -56,12 +62,22 @@ impl Comparison {
 /// `part / whole`; 0 for a whole of 0.
 #[allow(clippy::cast_precision_loss, reason = "counts far below 2^53")]
 pub(crate) fn ratio(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }
 
 impl fmt::Display for Comparison {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { requests, prompt_tokens, expected, actual, .. } = self;
+        let Self {
+            requests,
+            prompt_tokens,
+            expected,
+            actual,
+            ..
+        } = self;
         let percent = self.ratio() * 100.0;
         write!(
             f,

@@ -59,7 +59,8 @@ pub(crate) struct Interval {
 impl Interval {
     /// Few enough of its tokens are unjudged.
     pub(crate) fn is_usable(&self) -> bool {
-        self.unjudged.saturating_mul(AGREEMENT) <= self.sent.prompt_tokens.saturating_add(self.unjudged)
+        self.unjudged.saturating_mul(AGREEMENT)
+            <= self.sent.prompt_tokens.saturating_add(self.unjudged)
     }
 }
 
@@ -110,22 +111,39 @@ impl Intervals {
         let latest = self.readings.back().map(|interval| interval.start);
         let reading = match latest {
             Some(latest) if counters.at <= latest.at => return Reading::Known,
-            Some(latest) if counters.queries < latest.queries || counters.hits < latest.hits => Reading::Restarted,
+            Some(latest) if counters.queries < latest.queries || counters.hits < latest.hits => {
+                Reading::Restarted
+            }
             _ => Reading::New,
         };
         if reading == Reading::Restarted {
             self.readings.clear();
         }
         let mut sent = Sent::default();
-        known.filter(|sample| sample.sent >= counters.at).for_each(|sample| sent.add(&Sent::of(sample)));
+        known
+            .filter(|sample| sample.sent >= counters.at)
+            .for_each(|sample| sent.add(&Sent::of(sample)));
         if let Some(before) = self.readings.back_mut() {
             before.sent.take(&sent);
         }
         self.unjudged.retain(|request| request.until >= counters.at);
-        let unjudged = self.unjudged.iter().map(|request| request.prompt_tokens).fold(0, u64::saturating_add);
-        self.readings.push_back(Interval { start: counters, sent, unjudged });
+        let unjudged = self
+            .unjudged
+            .iter()
+            .map(|request| request.prompt_tokens)
+            .fold(0, u64::saturating_add);
+        self.readings.push_back(Interval {
+            start: counters,
+            sent,
+            unjudged,
+        });
         // The latest reading from before the window stays: the window begins there.
-        while self.readings.len() > MOST_READINGS || self.readings.get(1).is_some_and(|next| next.start.at <= begins) {
+        while self.readings.len() > MOST_READINGS
+            || self
+                .readings
+                .get(1)
+                .is_some_and(|next| next.start.at <= begins)
+        {
             self.readings.pop_front();
         }
         reading
@@ -133,14 +151,22 @@ impl Intervals {
 
     /// Forgets an engine that has not told anything for a whole window.
     pub(crate) fn expire(&mut self, now: Moment, window: Duration) {
-        if self.readings.back().is_some_and(|latest| now.since(latest.start.at) > window) {
+        if self
+            .readings
+            .back()
+            .is_some_and(|latest| now.since(latest.start.at) > window)
+        {
             self.readings.clear();
         }
     }
 
     /// Counts a request where it was sent.
     pub(crate) fn add(&mut self, sample: &Sample) {
-        let sent_in = self.readings.iter_mut().rev().find(|interval| interval.start.at <= sample.sent);
+        let sent_in = self
+            .readings
+            .iter_mut()
+            .rev()
+            .find(|interval| interval.start.at <= sample.sent);
         let Some(interval) = sent_in else { return };
         interval.sent.add(&Sent::of(sample));
     }
@@ -163,7 +189,11 @@ impl Intervals {
 
     /// What can be said from the first reading at or after `from` on.
     pub(crate) fn spans(&self, from: Moment) -> Spans {
-        Spans::of(self.readings.iter().skip_while(|interval| interval.start.at < from))
+        Spans::of(
+            self.readings
+                .iter()
+                .skip_while(|interval| interval.start.at < from),
+        )
     }
 
     /// Predicted against counted over everything that can be compared.

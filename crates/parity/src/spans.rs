@@ -33,7 +33,11 @@ pub(crate) struct Spans {
 
 impl Spans {
     pub(crate) fn of<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Self {
-        let mut spans = Self { readings: Vec::new(), before: Vec::new(), uncut: Vec::new() };
+        let mut spans = Self {
+            readings: Vec::new(),
+            before: Vec::new(),
+            uncut: Vec::new(),
+        };
         let (mut sent, mut begin, mut is_cut) = (Sent::default(), 0, false);
         for (at, interval) in intervals.enumerate() {
             if is_cut {
@@ -76,9 +80,12 @@ impl Spans {
         for span in self.uncut.iter().rev() {
             let wanted = count.saturating_sub(sum.requests);
             let pairs = (*span.start() + 1..=*span.end()).rev();
-            let mut pairs = pairs.flat_map(|last| (*span.start()..last).rev().map(move |first| (first, last)));
+            let mut pairs =
+                pairs.flat_map(|last| (*span.start()..last).rev().map(move |first| (first, last)));
             let enough = pairs.find_map(|(first, last)| {
-                self.between(first, last, announced).ok().filter(|comparison| comparison.requests >= wanted)
+                self.between(first, last, announced)
+                    .ok()
+                    .filter(|comparison| comparison.requests >= wanted)
             });
             if let Some(comparison) = enough.or_else(|| self.longest(span, announced).ok()) {
                 sum.add(&comparison);
@@ -91,22 +98,41 @@ impl Spans {
     }
 
     /// From the span's first reading to the latest one that agrees: what was on its way at a later one has not ended yet.
-    fn longest(&self, span: &RangeInclusive<usize>, expected: impl Fn(&Sent) -> u64) -> Result<Comparison, Refused> {
+    fn longest(
+        &self,
+        span: &RangeInclusive<usize>,
+        expected: impl Fn(&Sent) -> u64,
+    ) -> Result<Comparison, Refused> {
         let first = *span.start();
         let whole = self.between(first, *span.end(), &expected);
-        let mut shorter = (first + 1..*span.end()).rev().map(|last| self.between(first, last, &expected));
+        let mut shorter = (first + 1..*span.end())
+            .rev()
+            .map(|last| self.between(first, last, &expected));
         whole.or_else(|foreign| shorter.find_map(Result::ok).ok_or(foreign))
     }
 
-    fn between(&self, first: usize, last: usize, expected: impl Fn(&Sent) -> u64) -> Result<Comparison, Refused> {
+    fn between(
+        &self,
+        first: usize,
+        last: usize,
+        expected: impl Fn(&Sent) -> u64,
+    ) -> Result<Comparison, Refused> {
         let mut sent = self.before[last];
         sent.take(&self.before[first]);
         let (from, to) = (self.readings[first], self.readings[last]);
         let counted = to.queries - from.queries;
         if counted.abs_diff(sent.prompt_tokens) > counted.max(sent.prompt_tokens) / AGREEMENT {
-            return Err(Refused::Foreign { counted, sent: sent.prompt_tokens });
+            return Err(Refused::Foreign {
+                counted,
+                sent: sent.prompt_tokens,
+            });
         }
-        Ok(Comparison::of_sums(sent.requests, sent.prompt_tokens, expected(&sent), to.hits - from.hits))
+        Ok(Comparison::of_sums(
+            sent.requests,
+            sent.prompt_tokens,
+            expected(&sent),
+            to.hits - from.hits,
+        ))
     }
 }
 

@@ -85,6 +85,9 @@ impl Change {
     /// This change and the one before it, which nobody has acted on yet, as one.
     #[must_use]
     pub fn after(self, earlier: &Self) -> Self {
-        Self { from: earlier.from, ..self }
+        Self {
+            from: earlier.from,
+            ..self
+        }
     }
 }

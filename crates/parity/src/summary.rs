@@ -78,7 +78,8 @@ pub struct Report {
 impl Report {
     /// How far back the figures reach: the window, or less where there were too many requests to keep.
     pub fn covered(&self, now: Moment, window: Duration) -> Duration {
-        self.made_room.map_or(window, |at| now.since(at).min(window))
+        self.made_room
+            .map_or(window, |at| now.since(at).min(window))
     }
 }
 
@@ -88,7 +89,11 @@ impl Summary {
     pub fn absorb(&mut self, other: Self) {
         let told = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
-        self.source = if told * 10 >= self.requests { Source::Usage } else { Source::EngineMetrics };
+        self.source = if told * 10 >= self.requests {
+            Source::Usage
+        } else {
+            Source::EngineMetrics
+        };
         self.drifts.extend(other.drifts);
         self.predicted_tokens += other.predicted_tokens;
         self.actual_tokens += other.actual_tokens;
@@ -107,7 +112,11 @@ impl Summary {
         let over = (drifts.len() - drifts.partition_point(|drift| *drift <= 0)) as u64;
         let exact = joined - over - drifts.partition_point(|drift| *drift < 0) as u64;
         // The smallest value that at least this percentage of them do not exceed.
-        let percentile = |percent: usize| drifts.get((drifts.len() * percent).div_ceil(100).max(1) - 1).copied();
+        let percentile = |percent: usize| {
+            drifts
+                .get((drifts.len() * percent).div_ceil(100).max(1) - 1)
+                .copied()
+        };
         Report {
             requests: self.requests,
             joined,

@@ -71,20 +71,34 @@ impl Track {
 
     /// What the reply told, with the zero that some engines leave out: they tell cached tokens where there are any.
     pub(crate) fn completed(&mut self, sample: Sample) -> Sample {
-        let Some(kind) = sample.counted_by else { return sample };
+        let Some(kind) = sample.counted_by else {
+            return sample;
+        };
         let tells = &mut self.tells_cached[kind as usize];
         *tells |= sample.actual.is_some();
-        Sample { actual: sample.actual.or(tells.then_some(0)), ..sample }
+        Sample {
+            actual: sample.actual.or(tells.then_some(0)),
+            ..sample
+        }
     }
 
     /// A request ended.
-    pub(crate) fn observe(&mut self, now: Moment, settings: &Settings, sample: Sample) -> Option<Step> {
+    pub(crate) fn observe(
+        &mut self,
+        now: Moment,
+        settings: &Settings,
+        sample: Sample,
+    ) -> Option<Step> {
         self.goes_by(sample.basis, sample.sent);
         self.window.expire(now, settings.window);
         self.window.push(now, sample);
         self.intervals.add(&sample);
         // Sums are compared with the clock: that takes longer the more readings there are.
-        if self.window.tells() { self.judge(now, settings) } else { None }
+        if self.window.tells() {
+            self.judge(now, settings)
+        } else {
+            None
+        }
     }
 
     /// A prediction of this moment went by this. What went by the other says nothing about it.
@@ -124,12 +138,20 @@ impl Track {
             }
         }
         if let Some(restarts) = stream
-            && self.restarts.replace(restarts).is_some_and(|before| before != restarts)
+            && self
+                .restarts
+                .replace(restarts)
+                .is_some_and(|before| before != restarts)
         {
             self.restarted(now);
         }
         if stream.is_none() && !self.state.trusts_events() {
-            return Some(self.enter(State::NoData, now, None, "it has no event stream any more".to_owned()));
+            return Some(self.enter(
+                State::NoData,
+                now,
+                None,
+                "it has no event stream any more".to_owned(),
+            ));
         }
         self.judge(now, settings)
     }
@@ -174,7 +196,10 @@ impl Track {
                 "{comparison}, above parity.downgrade_ratio {}: its events are not believed",
                 settings.downgrade_ratio
             ),
-            State::Drifting => format!("{comparison}, above parity.drift_ratio {}", settings.drift_ratio),
+            State::Drifting => format!(
+                "{comparison}, above parity.drift_ratio {}",
+                settings.drift_ratio
+            ),
             _ => comparison.to_string(),
         };
         Some(self.enter(to, now, Some(ratio), reason))
@@ -182,10 +207,16 @@ impl Track {
 
     fn evidence(&self, settings: &Settings) -> Evidence {
         let least = settings.min_joined;
-        let few = |requests: usize| format!("{requests} requests could be compared, parity.min_joined is {least}");
+        let few = |requests: usize| {
+            format!("{requests} requests could be compared, parity.min_joined is {least}")
+        };
         // Where about a tenth of the replies tell, one source follows the other: what either knows keeps the state.
         let joined = self.window.joined();
-        let counted = || self.intervals.all_predictions().map_or(0, |comparison| comparison.requests);
+        let counted = || {
+            self.intervals
+                .all_predictions()
+                .map_or(0, |comparison| comparison.requests)
+        };
         if self.window.tells() {
             let comparison = self.window.predictions();
             return match comparison.requests {
@@ -215,10 +246,15 @@ impl Track {
             }
         };
         let first = latest(settings.first_sign())?;
-        let whole = latest(settings.min_joined).filter(|whole| whole.ratio() <= settings.recover_ratio);
+        let whole =
+            latest(settings.min_joined).filter(|whole| whole.ratio() <= settings.recover_ratio);
         let (to, seen) = match (self.state, first.ratio(), whole) {
-            (State::Downgraded, ratio, _) if ratio <= settings.recover_ratio => (State::Recovering, first),
-            (State::Recovering, ratio, _) if ratio > settings.drift_ratio => (State::Downgraded, first),
+            (State::Downgraded, ratio, _) if ratio <= settings.recover_ratio => {
+                (State::Recovering, first)
+            }
+            (State::Recovering, ratio, _) if ratio > settings.drift_ratio => {
+                (State::Downgraded, first)
+            }
             (State::Recovering, _, Some(whole)) => (State::Ok, whole),
             _ => return None,
         };
@@ -245,7 +281,12 @@ impl Track {
         if (from, to) != (State::Downgraded, State::Recovering) {
             self.start_over(now);
         }
-        Step { from, to, ratio, reason }
+        Step {
+            from,
+            to,
+            ratio,
+            reason,
+        }
     }
 
     fn start_over(&mut self, from: Moment) {
@@ -265,7 +306,11 @@ impl Track {
     }
 
     pub(crate) fn summary(&self, settings: &Settings) -> Summary {
-        let source = if self.window.tells() { Source::Usage } else { Source::EngineMetrics };
+        let source = if self.window.tells() {
+            Source::Usage
+        } else {
+            Source::EngineMetrics
+        };
         let counted = match source {
             Source::Usage => None,
             Source::EngineMetrics => self.intervals.all_predictions(),
@@ -282,7 +327,9 @@ impl Track {
             made_room: self.window.made_room(),
         };
         for sample in self.window.samples() {
-            let (Some(drift), Some(actual)) = (sample.drift(), sample.actual) else { continue };
+            let (Some(drift), Some(actual)) = (sample.drift(), sample.actual) else {
+                continue;
+            };
             summary.drifts.push(drift);
             if source == Source::Usage {
                 summary.predicted_tokens += u64::from(sample.predicted);

@@ -31,12 +31,22 @@ struct Entry {
 
 impl Entry {
     fn predicted(&self) -> Option<Comparison> {
-        let Sample { prompt_tokens, predicted, actual, .. } = self.sample;
+        let Sample {
+            prompt_tokens,
+            predicted,
+            actual,
+            ..
+        } = self.sample;
         Some(Comparison::of(prompt_tokens, predicted, actual?))
     }
 
     fn announced(&self) -> Option<Comparison> {
-        let Sample { prompt_tokens, announced, actual, .. } = self.sample;
+        let Sample {
+            prompt_tokens,
+            announced,
+            actual,
+            ..
+        } = self.sample;
         Some(Comparison::of(prompt_tokens, announced, actual?))
     }
 }
@@ -48,7 +58,11 @@ impl Window {
             self.made_room = self.entries.front().map(|oldest| oldest.ended);
             self.pop();
         }
-        let entry = Entry { ended: now, decides: sample.sent >= self.from, sample };
+        let entry = Entry {
+            ended: now,
+            decides: sample.sent >= self.from,
+            sample,
+        };
         if let Some(predicted) = entry.predicted() {
             self.joined += 1;
             self.exact += usize::from(predicted.apart == 0);
@@ -60,7 +74,9 @@ impl Window {
     }
 
     fn pop(&mut self) {
-        let Some(entry) = self.entries.pop_front() else { return };
+        let Some(entry) = self.entries.pop_front() else {
+            return;
+        };
         if let Some(predicted) = entry.predicted() {
             self.joined -= 1;
             self.exact -= usize::from(predicted.apart == 0);
@@ -72,7 +88,11 @@ impl Window {
 
     /// Drops what ended longer ago than `window`.
     pub(crate) fn expire(&mut self, now: Moment, window: Duration) {
-        while self.entries.front().is_some_and(|entry| now.since(entry.ended) > window) {
+        while self
+            .entries
+            .front()
+            .is_some_and(|entry| now.since(entry.ended) > window)
+        {
             self.pop();
         }
     }
@@ -81,7 +101,9 @@ impl Window {
     pub(crate) fn start_over(&mut self, from: Moment) {
         self.from = from;
         self.deciding = Comparison::default();
-        self.entries.iter_mut().for_each(|entry| entry.decides = false);
+        self.entries
+            .iter_mut()
+            .for_each(|entry| entry.decides = false);
     }
 
     /// End of the latest one that left before its time: the ring was full.
@@ -117,13 +139,20 @@ impl Window {
     pub(crate) fn latest_announcements(&self, count: usize) -> Option<Comparison> {
         let mut sum = Comparison::default();
         let deciding = self.entries.iter().rev().filter(|entry| entry.decides);
-        deciding.filter_map(Entry::announced).take(count).for_each(|one| sum.add(&one));
+        deciding
+            .filter_map(Entry::announced)
+            .take(count)
+            .for_each(|one| sum.add(&one));
         (sum.requests >= count).then_some(sum)
     }
 
     /// Those that ended at `from` or later.
     pub(crate) fn ended_since(&self, from: Moment) -> impl Iterator<Item = &Sample> {
-        self.entries.iter().rev().take_while(move |entry| entry.ended >= from).map(|entry| &entry.sample)
+        self.entries
+            .iter()
+            .rev()
+            .take_while(move |entry| entry.ended >= from)
+            .map(|entry| &entry.sample)
     }
 
     /// All of them, oldest first.

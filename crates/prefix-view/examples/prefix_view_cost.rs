@@ -3,7 +3,9 @@
 use std::{error::Error, num::NonZeroUsize, sync::Arc, time::Duration, time::Instant};
 
 use kv_blocks::{Moment, SequenceHash};
-use prefix_view::{EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, ViewSettings};
+use prefix_view::{
+    EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, ViewSettings,
+};
 
 const PREFIXES: u64 = 1_000_000;
 
@@ -25,9 +27,15 @@ fn moment(number: u64) -> Moment {
     Moment::at(Duration::from_micros(number))
 }
 
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "it measures and prints, nothing else"
+)]
 fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
-    let names: Vec<Arc<str>> = (0..backends).map(|number| Arc::from(format!("vllm-{number}"))).collect();
+    let names: Vec<Arc<str>> = (0..backends)
+        .map(|number| Arc::from(format!("vllm-{number}")))
+        .collect();
     let index = MemoryPrefixIndex::new(ViewSettings {
         max_entries: NonZeroUsize::new(1_000_000).ok_or("0")?,
         ..ViewSettings::default()
@@ -36,7 +44,11 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
     let started = Instant::now();
     for number in 0..PREFIXES {
         for name in &names {
-            let event = PrefixEvent { kind: EventKind::Created, prefix: prefix(number), token_count: Some(512) };
+            let event = PrefixEvent {
+                kind: EventKind::Created,
+                prefix: prefix(number),
+                token_count: Some(512),
+            };
             index.record(name, &event, moment(number))?;
         }
     }
@@ -47,17 +59,25 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
     let started = Instant::now();
     let mut held = 0;
     for number in 0..PREFIXES {
-        held += index.query(&prefix(number), moment(PREFIXES + number))?.len();
+        held += index
+            .query(&prefix(number), moment(PREFIXES + number))?
+            .len();
     }
     let query = started.elapsed().as_nanos() / u128::from(PREFIXES);
     let started = Instant::now();
     for number in PREFIXES..2 * PREFIXES {
-        held += index.query(&prefix(number), moment(PREFIXES + number))?.len();
+        held += index
+            .query(&prefix(number), moment(PREFIXES + number))?
+            .len();
     }
     let miss = started.elapsed().as_nanos() / u128::from(PREFIXES);
 
     let started = Instant::now();
-    let event = PrefixEvent { kind: EventKind::Created, prefix: prefix(PREFIXES), token_count: Some(512) };
+    let event = PrefixEvent {
+        kind: EventKind::Created,
+        prefix: prefix(PREFIXES),
+        token_count: Some(512),
+    };
     index.record(&names[0], &event, moment(3 * PREFIXES))?;
     let eviction = started.elapsed().as_millis();
     println!(
@@ -71,5 +91,10 @@ fn fill_and_ask(backends: u64) -> Result<MemoryPrefixIndex, Box<dyn Error>> {
 /// Memory of this process, by the kernel's count of 4 KiB pages.
 fn resident_bytes() -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/self/statm")?;
-    Ok(text.split(' ').nth(1).ok_or("statm has no second field")?.parse::<u64>()? * 4096)
+    Ok(text
+        .split(' ')
+        .nth(1)
+        .ok_or("statm has no second field")?
+        .parse::<u64>()?
+        * 4096)
 }

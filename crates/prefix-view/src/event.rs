@@ -21,7 +21,13 @@ pub enum EventKind {
 
 impl EventKind {
     /// All kinds.
-    pub const ALL: [Self; 5] = [Self::Created, Self::Evicted, Self::Offloaded, Self::Reloaded, Self::Purged];
+    pub const ALL: [Self; 5] = [
+        Self::Created,
+        Self::Evicted,
+        Self::Offloaded,
+        Self::Reloaded,
+        Self::Purged,
+    ];
 
     /// The value of the label `type` in metrics.
     pub fn as_str(self) -> &'static str {
@@ -79,11 +85,23 @@ impl PrefixEvent {
     /// assert_eq!((event.kind, event.token_count), (EventKind::Evicted, Some(64)));
     /// # Ok::<(), prefix_view::EventError>(())
     /// ```
-    pub fn decode(name: Option<&str>, data: &[u8], source: PrefixHashKind) -> Result<Self, EventError> {
-        let ContinuumEvent { kind, prefix_hash, token_count } = continuum::parse(name, data)?;
+    pub fn decode(
+        name: Option<&str>,
+        data: &[u8],
+        source: PrefixHashKind,
+    ) -> Result<Self, EventError> {
+        let ContinuumEvent {
+            kind,
+            prefix_hash,
+            token_count,
+        } = continuum::parse(name, data)?;
         let count = |count| u32::try_from(count).map_err(|_| EventError::BadCount(count));
         let prefix = source.parse(&prefix_hash)?;
-        Ok(Self { kind: kind.into(), prefix, token_count: token_count.map(count).transpose()? })
+        Ok(Self {
+            kind: kind.into(),
+            prefix,
+            token_count: token_count.map(count).transpose()?,
+        })
     }
 }
 

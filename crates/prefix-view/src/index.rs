@@ -16,7 +16,12 @@ use crate::{EventKind, PrefixEvent, PrefixHash, StorageTier};
 pub trait PrefixIndex: fmt::Debug + Send + Sync {
     /// Enters what `backend` said. A name comes from the configuration, never from the wire; passing the same `Arc`
     /// every time shares its text.
-    fn record(&self, backend: &Arc<str>, event: &PrefixEvent, now: Moment) -> Result<Recorded, Unavailable>;
+    fn record(
+        &self,
+        backend: &Arc<str>,
+        event: &PrefixEvent,
+        now: Moment,
+    ) -> Result<Recorded, Unavailable>;
 
     /// The backends that hold `prefix`, best first: more tokens, then the better tier, then by name. Nobody: an empty
     /// vector, which allocates nothing.
@@ -50,7 +55,11 @@ pub struct Holder {
 impl Holder {
     /// The better holder is the lesser: more tokens first, then the better tier, then by name.
     pub fn rank(&self, other: &Self) -> Ordering {
-        other.tokens.cmp(&self.tokens).then(self.tier.cmp(&other.tier)).then_with(|| self.backend.cmp(&other.backend))
+        other
+            .tokens
+            .cmp(&self.tokens)
+            .then(self.tier.cmp(&other.tier))
+            .then_with(|| self.backend.cmp(&other.backend))
     }
 }
 
@@ -76,7 +85,9 @@ pub struct Cleared {
 
 /// The view cannot answer now. Never a reason for a request to fail: it is routed as if nobody held its prefix.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the prefix view is not available ({reason}): requests are routed without it until it is back")]
+#[error(
+    "the prefix view is not available ({reason}): requests are routed without it until it is back"
+)]
 pub struct Unavailable {
     /// What happened, for people.
     pub reason: String,

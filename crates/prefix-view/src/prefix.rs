@@ -17,7 +17,9 @@ impl PrefixHash {
     /// One of `parts` equal parts, as even as the hashes are.
     pub(crate) fn spread(&self, parts: usize) -> usize {
         let number = match self {
-            Self::Key(bytes) => usize::from_le_bytes(*bytes.first_chunk().expect("a key is longer than a number")),
+            Self::Key(bytes) => {
+                usize::from_le_bytes(*bytes.first_chunk().expect("a key is longer than a number"))
+            }
             Self::Sequence(hash) => usize::from_le_bytes(hash.0.to_le_bytes()),
         };
         number % parts
@@ -69,11 +71,13 @@ impl PrefixHashKind {
     pub fn parse(self, text: &str) -> Result<PrefixHash, BadPrefixHash> {
         let read = match self {
             Self::PrefixKey => bytes(text).map(PrefixHash::Key),
-            Self::SequenceHash => {
-                bytes(text).map(|bytes| PrefixHash::Sequence(SequenceHash(u64::from_be_bytes(bytes))))
-            }
+            Self::SequenceHash => bytes(text)
+                .map(|bytes| PrefixHash::Sequence(SequenceHash(u64::from_be_bytes(bytes)))),
         };
-        read.ok_or_else(|| BadPrefixHash { text: text.chars().take(80).collect(), kind: self })
+        read.ok_or_else(|| BadPrefixHash {
+            text: text.chars().take(80).collect(),
+            kind: self,
+        })
     }
 
     fn digits(self) -> usize {

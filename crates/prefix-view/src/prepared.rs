@@ -39,7 +39,10 @@ struct Answer {
 
 impl Default for PreparedQueries {
     fn default() -> Self {
-        Self { shards: std::array::from_fn(|_| Mutex::default()), failures: AtomicU64::new(0) }
+        Self {
+            shards: std::array::from_fn(|_| Mutex::default()),
+            failures: AtomicU64::new(0),
+        }
     }
 }
 
@@ -48,7 +51,12 @@ impl PreparedQueries {
     ///
     /// An index that is not available holds nothing, for 100 ms as well: a request never fails for it, and an outage is
     /// not met with a query per request.
-    pub fn prepare(&self, index: &dyn PrefixIndex, prefix: &PrefixHash, now: Moment) -> Arc<[Holder]> {
+    pub fn prepare(
+        &self,
+        index: &dyn PrefixIndex,
+        prefix: &PrefixHash,
+        now: Moment,
+    ) -> Arc<[Holder]> {
         let mut answers = self.shards[prefix.spread(SHARDS)].lock();
         if let Some(answer) = answers.get(prefix).filter(|answer| answer.stands(now)) {
             return Arc::clone(&answer.holders);
@@ -62,7 +70,13 @@ impl PreparedQueries {
                 Arc::default()
             }
         };
-        answers.insert(*prefix, Answer { given: now, holders: Arc::clone(&holders) });
+        answers.insert(
+            *prefix,
+            Answer {
+                given: now,
+                holders: Arc::clone(&holders),
+            },
+        );
         holders
     }
 
@@ -70,14 +84,23 @@ impl PreparedQueries {
     /// finds none asks it, and says with [`Self::keep`] what it answered.
     pub fn standing(&self, prefix: &PrefixHash, now: Moment) -> Option<Arc<[Holder]>> {
         let answers = self.shards[prefix.spread(SHARDS)].lock();
-        answers.get(prefix).filter(|answer| answer.stands(now)).map(|answer| Arc::clone(&answer.holders))
+        answers
+            .get(prefix)
+            .filter(|answer| answer.stands(now))
+            .map(|answer| Arc::clone(&answer.holders))
     }
 
     /// Keeps an answer that was given at `now`.
     pub fn keep(&self, prefix: &PrefixHash, holders: Arc<[Holder]>, now: Moment) {
         let mut answers = self.shards[prefix.spread(SHARDS)].lock();
         make_room(&mut answers, now);
-        answers.insert(*prefix, Answer { given: now, holders });
+        answers.insert(
+            *prefix,
+            Answer {
+                given: now,
+                holders,
+            },
+        );
     }
 
     /// Queries that the index could not answer, ever.

@@ -38,12 +38,22 @@ impl Offloading {
     pub fn effect(self, kind: EventKind) -> Effect {
         match (kind, self) {
             (EventKind::Created | EventKind::Reloaded, _) => Effect::Hold(StorageTier::GpuHot),
-            (EventKind::Purged, _) | (EventKind::Offloaded | EventKind::Evicted, Self::Off) => Effect::Drop,
-            (EventKind::Offloaded, Self::On { .. }) => Effect::Hold(StorageTier::StorageWarm),
-            (EventKind::Evicted, Self::On { treat_eviction_as_offload: true }) => {
-                Effect::Hold(StorageTier::StorageWarm)
+            (EventKind::Purged, _) | (EventKind::Offloaded | EventKind::Evicted, Self::Off) => {
+                Effect::Drop
             }
-            (EventKind::Evicted, Self::On { treat_eviction_as_offload: false }) => Effect::Drop,
+            (EventKind::Offloaded, Self::On { .. }) => Effect::Hold(StorageTier::StorageWarm),
+            (
+                EventKind::Evicted,
+                Self::On {
+                    treat_eviction_as_offload: true,
+                },
+            ) => Effect::Hold(StorageTier::StorageWarm),
+            (
+                EventKind::Evicted,
+                Self::On {
+                    treat_eviction_as_offload: false,
+                },
+            ) => Effect::Drop,
         }
     }
 }

@@ -11,21 +11,29 @@ const MESSAGES: usize = 128;
 const BUDGET_MS: f64 = 2.0;
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let files = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen");
+    let files =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen");
     let config = std::fs::read(files.join("tokenizer_config.json"))?;
     let json = std::fs::read_to_string(files.join("tokenizer.json"))?;
     // A step that the fast library does not read, and that leaves this text as it is.
     let mut for_referee: Value = serde_json::from_str(&json)?;
     for_referee["normalizer"] = json!({"type": "NFKC"});
     for json in [json, for_referee.to_string()] {
-        let artefacts =
-            Artefacts { tokenizer_json: json.as_bytes(), tokenizer_config: Some(&config), chat_template: None };
+        let artefacts = Artefacts {
+            tokenizer_json: json.as_bytes(),
+            tokenizer_config: Some(&config),
+            chat_template: None,
+        };
         report(&PromptModel::load(artefacts)?)?;
     }
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "it measures and prints, nothing else"
+)]
 fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
     let sample = sample_text(MESSAGE_BYTES * (MESSAGES + 4));
     let mut rest = sample.as_str();
@@ -48,7 +56,9 @@ fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
     let (mut whole, mut new) = (0, 0);
     let mut messages = Vec::new();
     for turn in 0..MESSAGES {
-        messages.push(json!({"role": if turn % 2 == 0 { "user" } else { "assistant" }, "content": text()}));
+        messages.push(
+            json!({"role": if turn % 2 == 0 { "user" } else { "assistant" }, "content": text()}),
+        );
         let messages = Value::from(messages.clone()).to_string();
         let chat = ChatRequest {
             messages: &messages,
@@ -78,6 +88,8 @@ fn report(model: &PromptModel) -> Result<(), Box<dyn Error>> {
             );
         }
     }
-    println!("  turns within {BUDGET_MS} ms: {whole} of {MESSAGES} by the whole text, {new} by what is new in it");
+    println!(
+        "  turns within {BUDGET_MS} ms: {whole} of {MESSAGES} by the whole text, {new} by what is new in it"
+    );
     Ok(())
 }

@@ -9,7 +9,10 @@ const RUNS: usize = 12;
 
 fn main() -> Result<(), Box<dyn Error>> {
     let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    for file in ["tests/fixtures/vllm-real/tiny-qwen/tokenizer.json", "crates/engine-sim/assets/tokenizer.json"] {
+    for file in [
+        "tests/fixtures/vllm-real/tiny-qwen/tokenizer.json",
+        "crates/engine-sim/assets/tokenizer.json",
+    ] {
         let json = std::fs::read_to_string(root.join(file))?;
         // The fast library is not given files with tokens that are to match whole words only.
         let for_referee = json.replace("\"single_word\": false", "\"single_word\":false");
@@ -21,10 +24,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-#[expect(clippy::disallowed_methods, clippy::print_stdout, reason = "it measures and prints, nothing else")]
+#[expect(
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    reason = "it measures and prints, nothing else"
+)]
 fn report(file: &str, json: &[u8]) -> Result<(), Box<dyn Error>> {
     let started = Instant::now();
-    let model = PromptModel::load(Artefacts { tokenizer_json: json, tokenizer_config: None, chat_template: None })?;
+    let model = PromptModel::load(Artefacts {
+        tokenizer_json: json,
+        tokenizer_config: None,
+        chat_template: None,
+    })?;
     let load_ms = started.elapsed().as_secs_f64() * 1e3;
     let text = sample_text(TEXT_BYTES * RUNS);
     let mut text = text.as_str();
@@ -55,7 +66,11 @@ fn report(file: &str, json: &[u8]) -> Result<(), Box<dyn Error>> {
             let started = Instant::now();
             let _ = model.text_tokens(&text, false)?;
             let took = started.elapsed().as_secs_f64();
-            println!("    {bytes} times {what}: {:.1} ms, {:.0} ns a byte", took * 1e3, took * 1e9 / bytes as f64);
+            println!(
+                "    {bytes} times {what}: {:.1} ms, {:.0} ns a byte",
+                took * 1e3,
+                took * 1e9 / bytes as f64
+            );
         }
     }
     Ok(())

@@ -40,7 +40,9 @@ impl TemplateSource {
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum LoadError {
     /// A file is larger than any real one.
-    #[error("{file} has {bytes} bytes, expected at most {limit}; check that it is the model's own file")]
+    #[error(
+        "{file} has {bytes} bytes, expected at most {limit}; check that it is the model's own file"
+    )]
     TooLarge {
         /// Which file.
         file: &'static str,
@@ -50,16 +52,22 @@ pub enum LoadError {
         limit: usize,
     },
     /// The tokenizer library refuses the file.
-    #[error("tokenizer.json is not usable: {reason}; use the file that the engine was started with")]
+    #[error(
+        "tokenizer.json is not usable: {reason}; use the file that the engine was started with"
+    )]
     Tokenizer {
         /// In the library's words.
         reason: String,
     },
     /// Nobody waits for it any more; see [`CancelFlag`](crate::CancelFlag).
-    #[error("the load was cancelled, as it took too long; use the file that the engine was started with")]
+    #[error(
+        "the load was cancelled, as it took too long; use the file that the engine was started with"
+    )]
     Cancelled,
     /// The configuration is not a JSON object.
-    #[error("tokenizer_config.json is not usable: {reason}; use the file that the engine was started with")]
+    #[error(
+        "tokenizer_config.json is not usable: {reason}; use the file that the engine was started with"
+    )]
     Config {
         /// What is wrong.
         reason: String,
@@ -73,10 +81,22 @@ const MAX_CONFIG_BYTES: usize = 16 << 20;
 impl Artefacts<'_> {
     pub(crate) fn check_sizes(&self) -> Result<(), LoadError> {
         let too_large = |file, bytes, limit| {
-            if bytes > limit { Err(LoadError::TooLarge { file, bytes, limit }) } else { Ok(()) }
+            if bytes > limit {
+                Err(LoadError::TooLarge { file, bytes, limit })
+            } else {
+                Ok(())
+            }
         };
-        too_large("tokenizer.json", self.tokenizer_json.len(), MAX_TOKENIZER_BYTES)?;
-        too_large("tokenizer_config.json", self.tokenizer_config.map_or(0, <[u8]>::len), MAX_CONFIG_BYTES)
+        too_large(
+            "tokenizer.json",
+            self.tokenizer_json.len(),
+            MAX_TOKENIZER_BYTES,
+        )?;
+        too_large(
+            "tokenizer_config.json",
+            self.tokenizer_config.map_or(0, <[u8]>::len),
+            MAX_CONFIG_BYTES,
+        )
     }
 }
 
@@ -91,13 +111,22 @@ pub(crate) struct TokenizerConfig {
     pub(crate) max_len: Option<u32>,
 }
 
-const SPECIAL_TOKENS: [&str; 7] =
-    ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
+const SPECIAL_TOKENS: [&str; 7] = [
+    "bos_token",
+    "eos_token",
+    "unk_token",
+    "sep_token",
+    "pad_token",
+    "cls_token",
+    "mask_token",
+];
 
 impl TokenizerConfig {
     pub(crate) fn read(bytes: &[u8]) -> Result<Self, LoadError> {
         let config: Map<String, Value> =
-            serde_json::from_slice(bytes).map_err(|error| LoadError::Config { reason: error.to_string() })?;
+            serde_json::from_slice(bytes).map_err(|error| LoadError::Config {
+                reason: error.to_string(),
+            })?;
         let special = |name: &&str| {
             let token = config.get(*name)?;
             // Either the text itself or a description of the token with its text inside.
@@ -110,13 +139,23 @@ impl TokenizerConfig {
             _ => Vec::new(),
         };
         // Files without a limit carry a number like 1e30.
-        let max_len = config.get("model_max_length").and_then(Value::as_u64).and_then(|len| u32::try_from(len).ok());
-        Ok(Self { special_tokens: SPECIAL_TOKENS.iter().filter_map(special).collect(), templates, max_len })
+        let max_len = config
+            .get("model_max_length")
+            .and_then(Value::as_u64)
+            .and_then(|len| u32::try_from(len).ok());
+        Ok(Self {
+            special_tokens: SPECIAL_TOKENS.iter().filter_map(special).collect(),
+            templates,
+            max_len,
+        })
     }
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {
-    Some((entry.get("name")?.as_str()?.to_owned(), entry.get("template")?.as_str()?.to_owned()))
+    Some((
+        entry.get("name")?.as_str()?.to_owned(),
+        entry.get("template")?.as_str()?.to_owned(),
+    ))
 }
 
 /// The first 16 hex digits of the SHA-256 of `parts`, one after the other.
@@ -125,7 +164,12 @@ pub(crate) fn digest<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     for part in parts {
         digest.update(part);
     }
-    digest.finalize().iter().take(8).map(|byte| format!("{byte:02x}")).collect()
+    digest
+        .finalize()
+        .iter()
+        .take(8)
+        .map(|byte| format!("{byte:02x}"))
+        .collect()
 }
 
 #[cfg(test)]
@@ -136,7 +180,10 @@ mod tests {
     fn special_tokens_are_read_as_texts_or_descriptions() {
         let config = br#"{"bos_token":{"content":"<s>","lstrip":false},"eos_token":"</s>","pad_token":null,"model_max_length":1e30}"#;
         let config = TokenizerConfig::read(config).unwrap();
-        let expected = [("bos_token".to_owned(), "<s>".to_owned()), ("eos_token".to_owned(), "</s>".to_owned())];
+        let expected = [
+            ("bos_token".to_owned(), "<s>".to_owned()),
+            ("eos_token".to_owned(), "</s>".to_owned()),
+        ];
         assert_eq!(config.special_tokens, expected);
         assert_eq!(config.max_len, None);
     }
@@ -144,14 +191,21 @@ mod tests {
     #[test]
     fn a_configuration_may_carry_several_named_templates() {
         let config = br#"{"chat_template":[{"name":"default","template":"a"},{"name":"tool_use","template":"b"},7]}"#;
-        let names: Vec<_> =
-            TokenizerConfig::read(config).unwrap().templates.into_iter().map(|(name, _)| name).collect();
+        let names: Vec<_> = TokenizerConfig::read(config)
+            .unwrap()
+            .templates
+            .into_iter()
+            .map(|(name, _)| name)
+            .collect();
         assert_eq!(names, ["default", "tool_use"]);
     }
 
     #[test]
     fn a_broken_configuration_is_named() {
         let error = TokenizerConfig::read(b"[]").unwrap_err().to_string();
-        assert!(error.starts_with("tokenizer_config.json is not usable:"), "{error}");
+        assert!(
+            error.starts_with("tokenizer_config.json is not usable:"),
+            "{error}"
+        );
     }
 }

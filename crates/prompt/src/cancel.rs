@@ -66,5 +66,10 @@ impl Drop for Restore {
 
 /// Whether the computation of this thread was cancelled.
 pub(crate) fn is_cancelled() -> bool {
-    CURRENT.with(|current| current.borrow().as_ref().is_some_and(|flag| flag.load(Relaxed)))
+    CURRENT.with(|current| {
+        current
+            .borrow()
+            .as_ref()
+            .is_some_and(|flag| flag.load(Relaxed))
+    })
 }

@@ -62,7 +62,9 @@ impl Variable {
         match name {
             "messages" | "conversation" => Self::Refused,
             "return_assistant_tokens_mask" if *value == true => Self::Refused,
-            "tokenize" | "return_dict" | "add_generation_prompt" | "continue_final_message" => Self::Unused,
+            "tokenize" | "return_dict" | "add_generation_prompt" | "continue_final_message" => {
+                Self::Unused
+            }
             "tools" | "documents" | "chat_template" if value.is_null() => Self::Unused,
             "tools" | "documents" | "chat_template" => Self::Unknown,
             _ => Self::Seen,
@@ -80,10 +82,22 @@ pub(crate) fn render(
         return Err(unsupported("a template of the client's own"));
     }
     if chat.continue_final_message && chat.add_generation_prompt {
-        return Err(refused("continue_final_message and add_generation_prompt exclude each other: set one of them"));
+        return Err(refused(
+            "continue_final_message and add_generation_prompt exclude each other: set one of them",
+        ));
     }
-    let tools = chat.tools.map(|tools| json::<Vec<Value>>("tools", tools)).transpose()?;
-    let tools = tools.map(|tools| tools.into_iter().map(tool::filled).collect::<Result<Vec<_>, _>>()).transpose()?;
+    let tools = chat
+        .tools
+        .map(|tools| json::<Vec<Value>>("tools", tools))
+        .transpose()?;
+    let tools = tools
+        .map(|tools| {
+            tools
+                .into_iter()
+                .map(tool::filled)
+                .collect::<Result<Vec<_>, _>>()
+        })
+        .transpose()?;
     let template = templates.pick(tools.is_some());
     let messages = read::<Vec<Value>>("messages", chat.messages)?;
     if messages.is_empty() {
@@ -107,27 +121,50 @@ pub(crate) fn render(
                 variables.insert(name, value);
             }
             Variable::Unused => {}
-            Variable::Refused => return Err(refused(format!("chat_template_kwargs.{name} is not a client's to set"))),
-            Variable::Unknown => return Err(unsupported(format!("{name} in chat_template_kwargs"))),
+            Variable::Refused => {
+                return Err(refused(format!(
+                    "chat_template_kwargs.{name} is not a client's to set"
+                )));
+            }
+            Variable::Unknown => {
+                return Err(unsupported(format!("{name} in chat_template_kwargs")));
+            }
         }
     }
     if let Some(effort) = reasoning_effort(chat)? {
         // What the client says of thinking itself wins. Engines from before May 2026 pass on the effort only.
-        variables.entry("enable_thinking").or_insert((effort != "none").into());
+        variables
+            .entry("enable_thinking")
+            .or_insert((effort != "none").into());
         variables.insert("reasoning_effort".into(), effort.into());
     }
-    let documents = chat.documents.map(|documents| json("documents", documents)).transpose()?;
+    let documents = chat
+        .documents
+        .map(|documents| json("documents", documents))
+        .transpose()?;
     variables.insert("documents".into(), documents.unwrap_or(Value::Null));
     variables.insert("tools".into(), tools.map_or(Value::Null, Value::Array));
     variables.insert("messages".into(), Value::Array(conversation));
-    variables.insert("add_generation_prompt".into(), chat.add_generation_prompt.into());
-    let size = chat.messages.len() + chat.tools.map_or(0, str::len) + chat.documents.map_or(0, str::len);
+    variables.insert(
+        "add_generation_prompt".into(),
+        chat.add_generation_prompt.into(),
+    );
+    let size =
+        chat.messages.len() + chat.tools.map_or(0, str::len) + chat.documents.map_or(0, str::len);
     let text = template.render(variables, size, now_unix_s)?;
-    if chat.continue_final_message { cut_open_end(text) } else { Ok(text) }
+    if chat.continue_final_message {
+        cut_open_end(text)
+    } else {
+        Ok(text)
+    }
 }
 
 fn reasoning_effort(chat: &ChatRequest<'_>) -> Result<Option<String>, PromptError> {
-    Ok(chat.reasoning_effort.map(|effort| json::<Option<String>>("reasoning_effort", effort)).transpose()?.flatten())
+    Ok(chat
+        .reasoning_effort
+        .map(|effort| json::<Option<String>>("reasoning_effort", effort))
+        .transpose()?
+        .flatten())
 }
 
 fn unsupported(what: impl Into<String>) -> PromptError {
@@ -139,7 +176,9 @@ fn refused(why: impl Into<String>) -> PromptError {
 }
 
 fn open_last(conversation: &mut [Value]) -> Result<(), PromptError> {
-    let content = conversation.last_mut().and_then(|message| message.get_mut("content"));
+    let content = conversation
+        .last_mut()
+        .and_then(|message| message.get_mut("content"));
     let text = match content {
         Some(Value::Array(parts)) => parts.last_mut().and_then(|part| part.get_mut("text")),
         other => other,
@@ -156,9 +195,15 @@ fn open_last(conversation: &mut [Value]) -> Result<(), PromptError> {
 fn cut_open_end(mut text: String) -> Result<String, PromptError> {
     let mark = OPEN_END.trim_end();
     let Some(at) = text.rfind(mark) else {
-        return Err(refused("the template does not print the final message, so it cannot be continued"));
+        return Err(refused(
+            "the template does not print the final message, so it cannot be continued",
+        ));
     };
-    let kept = if text[at..].starts_with(OPEN_END) { at } else { text[..at].trim_end().len() };
+    let kept = if text[at..].starts_with(OPEN_END) {
+        at
+    } else {
+        text[..at].trim_end().len()
+    };
     text.truncate(kept);
     Ok(text)
 }

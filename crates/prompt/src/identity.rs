@@ -27,7 +27,13 @@ pub fn chat_identity(messages: &str, tools: Option<&str>) -> Vec<u8> {
     match serde_json::from_str::<Vec<Value>>(messages) {
         Ok(messages) => messages.iter().for_each(|one| message(&mut identity, one)),
         // Without its closing bracket a list is the start of any longer one.
-        Err(_) => identity.extend_from_slice(messages.trim_end().trim_end_matches(']').trim_end().as_bytes()),
+        Err(_) => identity.extend_from_slice(
+            messages
+                .trim_end()
+                .trim_end_matches(']')
+                .trim_end()
+                .as_bytes(),
+        ),
     }
     identity
 }
@@ -46,19 +52,33 @@ fn message(identity: &mut Vec<u8>, message: &Value) {
     let Some(members) = message.as_object() else {
         return field(identity, b"", message.to_string().as_bytes());
     };
-    field(identity, b"role", members.get("role").and_then(Value::as_str).unwrap_or("").as_bytes());
+    field(
+        identity,
+        b"role",
+        members
+            .get("role")
+            .and_then(Value::as_str)
+            .unwrap_or("")
+            .as_bytes(),
+    );
     match members.get("content") {
         None | Some(Value::Null) => {}
         Some(Value::String(text)) => field(identity, b"content", text.as_bytes()),
-        Some(Value::Array(parts)) => parts.iter().for_each(|part| match part.get("text").and_then(Value::as_str) {
-            // A lone text part says the same as a plain text.
-            Some(text) => field(identity, b"content", text.as_bytes()),
-            None => field(identity, b"part", part.to_string().as_bytes()),
-        }),
+        Some(Value::Array(parts)) => {
+            parts
+                .iter()
+                .for_each(|part| match part.get("text").and_then(Value::as_str) {
+                    // A lone text part says the same as a plain text.
+                    Some(text) => field(identity, b"content", text.as_bytes()),
+                    None => field(identity, b"part", part.to_string().as_bytes()),
+                })
+        }
         Some(other) => field(identity, b"content", other.to_string().as_bytes()),
     }
-    let mut rest: Vec<_> =
-        members.iter().filter(|(key, value)| !matches!(&***key, "role" | "content") && !value.is_null()).collect();
+    let mut rest: Vec<_> = members
+        .iter()
+        .filter(|(key, value)| !matches!(&***key, "role" | "content") && !value.is_null())
+        .collect();
     rest.sort_unstable_by_key(|(key, _)| *key);
     for (key, value) in rest {
         field(identity, key.as_bytes(), value.to_string().as_bytes());
@@ -86,44 +106,84 @@ mod tests {
         let plain = chat_identity(r#"[{"role":"user","content":"é"}]"#, None);
         assert_eq!(
             plain,
-            chat_identity("[ {\"content\" : \"\\u00e9\", \"role\": \"user\", \"name\": null} ]", Some("[]"))
+            chat_identity(
+                "[ {\"content\" : \"\\u00e9\", \"role\": \"user\", \"name\": null} ]",
+                Some("[]")
+            )
         );
-        assert_eq!(plain, chat_identity(r#"[{"role":"user","content":[{"type":"text","text":"é"}]}]"#, Some("null")));
+        assert_eq!(
+            plain,
+            chat_identity(
+                r#"[{"role":"user","content":[{"type":"text","text":"é"}]}]"#,
+                Some("null")
+            )
+        );
     }
 
     #[test]
     fn what_the_engine_would_see_differently_differs() {
         let chats = [
             (r#"[{"role":"user","content":"ab"}]"#, None),
-            (r#"[{"role":"user","content":"a"},{"role":"user","content":"b"}]"#, None),
+            (
+                r#"[{"role":"user","content":"a"},{"role":"user","content":"b"}]"#,
+                None,
+            ),
             (r#"[{"role":"system","content":"ab"}]"#, None),
-            (r#"[{"role":"user","content":"ab"}]"#, Some(r#"[{"type":"function"}]"#)),
-            (r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"ab"}}]}]"#, None),
+            (
+                r#"[{"role":"user","content":"ab"}]"#,
+                Some(r#"[{"type":"function"}]"#),
+            ),
+            (
+                r#"[{"role":"user","content":[{"type":"image_url","image_url":{"url":"ab"}}]}]"#,
+                None,
+            ),
             (r#"[{"role":"user","tool_calls":[{"id":"ab"}]}]"#, None),
         ];
-        let identities: std::collections::HashSet<_> =
-            chats.iter().map(|(chat, tools)| chat_identity(chat, *tools)).collect();
+        let identities: std::collections::HashSet<_> = chats
+            .iter()
+            .map(|(chat, tools)| chat_identity(chat, *tools))
+            .collect();
         assert_eq!(identities.len(), chats.len());
     }
 
     #[test]
     fn messages_that_begin_alike_share_the_beginning() {
-        let first = chat_identity(r#"[{"role":"user","content":"the same document; one question"}]"#, None);
-        let second =
-            chat_identity(r#"[{"role":"user","content":"the same document; another, longer question"}]"#, None);
-        let shared = first.iter().zip(&second).take_while(|(a, b)| a == b).count();
+        let first = chat_identity(
+            r#"[{"role":"user","content":"the same document; one question"}]"#,
+            None,
+        );
+        let second = chat_identity(
+            r#"[{"role":"user","content":"the same document; another, longer question"}]"#,
+            None,
+        );
+        let shared = first
+            .iter()
+            .zip(&second)
+            .take_while(|(a, b)| a == b)
+            .count();
         assert!(shared > "the same document; ".len());
     }
 
     #[test]
     fn a_token_is_taken_for_four_bytes() {
-        assert_eq!((estimate_tokens(0), estimate_tokens(1), estimate_tokens(8), estimate_tokens(9)), (0, 1, 2, 3));
+        assert_eq!(
+            (
+                estimate_tokens(0),
+                estimate_tokens(1),
+                estimate_tokens(8),
+                estimate_tokens(9)
+            ),
+            (0, 1, 2, 3)
+        );
     }
 
     #[test]
     fn unreadable_messages_still_grow_by_their_end() {
         let first = chat_identity(r#"[{"role":"user","content":"\ud800"}]"#, None);
-        let second = chat_identity(r#"[{"role":"user","content":"\ud800"} ,{"role":"user","content":"b"}]"#, None);
+        let second = chat_identity(
+            r#"[{"role":"user","content":"\ud800"} ,{"role":"user","content":"b"}]"#,
+            None,
+        );
         assert!(second.starts_with(&first) && !first.is_empty());
     }
 

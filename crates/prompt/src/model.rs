@@ -98,15 +98,27 @@ impl PromptModel {
     /// not fail the load, since plain prompts work without one; see [`Self::template_problem`].
     pub fn load(artefacts: Artefacts<'_>) -> Result<Self, LoadError> {
         artefacts.check_sizes()?;
-        let config = artefacts.tokenizer_config.map(TokenizerConfig::read).transpose()?.unwrap_or_default();
+        let config = artefacts
+            .tokenizer_config
+            .map(TokenizerConfig::read)
+            .transpose()?
+            .unwrap_or_default();
         let tokenizer = Tokenizer::load(artefacts.tokenizer_json)?;
         let (sources, template_source) = match artefacts.chat_template {
-            Some(template) => (vec![("default".to_owned(), template.to_owned())], TemplateSource::File),
+            Some(template) => (
+                vec![("default".to_owned(), template.to_owned())],
+                TemplateSource::File,
+            ),
             None if config.templates.is_empty() => (Vec::new(), TemplateSource::None),
             None => (config.templates, TemplateSource::TokenizerConfig),
         };
-        let template_digest = (!sources.is_empty())
-            .then(|| digest(sources.iter().flat_map(|(name, text)| [name.as_bytes(), b"\0", text.as_bytes(), b"\0"])));
+        let template_digest = (!sources.is_empty()).then(|| {
+            digest(
+                sources
+                    .iter()
+                    .flat_map(|(name, text)| [name.as_bytes(), b"\0", text.as_bytes(), b"\0"]),
+            )
+        });
         Ok(Self {
             tokenizer,
             templates: ChatTemplates::compile(sources, config.special_tokens),
@@ -119,26 +131,47 @@ impl PromptModel {
     }
 
     /// Renders a chat and tokenises it. `now_unix_s` is for templates that write today's date.
-    pub fn chat_tokens(&self, chat: &ChatRequest<'_>, now_unix_s: i64) -> Result<Rendered, PromptError> {
+    pub fn chat_tokens(
+        &self,
+        chat: &ChatRequest<'_>,
+        now_unix_s: i64,
+    ) -> Result<Rendered, PromptError> {
         let text = self.chat_text(chat, now_unix_s)?;
         let tokens = self.text_tokens(&text, chat.add_special_tokens)?;
         Ok(Rendered { text, tokens })
     }
 
     /// Renders a chat: the cheap half of [`Self::chat_tokens`], after which the cost of the other half can be told.
-    pub fn chat_text(&self, chat: &ChatRequest<'_>, now_unix_s: i64) -> Result<String, PromptError> {
-        let templates = self.templates.as_ref().map_err(|reason| PromptError::NoTemplate(reason.clone()))?;
+    pub fn chat_text(
+        &self,
+        chat: &ChatRequest<'_>,
+        now_unix_s: i64,
+    ) -> Result<String, PromptError> {
+        let templates = self
+            .templates
+            .as_ref()
+            .map_err(|reason| PromptError::NoTemplate(reason.clone()))?;
         chat::render(templates, chat, now_unix_s)
     }
 
     /// Token ids of a text. Engines add special tokens to plain prompts and not to chats, unless told otherwise.
-    pub fn text_tokens(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
-        self.tokenizer.encode(text, add_special_tokens).map(|encoded| encoded.tokens)
+    pub fn text_tokens(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, PromptError> {
+        self.tokenizer
+            .encode(text, add_special_tokens)
+            .map(|encoded| encoded.tokens)
     }
 
     /// As [`Self::text_tokens`], and how many of the tokens were not known from earlier texts: a turn of a conversation
     /// continues the turn before.
-    pub fn text_tokens_counted(&self, text: &str, add_special_tokens: bool) -> Result<(Vec<u32>, u32), PromptError> {
+    pub fn text_tokens_counted(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<(Vec<u32>, u32), PromptError> {
         let Encoded { tokens, new_tokens } = self.tokenizer.encode(text, add_special_tokens)?;
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
@@ -211,7 +244,11 @@ impl PromptModel {
         if !(ns_per_byte.is_finite() && ns_per_byte > 0.0) {
             return;
         }
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the cast saturates, as it should")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "the cast saturates, as it should"
+        )]
         self.cost.store((ns_per_byte * 1e3) as u64, Relaxed);
     }
 

@@ -9,7 +9,10 @@ use serde_json::Value;
 /// Every recorded line of a kind; the engine accepted them all, so that what it refuses has a file of its own.
 fn lines(kind: &str) -> Vec<Value> {
     let all = recorded::lines("tokens-tiny-qwen.jsonl");
-    all.into_iter().filter(|line| line["kind"] == kind).inspect(|line| assert_eq!(line["status"], 200)).collect()
+    all.into_iter()
+        .filter(|line| line["kind"] == kind)
+        .inspect(|line| assert_eq!(line["status"], 200))
+        .collect()
 }
 
 #[test]
@@ -19,8 +22,16 @@ fn prompts_tokenise_as_in_the_engine_with_and_without_special_tokens() {
     assert_eq!(lines.len(), 124);
     for line in lines {
         let text = line["prompt"].as_str().expect("a prompt is a text");
-        let special = line["add_special_tokens"].as_bool().expect("each line says");
-        assert_eq!(model.text_tokens(text, special).expect("no recorded prompt is refused"), ids(&line), "{text:?}");
+        let special = line["add_special_tokens"]
+            .as_bool()
+            .expect("each line says");
+        assert_eq!(
+            model
+                .text_tokens(text, special)
+                .expect("no recorded prompt is refused"),
+            ids(&line),
+            "{text:?}"
+        );
     }
 }
 
@@ -45,8 +56,17 @@ fn chats_render_and_tokenise_as_in_the_engine() {
     for line in &lines {
         let request = &line["request"];
         let field = |name: &str| request.get(name).map(Value::to_string);
-        let flag = |name: &str, default| request.get(name).and_then(Value::as_bool).unwrap_or(default);
-        let (messages, tools, kwargs) = (field("messages"), field("tools"), field("chat_template_kwargs"));
+        let flag = |name: &str, default| {
+            request
+                .get(name)
+                .and_then(Value::as_bool)
+                .unwrap_or(default)
+        };
+        let (messages, tools, kwargs) = (
+            field("messages"),
+            field("tools"),
+            field("chat_template_kwargs"),
+        );
         let chat = ChatRequest {
             messages: messages.as_deref().expect("a chat has messages"),
             tools: tools.as_deref(),
@@ -68,7 +88,13 @@ fn chats_render_and_tokenise_as_in_the_engine() {
             Err(error) => wrong.push(format!("{request}\n  {error}")),
         }
     }
-    assert!(wrong.is_empty(), "{} of {} differ:\n{}", wrong.len(), lines.len(), wrong.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} of {} differ:\n{}",
+        wrong.len(),
+        lines.len(),
+        wrong.join("\n")
+    );
     assert_eq!(lines.len(), 32);
 }
 
@@ -80,7 +106,11 @@ fn what_is_new_in_a_conversation_is_what_the_turn_adds() {
     assert_eq!(model.new_bytes(&second, false), second.len());
     model.text_tokens(first, false).expect("any text has ids");
     assert_eq!(model.new_bytes(&second, false), second.len() - first.len());
-    assert_eq!(model.new_bytes(&second, true), second.len(), "special tokens are added to a whole text");
+    assert_eq!(
+        model.new_bytes(&second, true),
+        second.len(),
+        "special tokens are added to a whole text"
+    );
 }
 
 #[test]

@@ -10,7 +10,9 @@ use serde_json::Value;
 
 fn lines(route: &str) -> Vec<Value> {
     let all = recorded::lines("tokenize-edges-tiny-qwen.jsonl");
-    all.into_iter().filter(|line| line["route"] == route && line["status"] != 404).collect()
+    all.into_iter()
+        .filter(|line| line["route"] == route && line["status"] != 404)
+        .collect()
 }
 
 /// What becomes of a request here.
@@ -25,12 +27,18 @@ enum Verdict {
 
 impl From<PromptError> for Verdict {
     fn from(error: PromptError) -> Self {
-        if error.is_refusal() { Self::Refused(error.to_string()) } else { Self::HandedOn(error.to_string()) }
+        if error.is_refusal() {
+            Self::Refused(error.to_string())
+        } else {
+            Self::HandedOn(error.to_string())
+        }
     }
 }
 
 fn tokenize(model: &PromptModel, body: &str) -> Verdict {
-    let TokenizeView { prompt, rendering, .. } = match tokenize_view(body.as_bytes()) {
+    let TokenizeView {
+        prompt, rendering, ..
+    } = match tokenize_view(body.as_bytes()) {
         Ok(view) => view,
         Err(error) => return Verdict::Refused(error.to_string()),
     };
@@ -62,37 +70,66 @@ fn every_recorded_request_has_the_engine_s_ids_or_its_refusal_or_is_handed_on() 
     let (mut wrong, mut answered, mut refused) = (Vec::new(), 0, 0);
     let (mut handed_on, mut handed_on_to_be_refused) = (Vec::new(), Vec::new());
     for line in lines("/tokenize") {
-        let body = line["body"].as_str().expect("each line has the body that was sent");
+        let body = line["body"]
+            .as_str()
+            .expect("each line has the body that was sent");
         match (tokenize(&model, body), line["status"] == 200) {
             (Verdict::Ids(tokens), true) if tokens == ids(&line["reply"]) => answered += 1,
             (Verdict::Refused(_), false) => refused += 1,
             (Verdict::HandedOn(why), true) => handed_on.push(format!("{body}\n  {why}")),
-            (Verdict::HandedOn(why), false) => handed_on_to_be_refused.push(format!("{body}\n  {why}")),
+            (Verdict::HandedOn(why), false) => {
+                handed_on_to_be_refused.push(format!("{body}\n  {why}"))
+            }
             (Verdict::Ids(tokens), true) => wrong.push(format!(
                 "{body}\n  ours   {:?}\n  engine {:?}",
                 model.decode(&tokens).unwrap_or_default(),
                 model.decode(&ids(&line["reply"])).unwrap_or_default()
             )),
-            (Verdict::Ids(_), false) => wrong.push(format!("{body}\n  accepted here, refused by the engine")),
+            (Verdict::Ids(_), false) => {
+                wrong.push(format!("{body}\n  accepted here, refused by the engine"))
+            }
             (Verdict::Refused(why), true) => {
-                wrong.push(format!("{body}\n  refused here ({why}), accepted by the engine"));
+                wrong.push(format!(
+                    "{body}\n  refused here ({why}), accepted by the engine"
+                ));
             }
         }
     }
-    assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!((answered, refused), (334, 179), "lines answered, and lines refused here");
-    assert_eq!(handed_on.len(), 10, "lines that only an engine can answer:\n{}", handed_on.join("\n"));
+    assert!(
+        wrong.is_empty(),
+        "{} differ:\n{}",
+        wrong.len(),
+        wrong.join("\n")
+    );
+    assert_eq!(
+        (answered, refused),
+        (334, 179),
+        "lines answered, and lines refused here"
+    );
+    assert_eq!(
+        handed_on.len(),
+        10,
+        "lines that only an engine can answer:\n{}",
+        handed_on.join("\n")
+    );
     let listed = handed_on_to_be_refused.join("\n");
-    assert_eq!(handed_on_to_be_refused.len(), 36, "lines that are left to the engine to refuse:\n{listed}");
+    assert_eq!(
+        handed_on_to_be_refused.len(),
+        36,
+        "lines that are left to the engine to refuse:\n{listed}"
+    );
 }
 
 #[test]
 fn every_recorded_list_of_ids_has_the_engine_s_text_or_its_refusal() {
     let model = tiny_qwen();
     for line in lines("/detokenize") {
-        let body = line["body"].as_str().expect("each line has the body that was sent");
-        let text =
-            detokenize_view(body.as_bytes()).ok().map(|view| model.decode(&view.tokens).expect("ids have a text"));
+        let body = line["body"]
+            .as_str()
+            .expect("each line has the body that was sent");
+        let text = detokenize_view(body.as_bytes())
+            .ok()
+            .map(|view| model.decode(&view.tokens).expect("ids have a text"));
         assert_eq!(text.as_deref(), line["reply"]["prompt"].as_str(), "{body}");
     }
 }
@@ -102,9 +139,23 @@ fn tokens_are_spelled_as_the_engine_spells_them() {
     let model = tiny_qwen();
     let mut spelled = 0;
     for line in lines("/tokenize") {
-        let Some(expected) = line["reply"]["token_strs"].as_array() else { continue };
-        let strings: Vec<String> = model.token_strings(&ids(&line["reply"])).into_iter().flatten().collect();
-        assert_eq!(strings, expected.iter().filter_map(Value::as_str).collect::<Vec<_>>(), "{}", line["body"]);
+        let Some(expected) = line["reply"]["token_strs"].as_array() else {
+            continue;
+        };
+        let strings: Vec<String> = model
+            .token_strings(&ids(&line["reply"]))
+            .into_iter()
+            .flatten()
+            .collect();
+        assert_eq!(
+            strings,
+            expected
+                .iter()
+                .filter_map(Value::as_str)
+                .collect::<Vec<_>>(),
+            "{}",
+            line["body"]
+        );
         spelled += 1;
     }
     assert!(spelled > 1);

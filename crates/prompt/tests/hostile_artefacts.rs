@@ -1,6 +1,9 @@
 //! A model's own files are data of strangers: whatever they say, loading and rendering stay within memory and time.
 
-#![allow(clippy::disallowed_methods, reason = "a limit of real time, far above what it takes")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a limit of real time, far above what it takes"
+)]
 
 use std::{
     path::PathBuf,
@@ -18,16 +21,21 @@ const MOST_MEMORY: usize = 1 << 30;
 const MOST_TIME: Duration = Duration::from_secs(60);
 
 fn tokenizer_json() -> Vec<u8> {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 /// The smallest one there is, for cases in which the tokenizer does not matter.
-const SMALL: &[u8] = br#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0,"u":1},"unk_token":"u"}}"#;
+const SMALL: &[u8] =
+    br#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0,"u":1},"unk_token":"u"}}"#;
 
 fn load(tokenizer_json: &[u8], template: &str) -> Result<PromptModel, prompt::LoadError> {
-    PromptModel::load(Artefacts { tokenizer_json, tokenizer_config: None, chat_template: Some(template) })
+    PromptModel::load(Artefacts {
+        tokenizer_json,
+        tokenizer_config: None,
+        chat_template: Some(template),
+    })
 }
 
 fn chat(messages: &str) -> ChatRequest<'_> {
@@ -46,16 +54,27 @@ fn chat(messages: &str) -> ChatRequest<'_> {
 
 /// The most memory that this process ever had, in bytes.
 fn peak_memory() -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").expect("Linux tells a process its memory");
-    let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("the peak is told");
-    let kibibytes: usize = line.split_whitespace().nth(1).and_then(|text| text.parse().ok()).expect("a number");
+    let status =
+        std::fs::read_to_string("/proc/self/status").expect("Linux tells a process its memory");
+    let line = status
+        .lines()
+        .find(|line| line.starts_with("VmHWM:"))
+        .expect("the peak is told");
+    let kibibytes: usize = line
+        .split_whitespace()
+        .nth(1)
+        .and_then(|text| text.parse().ok())
+        .expect("a number");
     kibibytes << 10
 }
 
 /// Runs on a stack as small as those of a server's threads, within memory and time.
 fn bounded<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (before, started) = (peak_memory(), Instant::now());
-    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(work).expect("a thread can be started");
+    let thread = std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(work)
+        .expect("a thread can be started");
     let result = thread.join().unwrap_or_else(|_| panic!("{what}: panicked"));
     let (grown, took) = (peak_memory().saturating_sub(before), started.elapsed());
     assert!(grown < MOST_MEMORY, "{what}: took {grown} bytes");
@@ -70,7 +89,9 @@ fn refused_render(template: String) {
         assert!(
             matches!(
                 result,
-                Err(PromptError::Refused(_) | PromptError::Unsupported { .. } | PromptError::NoTemplate(_))
+                Err(PromptError::Refused(_)
+                    | PromptError::Unsupported { .. }
+                    | PromptError::NoTemplate(_))
             ),
             "{}: {:?}",
             template.chars().take(120).collect::<String>(),
@@ -94,11 +115,23 @@ fn values_that_grow_inside_a_template_are_stopped() {
         doubled("'aaaa'", "{% set ns.x = ns.x | replace('a', 'aaaa') %}", 60),
         doubled("'aaaa'", "{% set ns.x = ns.x.replace('a', 'aaaa') %}", 60),
         doubled("'aaaa'", "{% set ns.x = [ns.x, ns.x] | join('a') %}", 60),
-        doubled("'aaaa'", "{% set ns.x = ns.x.join([ns.x, ns.x, ns.x]) %}", 60),
+        doubled(
+            "'aaaa'",
+            "{% set ns.x = ns.x.join([ns.x, ns.x, ns.x]) %}",
+            60,
+        ),
         doubled("'aaaa'", "{% set ns.x = '%s%s' | format(ns.x, ns.x) %}", 60),
         doubled("'aaaa'", "{% set ns.x = '{0}{0}'.format(ns.x) %}", 60),
-        doubled("'aaaa'", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}", 60),
-        doubled("'aaaa'", "{% set ns.x %}{% filter upper %}{{ ns.x }}{{ ns.x }}{% endfilter %}{% endset %}", 60),
+        doubled(
+            "'aaaa'",
+            "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}",
+            60,
+        ),
+        doubled(
+            "'aaaa'",
+            "{% set ns.x %}{% filter upper %}{{ ns.x }}{{ ns.x }}{% endfilter %}{% endset %}",
+            60,
+        ),
         doubled("'a\\na'", "{% set ns.x = ns.x | indent(100000000) %}", 60),
         doubled("['a']", "{% set ns.x = ns.x + ns.x %}", 70),
         doubled("['a']", "{% set ns.x = ns.x * 1000 %}", 60),
@@ -111,7 +144,9 @@ fn values_that_grow_inside_a_template_are_stopped() {
         "{% set ns = namespace(x='') %}{% for i in range(100000) %}{% set ns.x %}".to_owned()
             + &"raw text ".repeat(5_000)
             + "{% endset %}{% endfor %}",
-        "{% set x %}{% for i in range(100000) %}".to_owned() + &"raw text ".repeat(5_000) + "{% endfor %}{% endset %}",
+        "{% set x %}{% for i in range(100000) %}".to_owned()
+            + &"raw text ".repeat(5_000)
+            + "{% endfor %}{% endset %}",
     ] {
         refused_render(template);
     }
@@ -200,19 +235,39 @@ fn refused_load(what: &str, json: Vec<u8>) {
     let name = what.to_owned();
     bounded(what, move || {
         let error = load(&json, "").map(drop).expect_err(&name).to_string();
-        assert!(error.starts_with("tokenizer.json is not usable: "), "{name}: {error}");
+        assert!(
+            error.starts_with("tokenizer.json is not usable: "),
+            "{name}: {error}"
+        );
     });
 }
 
 #[test]
 #[contract("S64")]
 fn ids_far_beyond_the_vocabulary_are_refused() {
-    for id in [4_294_967_294_u64, 4_294_967_295, 1_000_000_000, 200_000, u64::MAX] {
-        refused_load(&format!("added token {id}"), changed(|file| file["added_tokens"][0]["id"] = json!(id)));
-        refused_load(&format!("token {id}"), changed(|file| file["model"]["vocab"]["far"] = json!(id)));
+    for id in [
+        4_294_967_294_u64,
+        4_294_967_295,
+        1_000_000_000,
+        200_000,
+        u64::MAX,
+    ] {
+        refused_load(
+            &format!("added token {id}"),
+            changed(|file| file["added_tokens"][0]["id"] = json!(id)),
+        );
+        refused_load(
+            &format!("token {id}"),
+            changed(|file| file["model"]["vocab"]["far"] = json!(id)),
+        );
     }
     let with_gap = changed(|file| {
-        let highest = file["added_tokens"].as_array().unwrap().iter().filter_map(|token| token["id"].as_u64()).max();
+        let highest = file["added_tokens"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(|token| token["id"].as_u64())
+            .max();
         let mut token = file["added_tokens"][0].clone();
         token["id"] = json!(highest.unwrap() + 1_000);
         token["content"] = json!("<|far|>");
@@ -229,20 +284,46 @@ fn steps_that_multiply_a_text_are_refused() {
     let charsmap = base64_of(&charsmap);
     let grow = json!({"type": "Replace", "pattern": {"String": "a"}, "content": "aa"});
     for (what, step) in [
-        ("long content", json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(1 << 20)})),
-        ("regex content", json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "b".repeat(1 << 12)})),
-        ("growing chain", json!({"type": "Sequence", "normalizers": vec![grow; 40]})),
-        ("long prefix", json!({"type": "Prepend", "prepend": "b".repeat(1 << 20)})),
-        ("character map", json!({"type": "Precompiled", "precompiled_charsmap": charsmap})),
-        ("many steps", json!({"type": "Sequence", "normalizers": vec![json!({"type": "NFC"}); 100_000]})),
+        (
+            "long content",
+            json!({"type": "Replace", "pattern": {"String": "a"}, "content": "b".repeat(1 << 20)}),
+        ),
+        (
+            "regex content",
+            json!({"type": "Replace", "pattern": {"Regex": ""}, "content": "b".repeat(1 << 12)}),
+        ),
+        (
+            "growing chain",
+            json!({"type": "Sequence", "normalizers": vec![grow; 40]}),
+        ),
+        (
+            "long prefix",
+            json!({"type": "Prepend", "prepend": "b".repeat(1 << 20)}),
+        ),
+        (
+            "character map",
+            json!({"type": "Precompiled", "precompiled_charsmap": charsmap}),
+        ),
+        (
+            "many steps",
+            json!({"type": "Sequence", "normalizers": vec![json!({"type": "NFC"}); 100_000]}),
+        ),
     ] {
         refused_load(what, changed(|file| file["normalizer"] = step));
     }
-    let twice = json!([{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
-    let template = json!({"type": "TemplateProcessing", "single": twice, "pair": [], "special_tokens": {}});
-    refused_load("repeated prompt", changed(|file| file["post_processor"] = template.clone()));
+    let twice =
+        json!([{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}]);
+    let template =
+        json!({"type": "TemplateProcessing", "single": twice, "pair": [], "special_tokens": {}});
+    refused_load(
+        "repeated prompt",
+        changed(|file| file["post_processor"] = template.clone()),
+    );
     let steps = json!({"type": "Sequence", "processors": vec![template; 30]});
-    refused_load("repeated prompts", changed(|file| file["post_processor"] = steps));
+    refused_load(
+        "repeated prompts",
+        changed(|file| file["post_processor"] = steps),
+    );
 }
 
 /// RFC 4648.
@@ -250,10 +331,17 @@ fn base64_of(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut text = String::new();
     for chunk in bytes.chunks(3) {
-        let word = chunk.iter().fold(0_u32, |word, byte| word << 8 | u32::from(*byte)) << (8 * (3 - chunk.len()));
+        let word = chunk
+            .iter()
+            .fold(0_u32, |word, byte| word << 8 | u32::from(*byte))
+            << (8 * (3 - chunk.len()));
         for place in 0..4 {
             let letter = LETTERS[(word >> (18 - 6 * place)) as usize & 63];
-            text.push(if place > chunk.len() { '=' } else { char::from(letter) });
+            text.push(if place > chunk.len() {
+                '='
+            } else {
+                char::from(letter)
+            });
         }
     }
     text
@@ -263,24 +351,43 @@ fn base64_of(bytes: &[u8]) -> String {
 #[contract("S64")]
 fn numbers_sizes_and_nesting_are_bounded() {
     let token = |id: usize| json!({"id": id, "content": format!("<{id}>"), "special": true});
-    refused_load("many added tokens", changed(|file| file["added_tokens"] = (0..300_000).map(token).collect()));
-    refused_load("long added token", changed(|file| file["added_tokens"][0]["content"] = json!("x".repeat(1 << 20))));
+    refused_load(
+        "many added tokens",
+        changed(|file| file["added_tokens"] = (0..300_000).map(token).collect()),
+    );
+    refused_load(
+        "long added token",
+        changed(|file| file["added_tokens"][0]["content"] = json!("x".repeat(1 << 20))),
+    );
     refused_load(
         "long prefix",
         changed(|file| file["model"]["continuing_subword_prefix"] = json!("x".repeat(1 << 20))),
     );
     let pattern = json!({"type": "Split", "pattern": {"Regex": "(a|".repeat(100_000)}, "behavior": "Isolated"});
-    refused_load("long pattern", changed(|file| file["pre_tokenizer"] = pattern));
-    let nested = (0..100).fold(json!({"type": "NFC"}), |step, _| json!({"type": "Sequence", "normalizers": [step]}));
+    refused_load(
+        "long pattern",
+        changed(|file| file["pre_tokenizer"] = pattern),
+    );
+    let nested = (0..100).fold(
+        json!({"type": "NFC"}),
+        |step, _| json!({"type": "Sequence", "normalizers": [step]}),
+    );
     refused_load("nested steps", changed(|file| file["normalizer"] = nested));
     let words = json!({
         "type": "WordPiece", "vocab": {"a": 0, "[UNK]": 1}, "unk_token": "[UNK]",
         "continuing_subword_prefix": "##", "max_input_chars_per_word": 1_000_000_000,
     });
-    refused_load("long words", changed(|file| (file["model"], file["added_tokens"]) = (words, json!([]))));
-    refused_load("empty lists", [&b"{\"model\":["[..], &b"[],".repeat(10_000_000), b"[]]}"].concat());
+    refused_load(
+        "long words",
+        changed(|file| (file["model"], file["added_tokens"]) = (words, json!([]))),
+    );
+    refused_load(
+        "empty lists",
+        [&b"{\"model\":["[..], &b"[],".repeat(10_000_000), b"[]]}"].concat(),
+    );
     let file = String::from_utf8(tokenizer_json()).expect("the fixture is text");
-    let again = file.trim_end().trim_end_matches('}').to_owned() + r#","added_tokens":[{"id":9,"content":"x"}]}"#;
+    let again = file.trim_end().trim_end_matches('}').to_owned()
+        + r#","added_tokens":[{"id":9,"content":"x"}]}"#;
     refused_load("a key twice", again.into_bytes());
 }
 
@@ -297,6 +404,12 @@ fn a_render_and_a_computation_of_tokens_end_when_nobody_waits_any_more() {
     flag.cancel();
     let error = flag.run(|| model.chat_text(&chat(r#"[{"role":"user","content":"x"}]"#), 0));
     assert!(matches!(error, Err(PromptError::Cancelled)), "{error:?}");
-    assert!(matches!(flag.run(|| model.text_tokens("a b", false)), Err(PromptError::Cancelled)));
-    assert!(model.text_tokens("a b", false).is_ok(), "the flag counts inside its own scope only");
+    assert!(matches!(
+        flag.run(|| model.text_tokens("a b", false)),
+        Err(PromptError::Cancelled)
+    ));
+    assert!(
+        model.text_tokens("a b", false).is_ok(),
+        "the flag counts inside its own scope only"
+    );
 }

@@ -6,14 +6,17 @@ use prompt::{Artefacts, ChatRequest, PromptError, PromptModel};
 use proptest::prelude::*;
 
 fn tokenizer_json() -> Vec<u8> {
-    let path =
-        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/vllm-real/tiny-qwen/tokenizer.json");
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
 fn model(template: &str) -> PromptModel {
-    let artefacts =
-        Artefacts { tokenizer_json: &tokenizer_json(), tokenizer_config: None, chat_template: Some(template) };
+    let artefacts = Artefacts {
+        tokenizer_json: &tokenizer_json(),
+        tokenizer_config: None,
+        chat_template: Some(template),
+    };
     PromptModel::load(artefacts).expect("the fixture is a model's own file")
 }
 
@@ -33,7 +36,10 @@ fn chat(messages: &str) -> ChatRequest<'_> {
 
 /// Runs on a stack as small as those of a server's threads.
 fn on_a_small_stack<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> T {
-    let thread = std::thread::Builder::new().stack_size(2 << 20).spawn(work).expect("a thread can be started");
+    let thread = std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(work)
+        .expect("a thread can be started");
     thread.join().expect("the work does not panic")
 }
 
@@ -59,14 +65,23 @@ fn a_mebibyte_of_one_kind_is_tokenised_without_overflowing_the_stack() {
             let ids = model.text_tokens(&text, true).expect("any text has ids");
             let back = model.decode(&ids).expect("ids have a text");
             // The tokenizer composes accents: lengths may shrink, content may not be lost.
-            assert!(back == text || text.contains('\u{301}') && !back.is_empty(), "{:?}", text.chars().next());
+            assert!(
+                back == text || text.contains('\u{301}') && !back.is_empty(),
+                "{:?}",
+                text.chars().next()
+            );
         }
     });
 }
 
 #[test]
 fn special_token_text_of_a_client_becomes_the_special_token_as_in_the_engine() {
-    assert_eq!(model("").text_tokens("<|im_end|>", false).expect("any text has ids"), [4095]);
+    assert_eq!(
+        model("")
+            .text_tokens("<|im_end|>", false)
+            .expect("any text has ids"),
+        [4095]
+    );
 }
 
 #[test]
@@ -78,12 +93,25 @@ fn a_tokenizer_file_that_is_none_is_refused_with_a_reason() {
         b"[]",
         br#"{"version":"1.0","model":{"type":"BPE","vocab":{},"merges":[["a","b"]]}}"#,
     ] {
-        let artefacts = Artefacts { tokenizer_json: json, tokenizer_config: None, chat_template: None };
-        let error = PromptModel::load(artefacts).expect_err("it is no tokenizer").to_string();
-        assert!(error.starts_with("tokenizer.json is not usable: "), "{error}");
+        let artefacts = Artefacts {
+            tokenizer_json: json,
+            tokenizer_config: None,
+            chat_template: None,
+        };
+        let error = PromptModel::load(artefacts)
+            .expect_err("it is no tokenizer")
+            .to_string();
+        assert!(
+            error.starts_with("tokenizer.json is not usable: "),
+            "{error}"
+        );
     }
     let nested = b"[".repeat(1_000_000);
-    let artefacts = Artefacts { tokenizer_json: &nested, tokenizer_config: None, chat_template: None };
+    let artefacts = Artefacts {
+        tokenizer_json: &nested,
+        tokenizer_config: None,
+        chat_template: None,
+    };
     assert!(PromptModel::load(artefacts).is_err());
 }
 
@@ -111,7 +139,9 @@ fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
             assert!(
                 matches!(
                     error,
-                    Err(PromptError::Refused(_) | PromptError::Unsupported { .. } | PromptError::NoTemplate(_))
+                    Err(PromptError::Refused(_)
+                        | PromptError::Unsupported { .. }
+                        | PromptError::NoTemplate(_))
                 ),
                 "{template}: {error:?}"
             );
@@ -122,10 +152,20 @@ fn templates_that_do_not_end_or_put_out_too_much_are_stopped() {
 #[test]
 fn a_template_that_does_not_compile_leaves_plain_prompts_working() {
     let model = model("{% if %}");
-    assert!(model.template_problem().is_some_and(|problem| problem.starts_with("it does not compile: ")));
-    assert!(matches!(model.chat_text(&chat("[]"), 0), Err(PromptError::NoTemplate(_))));
+    assert!(
+        model
+            .template_problem()
+            .is_some_and(|problem| problem.starts_with("it does not compile: "))
+    );
+    assert!(matches!(
+        model.chat_text(&chat("[]"), 0),
+        Err(PromptError::NoTemplate(_))
+    ));
     assert!(model.text_tokens("hello", true).is_ok());
-    assert!(matches!(super_large_template().chat_text(&chat("[]"), 0), Err(PromptError::NoTemplate(_))));
+    assert!(matches!(
+        super_large_template().chat_text(&chat("[]"), 0),
+        Err(PromptError::NoTemplate(_))
+    ));
 }
 
 fn super_large_template() -> PromptModel {
@@ -135,20 +175,43 @@ fn super_large_template() -> PromptModel {
 #[test]
 fn deep_and_wide_messages_are_rendered_or_refused() {
     on_a_small_stack(|| {
-        let model = model("{% for m in messages %}{{ m.tool_calls | tojson }}{{ m.tool_calls }}{% endfor %}");
+        let model = model(
+            "{% for m in messages %}{{ m.tool_calls | tojson }}{{ m.tool_calls }}{% endfor %}",
+        );
         let lists = |levels: usize| format!("{}1{}", "[".repeat(levels), "]".repeat(levels));
         let call = |levels: usize| {
-            let function = format!(r#"{{"name":"f","arguments":"{{\"a\":{}}}"}}"#, lists(levels));
-            format!(r#"[{{"role":"assistant","tool_calls":[{{"id":"c","type":"function","function":{function}}}]}}]"#)
+            let function = format!(
+                r#"{{"name":"f","arguments":"{{\"a\":{}}}"}}"#,
+                lists(levels)
+            );
+            format!(
+                r#"[{{"role":"assistant","tool_calls":[{{"id":"c","type":"function","function":{function}}}]}}]"#
+            )
         };
-        assert!(model.chat_text(&chat(&call(100)), 0).is_ok_and(|text| text.contains(&lists(100))));
-        assert!(matches!(model.chat_text(&chat(&call(10_000)), 0), Err(PromptError::Unsupported { .. })));
+        assert!(
+            model
+                .chat_text(&chat(&call(100)), 0)
+                .is_ok_and(|text| text.contains(&lists(100)))
+        );
+        assert!(matches!(
+            model.chat_text(&chat(&call(10_000)), 0),
+            Err(PromptError::Unsupported { .. })
+        ));
         let extra = format!(r#"[{{"role":"user","extra":{}}}]"#, lists(10_000));
-        assert!(matches!(model.chat_text(&chat(&extra), 0), Err(PromptError::Unsupported { .. })));
-        let many = format!("[{}{{\"role\":\"user\"}}]", r#"{"role":"user","content":"x"},"#.repeat(200_000));
+        assert!(matches!(
+            model.chat_text(&chat(&extra), 0),
+            Err(PromptError::Unsupported { .. })
+        ));
+        let many = format!(
+            "[{}{{\"role\":\"user\"}}]",
+            r#"{"role":"user","content":"x"},"#.repeat(200_000)
+        );
         let model = self::model("{% for m in messages %}{{ m.content + m.role }}{% endfor %}");
         let error = model.chat_text(&chat(&many), 0);
-        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "the fuel is bounded: {error:?}");
+        assert!(
+            matches!(error, Err(PromptError::Unsupported { .. })),
+            "the fuel is bounded: {error:?}"
+        );
     });
 }
 
@@ -161,7 +224,10 @@ fn predicted_cost_grows_with_the_bytes_and_follows_the_measurement() {
         model.set_cost(no_cost);
         assert_eq!(model.predicted_cost(1_000).as_nanos(), 10_000);
     }
-    assert!(model.predicted_cost(usize::MAX).as_secs() > 1_000_000, "it saturates");
+    assert!(
+        model.predicted_cost(usize::MAX).as_secs() > 1_000_000,
+        "it saturates"
+    );
 }
 
 proptest! {

@@ -37,7 +37,9 @@ fn chat(messages: &str) -> ChatRequest<'_> {
 }
 
 fn text(model: &PromptModel, chat: &ChatRequest<'_>) -> String {
-    model.chat_text(chat, 1_762_000_205).expect("the template takes this chat")
+    model
+        .chat_text(chat, 1_762_000_205)
+        .expect("the template takes this chat")
 }
 
 const CHATML: &str = "\
@@ -119,49 +121,109 @@ fn chatml_with_reasoning_and_calls() {
 #[test]
 fn variables_of_the_client_reach_the_template() {
     let model = model(CHATML, "{}");
-    let with = |kwargs| ChatRequest { chat_template_kwargs: Some(kwargs), ..chat(ONE) };
+    let with = |kwargs| ChatRequest {
+        chat_template_kwargs: Some(kwargs),
+        ..chat(ONE)
+    };
     let quiet = text(&model, &with(r#"{"enable_thinking":false}"#));
-    assert!(quiet.ends_with("<|im_start|>assistant\n<think></think>"), "{quiet}");
+    assert!(
+        quiet.ends_with("<|im_start|>assistant\n<think></think>"),
+        "{quiet}"
+    );
     let error = model.chat_text(&with(r#"{"messages":[]}"#), 0);
     assert!(matches!(error, Err(PromptError::Refused(_))), "{error:?}");
     for own in [r#"{"tools":[]}"#, r#"{"chat_template":"x"}"#] {
         let error = model.chat_text(&with(own), 0);
-        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{own}: {error:?}");
+        assert!(
+            matches!(error, Err(PromptError::Unsupported { .. })),
+            "{own}: {error:?}"
+        );
     }
 }
 
 #[test]
 fn the_reasoning_effort_reaches_the_template_and_says_whether_to_think() {
     let model = model("{{ reasoning_effort }} {{ enable_thinking }}", "{}");
-    let with = |effort, kwargs| ChatRequest { reasoning_effort: effort, chat_template_kwargs: kwargs, ..chat(ONE) };
+    let with = |effort, kwargs| ChatRequest {
+        reasoning_effort: effort,
+        chat_template_kwargs: kwargs,
+        ..chat(ONE)
+    };
     assert_eq!(text(&model, &with(Some("\"high\""), None)), "high True");
     assert_eq!(text(&model, &with(Some("\"none\""), None)), "none False");
-    assert_eq!(text(&model, &with(Some("\"none\""), Some(r#"{"enable_thinking":true}"#))), "none True");
-    assert_eq!(text(&model, &with(Some("\"low\""), Some(r#"{"reasoning_effort":"high"}"#))), "low True");
-    assert_eq!(text(&model, &with(Some("null"), Some(r#"{"reasoning_effort":"high"}"#))), "high ");
+    assert_eq!(
+        text(
+            &model,
+            &with(Some("\"none\""), Some(r#"{"enable_thinking":true}"#))
+        ),
+        "none True"
+    );
+    assert_eq!(
+        text(
+            &model,
+            &with(Some("\"low\""), Some(r#"{"reasoning_effort":"high"}"#))
+        ),
+        "low True"
+    );
+    assert_eq!(
+        text(
+            &model,
+            &with(Some("null"), Some(r#"{"reasoning_effort":"high"}"#))
+        ),
+        "high "
+    );
     let odd = model.chat_text(&with(Some("7"), None), 0);
-    assert!(matches!(odd, Err(PromptError::Json { field: "reasoning_effort", .. })), "{odd:?}");
+    assert!(
+        matches!(
+            odd,
+            Err(PromptError::Json {
+                field: "reasoning_effort",
+                ..
+            })
+        ),
+        "{odd:?}"
+    );
 }
 
 #[test]
 fn a_template_that_writes_its_own_start_is_not_given_a_second_one() {
     let model = model(BOS_FIRST, SPECIAL);
-    let messages = r#"[{"role":"system","content":" be brief "},{"role":"user","content":" hello "}]"#;
-    let rendered = model.chat_tokens(&chat(messages), 1_762_000_205).expect("the template takes this chat");
-    assert_eq!(rendered.text, "<s>[head]Today: 01 Nov 2025\nbe brief[/head][user]hello</s>[assistant]");
+    let messages =
+        r#"[{"role":"system","content":" be brief "},{"role":"user","content":" hello "}]"#;
+    let rendered = model
+        .chat_tokens(&chat(messages), 1_762_000_205)
+        .expect("the template takes this chat");
+    assert_eq!(
+        rendered.text,
+        "<s>[head]Today: 01 Nov 2025\nbe brief[/head][user]hello</s>[assistant]"
+    );
     assert_eq!(rendered.tokens.iter().filter(|id| **id == 1).count(), 1);
-    let doubled = ChatRequest { add_special_tokens: true, ..chat(messages) };
-    let rendered = model.chat_tokens(&doubled, 0).expect("the template takes this chat");
+    let doubled = ChatRequest {
+        add_special_tokens: true,
+        ..chat(messages)
+    };
+    let rendered = model
+        .chat_tokens(&doubled, 0)
+        .expect("the template takes this chat");
     assert_eq!(rendered.tokens.iter().filter(|id| **id == 1).count(), 2);
-    assert_eq!(model.text_tokens("hello", true).expect("any text has ids"), [1, 2]);
-    assert_eq!(model.text_tokens("hello", false).expect("any text has ids"), [2]);
+    assert_eq!(
+        model.text_tokens("hello", true).expect("any text has ids"),
+        [1, 2]
+    );
+    assert_eq!(
+        model.text_tokens("hello", false).expect("any text has ids"),
+        [2]
+    );
 }
 
 #[test]
 fn tools_are_filled_in_as_the_engine_fills_them_in() {
     let model = model(BOS_FIRST, SPECIAL);
     let tools = r#"[{"function":{"parameters":{"z":1,"a":[]},"name":"f","strict":true}}]"#;
-    let with_tools = ChatRequest { tools: Some(tools), ..chat(r#"[{"role":"user","content":"x"}]"#) };
+    let with_tools = ChatRequest {
+        tools: Some(tools),
+        ..chat(r#"[{"role":"user","content":"x"}]"#)
+    };
     let expected = r#"tools:{
     "type": "function",
     "function": {
@@ -183,10 +245,17 @@ fn tools_are_filled_in_as_the_engine_fills_them_in() {
 fn a_template_s_own_refusal_is_an_error_with_its_words() {
     let model = model(ALTERNATING, SPECIAL);
     let good = r#"[{"role":"user","content":"a"},{"role":"assistant","content":"b"},{"role":"user","content":"c"}]"#;
-    assert_eq!(text(&model, &chat(good)), "<s>[INST] a [/INST]b</s>[INST] c [/INST]");
-    let error =
-        model.chat_text(&chat(r#"[{"role":"assistant","content":"b"}]"#), 0).expect_err("roles do not alternate");
-    assert!(matches!(&error, PromptError::Refused(reason) if reason.contains("roles must alternate")), "{error}");
+    assert_eq!(
+        text(&model, &chat(good)),
+        "<s>[INST] a [/INST]b</s>[INST] c [/INST]"
+    );
+    let error = model
+        .chat_text(&chat(r#"[{"role":"assistant","content":"b"}]"#), 0)
+        .expect_err("roles do not alternate");
+    assert!(
+        matches!(&error, PromptError::Refused(reason) if reason.contains("roles must alternate")),
+        "{error}"
+    );
 }
 
 #[test]
@@ -194,7 +263,10 @@ fn a_template_over_parts_gets_parts_and_its_blocks_are_trimmed() {
     let model = model(PARTS, "{}");
     let messages = r#"[{"role":"user","content":"plain"},{"role":"user","content":[{"type":"text","text":"one"},{"type":"text","text":"two"}]},
         {"role":"tool","content":[{"type":"text","text":"r"}]}]"#;
-    assert_eq!(text(&model, &chat(messages)), "user:\nplain\nuser:\none\ntwo\ntool:\nr\n");
+    assert_eq!(
+        text(&model, &chat(messages)),
+        "user:\nplain\nuser:\none\ntwo\ntool:\nr\n"
+    );
 }
 
 #[test]
@@ -202,14 +274,30 @@ fn an_open_last_message_ends_where_its_text_ends() {
     let open = |template: &str, content: &str| {
         let messages = serde_json::json!([{"role": "user", "content": "q"}, {"role": "assistant", "content": content}]);
         let messages = messages.to_string();
-        let open = ChatRequest { add_generation_prompt: false, continue_final_message: true, ..chat(&messages) };
+        let open = ChatRequest {
+            add_generation_prompt: false,
+            continue_final_message: true,
+            ..chat(&messages)
+        };
         text(&model(template, SPECIAL), &open)
     };
-    assert_eq!(open(CHATML, "partial "), "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\npartial ");
-    assert!(open(BOS_FIRST, "partial ").ends_with("[assistant]partial"), "the template trims");
+    assert_eq!(
+        open(CHATML, "partial "),
+        "<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\npartial "
+    );
+    assert!(
+        open(BOS_FIRST, "partial ").ends_with("[assistant]partial"),
+        "the template trims"
+    );
     assert!(open(PARTS, "p q").ends_with("assistant:\np q"));
-    let both = ChatRequest { continue_final_message: true, ..chat(r#"[{"role":"user","content":"q"}]"#) };
-    assert!(matches!(model(CHATML, "{}").chat_text(&both, 0), Err(PromptError::Refused(_))));
+    let both = ChatRequest {
+        continue_final_message: true,
+        ..chat(r#"[{"role":"user","content":"q"}]"#)
+    };
+    assert!(matches!(
+        model(CHATML, "{}").chat_text(&both, 0),
+        Err(PromptError::Refused(_))
+    ));
 }
 
 #[test]
@@ -220,10 +308,19 @@ fn what_only_the_engine_can_render_is_said_not_guessed() {
         r#"[{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{\"n\":1e999}"}}]}]"#,
     ] {
         let error = model.chat_text(&chat(messages), 0);
-        assert!(matches!(error, Err(PromptError::Unsupported { .. })), "{messages}: {error:?}");
+        assert!(
+            matches!(error, Err(PromptError::Unsupported { .. })),
+            "{messages}: {error:?}"
+        );
     }
-    let own = ChatRequest { chat_template: Some("\"x\""), ..chat(ONE) };
-    assert!(matches!(model.chat_text(&own, 0), Err(PromptError::Unsupported { .. })));
+    let own = ChatRequest {
+        chat_template: Some("\"x\""),
+        ..chat(ONE)
+    };
+    assert!(matches!(
+        model.chat_text(&own, 0),
+        Err(PromptError::Unsupported { .. })
+    ));
     assert!(matches!(
         model.chat_text(&chat(r#"[{"role":"user","content":"\ud800"}]"#), 0),
         Err(PromptError::Json { .. })
@@ -235,7 +332,9 @@ fn a_developer_is_a_system_to_templates_that_do_not_know_the_role() {
     let messages = r#"[{"role":"developer","content":"rules"},{"role":"user","content":"x"}]"#;
     assert!(text(&model(CHATML, "{}"), &chat(messages)).starts_with("<|im_start|>system\nrules"));
     let knows = format!("{CHATML}{{# 'developer' #}}");
-    assert!(text(&model(&knows, "{}"), &chat(messages)).starts_with("<|im_start|>developer\nrules"));
+    assert!(
+        text(&model(&knows, "{}"), &chat(messages)).starts_with("<|im_start|>developer\nrules")
+    );
     let late = r#"[{"role":"user","content":"x"},{"role":"developer","content":[{"type":"text","text":"a"},{"type":"text","text":"b"}]},{"role":"system","content":"s"}]"#;
     assert!(
         text(&model(CHATML, "{}"), &chat(late))
@@ -250,21 +349,43 @@ fn a_developer_is_a_system_to_templates_that_do_not_know_the_role() {
 #[test]
 fn a_model_may_have_a_template_for_tools() {
     let config = r#"{"chat_template":[{"name":"default","template":"plain"},{"name":"tool_use","template":"tools {{ tools | length }}"}]}"#;
-    let artefacts =
-        Artefacts { tokenizer_json: WORDS.as_bytes(), tokenizer_config: Some(config.as_bytes()), chat_template: None };
+    let artefacts = Artefacts {
+        tokenizer_json: WORDS.as_bytes(),
+        tokenizer_config: Some(config.as_bytes()),
+        chat_template: None,
+    };
     let model = PromptModel::load(artefacts).expect("the test's own files are usable");
     assert_eq!(text(&model, &chat(ONE)), "plain");
-    assert_eq!(text(&model, &ChatRequest { tools: Some("[]"), ..chat(ONE) }), "tools 0");
+    assert_eq!(
+        text(
+            &model,
+            &ChatRequest {
+                tools: Some("[]"),
+                ..chat(ONE)
+            }
+        ),
+        "tools 0"
+    );
 }
 
 #[test]
 fn a_broken_call_does_not_end_a_conversation() {
     let model = model(CHATML, "{}");
-    for arguments in [r#""{broken""#, r#""[1]""#, r#""""#, r#""null""#, r#""7""#, r#""{}""#] {
+    for arguments in [
+        r#""{broken""#,
+        r#""[1]""#,
+        r#""""#,
+        r#""null""#,
+        r#""7""#,
+        r#""{}""#,
+    ] {
         let messages = format!(
             r#"[{{"role":"assistant","content":null,"tool_calls":[{{"id":"c","type":"function","function":{{"name":"f","arguments":{arguments}}}}}]}}]"#
         );
-        assert!(text(&model, &chat(&messages)).contains("<call>f {}</call>"), "{arguments}");
+        assert!(
+            text(&model, &chat(&messages)).contains("<call>f {}</call>"),
+            "{arguments}"
+        );
     }
 }
 
@@ -272,7 +393,9 @@ fn a_broken_call_does_not_end_a_conversation() {
 fn only_the_template_s_own_word_and_a_missing_variable_are_refusals() {
     let messages = r#"[{"role":"user","content":"a secret prompt","ignored":1e400}]"#;
     let verdict = |template: &str, messages: &str| {
-        let error = model(template, "{}").chat_text(&chat(messages), 0).expect_err("the render fails");
+        let error = model(template, "{}")
+            .chat_text(&chat(messages), 0)
+            .expect_err("the render fails");
         (error.is_refusal(), error.to_string())
     };
     let messages_without = r#"[{"role":"user","content":"a secret prompt"}]"#;
@@ -294,7 +417,10 @@ fn only_the_template_s_own_word_and_a_missing_variable_are_refusals() {
         "{{ messages | nothing }}",
     ] {
         let (refused, said) = verdict(template, messages_without);
-        assert!(!refused && said.ends_with("only in the engine"), "{template}: {said}");
+        assert!(
+            !refused && said.ends_with("only in the engine"),
+            "{template}: {said}"
+        );
         assert!(!said.contains("secret"), "{template}: {said}");
     }
     let (refused, said) = verdict("{{ messages[0].content }}", messages);

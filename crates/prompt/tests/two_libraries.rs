@@ -14,7 +14,11 @@ fn tokenizer_json(file: &str) -> String {
 }
 
 fn load(json: &str) -> PromptModel {
-    let artefacts = Artefacts { tokenizer_json: json.as_bytes(), tokenizer_config: None, chat_template: None };
+    let artefacts = Artefacts {
+        tokenizer_json: json.as_bytes(),
+        tokenizer_config: None,
+        chat_template: None,
+    };
     PromptModel::load(artefacts).expect("the tests' own files are usable")
 }
 
@@ -24,14 +28,22 @@ fn referee(json: &str) -> tokenizers::Tokenizer {
 }
 
 fn ids(referee: &tokenizers::Tokenizer, text: &str, special: bool) -> Vec<u32> {
-    referee.encode_fast(text, special).expect("any text has ids").get_ids().to_vec()
+    referee
+        .encode_fast(text, special)
+        .expect("any text has ids")
+        .get_ids()
+        .to_vec()
 }
 
 #[test]
 fn the_fast_library_serves_the_models_that_the_project_knows() {
     for file in [TINY_QWEN, SIMULATED] {
         let model = load(&tokenizer_json(file));
-        assert_eq!((model.tokenizer_engine(), model.self_test()), ("fastokens", "ok"), "{file}");
+        assert_eq!(
+            (model.tokenizer_engine(), model.self_test()),
+            ("fastokens", "ok"),
+            "{file}"
+        );
     }
 }
 
@@ -40,8 +52,16 @@ fn a_model_that_the_fast_library_does_not_read_is_served_by_the_other() {
     let words = r#"{"version":"1.0","added_tokens":[],"pre_tokenizer":{"type":"WhitespaceSplit"},
         "model":{"type":"WordLevel","vocab":{"?":0,"hello":1},"unk_token":"?"}}"#;
     let model = load(words);
-    assert_eq!((model.tokenizer_engine(), model.self_test()), ("tokenizers", "skipped"));
-    assert_eq!(model.text_tokens("hello there", true).expect("any text has ids"), [1, 0]);
+    assert_eq!(
+        (model.tokenizer_engine(), model.self_test()),
+        ("tokenizers", "skipped")
+    );
+    assert_eq!(
+        model
+            .text_tokens("hello there", true)
+            .expect("any text has ids"),
+        [1, 0]
+    );
 }
 
 #[test]
@@ -49,17 +69,32 @@ fn a_model_on_which_the_libraries_differ_is_served_by_the_other() {
     // Half of all merges are left out at random: no two encodings agree.
     let json = tokenizer_json(TINY_QWEN).replace("\"dropout\": null", "\"dropout\": 0.5");
     let model = load(&json);
-    assert_eq!((model.tokenizer_engine(), model.self_test()), ("tokenizers", "failed"));
+    assert_eq!(
+        (model.tokenizer_engine(), model.self_test()),
+        ("tokenizers", "failed")
+    );
 }
 
 #[test]
 fn a_token_for_whole_words_keeps_the_fast_library_away() {
-    let json = tokenizer_json(TINY_QWEN).replacen("\"single_word\": false", "\"single_word\": true", 1);
+    let json =
+        tokenizer_json(TINY_QWEN).replacen("\"single_word\": false", "\"single_word\": true", 1);
     let model = load(&json);
-    assert_eq!((model.tokenizer_engine(), model.self_test()), ("tokenizers", "skipped"));
+    assert_eq!(
+        (model.tokenizer_engine(), model.self_test()),
+        ("tokenizers", "skipped")
+    );
     let referee = referee(&json);
-    for text in ["a<|endoftext|>b", "a <|endoftext|> b", "<|endoftext|><|im_end|>"] {
-        assert_eq!(model.text_tokens(text, false).expect("any text has ids"), ids(&referee, text, false), "{text}");
+    for text in [
+        "a<|endoftext|>b",
+        "a <|endoftext|> b",
+        "<|endoftext|><|im_end|>",
+    ] {
+        assert_eq!(
+            model.text_tokens(text, false).expect("any text has ids"),
+            ids(&referee, text, false),
+            "{text}"
+        );
     }
 }
 
@@ -67,17 +102,34 @@ fn a_token_for_whole_words_keeps_the_fast_library_away() {
 fn long_and_hostile_texts_have_the_other_library_s_ids() {
     let json = tokenizer_json(TINY_QWEN);
     let (model, referee) = (load(&json), referee(&json));
-    let mut texts: Vec<String> =
-        ["a", " ", "\n", "1", "^", " \t", "👨\u{200d}", "e\u{301}", "日", "<|im_start", "'s", "\r\n"]
-            .iter()
-            .map(|text| text.repeat((96 << 10) / text.len()))
-            .collect();
+    let mut texts: Vec<String> = [
+        "a",
+        " ",
+        "\n",
+        "1",
+        "^",
+        " \t",
+        "👨\u{200d}",
+        "e\u{301}",
+        "日",
+        "<|im_start",
+        "'s",
+        "\r\n",
+    ]
+    .iter()
+    .map(|text| text.repeat((96 << 10) / text.len()))
+    .collect();
     texts.push(sample_text(300_000));
     for text in texts {
-        let same = model.text_tokens(&text, true).expect("any text has ids") == ids(&referee, &text, true);
+        let same =
+            model.text_tokens(&text, true).expect("any text has ids") == ids(&referee, &text, true);
         assert!(same, "{:?}", &text[..text.floor_char_boundary(20)]);
     }
-    assert_eq!(model.tokenizer_engine(), "fastokens", "none of them made it break down");
+    assert_eq!(
+        model.tokenizer_engine(),
+        "fastokens",
+        "none of them made it break down"
+    );
 }
 
 fn turn(role: &str, text: &str) -> String {
@@ -92,20 +144,35 @@ fn a_turn_of_a_conversation_costs_what_it_adds() {
     let lead_in = "<|im_start|>assistant\n";
     let ask = |conversation: &str| {
         let text = format!("{conversation}{lead_in}");
-        let (tokens, new_tokens) = model.text_tokens_counted(&text, false).expect("any text has ids");
+        let (tokens, new_tokens) = model
+            .text_tokens_counted(&text, false)
+            .expect("any text has ids");
         assert_eq!(tokens, ids(&referee, &text, false));
         (tokens.len(), new_tokens as usize)
     };
     let (tokens, new_tokens) = ask(&conversation);
     assert_eq!(new_tokens, tokens);
     let lead_in_tokens = ids(&referee, &format!("\n{lead_in}"), false).len();
-    assert_eq!(ask(&conversation), (tokens, lead_in_tokens), "the same again");
+    assert_eq!(
+        ask(&conversation),
+        (tokens, lead_in_tokens),
+        "the same again"
+    );
     let added = turn("assistant", "first answer") + &turn("user", "second question");
     conversation.push_str(&added);
     let (_, new_tokens) = ask(&conversation);
-    assert_eq!(new_tokens, ids(&referee, &added, false).len() + lead_in_tokens);
-    let plain = model.text_tokens_counted(&conversation, true).expect("any text has ids");
-    assert_eq!(plain.0.len(), plain.1 as usize, "a prompt that special tokens are added to is not cut");
+    assert_eq!(
+        new_tokens,
+        ids(&referee, &added, false).len() + lead_in_tokens
+    );
+    let plain = model
+        .text_tokens_counted(&conversation, true)
+        .expect("any text has ids");
+    assert_eq!(
+        plain.0.len(),
+        plain.1 as usize,
+        "a prompt that special tokens are added to is not cut"
+    );
 }
 
 #[test]
@@ -115,7 +182,11 @@ fn turns_are_remembered_whichever_library_encodes() {
         "model":{"type":"WordLevel","vocab":{"?":0,"hello":1,"<end>":2},"unk_token":"?"}}"#;
     let model = load(words);
     assert_eq!(model.tokenizer_engine(), "tokenizers");
-    let ask = |text| model.text_tokens_counted(text, false).expect("any text has ids");
+    let ask = |text| {
+        model
+            .text_tokens_counted(text, false)
+            .expect("any text has ids")
+    };
     assert_eq!(ask("hello<end>hello"), (vec![1, 2, 1], 3));
     assert_eq!(ask("hello<end>hello there<end>"), (vec![1, 2, 1, 0, 2], 3));
 }

@@ -7,7 +7,9 @@ use std::time::Duration;
 use config::Redis;
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
 use net::{Address, Stream, Trust, TrustError};
-use redis::{AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection};
+use redis::{
+    AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection,
+};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
@@ -39,7 +41,9 @@ pub(crate) struct Connection {
 impl Dial {
     pub(crate) fn new(settings: &Redis) -> Result<Self, TrustError> {
         let url = &settings.url;
-        let mut info = RedisConnectionInfo::default().set_db(i64::from(url.database())).set_skip_set_lib_name();
+        let mut info = RedisConnectionInfo::default()
+            .set_db(i64::from(url.database()))
+            .set_skip_set_lib_name();
         if let Some(user) = url.user() {
             info = info.set_username(user.expose());
         }
@@ -47,9 +51,16 @@ impl Dial {
             info = info.set_password(password.expose());
         }
         Ok(Self {
-            address: Address::Tcp { host: url.host().to_owned(), port: url.port() },
+            address: Address::Tcp {
+                host: url.host().to_owned(),
+                port: url.port(),
+            },
             host: url.host().to_owned(),
-            trust: settings.tls.then(Trust::system).transpose()?.map(|trust| trust.without_http()),
+            trust: settings
+                .tls
+                .then(Trust::system)
+                .transpose()?
+                .map(|trust| trust.without_http()),
             info,
             limit: settings.connect_timeout,
         })
@@ -58,14 +69,21 @@ impl Dial {
     /// Name, connection, encryption and greeting, within the time for all of them.
     pub(crate) async fn open(&self) -> Result<Connection, RedisFault> {
         let opening = async {
-            let stream = net::connect(&self.address, self.limit).await.map_err(|it| RedisFault::unreachable(&it))?;
+            let stream = net::connect(&self.address, self.limit)
+                .await
+                .map_err(|it| RedisFault::unreachable(&it))?;
             let stream = match &self.trust {
                 None => stream,
-                Some(trust) => trust.encrypt(stream, &self.host).await.map_err(|it| RedisFault::unreachable(&it))?,
+                Some(trust) => trust
+                    .encrypt(stream, &self.host)
+                    .await
+                    .map_err(|it| RedisFault::unreachable(&it))?,
             };
             self.greet(stream).await
         };
-        timeout(self.limit, opening).await.unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
+        timeout(self.limit, opening)
+            .await
+            .unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
     }
 
     async fn greet(&self, stream: Stream) -> Result<Connection, RedisFault> {
@@ -74,8 +92,15 @@ impl Dial {
         // Whoever asks sets the time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&self.info, stream, config).await;
-        let (redis, driver) = made.map_err(|error| RedisFault { outage: true, ..RedisFault::from(&error) })?;
-        Ok(Connection { redis, allowance, driver: tokio::spawn(driver) })
+        let (redis, driver) = made.map_err(|error| RedisFault {
+            outage: true,
+            ..RedisFault::from(&error)
+        })?;
+        Ok(Connection {
+            redis,
+            allowance,
+            driver: tokio::spawn(driver),
+        })
     }
 }
 
@@ -88,14 +113,22 @@ impl Manager for Dial {
     }
 
     async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<RedisFault> {
-        if connection.driver.is_finished() { Err(RecycleError::message("the connection is over")) } else { Ok(()) }
+        if connection.driver.is_finished() {
+            Err(RecycleError::message("the connection is over"))
+        } else {
+            Ok(())
+        }
     }
 }
 
 impl Connection {
     /// One answer per command, among them the server's refusals as [`Value::ServerError`], of at most so many bytes together. A connection whose answer was
     /// not waited for must not be used again.
-    pub(crate) async fn ask(&mut self, pipeline: &Pipeline, most: usize) -> Result<Vec<Value>, RedisFault> {
+    pub(crate) async fn ask(
+        &mut self,
+        pipeline: &Pipeline,
+        most: usize,
+    ) -> Result<Vec<Value>, RedisFault> {
         self.allowance.set(most);
         match pipeline.query_async(&mut self.redis).await {
             Ok(Value::Array(answers)) => Ok(answers),

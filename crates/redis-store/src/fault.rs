@@ -48,27 +48,51 @@ pub struct RedisFault {
 impl RedisFault {
     /// No connection could be made.
     pub(crate) fn unreachable(error: &io::Error) -> Self {
-        let kind = if error.kind() == io::ErrorKind::TimedOut { FaultKind::Timeout } else { FaultKind::Connection };
-        Self { kind, outage: true, reason: cut(&error.to_string()) }
+        let kind = if error.kind() == io::ErrorKind::TimedOut {
+            FaultKind::Timeout
+        } else {
+            FaultKind::Connection
+        };
+        Self {
+            kind,
+            outage: true,
+            reason: cut(&error.to_string()),
+        }
     }
 
     pub(crate) fn timeout(what: &str, limit: std::time::Duration) -> Self {
-        Self { kind: FaultKind::Timeout, outage: true, reason: format!("no {what} within {limit:?}") }
+        Self {
+            kind: FaultKind::Timeout,
+            outage: true,
+            reason: format!("no {what} within {limit:?}"),
+        }
     }
 
     /// Nothing was tried: the server is known to be away.
     pub(crate) fn away() -> Self {
-        Self { kind: FaultKind::Connection, outage: true, reason: "it is known to be away".to_owned() }
+        Self {
+            kind: FaultKind::Connection,
+            outage: true,
+            reason: "it is known to be away".to_owned(),
+        }
     }
 
     /// The answer was cut off. That ends its connection, but says nothing against the server.
     pub(crate) fn too_long() -> Self {
-        Self { kind: FaultKind::Other, outage: false, reason: "an answer longer than it may be".to_owned() }
+        Self {
+            kind: FaultKind::Other,
+            outage: false,
+            reason: "an answer longer than it may be".to_owned(),
+        }
     }
 
     /// The answer is none to what was asked.
     pub(crate) fn unusable(what: &str) -> Self {
-        Self { kind: FaultKind::Other, outage: false, reason: format!("an answer that is no {what}") }
+        Self {
+            kind: FaultKind::Other,
+            outage: false,
+            reason: format!("an answer that is no {what}"),
+        }
     }
 }
 
@@ -78,15 +102,24 @@ impl From<&RedisError> for RedisFault {
             _ if error.is_timeout() => (FaultKind::Timeout, true),
             ErrorKind::Io => (FaultKind::Connection, true),
             // The server understood and said no.
-            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => (FaultKind::Other, false),
+            ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::UnexpectedReturnType => {
+                (FaultKind::Other, false)
+            }
             // We are not let in, or what came is no answer at all and the connection is over.
             _ => (FaultKind::Other, true),
         };
-        Self { kind, outage, reason: cut(&error.to_string()) }
+        Self {
+            kind,
+            outage,
+            reason: cut(&error.to_string()),
+        }
     }
 }
 
 /// A text from elsewhere, on one line and not long.
 fn cut(text: &str) -> String {
-    text.chars().map(|letter| if letter.is_control() { ' ' } else { letter }).take(MOST_TEXT).collect()
+    text.chars()
+        .map(|letter| if letter.is_control() { ' ' } else { letter })
+        .take(MOST_TEXT)
+        .collect()
 }

@@ -45,22 +45,35 @@ impl<S> Guarded<S> {
 }
 
 impl<S: AsyncRead + Unpin> AsyncRead for Guarded<S> {
-    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let left = self.allowance.0.load(Ordering::Relaxed);
         if left == 0 {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::InvalidData, "an answer longer than it may be")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::InvalidData,
+                "an answer longer than it may be",
+            )));
         }
         let before = buf.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(cx, buf);
         let count = buf.filled().len() - before;
         // Not a plain store: a new allowance may have been given meanwhile.
-        self.allowance.0.fetch_sub(count.min(left), Ordering::Relaxed);
+        self.allowance
+            .0
+            .fetch_sub(count.min(left), Ordering::Relaxed);
         read
     }
 }
 
 impl<S: AsyncWrite + Unpin> AsyncWrite for Guarded<S> {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
@@ -85,7 +98,10 @@ mod tests {
         let mut stream = Guarded::new(written(b"abcdefgh"), allowance.clone());
         let mut four = [0; 4];
         stream.read_exact(&mut four).await.unwrap();
-        assert_eq!(stream.read_exact(&mut four).await.unwrap_err().kind(), io::ErrorKind::InvalidData);
+        assert_eq!(
+            stream.read_exact(&mut four).await.unwrap_err().kind(),
+            io::ErrorKind::InvalidData
+        );
         allowance.set(4);
         stream.read_exact(&mut four).await.unwrap();
         assert_eq!(&four, b"efgh");

@@ -48,7 +48,13 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
                 }
             }
         }
-        sleep(backoff.after(lasted).mul_f64(1.0 + JITTER * chance()).min(LONGEST)).await;
+        sleep(
+            backoff
+                .after(lasted)
+                .mul_f64(1.0 + JITTER * chance())
+                .min(LONGEST),
+        )
+        .await;
     }
 }
 
@@ -95,5 +101,6 @@ fn unready(answers: &[Value]) -> RedisFault {
 
 /// From 0 to 1.
 fn chance() -> f64 {
-    f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default()) / f64::from(u16::MAX)
+    f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default())
+        / f64::from(u16::MAX)
 }

@@ -22,18 +22,31 @@ pub(crate) struct Pages<'a> {
 impl<'a> Pages<'a> {
     /// `prefix`: no pattern.
     pub(crate) fn new(shared: &'a Shared, prefix: &str) -> Self {
-        Self { shared, pattern: format!("{prefix}*"), cursor: Some(b"0".to_vec()), read: 0 }
+        Self {
+            shared,
+            pattern: format!("{prefix}*"),
+            cursor: Some(b"0".to_vec()),
+            read: 0,
+        }
     }
 
     /// The next page; `None`: there is none.
     pub(crate) async fn next(&mut self) -> Result<Option<Vec<Vec<u8>>>, RedisFault> {
-        let Some(cursor) = self.cursor.take() else { return Ok(None) };
+        let Some(cursor) = self.cursor.take() else {
+            return Ok(None);
+        };
         if self.read == MOST_PAGES {
             return Err(RedisFault::unusable("last page of keys"));
         }
         self.read += 1;
         let mut page = Pipeline::new();
-        page.ignore_errors().cmd("SCAN").arg(cursor).arg("MATCH").arg(&self.pattern).arg("COUNT").arg(PAGE);
+        page.ignore_errors()
+            .cmd("SCAN")
+            .arg(cursor)
+            .arg("MATCH")
+            .arg(&self.pattern)
+            .arg("COUNT")
+            .arg(PAGE);
         let answers = self.shared.ask(Operation::Get, &page).await?;
         let Some((next, keys)) = read(answers) else {
             let fault = RedisFault::unusable("page of keys");
@@ -46,8 +59,12 @@ impl<'a> Pages<'a> {
 }
 
 fn read(answers: Vec<Value>) -> Option<(Vec<u8>, Vec<Vec<u8>>)> {
-    let Some(Value::Array(page)) = answers.into_iter().next() else { return None };
-    let [Value::BulkString(next), Value::Array(keys)] = <[Value; 2]>::try_from(page).ok()? else { return None };
+    let Some(Value::Array(page)) = answers.into_iter().next() else {
+        return None;
+    };
+    let [Value::BulkString(next), Value::Array(keys)] = <[Value; 2]>::try_from(page).ok()? else {
+        return None;
+    };
     let keys = keys.into_iter().filter_map(|key| match key {
         Value::BulkString(key) => Some(key),
         _ => None,

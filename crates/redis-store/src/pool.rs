@@ -91,7 +91,9 @@ impl RedisPool {
         });
         let watched = Arc::clone(&shared);
         // Whether the server is there is in `shared`, and is found out anew after a panic.
-        let monitor = tokio::spawn(supervise("redis_monitor", move || monitor::watch(Arc::clone(&watched))));
+        let monitor = tokio::spawn(supervise("redis_monitor", move || {
+            monitor::watch(Arc::clone(&watched))
+        }));
         Ok(Self { shared, monitor })
     }
 
@@ -125,7 +127,10 @@ impl RedisPool {
     pub fn connections(&self) -> (u64, u64) {
         let status = self.shared.connections.status();
         let count = |count: usize| u64::try_from(count).unwrap_or(u64::MAX);
-        (count(status.size.saturating_sub(status.available)), count(status.available))
+        (
+            count(status.size.saturating_sub(status.available)),
+            count(status.available),
+        )
     }
 
     /// Faults of this kind, ever.
@@ -146,7 +151,11 @@ impl Shared {
     /// longer than opening one and one answer may take, then for the answers; not at all where the server is away.
     ///
     /// A fault is counted here, and one that is an outage is acted on.
-    pub(crate) async fn ask(&self, operation: Operation, pipeline: &Pipeline) -> Result<Vec<Value>, RedisFault> {
+    pub(crate) async fn ask(
+        &self,
+        operation: Operation,
+        pipeline: &Pipeline,
+    ) -> Result<Vec<Value>, RedisFault> {
         self.ask_for(operation, pipeline, MOST_ANSWER).await
     }
 
@@ -157,11 +166,15 @@ impl Shared {
         pipeline: &Pipeline,
         most: usize,
     ) -> Result<Vec<Value>, RedisFault> {
-        let Some(epoch) = self.state.up() else { return Err(RedisFault::away()) };
+        let Some(epoch) = self.state.up() else {
+            return Err(RedisFault::away());
+        };
         let started = self.clock.now();
         let answers = self.asked(pipeline, most).await;
         match &answers {
-            Ok(_) => self.counters.took(operation, self.clock.now().since(started)),
+            Ok(_) => self
+                .counters
+                .took(operation, self.clock.now().since(started)),
             Err(fault) => self.failed(fault, epoch),
         }
         answers
@@ -173,7 +186,12 @@ impl Shared {
         let patience = self.connect_timeout + command;
         let mut connection = match timeout(patience, self.connections.get()).await {
             // All are in use, which says nothing against the server.
-            Err(_) => return Err(RedisFault { outage: false, ..RedisFault::timeout("free connection", patience) }),
+            Err(_) => {
+                return Err(RedisFault {
+                    outage: false,
+                    ..RedisFault::timeout("free connection", patience)
+                });
+            }
             Ok(Err(PoolError::Backend(fault))) => return Err(fault),
             Ok(Err(_)) => return Err(RedisFault::away()),
             Ok(Ok(connection)) => connection,

@@ -25,7 +25,10 @@ pub(crate) struct StandIns {
 impl StandIn {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         shared.stand_ins.all.fetch_add(1, Ordering::Relaxed);
-        Self { shared, is_slow: AtomicBool::new(false) }
+        Self {
+            shared,
+            is_slow: AtomicBool::new(false),
+        }
     }
 
     /// Says whether memory answers also while the server is there.

@@ -18,7 +18,10 @@ pub(crate) struct State(watch::Sender<Presence>);
 
 impl State {
     pub(crate) fn away() -> Self {
-        Self(watch::Sender::new(Presence { epoch: Epoch(0), is_up: false }))
+        Self(watch::Sender::new(Presence {
+            epoch: Epoch(0),
+            is_up: false,
+        }))
     }
 
     /// `None`: it is away.
@@ -28,7 +31,12 @@ impl State {
     }
 
     pub(crate) fn came_up(&self) {
-        self.0.send_modify(|presence| *presence = Presence { epoch: Epoch(presence.epoch.0 + 1), is_up: true });
+        self.0.send_modify(|presence| {
+            *presence = Presence {
+                epoch: Epoch(presence.epoch.0 + 1),
+                is_up: true,
+            }
+        });
     }
 
     /// Says whether this is news: a fault of an earlier time tells nothing about the present one.

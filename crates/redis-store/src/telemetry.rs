@@ -41,9 +41,14 @@ impl Default for Counters {
         let latency: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(5e-5, 2.0, 16)));
         for operation in Operation::ALL {
-            drop(latency.get_or_create(&OperationLabel { operation: operation.as_str() }));
+            drop(latency.get_or_create(&OperationLabel {
+                operation: operation.as_str(),
+            }));
         }
-        Self { faults: Default::default(), latency }
+        Self {
+            faults: Default::default(),
+            latency,
+        }
     }
 }
 
@@ -57,7 +62,11 @@ impl Counters {
     }
 
     pub(crate) fn took(&self, operation: Operation, time: Duration) {
-        self.latency.get_or_create(&OperationLabel { operation: operation.as_str() }).observe(time.as_secs_f64());
+        self.latency
+            .get_or_create(&OperationLabel {
+                operation: operation.as_str(),
+            })
+            .observe(time.as_secs_f64());
     }
 
     pub(crate) fn register(&self, registry: &mut Registry) {
@@ -83,7 +92,11 @@ impl Collector for Telemetry {
                 "Connections to Redis that are in use",
                 status.size.saturating_sub(status.available),
             ),
-            ("continuum_cache_redis_connections_idle", "Connections to Redis that wait for use", status.available),
+            (
+                "continuum_cache_redis_connections_idle",
+                "Connections to Redis that wait for use",
+                status.available,
+            ),
             (
                 "continuum_cache_fallback_active",
                 "1 while Redis is away and memory stands in for it",
@@ -96,7 +109,8 @@ impl Collector for Telemetry {
         }
         let help = "Operations on Redis that failed";
         let kind = ConstCounter::new(0_u64).metric_type();
-        let mut errors = encoder.encode_descriptor("continuum_cache_redis_errors", help, None, kind)?;
+        let mut errors =
+            encoder.encode_descriptor("continuum_cache_redis_errors", help, None, kind)?;
         for kind in FaultKind::ALL {
             ConstCounter::new(self.0.counters.faults(kind))
                 .encode(errors.encode_family(&[("type", kind.as_str())])?)?;

@@ -47,15 +47,29 @@ impl RedisValues {
     pub async fn get(&self, name: &str, most: usize) -> Result<Option<RedisValue>, RedisFault> {
         let key = self.key(name);
         let mut pipeline = Pipeline::new();
-        pipeline.ignore_errors().cmd("GET").arg(&key).cmd("PTTL").arg(&key);
+        pipeline
+            .ignore_errors()
+            .cmd("GET")
+            .arg(&key)
+            .cmd("PTTL")
+            .arg(&key);
         let shared = &self.pool.shared;
-        let answers = shared.ask_for(Operation::Get, &pipeline, most.saturating_add(FRAMING)).await?;
+        let answers = shared
+            .ask_for(Operation::Get, &pipeline, most.saturating_add(FRAMING))
+            .await?;
         let mut answers = answers.into_iter();
         let read = match (answers.next(), answers.next()) {
             (Some(Value::Nil), _) => Ok(None),
             (Some(Value::BulkString(bytes)), left) => {
-                let left = if let Some(Value::Int(left)) = left { u64::try_from(left).unwrap_or(0) } else { 0 };
-                Ok(Some(RedisValue { bytes, left: Duration::from_millis(left) }))
+                let left = if let Some(Value::Int(left)) = left {
+                    u64::try_from(left).unwrap_or(0)
+                } else {
+                    0
+                };
+                Ok(Some(RedisValue {
+                    bytes,
+                    left: Duration::from_millis(left),
+                }))
             }
             (Some(Value::ServerError(error)), _) => Err(RedisFault::from(&error.into())),
             _ => Err(RedisFault::unusable("value")),
@@ -69,10 +83,16 @@ impl RedisValues {
     /// It is not there, or not surely.
     pub async fn set(&self, name: &str, bytes: &[u8], ttl: Duration) -> Result<(), RedisFault> {
         let mut pipeline = Pipeline::new();
-        let set = pipeline.ignore_errors().cmd("SET").arg(self.key(name)).arg(bytes);
+        let set = pipeline
+            .ignore_errors()
+            .cmd("SET")
+            .arg(self.key(name))
+            .arg(bytes);
         match ttl.subsec_nanos() {
             0 => set.arg("EX").arg(ttl.as_secs().max(1)),
-            _ => set.arg("PX").arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
+            _ => set
+                .arg("PX")
+                .arg(u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX).max(1)),
         };
         self.done(Operation::Set, &pipeline).await
     }
@@ -126,18 +146,29 @@ impl RedisValues {
     ///
     /// # Errors
     /// Redis did not say.
-    pub async fn count(&self, pages: usize, is_ours: impl Fn(&str) -> bool) -> Result<u64, RedisFault> {
+    pub async fn count(
+        &self,
+        pages: usize,
+        is_ours: impl Fn(&str) -> bool,
+    ) -> Result<u64, RedisFault> {
         let mut scan = page::Pages::new(&self.pool.shared, &self.prefix);
         let mut count = 0;
         for _ in 0..pages {
-            let Some(keys) = scan.next().await? else { break };
-            count += keys.iter().filter(|key| self.is_one_of(key, &is_ours)).count() as u64;
+            let Some(keys) = scan.next().await? else {
+                break;
+            };
+            count += keys
+                .iter()
+                .filter(|key| self.is_one_of(key, &is_ours))
+                .count() as u64;
         }
         Ok(count)
     }
 
     fn is_one_of(&self, key: &[u8], is_ours: impl Fn(&str) -> bool) -> bool {
-        let name = std::str::from_utf8(key).ok().and_then(|key| key.strip_prefix(&self.prefix));
+        let name = std::str::from_utf8(key)
+            .ok()
+            .and_then(|key| key.strip_prefix(&self.prefix));
         name.is_some_and(is_ours)
     }
 

@@ -9,7 +9,8 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use crate::{
-    CacheKey, CacheStats, Direction, Entry, Generation, Looked, Lookup, RedisPool, Relief, StartError, StoreFault,
+    CacheKey, CacheStats, Direction, Entry, Generation, Looked, Lookup, RedisPool, Relief,
+    StartError, StoreFault,
     engine::{Engine, InForce, Parts, entries},
     generation::Generations,
     seal::Seal,
@@ -45,7 +46,10 @@ impl ResponseCache {
         clock: Clock,
         registry: &mut Registry,
     ) -> Result<Arc<Self>, StartError> {
-        let off = config::ResponseCache { enabled: false, ..settings.clone() };
+        let off = config::ResponseCache {
+            enabled: false,
+            ..settings.clone()
+        };
         let without_redis = redis.is_none();
         let cache = Arc::new(Self {
             parts: Parts {
@@ -94,10 +98,20 @@ impl ResponseCache {
 
     /// Keeps a reply, soon; what there is no room for is let go and counted. `begun`: [`Self::generation`] of before the
     /// request was sent. `held` is dropped when it can be found, or never will be.
-    pub fn put(&self, key: CacheKey, entry: Entry, begun: Generation, held: impl Send + Sync + 'static) {
-        let Some(engine) = &*self.engine.load() else { return };
+    pub fn put(
+        &self,
+        key: CacheKey,
+        entry: Entry,
+        begun: Generation,
+        held: impl Send + Sync + 'static,
+    ) {
+        let Some(engine) = &*self.engine.load() else {
+            return;
+        };
         let settings = self.parts.in_force.load();
-        let longest = settings.max_response_size.max(settings.max_stream_buffer_size);
+        let longest = settings
+            .max_response_size
+            .max(settings.max_stream_buffer_size);
         let is_short = *self.relief.lock() == Relief::StopWrites;
         if is_short || entry.body.len() > longest {
             self.parts.tally.writes_dropped.one();
@@ -113,10 +127,19 @@ impl ResponseCache {
     }
 
     /// Keeps a reply for questions that mean the same. `rest`: all that they must share with it.
-    pub fn put_similar(&self, rest: CacheKey, direction: Direction, entry: Entry, begun: Generation) {
-        let Some(near) = Nearness::of(&self.settings()) else { return };
+    pub fn put_similar(
+        &self,
+        rest: CacheKey,
+        direction: Direction,
+        entry: Entry,
+        begun: Generation,
+    ) {
+        let Some(near) = Nearness::of(&self.settings()) else {
+            return;
+        };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
-            self.similar.put(rest, direction, entry, near, self.parts.clock.now());
+            self.similar
+                .put(rest, direction, entry, near, self.parts.clock.now());
             // A clear that came in between has emptied it before this.
             if begun != self.generation() {
                 self.similar.clear();
@@ -157,7 +180,11 @@ impl ResponseCache {
 
     /// The stores that are not there now: `redis`, `s3`.
     pub fn absent(&self) -> Vec<&'static str> {
-        self.engine.load().as_ref().map(|engine| engine.absent()).unwrap_or_default()
+        self.engine
+            .load()
+            .as_ref()
+            .map(|engine| engine.absent())
+            .unwrap_or_default()
     }
 
     /// The cache as it stands.
@@ -172,7 +199,11 @@ impl ResponseCache {
             enabled: settings.enabled,
             backend_type: settings.backend.as_str(),
             entries: counted,
-            entries_are_all: self.engine.load().as_ref().is_none_or(|engine| engine.is_counted()),
+            entries_are_all: self
+                .engine
+                .load()
+                .as_ref()
+                .is_none_or(|engine| engine.is_counted()),
             capacity: entries(&settings).map(|count| count as u64),
             size_bytes: held.bytes,
             evictions: held.evictions + tally.evictions.get(),
@@ -181,7 +212,11 @@ impl ResponseCache {
             skips: tally.requests(Looked::Skip),
             hit_rate: self.hit_rate(),
             semantic_entries: self.similar.len() as u64,
-            redis: if settings.is_in_redis() { self.redis_stats() } else { None },
+            redis: if settings.is_in_redis() {
+                self.redis_stats()
+            } else {
+                None
+            },
         }
     }
 
@@ -199,7 +234,10 @@ impl ResponseCache {
         next.l1.kind = now.l1.kind;
         if let Err(error) = self.apply(next.clone(), *relief) {
             tracing::error!(%error, "the response cache stays off");
-            self.parts.in_force.store(Arc::new(config::ResponseCache { enabled: false, ..next }));
+            self.parts.in_force.store(Arc::new(config::ResponseCache {
+                enabled: false,
+                ..next
+            }));
         }
     }
 
@@ -211,7 +249,8 @@ impl ResponseCache {
         }
         *held = relief;
         if relief != Relief::Nothing {
-            self.similar.shrink(self.settings().semantic.max_entries.get());
+            self.similar
+                .shrink(self.settings().semantic.max_entries.get());
         }
         if let Some(engine) = self.engine.load_full() {
             engine.refit(&self.settings(), relief);
@@ -275,7 +314,11 @@ impl ResponseCache {
     }
 
     pub(crate) fn held(&self) -> StoreStats {
-        self.engine.load().as_ref().map(|engine| engine.held()).unwrap_or_default()
+        self.engine
+            .load()
+            .as_ref()
+            .map(|engine| engine.held())
+            .unwrap_or_default()
     }
 
     /// Entries, as counted last.
@@ -293,7 +336,11 @@ impl ResponseCache {
 
 /// An empty one proves nothing.
 fn mac_key(settings: &config::ResponseCache) -> Option<&str> {
-    settings.mac_key.as_ref().map(config::Secret::expose).filter(|key| !key.is_empty())
+    settings
+        .mac_key
+        .as_ref()
+        .map(config::Secret::expose)
+        .filter(|key| !key.is_empty())
 }
 
 /// Once at each start of it: who else could have written what we are going to answer.

@@ -4,5 +4,6 @@ use std::hash::{BuildHasher, RandomState};
 
 /// From 0 to 1.
 pub(crate) fn chance() -> f64 {
-    f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default()) / f64::from(u16::MAX)
+    f64::from(u16::try_from(RandomState::new().hash_one(0_u8) & 0xffff).unwrap_or_default())
+        / f64::from(u16::MAX)
 }

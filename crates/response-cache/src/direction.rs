@@ -7,11 +7,22 @@ pub struct Direction(Vec<f32>);
 impl Direction {
     /// The direction of a vector, whatever its length.
     pub fn of(vector: Vec<f32>) -> Self {
-        let length = vector.iter().map(|value| f64::from(*value).powi(2)).sum::<f64>().sqrt();
+        let length = vector
+            .iter()
+            .map(|value| f64::from(*value).powi(2))
+            .sum::<f64>()
+            .sqrt();
         let usable = length.is_finite() && length > 0.0;
-        #[expect(clippy::cast_possible_truncation, reason = "vectors come in single precision")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "vectors come in single precision"
+        )]
         let scaled = |value: f32| (f64::from(value) / length) as f32;
-        Self(if usable { vector.into_iter().map(scaled).collect() } else { Vec::new() })
+        Self(if usable {
+            vector.into_iter().map(scaled).collect()
+        } else {
+            Vec::new()
+        })
     }
 
     /// The middle of several directions; of none, and where they are of different sizes, one that is near nothing.
@@ -22,7 +33,9 @@ impl Direction {
         }
         let mut sum = vec![0.0; size];
         for direction in directions {
-            sum.iter_mut().zip(&direction.0).for_each(|(sum, value)| *sum += value);
+            sum.iter_mut()
+                .zip(&direction.0)
+                .for_each(|(sum, value)| *sum += value);
         }
         Self::of(sum)
     }
@@ -42,12 +55,19 @@ impl Direction {
         if self.0.len() != other.0.len() {
             return 0.0;
         }
-        self.0.iter().zip(&other.0).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+        self.0
+            .iter()
+            .zip(&other.0)
+            .map(|(a, b)| f64::from(*a) * f64::from(*b))
+            .sum()
     }
 
     /// The nearest of several, and how near it is; the first of equals.
     pub fn nearest(&self, others: &[Self]) -> Option<(usize, f64)> {
-        let near = others.iter().map(|other| self.similarity(other)).enumerate();
+        let near = others
+            .iter()
+            .map(|other| self.similarity(other))
+            .enumerate();
         near.reduce(|best, next| if next.1 > best.1 { next } else { best })
     }
 }
@@ -77,19 +97,28 @@ mod tests {
         let examples = [direction(&[1.0, 0.0]), direction(&[0.0, 5.0])];
         let middle = Direction::middle(&examples);
         assert!((middle.similarity(&examples[0]) - std::f64::consts::FRAC_1_SQRT_2).abs() < 1e-6);
-        assert_eq!(direction(&[1.0, 0.1]).nearest(&examples).map(|(at, _)| at), Some(0));
+        assert_eq!(
+            direction(&[1.0, 0.1]).nearest(&examples).map(|(at, _)| at),
+            Some(0)
+        );
         assert_eq!(direction(&[1.0, 0.1]).nearest(&[]), None);
     }
 
     #[test]
     fn what_says_nothing_is_near_nothing() {
         let usual = direction(&[1.0, 0.0]);
-        for nothing in
-            [direction(&[0.0, 0.0]), direction(&[]), direction(&[f32::NAN, 1.0]), direction(&[f32::INFINITY, 1.0])]
-        {
+        for nothing in [
+            direction(&[0.0, 0.0]),
+            direction(&[]),
+            direction(&[f32::NAN, 1.0]),
+            direction(&[f32::INFINITY, 1.0]),
+        ] {
             assert_eq!(usual.similarity(&nothing), 0.0);
         }
         assert_eq!(usual.similarity(&direction(&[1.0, 0.0, 0.0])), 0.0);
-        assert_eq!(usual.similarity(&Direction::middle(&[usual.clone(), direction(&[1.0])])), 0.0);
+        assert_eq!(
+            usual.similarity(&Direction::middle(&[usual.clone(), direction(&[1.0])])),
+            0.0
+        );
     }
 }

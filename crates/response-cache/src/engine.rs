@@ -49,29 +49,53 @@ impl Engine {
     pub(crate) fn start(relief: Relief, parts: &Parts) -> Result<Self, StartError> {
         let settings = parts.in_force.load_full();
         let bounds = bounds(&settings, relief);
-        let memory = Arc::new(MemoryStore::new(bounds, Arc::clone(&parts.generations), parts.clock));
+        let memory = Arc::new(MemoryStore::new(
+            bounds,
+            Arc::clone(&parts.generations),
+            parts.clock,
+        ));
         let behind = match settings.backend {
             CacheBackend::Memory => None,
             CacheBackend::Redis => Some(build::redis(&settings, &memory, parts)?),
             CacheBackend::Tiered => Some(build::tiered(&settings, &memory, parts)?),
         };
         let census = Tasks::default();
-        if let Some(behind) = behind.as_ref().filter(|behind| !behind.store.abilities().counts) {
-            census.start(census::keep(Arc::clone(&behind.store), Arc::clone(&parts.tally)));
+        if let Some(behind) = behind
+            .as_ref()
+            .filter(|behind| !behind.store.abilities().counts)
+        {
+            census.start(census::keep(
+                Arc::clone(&behind.store),
+                Arc::clone(&parts.tally),
+            ));
         }
-        Ok(Self { memory, behind, _census: census })
+        Ok(Self {
+            memory,
+            behind,
+            _census: census,
+        })
     }
 
     /// The answer, where it takes no wait to know it.
     pub(crate) fn near(&self, key: &CacheKey) -> Option<Lookup> {
         let found = |entry| Lookup::Found(entry);
-        self.behind.is_none().then(|| self.memory.find(key).map_or(Lookup::NotFound, |it| found(it.entry)))
+        self.behind.is_none().then(|| {
+            self.memory
+                .find(key)
+                .map_or(Lookup::NotFound, |it| found(it.entry))
+        })
     }
 
     pub(crate) async fn get(&self, key: &CacheKey, waited: Duration, parts: &Parts) -> Lookup {
-        let Some(behind) = &self.behind else { return self.near(key).unwrap_or(Lookup::Unavailable) };
+        let Some(behind) = &self.behind else {
+            return self.near(key).unwrap_or(Lookup::Unavailable);
+        };
         let until = Instant::now() + parts.in_force.load().lookup_budget.saturating_sub(waited);
-        let ask = Ask { key: *key, until, begun: parts.generations.of_copies() };
+        let ask = Ask {
+            key: *key,
+            until,
+            begun: parts.generations.of_copies(),
+        };
         match behind.store.get(ask).await {
             Ok(Some(found)) => Lookup::Found(found.entry),
             Ok(None) => Lookup::NotFound,
@@ -82,8 +106,20 @@ impl Engine {
         }
     }
 
-    pub(crate) fn put(&self, key: CacheKey, entry: Entry, begun: Generation, settings: &ResponseCache, held: Held) {
-        let fill = Fill { key, entry, ttl: settings.ttl, begun };
+    pub(crate) fn put(
+        &self,
+        key: CacheKey,
+        entry: Entry,
+        begun: Generation,
+        settings: &ResponseCache,
+        held: Held,
+    ) {
+        let fill = Fill {
+            key,
+            entry,
+            ttl: settings.ttl,
+            begun,
+        };
         match &self.behind {
             None => self.memory.keep(fill),
             Some(behind) => {
@@ -125,20 +161,27 @@ impl Engine {
     }
 
     pub(crate) fn absent(&self) -> Vec<&'static str> {
-        self.behind.as_ref().map(|behind| behind.store.absent()).unwrap_or_default()
+        self.behind
+            .as_ref()
+            .map(|behind| behind.store.absent())
+            .unwrap_or_default()
     }
 
     /// Entries, wherever they lie.
     pub(crate) async fn count(&self, tally: &Tally) -> u64 {
         match &self.behind {
-            Some(behind) if !behind.store.abilities().counts => census::now(&*behind.store, tally).await,
+            Some(behind) if !behind.store.abilities().counts => {
+                census::now(&*behind.store, tally).await
+            }
             _ => self.held().entries,
         }
     }
 
     /// Whether that is all there is.
     pub(crate) fn is_counted(&self) -> bool {
-        self.behind.as_ref().is_none_or(|behind| behind.store.abilities().counts)
+        self.behind
+            .as_ref()
+            .is_none_or(|behind| behind.store.abilities().counts)
     }
 
     /// Soon.
@@ -159,8 +202,15 @@ impl Engine {
 
 /// Of the memory that a backend has, if it has any: of its own, as a first tier, or in the place of Redis.
 fn bounds(settings: &ResponseCache, relief: Relief) -> Bounds {
-    let bounds = Bounds { entries: entries(settings).unwrap_or(usize::MAX), bytes: settings.memory_budget };
-    if relief == Relief::Nothing { bounds } else { bounds.half() }
+    let bounds = Bounds {
+        entries: entries(settings).unwrap_or(usize::MAX),
+        bytes: settings.memory_budget,
+    };
+    if relief == Relief::Nothing {
+        bounds
+    } else {
+        bounds.half()
+    }
 }
 
 /// Most entries in memory; `None` = bytes alone bound them.
@@ -168,6 +218,8 @@ pub(crate) fn entries(settings: &ResponseCache) -> Option<usize> {
     match (settings.backend, settings.l1.kind) {
         (CacheBackend::Memory, _) => Some(settings.capacity.get()),
         (CacheBackend::Tiered, L1Kind::Memory) => None,
-        (CacheBackend::Redis | CacheBackend::Tiered, _) => settings.redis.fallback.map(|it| it.capacity.get()),
+        (CacheBackend::Redis | CacheBackend::Tiered, _) => {
+            settings.redis.fallback.map(|it| it.capacity.get())
+        }
     }
 }

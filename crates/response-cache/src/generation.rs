@@ -22,12 +22,18 @@ impl Generations {
     /// Of what is made now.
     pub(crate) fn now(&self) -> Generation {
         // Acquire: what is put after a look at it is put after the clear that it was raised by.
-        Generation { clears: self.clears.load(Ordering::Acquire), removals: None }
+        Generation {
+            clears: self.clears.load(Ordering::Acquire),
+            removals: None,
+        }
     }
 
     /// Of what is copied now.
     pub(crate) fn of_copies(&self) -> Generation {
-        Generation { removals: Some(self.removals.load(Ordering::Acquire)), ..self.now() }
+        Generation {
+            removals: Some(self.removals.load(Ordering::Acquire)),
+            ..self.now()
+        }
     }
 
     pub(crate) fn is_present(&self, begun: Generation) -> bool {

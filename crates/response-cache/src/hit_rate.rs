@@ -35,10 +35,22 @@ impl HitRate {
     /// 0 to 1; 0 where nothing was looked for.
     pub(crate) fn rate(&self, now: Moment) -> f64 {
         let number = number(now);
-        let counts = self.parts.iter().filter(|part| part.number <= number && part.number + PARTS as u64 > number);
-        let (hits, all) = counts.fold((0, 0), |(hits, all), part| (hits + part.hits, all + part.hits + part.misses));
-        #[expect(clippy::cast_precision_loss, reason = "a share of five minutes' requests")]
-        if all == 0 { 0.0 } else { hits as f64 / all as f64 }
+        let counts = self
+            .parts
+            .iter()
+            .filter(|part| part.number <= number && part.number + PARTS as u64 > number);
+        let (hits, all) = counts.fold((0, 0), |(hits, all), part| {
+            (hits + part.hits, all + part.hits + part.misses)
+        });
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a share of five minutes' requests"
+        )]
+        if all == 0 {
+            0.0
+        } else {
+            hits as f64 / all as f64
+        }
     }
 
     fn part(&mut self, now: Moment) -> &mut Part {
@@ -47,7 +59,10 @@ impl HitRate {
         let part = &mut self.parts[slot];
         // Whoever was slow to note something must not bring an old part back.
         if part.number < number {
-            *part = Part { number, ..Part::default() };
+            *part = Part {
+                number,
+                ..Part::default()
+            };
         }
         part
     }
@@ -80,7 +95,11 @@ mod tests {
         rate.hit(at(200));
         assert_eq!(rate.rate(at(200)), 0.5);
         assert_eq!(rate.rate(at(299)), 0.5);
-        assert_eq!(rate.rate(at(300)), 1.0, "the first half minute no longer counts");
+        assert_eq!(
+            rate.rate(at(300)),
+            1.0,
+            "the first half minute no longer counts"
+        );
         assert_eq!(rate.rate(at(479)), 1.0);
         assert_eq!(rate.rate(at(480)), 0.0);
         rate.miss(at(1_000_000));

@@ -27,7 +27,10 @@ impl fmt::Debug for CacheKey {
 impl CacheKey {
     /// Whether a text is one as stores have it: what else lies there is not ours.
     pub(crate) fn is_hex(text: &str) -> bool {
-        text.len() == 64 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+        text.len() == 64
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
     }
 }
 
@@ -39,7 +42,13 @@ mod tests {
     fn only_what_looks_like_a_key_is_taken_for_one() {
         let hex = CacheKey([7; 32]).to_string();
         assert!(CacheKey::is_hex(&hex));
-        for other in ["", &hex[1..], &hex.replace('7', "A"), &format!("{hex}0"), &hex.replace('7', "g")] {
+        for other in [
+            "",
+            &hex[1..],
+            &hex.replace('7', "A"),
+            &format!("{hex}0"),
+            &hex.replace('7', "g"),
+        ] {
             assert!(!CacheKey::is_hex(other), "{other}");
         }
     }

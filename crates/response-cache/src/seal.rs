@@ -38,7 +38,10 @@ pub(crate) struct Broken;
 impl Seal {
     /// `None`: the public key.
     pub(crate) fn new(secret: Option<&str>) -> Self {
-        Self(hmac::Key::new(hmac::HMAC_SHA256, secret.map_or(PUBLIC, str::as_bytes)))
+        Self(hmac::Key::new(
+            hmac::HMAC_SHA256,
+            secret.map_or(PUBLIC, str::as_bytes),
+        ))
     }
 
     pub(crate) fn close(&self, key: &CacheKey, entry: &Entry, ends_at: u64) -> Bytes {
@@ -49,7 +52,9 @@ impl Seal {
         value.put_u64(entry.stored_at);
         value.put_u64(ends_at);
         value.put_slice(&entry.body);
-        let tag = self.context(key, value.len() - 1 - TAG, &value[1 + TAG..]).sign();
+        let tag = self
+            .context(key, value.len() - 1 - TAG, &value[1 + TAG..])
+            .sign();
         value[1..=TAG].copy_from_slice(tag.as_ref());
         value.freeze()
     }
@@ -60,9 +65,14 @@ impl Seal {
         }
         let (told, covered) = (&value[1..=TAG], &value[1 + TAG..]);
         let right = self.context(key, covered.len(), covered).sign();
-        aws_lc_rs::constant_time::verify_slices_are_equal(right.as_ref(), told).map_err(|_| Broken)?;
+        aws_lc_rs::constant_time::verify_slices_are_equal(right.as_ref(), told)
+            .map_err(|_| Broken)?;
         Ok(Opened {
-            entry: Entry { label: covered[0], stored_at: number(&covered[1..9]), body: value.slice(FRAME..) },
+            entry: Entry {
+                label: covered[0],
+                stored_at: number(&covered[1..9]),
+                body: value.slice(FRAME..),
+            },
             ends_at: number(&covered[9..HEAD]),
         })
     }
@@ -84,7 +94,9 @@ impl std::fmt::Debug for Seal {
 }
 
 fn number(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte))
+    bytes
+        .iter()
+        .fold(0, |number, byte| number << 8 | u64::from(*byte))
 }
 
 #[cfg(test)]
@@ -97,7 +109,11 @@ mod tests {
     const KEY: CacheKey = CacheKey([1; 32]);
 
     fn entry(body: &[u8]) -> Entry {
-        Entry { label: 3, stored_at: 1_700_000_000, body: Bytes::copy_from_slice(body) }
+        Entry {
+            label: 3,
+            stored_at: 1_700_000_000,
+            body: Bytes::copy_from_slice(body),
+        }
     }
 
     #[test]
@@ -106,12 +122,27 @@ mod tests {
         let seal = Seal::new(Some("secret"));
         let value = seal.close(&KEY, &entry(b"answer"), 1_700_000_300);
         assert_eq!(value.len(), FRAME + 6);
-        assert_eq!(seal.open(&KEY, &value), Ok(Opened { entry: entry(b"answer"), ends_at: 1_700_000_300 }));
-        assert_eq!(seal.open(&CacheKey([2; 32]), &value), Err(Broken), "moved to another key");
+        assert_eq!(
+            seal.open(&KEY, &value),
+            Ok(Opened {
+                entry: entry(b"answer"),
+                ends_at: 1_700_000_300
+            })
+        );
+        assert_eq!(
+            seal.open(&CacheKey([2; 32]), &value),
+            Err(Broken),
+            "moved to another key"
+        );
         assert_eq!(Seal::new(Some("other")).open(&KEY, &value), Err(Broken));
         assert_eq!(Seal::new(None).open(&KEY, &value), Err(Broken));
         let public = Seal::new(None).close(&KEY, &entry(b""), 1);
-        assert_eq!(Seal::new(None).open(&KEY, &public).map(|opened| opened.entry), Ok(entry(b"")));
+        assert_eq!(
+            Seal::new(None)
+                .open(&KEY, &public)
+                .map(|opened| opened.entry),
+            Ok(entry(b""))
+        );
     }
 
     #[test]
@@ -125,9 +156,16 @@ mod tests {
             assert_eq!(seal.open(&KEY, &bent.into()), Err(Broken), "bit {bit}");
         }
         for length in 0..value.len() {
-            assert_eq!(seal.open(&KEY, &value.slice(..length)), Err(Broken), "{length} bytes");
+            assert_eq!(
+                seal.open(&KEY, &value.slice(..length)),
+                Err(Broken),
+                "{length} bytes"
+            );
         }
-        assert_eq!(seal.open(&KEY, &[&value[..], b"x"].concat().into()), Err(Broken));
+        assert_eq!(
+            seal.open(&KEY, &[&value[..], b"x"].concat().into()),
+            Err(Broken)
+        );
     }
 
     proptest! {

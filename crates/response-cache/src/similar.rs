@@ -32,8 +32,13 @@ impl Nearness {
     /// `None`: replies are not found by meaning.
     pub(crate) fn of(settings: &ResponseCache) -> Option<Self> {
         let semantic = &settings.semantic;
-        let (threshold, max_entries, ttl) = (semantic.threshold, semantic.max_entries.get(), semantic.ttl);
-        (settings.enabled && semantic.enabled).then_some(Self { threshold, max_entries, ttl })
+        let (threshold, max_entries, ttl) =
+            (semantic.threshold, semantic.max_entries.get(), semantic.ttl);
+        (settings.enabled && semantic.enabled).then_some(Self {
+            threshold,
+            max_entries,
+            ttl,
+        })
     }
 }
 
@@ -63,12 +68,23 @@ impl Known {
 
 impl Similar {
     /// The reply to the nearest question of this rest, and how near it is.
-    pub(crate) fn find(&self, rest: &CacheKey, asked: &Direction, near: Nearness, now: Moment) -> Option<(Entry, f64)> {
+    pub(crate) fn find(
+        &self,
+        rest: &CacheKey,
+        asked: &Direction,
+        near: Nearness,
+        now: Moment,
+    ) -> Option<(Entry, f64)> {
         let mut held = self.0.lock();
         held.forget(|known| known.until <= now);
-        let candidates = held.entries.iter().enumerate().filter(|(_, known)| known.rest == *rest);
+        let candidates = held
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, known)| known.rest == *rest);
         let with_nearness = candidates.map(|(at, known)| (at, known.direction.similarity(asked)));
-        let (at, similarity) = with_nearness.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
+        let (at, similarity) =
+            with_nearness.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
         if similarity < near.threshold {
             return None;
         }
@@ -79,14 +95,28 @@ impl Similar {
     }
 
     /// Takes a reply in; what was not used for longest makes room.
-    pub(crate) fn put(&self, rest: CacheKey, direction: Direction, entry: Entry, near: Nearness, now: Moment) {
-        let known = Known { rest, direction, entry, until: now + near.ttl };
+    pub(crate) fn put(
+        &self,
+        rest: CacheKey,
+        direction: Direction,
+        entry: Entry,
+        near: Nearness,
+        now: Moment,
+    ) {
+        let known = Known {
+            rest,
+            direction,
+            entry,
+            until: now + near.ttl,
+        };
         if known.direction.is_nothing() || known.bytes() > MOST_BYTES / 4 {
             return;
         }
         let mut held = self.0.lock();
         // The same question again: its newest reply.
-        held.forget(|old| old.until <= now || (old.rest == known.rest && old.direction == known.direction));
+        held.forget(|old| {
+            old.until <= now || (old.rest == known.rest && old.direction == known.direction)
+        });
         held.bytes += known.bytes();
         held.entries.push_back(known);
         held.fit(near.max_entries, MOST_BYTES);
@@ -122,7 +152,9 @@ impl Held {
 
     fn fit(&mut self, entries: usize, bytes: usize) {
         while self.entries.len() > entries || self.bytes > bytes {
-            let Some(oldest) = self.entries.pop_front() else { return };
+            let Some(oldest) = self.entries.pop_front() else {
+                return;
+            };
             self.bytes -= oldest.bytes();
         }
     }
@@ -134,7 +166,11 @@ mod tests {
 
     use super::*;
 
-    const NEAR: Nearness = Nearness { threshold: 0.95, max_entries: 2, ttl: Duration::from_secs(300) };
+    const NEAR: Nearness = Nearness {
+        threshold: 0.95,
+        max_entries: 2,
+        ttl: Duration::from_secs(300),
+    };
 
     fn at(seconds: u64) -> Moment {
         Moment::at(Duration::from_secs(seconds))
@@ -149,7 +185,11 @@ mod tests {
     }
 
     fn entry(text: &'static str) -> Entry {
-        Entry { label: 1, stored_at: 0, body: text.into() }
+        Entry {
+            label: 1,
+            stored_at: 0,
+            body: text.into(),
+        }
     }
 
     fn found(similar: &Similar, of: u8, asked: Direction, now: u64) -> Option<String> {
@@ -162,9 +202,22 @@ mod tests {
     fn the_nearest_question_answers_if_it_is_near_enough() {
         let similar = Similar::default();
         similar.put(rest(1), direction(1.0, 0.0), entry("east"), NEAR, at(0));
-        similar.put(rest(1), direction(1.0, 0.2), entry("a little north"), NEAR, at(0));
-        assert_eq!(found(&similar, 1, direction(1.0, 0.15), 1).as_deref(), Some("a little north"));
-        assert_eq!(found(&similar, 1, direction(1.0, 1.0), 1), None, "a cosine of 0.83 at most");
+        similar.put(
+            rest(1),
+            direction(1.0, 0.2),
+            entry("a little north"),
+            NEAR,
+            at(0),
+        );
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 0.15), 1).as_deref(),
+            Some("a little north")
+        );
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 1.0), 1),
+            None,
+            "a cosine of 0.83 at most"
+        );
         assert_eq!(found(&similar, 1, direction(0.0, 0.0), 1), None);
     }
 
@@ -174,7 +227,10 @@ mod tests {
         let similar = Similar::default();
         similar.put(rest(1), direction(1.0, 0.0), entry("of one"), NEAR, at(0));
         assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
-        assert_eq!(found(&similar, 1, direction(1.0, 0.0), 1).as_deref(), Some("of one"));
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 0.0), 1).as_deref(),
+            Some("of one")
+        );
     }
 
     #[test]
@@ -188,7 +244,10 @@ mod tests {
         assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
         assert!(found(&similar, 1, direction(1.0, 0.0), 299).is_some());
         assert_eq!(found(&similar, 1, direction(1.0, 0.0), 300), None);
-        assert_eq!((similar.clear(), similar.len(), similar.0.lock().bytes), (1, 0, 0));
+        assert_eq!(
+            (similar.clear(), similar.len(), similar.0.lock().bytes),
+            (1, 0, 0)
+        );
     }
 
     #[test]
@@ -197,6 +256,12 @@ mod tests {
         for text in ["old", "new"] {
             similar.put(rest(1), direction(1.0, 0.0), entry(text), NEAR, at(0));
         }
-        assert_eq!((found(&similar, 1, direction(1.0, 0.0), 1).as_deref(), similar.len()), (Some("new"), 1));
+        assert_eq!(
+            (
+                found(&similar, 1, direction(1.0, 0.0), 1).as_deref(),
+                similar.len()
+            ),
+            (Some("new"), 1)
+        );
     }
 }

@@ -144,7 +144,9 @@ impl Default for Tally {
         let s3_latency: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(1e-3, 2.0, 16)));
         for operation in S3Operation::ALL {
-            drop(s3_latency.get_or_create(&OperationLabel { operation: operation.as_str() }));
+            drop(s3_latency.get_or_create(&OperationLabel {
+                operation: operation.as_str(),
+            }));
         }
         Self {
             looked: Default::default(),
@@ -207,7 +209,11 @@ impl Tally {
     }
 
     pub(crate) fn s3_took(&self, operation: S3Operation, time: Duration) {
-        self.s3_latency.get_or_create(&OperationLabel { operation: operation.as_str() }).observe(time.as_secs_f64());
+        self.s3_latency
+            .get_or_create(&OperationLabel {
+                operation: operation.as_str(),
+            })
+            .observe(time.as_secs_f64());
     }
 
     /// What cannot be read at a scrape.

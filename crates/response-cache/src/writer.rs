@@ -103,14 +103,24 @@ pub(crate) struct Queue {
 impl Queue {
     pub(crate) fn new(tally: Arc<Tally>) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
-        Self { lane: Lane { queue, bytes: Arc::default(), tally }, jobs }
+        Self {
+            lane: Lane {
+                queue,
+                bytes: Arc::default(),
+                tally,
+            },
+            jobs,
+        }
     }
 
     /// Call inside a tokio runtime.
     pub(crate) fn start(self, written: Written) -> Writer {
         let tally = Arc::clone(&self.lane.tally);
         let task = tokio::spawn(run(written, self.jobs, tally));
-        Writer { lane: self.lane, task: Mutex::new(Some(task)) }
+        Writer {
+            lane: self.lane,
+            task: Mutex::new(Some(task)),
+        }
     }
 }
 
@@ -128,7 +138,11 @@ impl Lane {
     fn enqueue(&self, fill: Fill, held: Option<Held>, job: impl FnOnce(Fill, Room) -> Job) {
         let bytes = fill.entry.cost();
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room { bytes, of: Arc::clone(&self.bytes), _held: held };
+        let room = Room {
+            bytes,
+            of: Arc::clone(&self.bytes),
+            _held: held,
+        };
         if before + bytes > QUEUE_BYTES || self.queue.try_send(job(fill, room)).is_err() {
             self.tally.writes_dropped.one();
         }
@@ -149,14 +163,24 @@ impl Writer {
 
     /// After everything that is being written. The caller has raised the generation.
     pub(crate) async fn clear(&self) -> Result<u64, StoreFault> {
-        let over = || StoreFault { store: "cache", outage: true, reason: "it is being stopped".to_owned() };
+        let over = || StoreFault {
+            store: "cache",
+            outage: true,
+            reason: "it is being stopped".to_owned(),
+        };
         let (told, tells) = oneshot::channel();
-        self.lane.queue.send(Job::Clear(told)).await.map_err(|_| over())?;
+        self.lane
+            .queue
+            .send(Job::Clear(told))
+            .await
+            .map_err(|_| over())?;
         tells.await.unwrap_or_else(|_| Err(over()))
     }
 
     pub(crate) async fn stop(&self) {
-        let Some(task) = self.task.lock().take() else { return };
+        let Some(task) = self.task.lock().take() else {
+            return;
+        };
         let abort = task.abort_handle();
         let ending = async {
             let _ = self.lane.queue.send(Job::End).await;
@@ -180,7 +204,11 @@ impl Drop for Writer {
 /// whoever asked for it.
 async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>) {
     let mut task = Task::new("response_cache_writer");
-    while task.attempt(write_all(&written, &mut jobs, &tally)).await.is_none() {
+    while task
+        .attempt(write_all(&written, &mut jobs, &tally))
+        .await
+        .is_none()
+    {
         tally.writes_dropped.one();
     }
 }
@@ -193,7 +221,9 @@ async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Ta
             job = jobs.recv(), if writing.len() < written.at_once => job,
         };
         match job {
-            Some(Job::Keep(fill, room)) => writing.push(write(written, &written.store, fill, room, tally)),
+            Some(Job::Keep(fill, room)) => {
+                writing.push(write(written, &written.store, fill, room, tally))
+            }
             Some(Job::Promote(fill, room)) => {
                 let store = written.l1.as_ref().unwrap_or(&written.store);
                 writing.push(write(written, store, fill, room, tally));
@@ -230,8 +260,15 @@ async fn write(written: &Written, store: &Arc<dyn Store>, fill: Fill, _room: Roo
 }
 
 async fn clear(store: &dyn Store) -> Result<u64, StoreFault> {
-    timeout(LONGEST_CLEAR, store.clear()).await.unwrap_or_else(|_| {
-        let reason = format!("not everything was removed within {LONGEST_CLEAR:?}: clear again");
-        Err(StoreFault { store: "cache", outage: false, reason })
-    })
+    timeout(LONGEST_CLEAR, store.clear())
+        .await
+        .unwrap_or_else(|_| {
+            let reason =
+                format!("not everything was removed within {LONGEST_CLEAR:?}: clear again");
+            Err(StoreFault {
+                store: "cache",
+                outage: false,
+                reason,
+            })
+        })
 }

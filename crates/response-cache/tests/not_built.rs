@@ -21,8 +21,12 @@ fn refusal(keys: &str) -> String {
         more_workers: &[],
         check_url: |url| Ok(url.to_owned()),
     };
-    let settings = config::load(source).unwrap_or_else(|problems| panic!("{problems:?}")).response_cache;
-    ResponseCache::start(&settings, None, Clock::system(), &mut Registry::default()).unwrap_err().to_string()
+    let settings = config::load(source)
+        .unwrap_or_else(|problems| panic!("{problems:?}"))
+        .response_cache;
+    ResponseCache::start(&settings, None, Clock::system(), &mut Registry::default())
+        .unwrap_err()
+        .to_string()
 }
 
 #[cfg(not(feature = "redis-cache"))]

@@ -7,7 +7,11 @@
 //! Each row plays the same requests: `lookup` asks the index alone, `decide` is the whole of [`Router::decide`] with that
 //! lookup in it, `beside` what is left of it. Two requests per target are in flight. The last column is the median of a
 //! first token while 300 requests are held: how long that keeps the router's lock.
-#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "it is there to measure and to print")]
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "it is there to measure and to print"
+)]
 
 use std::{
     collections::VecDeque,
@@ -15,11 +19,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Patience, Router,
-    RoutingSettings, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
+    Patience, Router, RoutingSettings, Tiers,
 };
 
 const BLOCKS: u32 = 8_192;
@@ -28,7 +34,9 @@ const PROMPTS: u32 = 24;
 const DECISIONS: u32 = 3_000;
 
 fn main() {
-    println!("candidates  lookup p50  decide p50  beside p50  p99, us  first token beside a long queue, us");
+    println!(
+        "candidates  lookup p50  decide p50  beside p50  p99, us  first token beside a long queue, us"
+    );
     for candidates in [8, 64, 256, 1_000] {
         row(candidates);
     }
@@ -46,7 +54,9 @@ fn row(count: u32) {
         lookups.push(timed(|| bench.index.lookup(&bench.namespace, &chain, now)).1);
         let (dispatch, took) = timed(|| router.decide(now, &bench.job(prompt, u64::from(i), None)));
         decisions.push(took);
-        let Dispatch::Plan(plan) = dispatch else { panic!("nobody may wait") };
+        let Dispatch::Plan(plan) = dispatch else {
+            panic!("nobody may wait")
+        };
         router.first_token(now + Duration::from_millis(20), plan.reservation);
         open.push_back(plan.reservation);
         if open.len() > 2 * count as usize
@@ -55,7 +65,11 @@ fn row(count: u32) {
             router.done(now, done);
         }
     }
-    let mut beside: Vec<f64> = decisions.iter().zip(&lookups).map(|(all, lookup)| all - lookup).collect();
+    let mut beside: Vec<f64> = decisions
+        .iter()
+        .zip(&lookups)
+        .map(|(all, lookup)| all - lookup)
+        .collect();
     let long_queue = bench.first_token_beside_a_long_queue();
     println!(
         "{count:10}  {:10.1}  {:10.1}  {:10.1}  {:7.1}  {long_queue:10.1}",
@@ -85,7 +99,10 @@ impl Bench {
             identity: Identity::Tokens,
         };
         let candidate = |i: u32| Candidate {
-            target: Target { worker: WorkerId(i), rank: DpRank(0) },
+            target: Target {
+                worker: WorkerId(i),
+                rank: DpRank(0),
+            },
             name: format!("w{i}").into(),
             namespace: namespace.clone(),
             weight: 1.0,
@@ -100,29 +117,64 @@ impl Bench {
         let candidates: Vec<Candidate> = (0..count).map(candidate).collect();
         let tokens = |prompt: u32| -> Arc<[u32]> {
             let shared = BLOCKS * BLOCK_TOKENS / 2;
-            (0..BLOCKS * BLOCK_TOKENS).map(move |i| if i < shared { i } else { i + prompt * 1_000_003 }).collect()
+            (0..BLOCKS * BLOCK_TOKENS)
+                .map(move |i| {
+                    if i < shared {
+                        i
+                    } else {
+                        i + prompt * 1_000_003
+                    }
+                })
+                .collect()
         };
         let prompts: Vec<_> = (0..PROMPTS)
-            .map(|prompt| Arc::new(PromptBlocks::of_tokens(HashScheme::default(), tokens(prompt))))
+            .map(|prompt| {
+                Arc::new(PromptBlocks::of_tokens(
+                    HashScheme::default(),
+                    tokens(prompt),
+                ))
+            })
             .collect();
         // What is predicted for long enough counts as what is announced would.
         let long = Duration::from_secs(1_000_000);
         for (i, prompt) in prompts.iter().enumerate() {
             let chain = prompt.chain(namespace.block_size);
-            index.predict(candidates[i % candidates.len()].target, &namespace, &chain, Moment::START, long);
+            index.predict(
+                candidates[i % candidates.len()].target,
+                &namespace,
+                &chain,
+                Moment::START,
+                long,
+            );
         }
         let shared = prompts[0].chain(namespace.block_size);
         for candidate in candidates.iter().step_by(2) {
-            index.predict(candidate.target, &namespace, &shared[..(BLOCKS / 2) as usize], Moment::START, long);
+            index.predict(
+                candidate.target,
+                &namespace,
+                &shared[..(BLOCKS / 2) as usize],
+                Moment::START,
+                long,
+            );
         }
-        Self { index, namespace, candidates, prompts }
+        Self {
+            index,
+            namespace,
+            candidates,
+            prompts,
+        }
     }
 
     fn now(&self, i: u32) -> Moment {
         Moment::at(Duration::from_millis(u64::from(i) * 40))
     }
 
-    fn job<'a>(&'a self, prompt: &'a Arc<PromptBlocks>, random: u64, patience: Option<Patience>) -> Job<'a> {
+    fn job<'a>(
+        &'a self,
+        prompt: &'a Arc<PromptBlocks>,
+        random: u64,
+        patience: Option<Patience>,
+    ) -> Job<'a> {
         Job {
             policy: None,
             pin: None,
@@ -148,7 +200,13 @@ impl Bench {
     fn first_token_beside_a_long_queue(&self) -> f64 {
         let router = Router::new(RoutingSettings::default(), Arc::clone(&self.index));
         let now = self.now(DECISIONS);
-        let patience = |_| Some(Patience { limit: Duration::from_secs(60), waited: Duration::ZERO, bytes: 1 });
+        let patience = |_| {
+            Some(Patience {
+                limit: Duration::from_secs(60),
+                waited: Duration::ZERO,
+                bytes: 1,
+            })
+        };
         let mut open = Vec::new();
         let mut held = 0;
         for i in 0..100_000u32 {

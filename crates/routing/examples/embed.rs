@@ -15,11 +15,13 @@ use std::{
     time::Duration,
 };
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Patience, Plan,
-    Released, ReservationId, Router, RoutingSettings, Ticket, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
+    Patience, Plan, Released, ReservationId, Router, RoutingSettings, Ticket, Tiers,
 };
 
 /// What an engine takes to compute a token, and to generate a reply.
@@ -29,13 +31,32 @@ const REPLY: Duration = Duration::from_millis(400);
 fn main() {
     let mut fleet = Fleet::new(2);
     // Six people ask about three documents, all within 60 ms; the third one is long.
-    for (number, (document, tokens)) in
-        [(1, 6_000), (2, 8_000), (1, 6_000), (3, 30_000), (1, 6_000), (2, 8_000)].into_iter().enumerate()
+    for (number, (document, tokens)) in [
+        (1, 6_000),
+        (2, 8_000),
+        (1, 6_000),
+        (3, 30_000),
+        (1, 6_000),
+        (2, 8_000),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        fleet.at(10 * number as u64, What::Arrival { number, document, tokens });
+        fleet.at(
+            10 * number as u64,
+            What::Arrival {
+                number,
+                document,
+                tokens,
+            },
+        );
     }
     fleet.play();
-    assert_eq!((fleet.router.leases(), fleet.router.held()), (0, 0), "every reservation was given back");
+    assert_eq!(
+        (fleet.router.leases(), fleet.router.held()),
+        (0, 0),
+        "every reservation was given back"
+    );
 }
 
 /// What happens at a moment.
@@ -80,7 +101,10 @@ impl Fleet {
             identity: Identity::Tokens,
         };
         let candidate = |number| Candidate {
-            target: Target { worker: WorkerId(number), rank: DpRank(0) },
+            target: Target {
+                worker: WorkerId(number),
+                rank: DpRank(0),
+            },
             name: format!("w{number}").into(),
             namespace: namespace.clone(),
             weight: 1.0,
@@ -116,7 +140,11 @@ impl Fleet {
     fn play(&mut self) {
         while let Some(((now, _), what)) = self.agenda.pop_first() {
             let released = match what {
-                What::Arrival { number, document, tokens } => {
+                What::Arrival {
+                    number,
+                    document,
+                    tokens,
+                } => {
                     self.arrive(now, number, document, tokens);
                     Vec::new()
                 }
@@ -137,9 +165,19 @@ impl Fleet {
     fn arrive(&mut self, now: Moment, number: usize, document: u32, tokens: u32) {
         // The document, and a question of its own at the end.
         let question = u32::try_from(number).expect("a few requests");
-        let prompt: Vec<u32> =
-            (0..tokens).map(|i| if i < tokens - 100 { document * 1_000_000 + i } else { question }).collect();
-        let prompt = Arc::new(PromptBlocks::of_tokens(HashScheme::default(), prompt.into()));
+        let prompt: Vec<u32> = (0..tokens)
+            .map(|i| {
+                if i < tokens - 100 {
+                    document * 1_000_000 + i
+                } else {
+                    question
+                }
+            })
+            .collect();
+        let prompt = Arc::new(PromptBlocks::of_tokens(
+            HashScheme::default(),
+            prompt.into(),
+        ));
         let job = Job {
             policy: None,
             pin: None,
@@ -150,7 +188,11 @@ impl Fleet {
             prompt_tokens: tokens,
             expected_output_tokens: Some(100),
             answer: Answer::Streamed,
-            patience: Some(Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 0 }),
+            patience: Some(Patience {
+                limit: Duration::from_secs(30),
+                waited: Duration::ZERO,
+                bytes: 0,
+            }),
             busy_threshold: None,
             candidates: &self.candidates,
             excluded: &[],
@@ -160,7 +202,13 @@ impl Fleet {
             stopwatch: &NoStopwatch,
         };
         let dispatch = self.router.decide(now, &job);
-        self.requests.insert(number, Request { prompt: Arc::clone(&prompt), tokens });
+        self.requests.insert(
+            number,
+            Request {
+                prompt: Arc::clone(&prompt),
+                tokens,
+            },
+        );
         match dispatch {
             Dispatch::Plan(plan) => self.send(now, number, &plan),
             Dispatch::Held(ticket) => {
@@ -170,7 +218,9 @@ impl Fleet {
                 let released = self.router.released(now);
                 self.send_all(now, released);
             }
-            Dispatch::Refused(refusal) => println!("{:>5} ms  request {number}: {refusal}", ms(now)),
+            Dispatch::Refused(refusal) => {
+                println!("{:>5} ms  request {number}: {refusal}", ms(now))
+            }
         }
     }
 
@@ -207,7 +257,8 @@ impl Fleet {
         // An engine's events would say this; who has none leaves it to the router's own expectation.
         let namespace = &self.candidates[target.worker.0 as usize].namespace;
         let chain = request.prompt.chain(namespace.block_size);
-        self.index.predict(target, namespace, &chain, now, Duration::from_secs(600));
+        self.index
+            .predict(target, namespace, &chain, now, Duration::from_secs(600));
         self.put(first_token, What::FirstToken(plan.reservation, number));
         self.put(first_token + REPLY, What::End(plan.reservation, number));
     }

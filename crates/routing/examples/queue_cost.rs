@@ -9,7 +9,11 @@
 //! held while requests arrive, begin, end, are due and change their candidates, by the clock and by the processor's time of
 //! the thread. The second is what the code costs; the first also has what other programs took. The last row is a fixed
 //! computation that holds no lock and touches no memory: its longest time is what the machine adds to any of the others.
-#![allow(clippy::print_stdout, clippy::disallowed_methods, reason = "it is there to measure and to print")]
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "it is there to measure and to print"
+)]
 
 use std::{
     cell::RefCell,
@@ -17,11 +21,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, LockEvent, NoStopwatch, Overrides, Patience,
-    QueueSettings, ReservationId, Router, RoutingSettings, Ticket, Tiers, observe_lock,
+    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, LockEvent, NoStopwatch,
+    Overrides, Patience, QueueSettings, ReservationId, Router, RoutingSettings, Ticket, Tiers,
+    observe_lock,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -54,7 +61,10 @@ thread_local! {
 
 fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
-    Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
+    Duration::new(
+        time.tv_sec.unsigned_abs(),
+        u32::try_from(time.tv_nsec).unwrap_or(0),
+    )
 }
 
 fn note(event: LockEvent) {
@@ -68,7 +78,11 @@ fn note(event: LockEvent) {
                 let during = holds.during;
                 let known = holds.rows.iter().position(|row| row.during == during);
                 let place = known.unwrap_or_else(|| {
-                    holds.rows.push(Row { during, wall_us: Vec::new(), cpu_us: Vec::new() });
+                    holds.rows.push(Row {
+                        during,
+                        wall_us: Vec::new(),
+                        cpu_us: Vec::new(),
+                    });
                     holds.rows.len() - 1
                 });
                 holds.rows[place].wall_us.push(wall_us);
@@ -80,7 +94,10 @@ fn note(event: LockEvent) {
 
 fn main() {
     let (empty, full) = (Bench::new(0), Bench::new(WAITING));
-    println!("{} requests wait for model {SATURATED} of {MODELS}; {WORKERS} workers each", full.router.held());
+    println!(
+        "{} requests wait for model {SATURATED} of {MODELS}; {WORKERS} workers each",
+        full.router.held()
+    );
     println!("newcomer of         empty p50, us  full p50, us  ratio   (p99, us)");
     for (name, model) in [("an idle model", IDLE), ("the saturated one", SATURATED)] {
         newcomers(name, model, &empty, &full);
@@ -120,8 +137,14 @@ fn newcomers(name: &str, model: u32, empty: &Bench, full: &Bench) {
             }
         }
     }
-    let [empty_p50, full_p50] = [percentile(&mut took[0], 5_000), percentile(&mut took[1], 5_000)];
-    let p99 = [percentile(&mut took[0], 9_900), percentile(&mut took[1], 9_900)];
+    let [empty_p50, full_p50] = [
+        percentile(&mut took[0], 5_000),
+        percentile(&mut took[1], 5_000),
+    ];
+    let p99 = [
+        percentile(&mut took[0], 9_900),
+        percentile(&mut took[1], 9_900),
+    ];
     println!(
         "{name:18}  {empty_p50:13.2}  {full_p50:12.2}  {:5.2}   ({:.1}, {:.1})",
         full_p50 / empty_p50,
@@ -149,7 +172,12 @@ fn fixed_computations() {
 
 fn lock_rows() {
     HOLDS.with_borrow_mut(|holds| {
-        for Row { during, wall_us, cpu_us } in &mut holds.rows {
+        for Row {
+            during,
+            wall_us,
+            cpu_us,
+        } in &mut holds.rows
+        {
             println!(
                 "{during:18}  {:6}  {:7.2}  {:9.1}  {:7.1} | {:25.1}  {:10.1}  {:7.1}",
                 wall_us.len(),
@@ -179,17 +207,49 @@ impl Bench {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let candidates: Vec<Vec<Candidate>> = (0..MODELS).map(of_model).collect();
         let tokens = |prompt: u32| -> Arc<[u32]> {
-            (0..BLOCKS * 16).map(move |i| if i < BLOCKS * 8 { i } else { i + prompt * 1_000_003 }).collect()
+            (0..BLOCKS * 16)
+                .map(move |i| {
+                    if i < BLOCKS * 8 {
+                        i
+                    } else {
+                        i + prompt * 1_000_003
+                    }
+                })
+                .collect()
         };
-        let prompts: Vec<Arc<PromptBlocks>> =
-            (0..256).map(|prompt| Arc::new(PromptBlocks::of_tokens(HashScheme::default(), tokens(prompt)))).collect();
-        let queue = QueueSettings { max_entries: 2 * WAITING, ..QueueSettings::default() };
-        let router = Router::new(RoutingSettings { queue, ..RoutingSettings::default() }, index);
-        let mut bench = Self { router, candidates, prompts, open: Vec::new(), waiting: Vec::new() };
+        let prompts: Vec<Arc<PromptBlocks>> = (0..256)
+            .map(|prompt| {
+                Arc::new(PromptBlocks::of_tokens(
+                    HashScheme::default(),
+                    tokens(prompt),
+                ))
+            })
+            .collect();
+        let queue = QueueSettings {
+            max_entries: 2 * WAITING,
+            ..QueueSettings::default()
+        };
+        let router = Router::new(
+            RoutingSettings {
+                queue,
+                ..RoutingSettings::default()
+            },
+            index,
+        );
+        let mut bench = Self {
+            router,
+            candidates,
+            prompts,
+            open: Vec::new(),
+            waiting: Vec::new(),
+        };
         // Every worker but the idle model's has two prompts to compute.
         for model in (0..MODELS).filter(|model| *model != IDLE) {
             for i in 0..2 * WORKERS {
-                let Dispatch::Plan(plan) = bench.router.decide(Moment::START, &bench.job(model, i, None)) else {
+                let Dispatch::Plan(plan) = bench
+                    .router
+                    .decide(Moment::START, &bench.job(model, i, None))
+                else {
                     panic!("it may not wait");
                 };
                 if model == SATURATED {
@@ -200,7 +260,10 @@ impl Bench {
         for i in 0..waiting {
             let now = Moment::at(Duration::from_micros(i as u64));
             let i = u32::try_from(i).expect("a few");
-            let Dispatch::Held(ticket) = bench.router.decide(now, &bench.job(SATURATED, i, Some(i % 30 + 10))) else {
+            let Dispatch::Held(ticket) = bench
+                .router
+                .decide(now, &bench.job(SATURATED, i, Some(i % 30 + 10)))
+            else {
                 panic!("all are busy");
             };
             bench.waiting.push(ticket);
@@ -210,8 +273,11 @@ impl Bench {
 
     fn job(&self, model: u32, i: u32, limit_s: Option<u32>) -> Job<'_> {
         let prompt = &self.prompts[i as usize % self.prompts.len()];
-        let patience =
-            |limit: u32| Patience { limit: Duration::from_secs(limit.into()), waited: Duration::ZERO, bytes: 4_096 };
+        let patience = |limit: u32| Patience {
+            limit: Duration::from_secs(limit.into()),
+            waited: Duration::ZERO,
+            bytes: 4_096,
+        };
         Job {
             policy: None,
             pin: None,
@@ -237,20 +303,27 @@ impl Bench {
     fn traffic(&self) {
         let mut open = self.open.clone();
         for i in 0..DECISIONS {
-            let now = Moment::at(Duration::from_millis(200) + Duration::from_micros(u64::from(i) * 500));
+            let now =
+                Moment::at(Duration::from_millis(200) + Duration::from_micros(u64::from(i) * 500));
             let reservation = open.remove(0);
             let mut released = during("first token", || self.router.first_token(now, reservation));
             released.extend(during("end", || self.router.done(now, reservation)));
-            while self.router.next_release(now).is_some_and(|then| then <= now) {
+            while self
+                .router
+                .next_release(now)
+                .is_some_and(|then| then <= now)
+            {
                 released.extend(during("release", || self.router.released(now)));
             }
             open.extend(released.iter().map(|released| released.plan.reservation));
-            if let Dispatch::Plan(plan) =
-                during("arrival", || self.router.decide(now, &self.job(SATURATED, i, Some(60))))
-            {
+            if let Dispatch::Plan(plan) = during("arrival", || {
+                self.router.decide(now, &self.job(SATURATED, i, Some(60)))
+            }) {
                 open.push(plan.reservation);
             }
-            let idle = during("idle arrival", || self.router.decide(now, &self.job(IDLE, i, Some(60))));
+            let idle = during("idle arrival", || {
+                self.router.decide(now, &self.job(IDLE, i, Some(60)))
+            });
             let Dispatch::Plan(plan) = idle else {
                 panic!("an idle model's request does not wait");
             };
@@ -264,8 +337,13 @@ impl Bench {
         fewer.pop();
         let now = Moment::at(Duration::from_secs(3));
         for ticket in &self.waiting {
-            let job = Job { candidates: &fewer, ..self.job(SATURATED, 0, Some(30)) };
-            during("changed candidates", || self.router.replace_candidates(now, *ticket, &job));
+            let job = Job {
+                candidates: &fewer,
+                ..self.job(SATURATED, 0, Some(30))
+            };
+            during("changed candidates", || {
+                self.router.replace_candidates(now, *ticket, &job)
+            });
         }
     }
 
@@ -273,7 +351,11 @@ impl Bench {
     fn due(&self) -> usize {
         let now = Moment::at(Duration::from_secs(100));
         let mut released = 0;
-        while self.router.next_release(now).is_some_and(|then| then <= now) {
+        while self
+            .router
+            .next_release(now)
+            .is_some_and(|then| then <= now)
+        {
             released += during("release of overdue", || self.router.released(now).len());
         }
         released
@@ -289,7 +371,10 @@ fn of_model(model: u32) -> Vec<Candidate> {
         identity: Identity::Tokens,
     };
     let candidate = |i: u32| Candidate {
-        target: Target { worker: WorkerId(model * WORKERS + i), rank: DpRank(0) },
+        target: Target {
+            worker: WorkerId(model * WORKERS + i),
+            rank: DpRank(0),
+        },
         name: format!("w{model}-{i}").into(),
         namespace: namespace.clone(),
         weight: 1.0,
@@ -307,5 +392,8 @@ fn of_model(model: u32) -> Vec<Candidate> {
 /// The value below which so many of ten thousand are.
 fn percentile(values: &mut [f64], of_ten_thousand: usize) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
-    values.get(values.len().saturating_sub(1) * of_ten_thousand / 10_000).copied().unwrap_or(0.0)
+    values
+        .get(values.len().saturating_sub(1) * of_ten_thousand / 10_000)
+        .copied()
+        .unwrap_or(0.0)
 }

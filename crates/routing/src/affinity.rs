@@ -28,7 +28,8 @@ pub struct Affinity {
 impl Affinity {
     /// The prefix key as a number: its first eight bytes, the first one the most significant.
     pub(crate) fn prefix(&self) -> Option<u64> {
-        self.prefix_key.map(|[a, b, c, d, e, f, g, h, ..]| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        self.prefix_key
+            .map(|[a, b, c, d, e, f, g, h, ..]| u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
     /// The narrowest key there is: the session's, else the prefix's.
@@ -45,9 +46,19 @@ mod tests {
     fn the_session_goes_before_the_prefix_and_the_prefix_counts_by_its_first_eight_bytes() {
         let mut digest = [0xff; 32];
         digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
-        let prefix = Affinity { prefix_key: Some(digest), ..Affinity::default() };
+        let prefix = Affinity {
+            prefix_key: Some(digest),
+            ..Affinity::default()
+        };
         assert_eq!(prefix.session(), Some(0x0102_0304_0506_0708));
-        assert_eq!(Affinity { session_key: Some(9), ..prefix }.session(), Some(9));
+        assert_eq!(
+            Affinity {
+                session_key: Some(9),
+                ..prefix
+            }
+            .session(),
+            Some(9)
+        );
         assert_eq!(Affinity::default().session(), None);
     }
 }

@@ -60,7 +60,13 @@ impl Choice<'_> {
 
     /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
     pub(crate) fn decision(&self, circumstances: Circumstances, kept: usize) -> Decision {
-        let Circumstances { method, excluded, hash_us, lookup_us, decide_us } = circumstances;
+        let Circumstances {
+            method,
+            excluded,
+            hash_us,
+            lookup_us,
+            decide_us,
+        } = circumstances;
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
         let surveyed = &self.winner().surveyed;
         let price = |place: usize| &self.prices[self.order[place]];
@@ -68,9 +74,15 @@ impl Choice<'_> {
             policy: self.policy,
             method,
             label: self.label,
-            cache_use: (method != Method::Pinned).then(|| self.cache_use()).flatten(),
+            cache_use: (method != Method::Pinned)
+                .then(|| self.cache_use())
+                .flatten(),
             cost_unit: self.unit,
-            candidates: self.worth_keeping(runner_up, kept.max(2)).into_iter().map(|place| self.row(place)).collect(),
+            candidates: self
+                .worth_keeping(runner_up, kept.max(2))
+                .into_iter()
+                .map(|place| self.row(place))
+                .collect(),
             candidates_total: self.order.len(),
             excluded,
             winner: self.winner().target(),
@@ -104,7 +116,13 @@ impl Choice<'_> {
             let tokens = held(&self.scene, self.winner()).map_or(0, |(tokens, _)| tokens);
             (self.ruling == Policy::Composite, tokens)
         } else if self.policy.goes_by_blocks() {
-            (self.scene.contenders.iter().any(|contender| warm(contender) > 0), warm(self.winner()))
+            (
+                self.scene
+                    .contenders
+                    .iter()
+                    .any(|contender| warm(contender) > 0),
+                warm(self.winner()),
+            )
         } else {
             return None;
         };
@@ -113,12 +131,17 @@ impl Choice<'_> {
         }
         // Streams may know of more tokens than this prompt has; one that has none is cached nowhere.
         let overlap = f64::from(tokens) / f64::from(self.scene.prompt_tokens.max(1));
-        Some(CacheUse::Decided { overlap: overlap.min(1.0) })
+        Some(CacheUse::Decided {
+            overlap: overlap.min(1.0),
+        })
     }
 
     /// What each contender would have to compute and to hold with this request, by target. `prompt` says where the prompt
     /// is computed if it generates.
-    pub(crate) fn potential_loads(&self, prompt: impl Fn(&Contender<'_>) -> Prompt) -> Vec<PotentialLoad> {
+    pub(crate) fn potential_loads(
+        &self,
+        prompt: impl Fn(&Contender<'_>) -> Prompt,
+    ) -> Vec<PotentialLoad> {
         let mut loads: Vec<_> = self
             .scene
             .contenders
@@ -145,10 +168,16 @@ impl Choice<'_> {
             return places().collect();
         }
         // Of equals the better rank, so the last of `max` is turned round.
-        let warmest = places().rev().max_by_key(|place| contender(place).surveyed.warm.total());
+        let warmest = places()
+            .rev()
+            .max_by_key(|place| contender(place).surveyed.warm.total());
         let idlest = places().min_by_key(|place| contender(place).standing.load.in_flight);
         let mut keep = Vec::with_capacity(kept);
-        for place in [Some(self.place), runner_up, warmest, idlest].into_iter().flatten().chain(places()) {
+        for place in [Some(self.place), runner_up, warmest, idlest]
+            .into_iter()
+            .flatten()
+            .chain(places())
+        {
             if keep.len() == kept {
                 break;
             }

@@ -8,14 +8,19 @@ const EQUAL: f64 = 1e-9;
 /// The order of candidates by cost, cheapest first; equal costs by tie-break, then by a draw.
 pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
     // Costs go beside their places: prices are long, and there may be a thousand.
-    let mut costs: Vec<(f64, usize)> = prices.iter().enumerate().map(|(i, price)| (price.cost, i)).collect();
+    let mut costs: Vec<(f64, usize)> = prices
+        .iter()
+        .enumerate()
+        .map(|(i, price)| (price.cost, i))
+        .collect();
     costs.sort_unstable_by(|a, b| a.0.total_cmp(&b.0));
     let mut order: Vec<usize> = costs.into_iter().map(|(_, i)| i).collect();
     // Equal costs stand together now; settling each run on its own keeps the comparison transitive.
     let mut start = 0;
     while start < order.len() {
         let cheapest = prices[order[start]].cost;
-        let end = start + order[start..].partition_point(|next| equal(cheapest, prices[*next].cost));
+        let end =
+            start + order[start..].partition_point(|next| equal(cheapest, prices[*next].cost));
         let end = end.max(start + 1);
         order[start..end].sort_unstable_by_key(|i| (prices[*i].tie, draw(random, *i)));
         start = end;
@@ -26,13 +31,22 @@ pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
 /// Draws a position of `order`: certainly the first at temperature 0, else with weights `exp(-x / temperature)` where
 /// `x` is the cost scaled to 0..1 between the cheapest and the dearest.
 pub(crate) fn pick(prices: &[Price], order: &[usize], temperature: f64, random: u64) -> usize {
-    let (Some(first), Some(last)) = (order.first(), order.last()) else { return 0 };
+    let (Some(first), Some(last)) = (order.first(), order.last()) else {
+        return 0;
+    };
     if temperature <= 0.0 || !temperature.is_finite() {
         return 0;
     }
-    let (cheapest, span) = (prices[*first].cost, prices[*last].cost - prices[*first].cost);
+    let (cheapest, span) = (
+        prices[*first].cost,
+        prices[*last].cost - prices[*first].cost,
+    );
     let weight = |i: &usize| {
-        let scaled = if span > 0.0 { (prices[*i].cost - cheapest) / span } else { 0.0 };
+        let scaled = if span > 0.0 {
+            (prices[*i].cost - cheapest) / span
+        } else {
+            0.0
+        };
         (-scaled / temperature).exp()
     };
     let total: f64 = order.iter().map(weight).sum();
@@ -48,7 +62,11 @@ pub(crate) fn pick(prices: &[Price], order: &[usize], temperature: f64, random: 
 
 /// A number for the `i`-th candidate, spread evenly over all `u64` for even spread of `random`.
 pub(crate) fn draw(random: u64, i: usize) -> u64 {
-    let mut x = random.wrapping_add((i as u64).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    let mut x = random.wrapping_add(
+        (i as u64)
+            .wrapping_add(1)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    );
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     x ^ (x >> 31)
@@ -96,7 +114,10 @@ mod tests {
         let weights = [1.0, (-1.0f64).exp(), (-2.0f64).exp()];
         let total: f64 = weights.iter().sum();
         for (count, weight) in counts.iter().zip(weights) {
-            assert!((count / 20_000.0 - weight / total).abs() < 0.02, "{counts:?}");
+            assert!(
+                (count / 20_000.0 - weight / total).abs() < 0.02,
+                "{counts:?}"
+            );
         }
     }
 

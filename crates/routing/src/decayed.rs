@@ -14,7 +14,11 @@ pub(crate) struct Decayed {
 
 impl Decayed {
     pub(crate) fn over(memory: Duration) -> Self {
-        Self { memory, sum: 0.0, at: Moment::START }
+        Self {
+            memory,
+            sum: 0.0,
+            at: Moment::START,
+        }
     }
 
     pub(crate) fn add(&mut self, now: Moment, amount: f64) {

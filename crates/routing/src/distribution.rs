@@ -49,7 +49,13 @@ impl Spread {
 impl Distribution {
     pub(crate) fn new(ends: impl IntoIterator<Item = f64>) -> Self {
         let ends: Vec<f64> = ends.into_iter().collect();
-        Self { seen: Mutex::new(Seen { counts: vec![0; ends.len() + 1], sum: 0.0 }), ends }
+        Self {
+            seen: Mutex::new(Seen {
+                counts: vec![0; ends.len() + 1],
+                sum: 0.0,
+            }),
+            ends,
+        }
     }
 
     /// A value that is no number is none.
@@ -66,7 +72,10 @@ impl Distribution {
     pub(crate) fn spread(&self) -> Spread {
         let seen = self.seen.lock();
         let ends = self.ends.iter().copied().chain([f64::INFINITY]);
-        Spread { ranges: ends.zip(seen.counts.iter().copied()).collect(), sum: seen.sum }
+        Spread {
+            ranges: ends.zip(seen.counts.iter().copied()).collect(),
+            sum: seen.sum,
+        }
     }
 }
 

@@ -36,7 +36,10 @@ impl HealthBook {
         #[allow(clippy::cast_possible_truncation, reason = "the remainder is small")]
         let part = &mut minute.0[(number % PARTS as u64) as usize];
         if part.number != number {
-            *part = Part { number, ..Part::default() };
+            *part = Part {
+                number,
+                ..Part::default()
+            };
         }
         part.all = part.all.saturating_add(1);
         part.taken = part.taken.saturating_add(u32::from(taken));
@@ -45,11 +48,21 @@ impl HealthBook {
     /// Its share of requests taken; one that was given none is taken for a good one.
     pub(crate) fn of(&self, now: Moment, worker: WorkerId) -> f64 {
         let number = number(now);
-        let Some(minute) = self.workers.get(&worker) else { return 1.0 };
-        let lately = minute.0.iter().filter(|part| number - part.number.min(number) < PARTS as u64);
-        let (taken, all) =
-            lately.fold((0u64, 0u64), |(taken, all), part| (taken + u64::from(part.taken), all + u64::from(part.all)));
-        if all == 0 { 1.0 } else { taken as f64 / all as f64 }
+        let Some(minute) = self.workers.get(&worker) else {
+            return 1.0;
+        };
+        let lately = minute
+            .0
+            .iter()
+            .filter(|part| number - part.number.min(number) < PARTS as u64);
+        let (taken, all) = lately.fold((0u64, 0u64), |(taken, all), part| {
+            (taken + u64::from(part.taken), all + u64::from(part.all))
+        });
+        if all == 0 {
+            1.0
+        } else {
+            taken as f64 / all as f64
+        }
     }
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
@@ -74,8 +87,9 @@ mod tests {
         book.observe(at(12), one, true);
         book.observe(at(13), one, true);
         book.observe(at(14), one, false);
-        let is =
-            |book: &HealthBook, now, expected: f64| assert!((book.of(at(now), one) - expected).abs() < 1e-9, "{now}");
+        let is = |book: &HealthBook, now, expected: f64| {
+            assert!((book.of(at(now), one) - expected).abs() < 1e-9, "{now}")
+        };
         is(&book, 15, 0.5);
         is(&book, 59, 0.5);
         is(&book, 60, 2.0 / 3.0);

@@ -4,7 +4,9 @@ use std::{fmt, sync::Arc};
 
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
-use crate::{Affinity, LmcacheFacts, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys};
+use crate::{
+    Affinity, LmcacheFacts, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys,
+};
 
 /// One request that needs a target.
 #[derive(Clone, Copy, Debug)]
@@ -117,7 +119,11 @@ pub struct Candidate {
 impl Candidate {
     /// Its weight; 1 where that is no positive number.
     pub(crate) fn share(&self) -> f64 {
-        if self.weight.is_finite() && self.weight > 0.0 { self.weight } else { 1.0 }
+        if self.weight.is_finite() && self.weight > 0.0 {
+            self.weight
+        } else {
+            1.0
+        }
     }
 }
 

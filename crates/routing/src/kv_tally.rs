@@ -85,7 +85,10 @@ impl KvTally {
 
     /// The decisions so far.
     pub fn counts(&self) -> KvCounts {
-        KvCounts { kv_aware: self.kv_aware.load(Ordering::Relaxed), fallback: self.fallback.load(Ordering::Relaxed) }
+        KvCounts {
+            kv_aware: self.kv_aware.load(Ordering::Relaxed),
+            fallback: self.fallback.load(Ordering::Relaxed),
+        }
     }
 
     /// Shares of prompts that were cached where they went, 0..1, of the requests that caches decided about.

@@ -31,7 +31,11 @@ struct Lately {
 
 impl Default for Lately {
     fn default() -> Self {
-        Self { ms: Decayed::over(MEMORY), count: Decayed::over(MEMORY), latest: Moment::START }
+        Self {
+            ms: Decayed::over(MEMORY),
+            count: Decayed::over(MEMORY),
+            latest: Moment::START,
+        }
     }
 }
 
@@ -46,7 +50,10 @@ impl LatencyBook {
 
     /// The mean of `worker`; `None` when it has shown no first token lately.
     pub(crate) fn mean_ms(&self, now: Moment, worker: WorkerId) -> Option<f64> {
-        let lately = self.workers.get(&worker).filter(|lately| now.since(lately.latest) < STALE)?;
+        let lately = self
+            .workers
+            .get(&worker)
+            .filter(|lately| now.since(lately.latest) < STALE)?;
         Some(lately.ms.at(now) / lately.count.at(now))
     }
 
@@ -73,7 +80,10 @@ mod tests {
         book.observe(at(10), W, 300.0);
         let mean = |book: &LatencyBook, now| book.mean_ms(at(now), W).expect("seen lately");
         assert!((mean(&book, 10) - 200.0).abs() < 1e-9);
-        assert!((mean(&book, 69) - 200.0).abs() < 1e-9, "time alone changes no mean");
+        assert!(
+            (mean(&book, 69) - 200.0).abs() < 1e-9,
+            "time alone changes no mean"
+        );
         // Half a minute later the two count for two thirds of one.
         book.observe(at(40), W, 20.0);
         let faded = 2.0 / std::f64::consts::E;

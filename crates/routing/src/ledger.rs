@@ -112,25 +112,43 @@ struct Reservation {
 impl Ledger {
     /// Cold work that a target without an account counts as having: one that joins a running fleet starts with the
     /// others' mean, which fades if it gets none, so it is filled over minutes, not flooded at once.
-    pub(crate) fn newcomer_cold_tokens(&self, now: Moment, targets: impl Iterator<Item = Target> + Clone) -> f64 {
-        if targets.clone().all(|target| self.accounts.contains_key(&target)) {
+    pub(crate) fn newcomer_cold_tokens(
+        &self,
+        now: Moment,
+        targets: impl Iterator<Item = Target> + Clone,
+    ) -> f64 {
+        if targets
+            .clone()
+            .all(|target| self.accounts.contains_key(&target))
+        {
             return 0.0;
         }
         let mean = |accounts: &mut dyn Iterator<Item = &Account>| {
-            let count = |(sum, known), account: &Account| (sum + account.cold_tokens(now), known + 1u32);
+            let count =
+                |(sum, known), account: &Account| (sum + account.cold_tokens(now), known + 1u32);
             let (sum, known) = accounts.fold((0.0, 0), count);
             (known > 0).then(|| sum / f64::from(known))
         };
         // A request that only newcomers may take says nothing of the fleet.
         let asked = mean(&mut targets.filter_map(|target| self.account(target)));
-        asked.or_else(|| mean(&mut self.accounts.values())).unwrap_or(0.0)
+        asked
+            .or_else(|| mean(&mut self.accounts.values()))
+            .unwrap_or(0.0)
     }
 
     /// Takes note of the backlogs of these targets, for their means; opens accounts for those not seen before, each with
     /// so much cold work behind it.
-    pub(crate) fn note_backlogs(&mut self, now: Moment, targets: impl Iterator<Item = Target>, cold_tokens: f64) {
+    pub(crate) fn note_backlogs(
+        &mut self,
+        now: Moment,
+        targets: impl Iterator<Item = Target>,
+        cold_tokens: f64,
+    ) {
         for target in targets {
-            let account = self.accounts.entry(target).or_insert_with(|| Account::newcomer(now, cold_tokens));
+            let account = self
+                .accounts
+                .entry(target)
+                .or_insert_with(|| Account::newcomer(now, cold_tokens));
             account.note_backlog(now);
         }
     }
@@ -143,13 +161,26 @@ impl Ledger {
         let account = self.accounts.entry(load.target).or_default();
         let alone = account.open(now, id, &load, new_blocks + load.blocks.unshared);
         let promised = Promised::default();
-        self.open.insert(id, Reservation { load, blocks_end, opened: now, alone, decoding: false, promised });
+        self.open.insert(
+            id,
+            Reservation {
+                load,
+                blocks_end,
+                opened: now,
+                alone,
+                decoding: false,
+                promised,
+            },
+        );
         id
     }
 
     /// The prompt is computed. Unknown and repeated ids are ignored.
     pub(crate) fn first_token(&mut self, now: Moment, id: ReservationId) -> Option<FirstToken> {
-        let reservation = self.open.get_mut(&id).filter(|reservation| !reservation.decoding)?;
+        let reservation = self
+            .open
+            .get_mut(&id)
+            .filter(|reservation| !reservation.decoding)?;
         reservation.decoding = true;
         let load = &reservation.load;
         let account = self.accounts.get_mut(&load.target)?;
@@ -157,7 +188,11 @@ impl Ledger {
         account.decode(load);
         let ms = now.ms_since(reservation.opened);
         let start = load.prompt_tokens.saturating_sub(load.uncached_tokens);
-        let prefill = PrefillSample { start, tokens: load.uncached_tokens, ms: (ms - load.interleave_ms).max(0.0) };
+        let prefill = PrefillSample {
+            start,
+            tokens: load.uncached_tokens,
+            ms: (ms - load.interleave_ms).max(0.0),
+        };
         // Where most of the time went to others, what is left tells of an estimate, not of the worker.
         let tells = load.interleave_ms <= INTERLEAVED_MOST * ms;
         (load.answer == Answer::Streamed).then(|| FirstToken {
@@ -178,7 +213,11 @@ impl Ledger {
     /// The same for these targets only.
     pub(crate) fn pass_on(&mut self, now: Moment, targets: impl Iterator<Item = Target>) {
         for target in targets {
-            if let Some(account) = self.accounts.get_mut(&target).filter(|account| account.has_silent()) {
+            if let Some(account) = self
+                .accounts
+                .get_mut(&target)
+                .filter(|account| account.has_silent())
+            {
                 pass_account(account, &mut self.open, now);
             }
         }
@@ -193,7 +232,9 @@ impl Ledger {
 
     /// Where a reservation is; `None`: there is none of that id.
     pub(crate) fn target(&self, id: ReservationId) -> Option<Target> {
-        self.open.get(&id).map(|reservation| reservation.load.target)
+        self.open
+            .get(&id)
+            .map(|reservation| reservation.load.target)
     }
 
     /// Frees a reservation; returns what the index expects because of it. Unknown and repeated ids are ignored.
@@ -218,32 +259,54 @@ impl Ledger {
 
     /// Whether a target has no more than this to compute.
     pub(crate) fn is_below(&self, now: Moment, target: Target, backlog: Duration) -> bool {
-        self.account(target).is_none_or(|account| account.backlog_ms(now) <= backlog.as_secs_f64() * 1e3)
+        self.account(target)
+            .is_none_or(|account| account.backlog_ms(now) <= backlog.as_secs_f64() * 1e3)
     }
 
     /// When a target with more to compute will have no more than this, if nobody says so before.
-    pub(crate) fn falls_to(&self, now: Moment, target: Target, backlog: Duration) -> Option<Moment> {
-        self.account(target)?.falls_to(now, backlog.as_secs_f64() * 1e3)
+    pub(crate) fn falls_to(
+        &self,
+        now: Moment,
+        target: Target,
+        backlog: Duration,
+    ) -> Option<Moment> {
+        self.account(target)?
+            .falls_to(now, backlog.as_secs_f64() * 1e3)
     }
 
     /// What opens and closes targets for held requests.
     pub(crate) fn gate(&self, hold_above: Duration) -> Gate<'_> {
-        Gate { ledger: self, hold_above }
+        Gate {
+            ledger: self,
+            hold_above,
+        }
     }
 
     /// The engine says how full its cache is; `false`: nothing new.
-    pub(crate) fn observe_usage(&mut self, target: Target, ratio: f64, total_blocks: Option<u32>) -> bool {
-        if self.usage.get(&target).is_some_and(|known| known.is(ratio, total_blocks)) {
+    pub(crate) fn observe_usage(
+        &mut self,
+        target: Target,
+        ratio: f64,
+        total_blocks: Option<u32>,
+    ) -> bool {
+        if self
+            .usage
+            .get(&target)
+            .is_some_and(|known| known.is(ratio, total_blocks))
+        {
             return false;
         }
         let load = self.load(target);
-        self.usage.insert(target, UsageReading::new(ratio, total_blocks, load));
+        self.usage
+            .insert(target, UsageReading::new(ratio, total_blocks, load));
         true
     }
 
     /// Whether more of a target's cache is in use than this; without a figure it is not.
     pub(crate) fn is_above(&self, target: Target, threshold: f64) -> bool {
-        self.usage.get(&target).is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
+        self.usage
+            .get(&target)
+            .is_some_and(|reading| reading.estimate(self.load(target)) > threshold)
     }
 
     /// Leaves out targets above the job's busy threshold; `None`: all of them are.
@@ -253,13 +316,19 @@ impl Ledger {
         mut survey: Survey<'a>,
         excluded: &mut Vec<Excluded>,
     ) -> Option<Survey<'a>> {
-        let Some(threshold) = job.busy_threshold else { return Some(survey) };
+        let Some(threshold) = job.busy_threshold else {
+            return Some(survey);
+        };
         survey.contenders.retain(|surveyed| {
             let candidate = surveyed.candidate;
             let busy = self.is_above(candidate.target, threshold);
             if busy {
                 let name = Arc::clone(&candidate.name);
-                excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::Busy });
+                excluded.push(Excluded {
+                    target: candidate.target,
+                    name,
+                    reason: ExcludeReason::Busy,
+                });
             }
             !busy
         });
@@ -272,7 +341,8 @@ impl Ledger {
     }
 
     pub(crate) fn load(&self, target: Target) -> TargetLoad {
-        self.account(target).map_or_else(TargetLoad::default, Account::load)
+        self.account(target)
+            .map_or_else(TargetLoad::default, Account::load)
     }
 
     pub(crate) fn open_reservations(&self) -> usize {
@@ -289,7 +359,11 @@ impl Ledger {
     }
 }
 
-fn pass_account(account: &mut Account, open: &mut BTreeMap<ReservationId, Reservation>, now: Moment) {
+fn pass_account(
+    account: &mut Account,
+    open: &mut BTreeMap<ReservationId, Reservation>,
+    now: Moment,
+) {
     for id in account.pass(now) {
         if let Some(reservation) = open.get_mut(&id) {
             reservation.decoding = true;

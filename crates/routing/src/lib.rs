@@ -45,7 +45,8 @@ pub use affinity::Affinity;
 pub use decision::{CacheUse, Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
 pub use distribution::Spread;
 pub use job::{
-    Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin, Stopwatch, Tiers,
+    Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin,
+    Stopwatch, Tiers,
 };
 pub use kv_tally::{KvCounts, KvTally};
 pub use ledger::TargetLoad;
@@ -60,6 +61,8 @@ pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
 pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, Scores, ScoringSettings};
 pub use session::{Growth, SessionKeys, SessionMode, SessionNote, SessionState};
-pub use settings::{CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings};
+pub use settings::{
+    CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings,
+};
 #[cfg(feature = "lock-observer")]
 pub use state_lock::observed::{LockEvent, observe_lock};

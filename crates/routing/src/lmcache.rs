@@ -24,7 +24,10 @@ pub struct LmcacheSettings {
 
 impl Default for LmcacheSettings {
     fn default() -> Self {
-        Self { cache_weight: 0.7, fallback: Policy::PowerOfTwo }
+        Self {
+            cache_weight: 0.7,
+            fallback: Policy::PowerOfTwo,
+        }
     }
 }
 

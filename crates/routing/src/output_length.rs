@@ -26,7 +26,9 @@ impl OutputLength {
 
     /// What a reply will be long that can be so long at most: limits are no forecasts, most replies end before.
     pub(crate) fn expected(self, at_most: Option<u32>) -> f64 {
-        self.mean.min(at_most.map_or(f64::INFINITY, f64::from)).max(1.0)
+        self.mean
+            .min(at_most.map_or(f64::INFINITY, f64::from))
+            .max(1.0)
     }
 }
 

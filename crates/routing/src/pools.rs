@@ -12,7 +12,8 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Answer, CacheSource, Candidate, Excluded, Job, Policy, PotentialLoad, Released, ReservationId, Router,
+    Answer, CacheSource, Candidate, Excluded, Job, Policy, PotentialLoad, Released, ReservationId,
+    Router,
     choice::Choice,
     ledger::Load,
     policy::Contender,
@@ -76,7 +77,12 @@ pub enum PrefillSkip {
 
 impl PrefillSkip {
     /// Every reason.
-    pub const ALL: [Self; 4] = [Self::UnderThreshold, Self::NoPrefillWorker, Self::PrefillFailed, Self::Unsplittable];
+    pub const ALL: [Self; 4] = [
+        Self::UnderThreshold,
+        Self::NoPrefillWorker,
+        Self::PrefillFailed,
+        Self::Unsplittable,
+    ];
 
     /// The receipt's word for it.
     pub fn as_str(self) -> &'static str {
@@ -106,7 +112,11 @@ impl Prompt {
                 prefill_ms: 0.0,
                 interleave_ms: 0.0,
                 // Its first token says how fast another worker is.
-                answer: if load.answer == Answer::Streamed { Answer::Elsewhere } else { load.answer },
+                answer: if load.answer == Answer::Streamed {
+                    Answer::Elsewhere
+                } else {
+                    load.answer
+                },
                 ..load
             },
         }
@@ -125,23 +135,40 @@ pub(crate) struct Split<'a> {
 
 impl<'a> Split<'a> {
     pub(crate) fn of(job: &Job<'a>) -> Self {
-        let Some(pool) = job.prefill else { return Self { decode: *job, pool: None, prefill: None } };
+        let Some(pool) = job.prefill else {
+            return Self {
+                decode: *job,
+                pool: None,
+                prefill: None,
+            };
+        };
         // Who names a prefill worker means the prefill.
-        let named = job.pin.filter(|pin| pool.candidates.iter().any(|candidate| pin.allows(candidate.target)));
+        let named = job.pin.filter(|pin| {
+            pool.candidates
+                .iter()
+                .any(|candidate| pin.allows(candidate.target))
+        });
         let prefill = Job {
             policy: pool.policy,
             pin: named,
             candidates: pool.candidates,
             excluded: pool.excluded,
             // Its only token is its prompt's end.
-            answer: if job.answer == Answer::Elsewhere { Answer::Elsewhere } else { Answer::Streamed },
+            answer: if job.answer == Answer::Elsewhere {
+                Answer::Elsewhere
+            } else {
+                Answer::Streamed
+            },
             // It is with whoever generates: its past is there when its next request comes.
             session: None,
             prefill: None,
             ..*job
         };
         Self {
-            decode: Job { pin: job.pin.filter(|_| named.is_none()), ..*job },
+            decode: Job {
+                pin: job.pin.filter(|_| named.is_none()),
+                ..*job
+            },
             pool: Some(pool),
             prefill: (!pool.candidates.is_empty()).then_some(prefill),
         }
@@ -149,15 +176,23 @@ impl<'a> Split<'a> {
 
     /// Where the prompt is computed if this contender generates.
     pub(crate) fn prompt(&self, contender: &Contender<'_>) -> Prompt {
-        let (Some(pool), Some(job)) = (self.pool, self.prefill) else { return Prompt::Here };
+        let (Some(pool), Some(job)) = (self.pool, self.prefill) else {
+            return Prompt::Here;
+        };
         let worth_it = contender.surveyed.uncached_tokens > pool.uncached_token_threshold;
-        if worth_it || job.pin.is_some() { Prompt::Elsewhere } else { Prompt::Here }
+        if worth_it || job.pin.is_some() {
+            Prompt::Elsewhere
+        } else {
+            Prompt::Here
+        }
     }
 
     /// The job of the prefill pool, or why there is no prefill; `None` for a job with one pool.
     fn prefill(&self, choice: &Choice<'_>) -> Option<Result<Job<'a>, PrefillSkip>> {
         self.pool?;
-        let Some(job) = self.prefill else { return Some(Err(PrefillSkip::NoPrefillWorker)) };
+        let Some(job) = self.prefill else {
+            return Some(Err(PrefillSkip::NoPrefillWorker));
+        };
         Some(match self.prompt(choice.winner()) {
             Prompt::Elsewhere => Ok(job),
             Prompt::Here => Err(PrefillSkip::UnderThreshold),
@@ -179,7 +214,12 @@ impl Router {
     pub(crate) fn prefill(&self, now: Moment, split: &Split<'_>, choice: &Choice<'_>) -> Prefill {
         let job = match split.prefill(choice) {
             None => return Prefill::default(),
-            Some(Err(reason)) => return Prefill { note: Some(skipped(reason)), ..Prefill::default() },
+            Some(Err(reason)) => {
+                return Prefill {
+                    note: Some(skipped(reason)),
+                    ..Prefill::default()
+                };
+            }
             Some(Ok(job)) => job,
         };
         let reserved = self.weigh(now, &job, Blocks::Ignored, |state, choice| {
@@ -187,7 +227,10 @@ impl Router {
         });
         // A pool with candidates never refuses: whoever is named is one of them.
         let Ok((weighed, reservation)) = reserved else {
-            return Prefill { note: Some(skipped(PrefillSkip::NoPrefillWorker)), ..Prefill::default() };
+            return Prefill {
+                note: Some(skipped(PrefillSkip::NoPrefillWorker)),
+                ..Prefill::default()
+            };
         };
         self.promise(now, &weighed.choice, 0.0, reservation);
         let (note, winner) = (chosen(&weighed), weighed.choice.winner());
@@ -201,33 +244,60 @@ impl Router {
             announced_cached_tokens: surveyed.announced_cached_tokens,
         };
         let cached = f64::from(surveyed.predicted_cached_tokens);
-        let own_ms = winner.standing.rates.prefill_ms(cached, f64::from(surveyed.uncached_tokens));
-        Prefill { leg: Some(leg), note: Some(note), wait_ms: winner.standing.backlog_ms + own_ms }
+        let own_ms = winner
+            .standing
+            .rates
+            .prefill_ms(cached, f64::from(surveyed.uncached_tokens));
+        Prefill {
+            leg: Some(leg),
+            note: Some(note),
+            wait_ms: winner.standing.backlog_ms + own_ms,
+        }
     }
 
     /// Who would compute the prompt for the winner of `choice`.
-    pub(crate) fn prefill_preview(&self, now: Moment, split: &Split<'_>, choice: &Choice<'_>) -> Option<PrefillNote> {
+    pub(crate) fn prefill_preview(
+        &self,
+        now: Moment,
+        split: &Split<'_>,
+        choice: &Choice<'_>,
+    ) -> Option<PrefillNote> {
         match split.prefill(choice)? {
             Err(reason) => Some(skipped(reason)),
-            Ok(job) => self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok().map(|(weighed, ())| chosen(&weighed)),
+            Ok(job) => self
+                .weigh(now, &job, Blocks::Ignored, |_, _| ())
+                .ok()
+                .map(|(weighed, ())| chosen(&weighed)),
         }
     }
 
     /// What every target of the prefill pool would have to compute.
     pub(crate) fn prefill_loads(&self, now: Moment, split: &Split<'_>) -> Vec<PotentialLoad> {
-        let weighed = split.prefill.and_then(|job| self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok());
-        weighed.map_or_else(Vec::new, |(weighed, ())| weighed.choice.potential_loads(|_| Prompt::Here))
+        let weighed = split
+            .prefill
+            .and_then(|job| self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok());
+        weighed.map_or_else(Vec::new, |(weighed, ())| {
+            weighed.choice.potential_loads(|_| Prompt::Here)
+        })
     }
 
     /// A reservation whose request was not sent, through no fault of the worker: frees its load and takes back what the
     /// index expects because of it. Unknown and repeated ids are ignored. Returns held requests that may go now.
     pub fn withdrawn(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        self.end(now, id, |state| state.ledger.close(now, id), |promised| self.index.retract(promised))
+        self.end(
+            now,
+            id,
+            |state| state.ledger.close(now, id),
+            |promised| self.index.retract(promised),
+        )
     }
 }
 
 fn skipped(reason: PrefillSkip) -> PrefillNote {
-    PrefillNote { skipped: Some(reason), ..PrefillNote::default() }
+    PrefillNote {
+        skipped: Some(reason),
+        ..PrefillNote::default()
+    }
 }
 
 fn chosen(weighed: &Weighed<'_>) -> PrefillNote {

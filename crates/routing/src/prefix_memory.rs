@@ -26,7 +26,11 @@ pub struct PrefixMemorySettings {
 
 impl Default for PrefixMemorySettings {
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(300), write_probability: 0.1, max_entries: 100_000 }
+        Self {
+            ttl: Duration::from_secs(300),
+            write_probability: 0.1,
+            max_entries: 100_000,
+        }
     }
 }
 
@@ -59,7 +63,12 @@ struct Entry {
 impl PrefixMemory {
     /// An empty memory.
     pub fn new(settings: PrefixMemorySettings) -> Self {
-        Self { settings, entries: HashMap::new(), by_use: BTreeMap::new(), uses: 0 }
+        Self {
+            settings,
+            entries: HashMap::new(),
+            by_use: BTreeMap::new(),
+            uses: 0,
+        }
     }
 
     /// Who served the last request with this beginning that was written down.
@@ -77,13 +86,23 @@ impl PrefixMemory {
     /// A worker took a request. What is not there is written; what is, now and then, as `random` says: often enough to
     /// follow a prompt that moved, and seldom enough to cost nothing where the memory is shared.
     pub fn served(&mut self, now: Moment, key: u64, worker: WorkerId, random: u64) {
-        let known = self.entries.get(&key).is_some_and(|entry| now.since(entry.written) < self.settings.ttl);
+        let known = self
+            .entries
+            .get(&key)
+            .is_some_and(|entry| now.since(entry.written) < self.settings.ttl);
         if known && unit(random) >= self.settings.write_probability {
             return;
         }
         let used = self.entries.get(&key).map_or(0, |entry| entry.used);
         self.by_use.remove(&used);
-        self.entries.insert(key, Entry { worker, written: now, used: 0 });
+        self.entries.insert(
+            key,
+            Entry {
+                worker,
+                written: now,
+                used: 0,
+            },
+        );
         self.touch(key);
         self.keep_at_most(self.settings.max_entries);
     }
@@ -152,9 +171,16 @@ mod tests {
         memory.served(at(0), 1, WorkerId(1), NEVER);
         assert_eq!(memory.find(at(299), 1), Some(WorkerId(1)));
         assert_eq!(memory.find(at(300), 1), None);
-        assert!(memory.is_empty(), "what is too old is dropped when it is met");
+        assert!(
+            memory.is_empty(),
+            "what is too old is dropped when it is met"
+        );
         memory.served(at(400), 1, WorkerId(2), NEVER);
-        assert_eq!(memory.find(at(400), 1), Some(WorkerId(2)), "one that is gone is written whatever the lot says");
+        assert_eq!(
+            memory.find(at(400), 1),
+            Some(WorkerId(2)),
+            "one that is gone is written whatever the lot says"
+        );
     }
 
     #[test]
@@ -170,8 +196,17 @@ mod tests {
         for i in 0..10_000u64 {
             memory.served(at(20), 1, WorkerId(1), NEVER);
             let before = memory.find(at(20), 1);
-            let other = if before == Some(WorkerId(3)) { WorkerId(4) } else { WorkerId(3) };
-            memory.served(at(20), 1, other, crate::choose::draw(5, usize::try_from(i).expect("small")));
+            let other = if before == Some(WorkerId(3)) {
+                WorkerId(4)
+            } else {
+                WorkerId(3)
+            };
+            memory.served(
+                at(20),
+                1,
+                other,
+                crate::choose::draw(5, usize::try_from(i).expect("small")),
+            );
             written += u32::from(memory.find(at(20), 1) != before);
         }
         assert!((800..1200).contains(&written), "{written} of 10000");
@@ -180,13 +215,21 @@ mod tests {
     #[test]
     #[contract("V44")]
     fn what_was_asked_for_longest_ago_makes_room() {
-        let mut memory = PrefixMemory::new(PrefixMemorySettings { max_entries: 3, ..Default::default() });
+        let mut memory = PrefixMemory::new(PrefixMemorySettings {
+            max_entries: 3,
+            ..Default::default()
+        });
         for key in 0..3 {
             memory.served(at(key), key, WorkerId(1), NEVER);
         }
         assert!(memory.find(at(3), 0).is_some());
         memory.served(at(4), 9, WorkerId(1), NEVER);
-        let left: Vec<_> = (0..10).filter(|key| memory.find(at(5), *key).is_some()).collect();
-        assert_eq!((left, memory.len(), memory.by_use.len()), (vec![0, 2, 9], 3, 3));
+        let left: Vec<_> = (0..10)
+            .filter(|key| memory.find(at(5), *key).is_some())
+            .collect();
+        assert_eq!(
+            (left, memory.len(), memory.by_use.len()),
+            (vec![0, 2, 9], 3, 3)
+        );
     }
 }

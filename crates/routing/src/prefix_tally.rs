@@ -35,7 +35,11 @@ pub struct PrefixCounts {
 impl PrefixCounts {
     /// With the names that metrics have for them.
     pub fn by_strategy(&self) -> [(&'static str, u64); 3] {
-        [("prefix_hash", self.prefix_hash), ("overflow", self.overflow), ("fallback", self.fallback)]
+        [
+            ("prefix_hash", self.prefix_hash),
+            ("overflow", self.overflow),
+            ("fallback", self.fallback),
+        ]
     }
 
     /// All of them.
@@ -45,7 +49,11 @@ impl PrefixCounts {
 
     /// Share of them that the owner was too full for; 0 of none.
     pub fn overflow_rate(&self) -> f64 {
-        if self.total() == 0 { 0.0 } else { self.overflow as f64 / self.total() as f64 }
+        if self.total() == 0 {
+            0.0
+        } else {
+            self.overflow as f64 / self.total() as f64
+        }
     }
 }
 
@@ -63,8 +71,9 @@ impl PrefixTally {
         if let Some(counter) = counted {
             counter.fetch_add(1, Ordering::Relaxed);
         }
-        if let Some(prefix) =
-            keys.prefix().filter(|_| matches!(decision.policy, Policy::PrefixHash | Policy::Continuum))
+        if let Some(prefix) = keys
+            .prefix()
+            .filter(|_| matches!(decision.policy, Policy::PrefixHash | Policy::Continuum))
         {
             self.prefixes.note(prefix);
         }

@@ -60,7 +60,8 @@ impl Rates {
     /// What the decoding sequences add to one step: their number, and the context they read (a sequence of 700 tokens
     /// costs as much for its context as for being there).
     pub(crate) fn step_ms(&self, sequences: u32, context_tokens: u64) -> f64 {
-        self.decode_ms_per_sequence * (f64::from(sequences) + context_tokens as f64 / CONTEXT_TOKENS_PER_SEQUENCE)
+        self.decode_ms_per_sequence
+            * (f64::from(sequences) + context_tokens as f64 / CONTEXT_TOKENS_PER_SEQUENCE)
     }
 }
 
@@ -106,7 +107,12 @@ pub(crate) struct RateBook {
 
 impl Default for RateBook {
     fn default() -> Self {
-        Self { workers: HashMap::default(), kept: VecDeque::new(), seen: 0, curve: PrefillCurve::PRIOR }
+        Self {
+            workers: HashMap::default(),
+            kept: VecDeque::new(),
+            seen: 0,
+            curve: PrefillCurve::PRIOR,
+        }
     }
 }
 
@@ -123,14 +129,26 @@ struct Learner {
 
 impl Default for Learner {
     fn default() -> Self {
-        Self { kept: VecDeque::new(), samples: 0, factor: 1.0, heard: Moment::START }
+        Self {
+            kept: VecDeque::new(),
+            samples: 0,
+            factor: 1.0,
+            heard: Moment::START,
+        }
     }
 }
 
 impl RateBook {
     /// `worker` took `ms` to the first token of a prompt of which `tokens` were to be computed behind `start` that were
     /// there, and had nothing else to compute.
-    pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, start: u32, tokens: u32, ms: f64) {
+    pub(crate) fn observe(
+        &mut self,
+        now: Moment,
+        worker: WorkerId,
+        start: u32,
+        tokens: u32,
+        ms: f64,
+    ) {
         if tokens == 0 || !ms.is_finite() || ms <= 0.0 {
             return;
         }
@@ -145,7 +163,8 @@ impl RateBook {
         if learner.observe(now, sample, &self.curve) {
             // It is another engine now: what it took before says nothing of anybody.
             self.kept.retain(|(seen, _)| *seen != worker);
-            self.kept.extend(learner.kept.iter().map(|sample| (worker, *sample)));
+            self.kept
+                .extend(learner.kept.iter().map(|sample| (worker, *sample)));
             self.keep_the_latest();
         }
         self.anchor();
@@ -167,14 +186,27 @@ impl RateBook {
         self.curve = self.curve.times(middle);
         // The curve ends at its bounds: what it did not take up stays with the workers.
         let taken_up = self.curve.token_ms / before;
-        let known = self.workers.values_mut().filter(|learner| learner.is_known());
-        known.for_each(|learner| learner.factor = (learner.factor / taken_up).clamp(*FACTOR.start(), *FACTOR.end()));
+        let known = self
+            .workers
+            .values_mut()
+            .filter(|learner| learner.is_known());
+        known.for_each(|learner| {
+            learner.factor = (learner.factor / taken_up).clamp(*FACTOR.start(), *FACTOR.end())
+        });
     }
 
     /// Fits the curve to what all would have taken were they alike.
     fn fit(&mut self) {
-        let factor = |worker| self.workers.get(worker).map_or(1.0, |learner| learner.factor);
-        let alike: Vec<Sample> = self.kept.iter().map(|(worker, sample)| sample.over(factor(worker))).collect();
+        let factor = |worker| {
+            self.workers
+                .get(worker)
+                .map_or(1.0, |learner| learner.factor)
+        };
+        let alike: Vec<Sample> = self
+            .kept
+            .iter()
+            .map(|(worker, sample)| sample.over(factor(worker)))
+            .collect();
         self.curve = fit::fit(&alike, self.curve);
     }
 
@@ -203,7 +235,9 @@ impl RateBook {
         let told = TOLD_TOKENS * 1e3 / curve.ms(0.0, TOLD_TOKENS);
         Rates {
             prefill_tokens_per_s: told.clamp(*TOLD.start(), *TOLD.end()),
-            overhead_ms: curve.overhead_ms.clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
+            overhead_ms: curve
+                .overhead_ms
+                .clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
             decode_ms_per_sequence: factor * Rates::PRIOR.decode_ms_per_sequence,
             samples,
             learned: own.is_some_and(Learner::is_known),
@@ -226,7 +260,8 @@ impl Learner {
     /// Whether it turned out to be of quite another speed than before.
     fn observe(&mut self, now: Moment, sample: Sample, curve: &PrefillCurve) -> bool {
         if self.factor > 1.0 && now.since(self.heard) >= FADES {
-            self.kept.drain(..self.kept.len().saturating_sub(KEPT_OF_STALE));
+            self.kept
+                .drain(..self.kept.len().saturating_sub(KEPT_OF_STALE));
         }
         self.heard = now;
         if self.kept.len() == KEPT_OF_ONE {
@@ -242,7 +277,11 @@ impl Learner {
         // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
         let alike = (0.9..=1.1).contains(&factor);
         let before = self.factor;
-        self.factor = if alike { 1.0 } else { factor.clamp(*FACTOR.start(), *FACTOR.end()) };
+        self.factor = if alike {
+            1.0
+        } else {
+            factor.clamp(*FACTOR.start(), *FACTOR.end())
+        };
         !(1.0 / ANOTHER..=ANOTHER).contains(&(self.factor / before))
     }
 
@@ -265,11 +304,22 @@ mod tests {
     const W: WorkerId = WorkerId(1);
 
     /// Feeds `count` prompts of mixed lengths to an engine of known speed.
-    fn learn(tokens_per_s: f64, overhead_ms: f64, count: u32, disturb: impl Fn(u32, f64) -> f64) -> Rates {
+    fn learn(
+        tokens_per_s: f64,
+        overhead_ms: f64,
+        count: u32,
+        disturb: impl Fn(u32, f64) -> f64,
+    ) -> Rates {
         let mut book = RateBook::default();
         for i in 0..count {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(Moment::START, W, 0, tokens, disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s));
+            book.observe(
+                Moment::START,
+                W,
+                0,
+                tokens,
+                disturb(i, overhead_ms + f64::from(tokens) * 1e3 / tokens_per_s),
+            );
         }
         book.of(W)
     }
@@ -280,19 +330,33 @@ mod tests {
 
     #[test]
     fn thirty_requests_teach_the_speed_of_a_fast_and_of_a_slow_engine() {
-        for (tokens_per_s, overhead_ms) in [(10_000.0, 2.0), (500.0, 30.0), (90_000.0, 8.0), (60.0, 5.0)] {
+        for (tokens_per_s, overhead_ms) in
+            [(10_000.0, 2.0), (500.0, 30.0), (90_000.0, 8.0), (60.0, 5.0)]
+        {
             let rates = learn(tokens_per_s, overhead_ms, 30, |_, ms| ms);
             assert!(rates.learned);
             assert_eq!(rates.samples, 30);
-            assert!(close(rates.prefill_tokens_per_s, tokens_per_s, 0.01), "{rates:?}");
+            assert!(
+                close(rates.prefill_tokens_per_s, tokens_per_s, 0.01),
+                "{rates:?}"
+            );
             assert!((rates.overhead_ms - overhead_ms).abs() < 0.5, "{rates:?}");
         }
     }
 
     #[test]
     fn one_wild_sample_in_five_moves_the_estimate_little() {
-        let rates = learn(10_000.0, 2.0, 30, |i, ms| if i % 5 == 0 { ms * 20.0 + 500.0 } else { ms * 1.05 });
-        assert!(close(rates.prefill_tokens_per_s, 10_000.0, 0.25), "{rates:?}");
+        let rates = learn(10_000.0, 2.0, 30, |i, ms| {
+            if i % 5 == 0 {
+                ms * 20.0 + 500.0
+            } else {
+                ms * 1.05
+            }
+        });
+        assert!(
+            close(rates.prefill_tokens_per_s, 10_000.0, 0.25),
+            "{rates:?}"
+        );
     }
 
     #[test]
@@ -301,10 +365,19 @@ mod tests {
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if i < 100 { 0.1 } else { 0.4 };
-            book.observe(Moment::START, W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            book.observe(
+                Moment::START,
+                W,
+                0,
+                tokens,
+                5.0 + f64::from(tokens) * ms_per_token,
+            );
         }
         let rates = book.of(W);
-        assert!(close(rates.prefill_tokens_per_s, 2_500.0, 0.02), "{rates:?}");
+        assert!(
+            close(rates.prefill_tokens_per_s, 2_500.0, 0.02),
+            "{rates:?}"
+        );
     }
 
     #[test]
@@ -316,24 +389,50 @@ mod tests {
                 book.observe(Moment::START, W, 0, 1000, took);
             }
             let rates = book.of(W);
-            assert!(close(rates.overhead_ms + rates.prefill_ms(0.0, 1000.0), took, 0.01), "{rates:?}");
-            assert!(close(rates.prefill_tokens_per_s, tokens_per_s, 0.25), "{rates:?}");
+            assert!(
+                close(
+                    rates.overhead_ms + rates.prefill_ms(0.0, 1000.0),
+                    took,
+                    0.01
+                ),
+                "{rates:?}"
+            );
+            assert!(
+                close(rates.prefill_tokens_per_s, tokens_per_s, 0.25),
+                "{rates:?}"
+            );
         }
     }
 
     #[test]
     fn long_prompts_are_dearer_per_token_and_so_is_what_stands_behind_much() {
         let mut book = RateBook::default();
-        let took = |start: f64, tokens: f64| 14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens);
+        let took = |start: f64, tokens: f64| {
+            14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens)
+        };
         for i in 0..200u32 {
             let (start, tokens) = ((i % 7) * 5_000, 100 + (i * 997) % 30_000);
             // Up to a tenth more or less.
             let noise = 0.9 + f64::from((i * 7919) % 21) / 100.0;
-            book.observe(Moment::START, W, start, tokens, noise * took(f64::from(start), f64::from(tokens)));
+            book.observe(
+                Moment::START,
+                W,
+                start,
+                tokens,
+                noise * took(f64::from(start), f64::from(tokens)),
+            );
         }
         let rates = book.of(W);
-        for (start, tokens) in [(0.0, 1_000.0), (0.0, 30_000.0), (30_000.0, 1_000.0), (10_000.0, 10_000.0)] {
-            let (got, want) = (rates.overhead_ms + rates.prefill_ms(start, tokens), took(start, tokens));
+        for (start, tokens) in [
+            (0.0, 1_000.0),
+            (0.0, 30_000.0),
+            (30_000.0, 1_000.0),
+            (10_000.0, 10_000.0),
+        ] {
+            let (got, want) = (
+                rates.overhead_ms + rates.prefill_ms(start, tokens),
+                took(start, tokens),
+            );
             assert!(close(got, want, 0.1), "{start} {tokens}: {got} {want}");
         }
     }
@@ -345,10 +444,21 @@ mod tests {
             let tokens = 200 + (i * 997) % 8_000;
             let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
             let noise = 0.95 + f64::from((i * 7919) % 11) / 100.0;
-            book.observe(Moment::START, WorkerId(i % 4), 0, tokens, 10.0 + noise * slow * 0.1 * f64::from(tokens));
+            book.observe(
+                Moment::START,
+                WorkerId(i % 4),
+                0,
+                tokens,
+                10.0 + noise * slow * 0.1 * f64::from(tokens),
+            );
         }
         let speed = |worker| book.of(WorkerId(worker)).prefill_tokens_per_s;
-        assert!(close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1), "{} {}", speed(0), speed(1));
+        assert!(
+            close(speed(1), 10_000.0, 0.1) && close(speed(0), 3_333.0, 0.1),
+            "{} {}",
+            speed(0),
+            speed(1)
+        );
         assert_eq!((speed(1), speed(2)), (speed(2), speed(3)));
     }
 
@@ -356,7 +466,13 @@ mod tests {
     fn a_slow_worker_that_is_not_heard_of_is_tried_again_and_soon_believed() {
         let mut book = RateBook::default();
         let take = |book: &mut RateBook, at_s: u64, worker, times: f64| {
-            book.observe(Moment::at(Duration::from_secs(at_s)), WorkerId(worker), 0, 1000, 10.0 + 100.0 * times);
+            book.observe(
+                Moment::at(Duration::from_secs(at_s)),
+                WorkerId(worker),
+                0,
+                1000,
+                10.0 + 100.0 * times,
+            );
         };
         for i in 0..40 {
             take(&mut book, i, 1, 1.0);
@@ -376,7 +492,11 @@ mod tests {
         for i in 0..4 {
             take(&mut book, 300 + i, 3, 1.0);
         }
-        assert!(close(takes(&book, 304), 110.0, 0.05), "{}", takes(&book, 304));
+        assert!(
+            close(takes(&book, 304), 110.0, 0.05),
+            "{}",
+            takes(&book, 304)
+        );
     }
 
     #[test]
@@ -393,17 +513,28 @@ mod tests {
         }
         // Long prompts that cost next to nothing: there is a cache that nobody announces.
         for i in 0..1_000u32 {
-            book.observe(Moment::START, WorkerId(i % 2), 0, 20_000 + (i * 7_919) % 100_000, 20.0);
+            book.observe(
+                Moment::START,
+                WorkerId(i % 2),
+                0,
+                20_000 + (i * 7_919) % 100_000,
+                20.0,
+            );
             assert!(book.kept.len() <= KEPT);
         }
         for worker in 0..3 {
             let rates = book.of(WorkerId(worker));
             assert!(
-                rates.prefill_ms(0.0, 4_096.0).is_finite() && TOLD.contains(&rates.prefill_tokens_per_s),
+                rates.prefill_ms(0.0, 4_096.0).is_finite()
+                    && TOLD.contains(&rates.prefill_tokens_per_s),
                 "{rates:?}"
             );
         }
-        assert!(book.of(WorkerId(2)).prefill_ms(0.0, 4_096.0) <= 2.0 * 409.6, "{:?}", book.of(WorkerId(2)));
+        assert!(
+            book.of(WorkerId(2)).prefill_ms(0.0, 4_096.0) <= 2.0 * 409.6,
+            "{:?}",
+            book.of(WorkerId(2))
+        );
     }
 
     #[test]
@@ -414,9 +545,19 @@ mod tests {
         for i in 0..400u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if (i / 100) % 2 == 0 { 0.1 } else { 0.4 };
-            book.observe(Moment::START, W, 0, tokens, 5.0 + f64::from(tokens) * ms_per_token);
+            book.observe(
+                Moment::START,
+                W,
+                0,
+                tokens,
+                5.0 + f64::from(tokens) * ms_per_token,
+            );
             if i % 100 >= 40 {
-                assert!(close(book.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35), "{i} {:?}", book.of(W));
+                assert!(
+                    close(book.of(W).prefill_tokens_per_s, 1e3 / ms_per_token, 0.35),
+                    "{i} {:?}",
+                    book.of(W)
+                );
                 assert_eq!(unknown(&book), book.of(W).prefill_tokens_per_s);
             }
         }
@@ -424,12 +565,24 @@ mod tests {
         let mut book = RateBook::default();
         let mut dice = 1u64;
         for i in 0..8_000u32 {
-            dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            dice = dice
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             let noise = 0.6 + 0.8 * ((dice >> 40) as f64 / (1u64 << 24) as f64);
             let tokens = 200 + (i * 997) % 8_000;
-            book.observe(Moment::START, WorkerId(i % 4), 0, tokens, 10.0 + noise * 0.1 * f64::from(tokens));
+            book.observe(
+                Moment::START,
+                WorkerId(i % 4),
+                0,
+                tokens,
+                10.0 + noise * 0.1 * f64::from(tokens),
+            );
             if i > 200 {
-                assert!(close(unknown(&book), 10_000.0, 0.35), "{i} {}", unknown(&book));
+                assert!(
+                    close(unknown(&book), 10_000.0, 0.35),
+                    "{i} {}",
+                    unknown(&book)
+                );
             }
         }
     }
@@ -438,7 +591,13 @@ mod tests {
     fn short_prompts_drowned_in_noise_do_not_make_prefill_free() {
         let mut book = RateBook::default();
         for i in 0..64u32 {
-            book.observe(Moment::START, W, 0, 8 + i % 24, 20.0 + f64::from((i * 7919) % 13));
+            book.observe(
+                Moment::START,
+                W,
+                0,
+                8 + i % 24,
+                20.0 + f64::from((i * 7919) % 13),
+            );
         }
         let rates = book.of(W);
         assert!(rates.prefill_tokens_per_s <= 7_001.0, "{rates:?}");
@@ -450,7 +609,13 @@ mod tests {
         assert_eq!(book.of(W), Rates::PRIOR);
         for i in 0..30u32 {
             let tokens = 60 + (i * 997) % 3000;
-            book.observe(Moment::START, WorkerId(2), 0, tokens, 20.0 + f64::from(tokens) * 2.0);
+            book.observe(
+                Moment::START,
+                WorkerId(2),
+                0,
+                tokens,
+                20.0 + f64::from(tokens) * 2.0,
+            );
         }
         let rates = book.of(W);
         assert!(!rates.learned);

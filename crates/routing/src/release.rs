@@ -11,13 +11,14 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Candidate, Excluded, Job, Patience, Policy, Released, ReservationId, Router, Ticket, WaitReason,
+    Candidate, Excluded, Job, Patience, Policy, Released, ReservationId, Router, Ticket,
+    WaitReason,
     choice::Choice,
     policy::Contender,
     pools::Split,
     queue::{
-        CandidateSet, Entrant, OrderKey, OrderTerms, Pick, QueuedJob, QueuedRequest, RELEASE_BUDGET, fingerprint,
-        shared,
+        CandidateSet, Entrant, OrderKey, OrderTerms, Pick, QueuedJob, QueuedRequest,
+        RELEASE_BUDGET, fingerprint, shared,
     },
     router::{Blocks, Weighed, not_pinned, prefill_ms},
     state::State,
@@ -76,13 +77,20 @@ impl Router {
             return None;
         }
         let winner = choice.winner().target();
-        let waits = (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
+        let waits =
+            (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
         let uncached_ms = prefill_ms(job, choice);
-        waits.then_some(Holding { patience, minds_backlog, winner: Some(winner), uncached_ms })
+        waits.then_some(Holding {
+            patience,
+            minds_backlog,
+            winner: Some(winner),
+            uncached_ms,
+        })
     }
 
     fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        choice.winner().standing.backlog_ms > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
+        choice.winner().standing.backlog_ms
+            > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
     }
 
     /// Puts a job into the queue; `None`: the queue is full.
@@ -103,7 +111,12 @@ impl Router {
             winner: holding.winner,
         };
         let state = &mut *self.state.lock();
-        state.queue.push(now, &settings.queue, state.ledger.gate(settings.queue.hold_above), entrant)
+        state.queue.push(
+            now,
+            &settings.queue,
+            state.ledger.gate(settings.queue.hold_above),
+            entrant,
+        )
     }
 
     /// A job that outlives its caller. Its lists are found among those of other held requests, or copied, without the lock.
@@ -112,13 +125,24 @@ impl Router {
             None => self.candidate_set(job.candidates, job.excluded),
             Some(pin) => {
                 let allowed = |candidate: &&Candidate| pin.allows(candidate.target);
-                let candidates: Vec<Candidate> = job.candidates.iter().filter(allowed).cloned().collect();
-                let others = job.candidates.iter().filter(|candidate| !allowed(candidate));
-                let excluded: Vec<Excluded> = job.excluded.iter().cloned().chain(others.map(not_pinned)).collect();
+                let candidates: Vec<Candidate> =
+                    job.candidates.iter().filter(allowed).cloned().collect();
+                let others = job
+                    .candidates
+                    .iter()
+                    .filter(|candidate| !allowed(candidate));
+                let excluded: Vec<Excluded> = job
+                    .excluded
+                    .iter()
+                    .cloned()
+                    .chain(others.map(not_pinned))
+                    .collect();
                 self.candidate_set(&candidates, &excluded)
             }
         };
-        let pool = job.prefill.map(|pool| self.candidate_set(pool.candidates, pool.excluded));
+        let pool = job
+            .prefill
+            .map(|pool| self.candidate_set(pool.candidates, pool.excluded));
         QueuedJob::new(job, set, pool)
     }
 
@@ -133,27 +157,42 @@ impl Router {
     /// `None`: the queue is full, or the job may not wait.
     pub fn hold(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
         let minds_backlog = self.minds_backlog(job, self.policy(job.policy));
-        let holding = Holding { patience: job.patience?, minds_backlog, winner: None, uncached_ms: 0.0 };
+        let holding = Holding {
+            patience: job.patience?,
+            minds_backlog,
+            winner: None,
+            uncached_ms: 0.0,
+        };
         self.enqueue(now, job, holding)
     }
 
     /// Other targets can take a held request than before: it goes on waiting for those of `job`, in its place, and is due as
     /// `job` says. `false`: it is not held any more.
     pub fn replace_candidates(&self, now: Moment, ticket: Ticket, job: &Job<'_>) -> bool {
-        let until = now + job.patience.map_or_else(Default::default, |patience| patience.limit);
+        let until = now
+            + job
+                .patience
+                .map_or_else(Default::default, |patience| patience.limit);
         let minds_backlog = self.minds_backlog(job, self.policy(job.policy));
         let queued = self.queued_job(job);
         let hold_above = self.settings.load().queue.hold_above;
         let state = &mut *self.state.lock();
-        state.queue.replace(now, state.ledger.gate(hold_above), ticket, (queued, until, minds_backlog))
+        state.queue.replace(
+            now,
+            state.ledger.gate(hold_above),
+            ticket,
+            (queued, until, minds_backlog),
+        )
     }
 
     /// What a held request waits for; `None`: it is not held.
     pub fn wait_reason(&self, ticket: Ticket) -> Option<WaitReason> {
         let state = self.state.lock();
         let job = &state.queue.get(ticket)?.job;
-        let is_above =
-            |target: &Target| job.busy_threshold.is_some_and(|threshold| state.ledger.is_above(*target, threshold));
+        let is_above = |target: &Target| {
+            job.busy_threshold
+                .is_some_and(|threshold| state.ledger.is_above(*target, threshold))
+        };
         Some(match job.set.targets.iter().all(is_above) {
             _ if job.set.targets.is_empty() => WaitReason::NoWorker,
             true => WaitReason::Busy,
@@ -163,7 +202,13 @@ impl Router {
 
     /// The engine of `target` says which share of its cache is in use. What is sent there and what ends counts from now on,
     /// until the next figure.
-    pub fn observe_usage(&self, target: Target, now: Moment, ratio: f64, total_blocks: Option<u32>) {
+    pub fn observe_usage(
+        &self,
+        target: Target,
+        now: Moment,
+        ratio: f64,
+        total_blocks: Option<u32>,
+    ) {
         let hold_above = self.settings.load().queue.hold_above;
         let State { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
@@ -184,35 +229,58 @@ impl Router {
         };
         let price = |pick| {
             let split = Split::of(&Pick::job(pick));
-            Priced { pick, split, survey: self.survey(now, &split.decode, Blocks::Counted) }
+            Priced {
+                pick,
+                split,
+                survey: self.survey(now, &split.decode, Blocks::Counted),
+            }
         };
         let priced: Vec<Priced<'_>> = picks.iter().map(price).collect();
         let bound = self.bind(now, priced);
-        bound.into_iter().map(|bound| self.released_plan(now, bound)).collect()
+        bound
+            .into_iter()
+            .map(|bound| self.released_plan(now, bound))
+            .collect()
     }
 
     /// Prices requests and binds those that can begin, in their order: the overdue ones, which are picked in theirs, and then
     /// the others.
     fn bind<'a>(&self, now: Moment, priced: Vec<Priced<'a>>) -> Vec<Bound<'a>> {
-        let mut able: Vec<(OrderKey, Priced<'a>, Option<Weighed<'a>>)> = Vec::with_capacity(priced.len());
+        let mut able: Vec<(OrderKey, Priced<'a>, Option<Weighed<'a>>)> =
+            Vec::with_capacity(priced.len());
         let mut bound: Vec<Bound<'a>> = Vec::with_capacity(RELEASE_BUDGET.releases);
         let settings = self.settings.load();
         let state = &mut *self.state.lock();
         for priced in priced {
-            let Pick { ticket, job, may_go } = priced.pick;
-            let known = state.queue.get(*ticket).filter(|request| Arc::ptr_eq(&request.job, job));
-            let Some(terms) = known.map(|request| request.terms) else { continue };
+            let Pick {
+                ticket,
+                job,
+                may_go,
+            } = priced.pick;
+            let known = state
+                .queue
+                .get(*ticket)
+                .filter(|request| Arc::ptr_eq(&request.job, job));
+            let Some(terms) = known.map(|request| request.terms) else {
+                continue;
+            };
             let ageing = settings.queue.ageing;
             let overdue = matches!(terms.key(now, ageing), OrderKey::Overdue(_));
             match self.weigh_again(now, state, &priced) {
                 None if overdue => state.queue.cannot_be_bound(*ticket),
                 None => {}
-                Some(weighed) if overdue && *may_go => self.take_out(now, state, &priced, weighed, &mut bound),
+                Some(weighed) if overdue && *may_go => {
+                    self.take_out(now, state, &priced, weighed, &mut bound)
+                }
                 Some(weighed) => {
                     let uncached_ms = prefill_ms(&priced.split.decode, &weighed.choice);
                     state.queue.refresh(*ticket, uncached_ms, &settings.queue);
                     if *may_go && self.can_begin(&priced, &weighed.choice) {
-                        let key = OrderTerms { uncached_ms, ..terms }.key(now, ageing);
+                        let key = OrderTerms {
+                            uncached_ms,
+                            ..terms
+                        }
+                        .key(now, ageing);
                         able.push((key, priced, Some(weighed)));
                     }
                 }
@@ -224,9 +292,14 @@ impl Router {
             // A request that went before may have taken the target.
             let first = weighed.take().filter(|_| bound.len() == before);
             let weighed = first.or_else(|| self.weigh_again(now, state, priced));
-            let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice)) else { continue };
+            let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice))
+            else {
+                continue;
+            };
             if bound.len() >= RELEASE_BUDGET.releases {
-                state.queue.offer_again(now, priced.pick.ticket, weighed.choice.winner().target());
+                state
+                    .queue
+                    .offer_again(now, priced.pick.ticket, weighed.choice.winner().target());
                 break;
             }
             self.take_out(now, state, priced, weighed, &mut bound);
@@ -243,11 +316,19 @@ impl Router {
         weighed: Weighed<'a>,
         bound: &mut Vec<Bound<'a>>,
     ) {
-        let Some(request) = state.queue.remove(pick.ticket) else { return };
+        let Some(request) = state.queue.remove(pick.ticket) else {
+            return;
+        };
         let prompt = split.prompt(weighed.choice.winner());
         let queue = &self.settings.load().queue;
         let reservation = state.reserve(now, &split.decode, &weighed.choice, prompt, queue);
-        bound.push(Bound { ticket: pick.ticket, request, split, weighed, reservation });
+        bound.push(Bound {
+            ticket: pick.ticket,
+            request,
+            split,
+            weighed,
+            reservation,
+        });
     }
 
     /// Whether a request can be bound as `choice` says though it has not waited as long as it may.
@@ -257,24 +338,47 @@ impl Router {
 
     /// The choice as it is by now; `None`: every target is above the busy threshold. What was ruled out when the job came
     /// still is: its caller replaces the candidates when that changes.
-    fn weigh_again<'a>(&self, now: Moment, state: &mut State, priced: &Priced<'a>) -> Option<Weighed<'a>> {
+    fn weigh_again<'a>(
+        &self,
+        now: Moment,
+        state: &mut State,
+        priced: &Priced<'a>,
+    ) -> Option<Weighed<'a>> {
         let job = &priced.split.decode;
         let mut excluded = job.excluded.to_vec();
-        let survey = state.ledger.leave_out_busy(job, priced.survey.clone(), &mut excluded)?;
+        let survey = state
+            .ledger
+            .leave_out_busy(job, priced.survey.clone(), &mut excluded)?;
         let policy = self.policy(job.policy);
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
-        Some(Weighed { choice, excluded, started_us: 0.0, hash_us: 0.0, lookup_us: 0.0 })
+        Some(Weighed {
+            choice,
+            excluded,
+            started_us: 0.0,
+            hash_us: 0.0,
+            lookup_us: 0.0,
+        })
     }
 
     /// Says to the index what is expected of it, and chooses who computes the prompt where that is another pool: without
     /// the lock that the request was bound under.
     fn released_plan(&self, now: Moment, bound: Bound<'_>) -> Released {
-        let Bound { ticket, request, split, weighed, reservation } = bound;
+        let Bound {
+            ticket,
+            request,
+            split,
+            weighed,
+            reservation,
+        } = bound;
         let prefill = self.prefill(now, &split, &weighed.choice);
         self.promise(now, &weighed.choice, prefill.wait_ms, reservation);
         let since = request.terms.since;
         let plan = self.plan(since, &split, weighed, prefill, reservation);
-        Released { ticket, held: now.since(since), plan: Box::new(plan) }
+        Released {
+            ticket,
+            held: now.since(since),
+            plan: Box::new(plan),
+        }
     }
 }
 
@@ -294,7 +398,9 @@ impl State {
         router: &Router,
     ) -> bool {
         let targets = choice.scene.contenders.iter().map(Contender::target);
-        self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
-        self.queue.has_room(&router.settings.load().queue, holding.patience.bytes)
+        self.ledger
+            .note_backlogs(now, targets, choice.newcomer_cold_tokens);
+        self.queue
+            .has_room(&router.settings.load().queue, holding.patience.bytes)
     }
 }

@@ -7,8 +7,9 @@ use kv_blocks::{Moment, Target, WorkerId};
 use kv_index::{KvIndex, Promised};
 
 use crate::{
-    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan, Policy, PotentialLoad,
-    PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings, SessionMode, TargetLoad, Ticket,
+    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan,
+    Policy, PotentialLoad, PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings,
+    SessionMode, TargetLoad, Ticket,
     choice::{Choice, Circumstances},
     ledger::SequenceBlocks,
     policy::{Contender, Rules},
@@ -86,7 +87,11 @@ pub struct Router {
 impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
-        Self { state: StateLock::new(State::new(&settings)), settings: ArcSwap::from_pointee(settings), index }
+        Self {
+            state: StateLock::new(State::new(&settings)),
+            settings: ArcSwap::from_pointee(settings),
+            index,
+        }
     }
 
     /// Decides by other settings from now on. Load, learned rates and sessions stay; turns of the policies start over.
@@ -115,28 +120,49 @@ impl Router {
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
         let split = Split::of(job);
         let settings = self.settings.load();
-        let settled = self.weigh(now, &split.decode, Blocks::Counted, |state, choice| {
-            match self.holding(now, &split.decode, job, choice, state) {
-                Some(holding) => Err(state.has_room_for(now, choice, &holding, self).then_some(holding)),
+        let settled = self.weigh(
+            now,
+            &split.decode,
+            Blocks::Counted,
+            |state, choice| match self.holding(now, &split.decode, job, choice, state) {
+                Some(holding) => Err(state
+                    .has_room_for(now, choice, &holding, self)
+                    .then_some(holding)),
                 None => {
                     let prompt = split.prompt(choice.winner());
                     Ok(state.reserve(now, &split.decode, choice, prompt, &settings.queue))
                 }
-            }
-        });
+            },
+        );
         let (holding, policy, excluded) = match settled {
             Ok((weighed, Ok(reservation))) => {
                 let prefill = self.prefill(now, &split, &weighed.choice);
                 self.promise(now, &weighed.choice, prefill.wait_ms, reservation);
-                return Dispatch::Plan(Box::new(self.plan(now, &split, weighed, prefill, reservation)));
+                return Dispatch::Plan(Box::new(self.plan(
+                    now,
+                    &split,
+                    weighed,
+                    prefill,
+                    reservation,
+                )));
             }
-            Ok((Weighed { choice, excluded, .. }, Err(holding))) => (holding, choice.policy, excluded),
+            Ok((
+                Weighed {
+                    choice, excluded, ..
+                },
+                Err(holding),
+            )) => (holding, choice.policy, excluded),
             Err(Unplaced::Nobody(refusal)) => return Dispatch::Refused(refusal),
             Err(Unplaced::AllBusy(refusal)) => match job.patience {
                 None => return Dispatch::Refused(refusal),
                 Some(patience) => {
                     let minds_backlog = self.minds_backlog(job, refusal.policy);
-                    let holding = Holding { patience, minds_backlog, winner: None, uncached_ms: 0.0 };
+                    let holding = Holding {
+                        patience,
+                        minds_backlog,
+                        winner: None,
+                        uncached_ms: 0.0,
+                    };
                     (Some(holding), refusal.policy, refusal.excluded)
                 }
             },
@@ -144,7 +170,11 @@ impl Router {
         // Whatever opens meanwhile is seen when the request enters.
         match holding.and_then(|holding| self.enqueue(now, job, holding)) {
             Some(ticket) => Dispatch::Held(ticket),
-            None => Dispatch::Refused(Refusal { policy, excluded, queue_full: true }),
+            None => Dispatch::Refused(Refusal {
+                policy,
+                excluded,
+                queue_full: true,
+            }),
         }
     }
 
@@ -160,7 +190,9 @@ impl Router {
         Plan {
             reservation,
             prefill: prefill.leg,
-            decode: Leg { target: weighed.choice.winner().target() },
+            decode: Leg {
+                target: weighed.choice.winner().target(),
+            },
             turn: engine_priority(
                 split.decode.overrides.priority,
                 since,
@@ -179,7 +211,9 @@ impl Router {
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
         let split = Split::of(job);
-        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ()).map_err(Unplaced::refusal)?;
+        let (weighed, ()) = self
+            .weigh(now, &split.decode, Blocks::Counted, |_, _| ())
+            .map_err(Unplaced::refusal)?;
         let note = self.prefill_preview(now, &split, &weighed.choice);
         Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
     }
@@ -190,10 +224,18 @@ impl Router {
     /// # Errors
     ///
     /// The refusal that `decide` would answer.
-    pub fn potential_loads(&self, now: Moment, job: &Job<'_>) -> Result<Vec<PotentialLoad>, Refusal> {
+    pub fn potential_loads(
+        &self,
+        now: Moment,
+        job: &Job<'_>,
+    ) -> Result<Vec<PotentialLoad>, Refusal> {
         let split = Split::of(job);
-        let (weighed, ()) = self.weigh(now, &split.decode, Blocks::Counted, |_, _| ()).map_err(Unplaced::refusal)?;
-        let mut loads = weighed.choice.potential_loads(|contender| split.prompt(contender));
+        let (weighed, ()) = self
+            .weigh(now, &split.decode, Blocks::Counted, |_, _| ())
+            .map_err(Unplaced::refusal)?;
+        let mut loads = weighed
+            .choice
+            .potential_loads(|contender| split.prompt(contender));
         loads.extend(self.prefill_loads(now, &split));
         loads.sort_unstable_by_key(|load| load.target);
         Ok(loads)
@@ -210,11 +252,21 @@ impl Router {
     ) -> Result<(Weighed<'a>, T), Unplaced> {
         let started_us = job.stopwatch.elapsed_us();
         let policy = self.policy(job.policy);
-        let allowed = |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
+        let allowed =
+            |candidate: &Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut excluded = job.excluded.to_vec();
-        excluded.extend(job.candidates.iter().filter(|candidate| !allowed(candidate)).map(not_pinned));
+        excluded.extend(
+            job.candidates
+                .iter()
+                .filter(|candidate| !allowed(candidate))
+                .map(not_pinned),
+        );
         if !job.candidates.iter().any(allowed) {
-            return Err(Unplaced::Nobody(Refusal { policy, excluded, queue_full: false }));
+            return Err(Unplaced::Nobody(Refusal {
+                policy,
+                excluded,
+                queue_full: false,
+            }));
         }
 
         let asked_us = job.stopwatch.elapsed_us();
@@ -227,23 +279,42 @@ impl Router {
             state.observe_usage(now, job.candidates, &self.settings.load().queue);
         }
         let Some(survey) = state.ledger.leave_out_busy(job, survey, &mut excluded) else {
-            return Err(Unplaced::AllBusy(Refusal { policy, excluded, queue_full: false }));
+            return Err(Unplaced::AllBusy(Refusal {
+                policy,
+                excluded,
+                queue_full: false,
+            }));
         };
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         let settled = settle(state, &choice);
-        Ok((Weighed { choice, excluded, started_us, hash_us, lookup_us }, settled))
+        Ok((
+            Weighed {
+                choice,
+                excluded,
+                started_us,
+                hash_us,
+                lookup_us,
+            },
+            settled,
+        ))
     }
 
     /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
     pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
         {
             let state = &mut *self.state.lock();
-            let Some(target) = state.ledger.target(id) else { return Vec::new() };
+            let Some(target) = state.ledger.target(id) else {
+                return Vec::new();
+            };
             let seen = state.ledger.first_token(now, id);
             if let Some(seen) = seen {
                 state.latencies.observe(now, seen.worker, seen.ms);
                 match seen.alone {
-                    Some(alone) => state.rates.observe(now, seen.worker, alone.start, alone.tokens, alone.ms),
+                    Some(alone) => {
+                        state
+                            .rates
+                            .observe(now, seen.worker, alone.start, alone.tokens, alone.ms)
+                    }
                     None => state.rates.heard(now, seen.worker),
                 }
             }
@@ -257,7 +328,12 @@ impl Router {
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
     /// ids are ignored. Returns held requests that may go now.
     pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
-        self.end(now, id, |state| state.close(now, id, false), |promised| self.index.retract(promised))
+        self.end(
+            now,
+            id,
+            |state| state.close(now, id, false),
+            |promised| self.index.retract(promised),
+        )
     }
 
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
@@ -276,8 +352,12 @@ impl Router {
     ) -> Vec<Released> {
         let promised = {
             let state = &mut *self.state.lock();
-            let Some(target) = state.ledger.target(id) else { return Vec::new() };
-            let Some(promised) = close(state) else { return Vec::new() };
+            let Some(target) = state.ledger.target(id) else {
+                return Vec::new();
+            };
+            let Some(promised) = close(state) else {
+                return Vec::new();
+            };
             state.target_changed(now, target, &self.settings.load().queue);
             promised
         };
@@ -306,7 +386,11 @@ impl Router {
     /// When held requests may go though nothing is heard from anybody: [`Router::released`] should be called then, at once if
     /// that is not after `now`. `None`: not before something is heard.
     pub fn next_release(&self, now: Moment) -> Option<Moment> {
-        self.state.lock().queue.next_work().map(|then| then.max(now))
+        self.state
+            .lock()
+            .queue
+            .next_work()
+            .map(|then| then.max(now))
     }
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
@@ -352,16 +436,26 @@ impl Router {
     }
 
     pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>, blocks: Blocks) -> Survey<'a> {
-        let allowed = |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
+        let allowed =
+            |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
         if !self.settings.load().track_active_blocks || blocks == Blocks::Ignored {
-            survey.prompts.iter_mut().for_each(|prompt| prompt.blocks = SequenceBlocks::default());
+            survey
+                .prompts
+                .iter_mut()
+                .for_each(|prompt| prompt.blocks = SequenceBlocks::default());
         }
         survey
     }
 
     /// Tells the index what the winner is about to hold, and keeps with the reservation what it expects.
-    pub(crate) fn promise(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64, reservation: ReservationId) {
+    pub(crate) fn promise(
+        &self,
+        now: Moment,
+        choice: &Choice<'_>,
+        wait_ms: f64,
+        reservation: ReservationId,
+    ) {
         if let Some(promised) = self.expect_blocks(now, choice, wait_ms) {
             self.state.lock().ledger.promised(reservation, promised);
         }
@@ -376,11 +470,18 @@ impl Router {
         let Contender { surveyed, standing } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
-        let chain = choice.scene.prompts[surveyed.prompt].chain.as_deref().filter(|chain| !chain.is_empty())?;
+        let chain = choice.scene.prompts[surveyed.prompt]
+            .chain
+            .as_deref()
+            .filter(|chain| !chain.is_empty())?;
         match candidate.cache {
-            CacheSource::Predicted => {
-                Some(self.index.predict(target, namespace, chain, now, self.settings.load().prediction_ttl))
-            }
+            CacheSource::Predicted => Some(self.index.predict(
+                target,
+                namespace,
+                chain,
+                now,
+                self.settings.load().prediction_ttl,
+            )),
             CacheSource::Events if self.settings.load().speculative => {
                 let ttl = self.settings.load().speculative_ttl
                     + Duration::from_secs_f64((standing.backlog_ms + wait_ms) / 1e3);
@@ -426,25 +527,53 @@ pub(crate) struct Weighed<'a> {
 }
 
 impl Weighed<'_> {
-    pub(crate) fn decision(self, split: &Split<'_>, prefill: Option<PrefillNote>, kept: usize) -> Decision {
+    pub(crate) fn decision(
+        self,
+        split: &Split<'_>,
+        prefill: Option<PrefillNote>,
+        kept: usize,
+    ) -> Decision {
         let job = &split.decode;
-        let Self { choice, excluded, started_us, hash_us, lookup_us } = self;
+        let Self {
+            choice,
+            excluded,
+            started_us,
+            hash_us,
+            lookup_us,
+        } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
         let elsewhere = split.prompt(choice.winner()) == Prompt::Elsewhere;
-        let mut decision = choice.decision(Circumstances { method, excluded, hash_us, lookup_us, decide_us }, kept);
+        let mut decision = choice.decision(
+            Circumstances {
+                method,
+                excluded,
+                hash_us,
+                lookup_us,
+                decide_us,
+            },
+            kept,
+        );
         if elsewhere {
             decision.reserved.prefill_tokens = 0;
         }
-        decision.excluded.extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
-        Decision { prefill, ..decision }
+        decision
+            .excluded
+            .extend(job.prefill.iter().flat_map(|pool| pool.excluded).cloned());
+        Decision {
+            prefill,
+            ..decision
+        }
     }
 }
 
 /// Estimated time to compute what the winner lacks of the prompt.
 pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
     let Contender { surveyed, standing } = choice.winner();
-    let (all, uncached) = (f64::from(job.prompt_tokens), f64::from(surveyed.uncached_tokens));
+    let (all, uncached) = (
+        f64::from(job.prompt_tokens),
+        f64::from(surveyed.uncached_tokens),
+    );
     standing.rates.prefill_ms(all - uncached, uncached)
 }
 
@@ -459,5 +588,9 @@ fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
 }
 
 pub(crate) fn not_pinned(candidate: &Candidate) -> Excluded {
-    Excluded { target: candidate.target, name: Arc::clone(&candidate.name), reason: ExcludeReason::NotPinned }
+    Excluded {
+        target: candidate.target,
+        name: Arc::clone(&candidate.name),
+        reason: ExcludeReason::NotPinned,
+    }
 }

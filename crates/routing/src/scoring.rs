@@ -104,23 +104,43 @@ impl ScoringSettings {
         };
         let decides = overlap >= self.min_overlap_threshold;
         if !decides {
-            return Scores { overlap, decides, scores: vec![0.0; candidates.len()] };
+            return Scores {
+                overlap,
+                decides,
+                scores: vec![0.0; candidates.len()],
+            };
         }
-        let most_in_flight = candidates.iter().map(|candidate| candidate.in_flight).max().unwrap_or(0);
+        let most_in_flight = candidates
+            .iter()
+            .map(|candidate| candidate.in_flight)
+            .max()
+            .unwrap_or(0);
         let score = |candidate: &Scorable| {
             self.overlap_weight * candidate.held.map_or(0.0, overlap_of)
                 + self.load_weight * (1.0 - share(candidate.in_flight, most_in_flight))
                 + self.health_weight * candidate.health
         };
-        Scores { overlap, decides, scores: candidates.iter().map(score).collect() }
+        Scores {
+            overlap,
+            decides,
+            scores: candidates.iter().map(score).collect(),
+        }
     }
 
     fn tier_weight(&self, hot: bool) -> f64 {
-        if hot { self.gpu_tier_weight } else { self.storage_tier_weight }
+        if hot {
+            self.gpu_tier_weight
+        } else {
+            self.storage_tier_weight
+        }
     }
 }
 
 /// `part / whole`; nothing of nothing is nothing.
 fn share(part: u32, whole: u32) -> f64 {
-    if whole == 0 { 0.0 } else { f64::from(part) / f64::from(whole) }
+    if whole == 0 {
+        0.0
+    } else {
+        f64::from(part) / f64::from(whole)
+    }
 }

@@ -36,7 +36,11 @@ pub enum SessionMode {
 impl SessionMode {
     /// What it is under this policy: only under `warm` are costs times, of which some are about the same.
     pub(crate) fn under(self, policy: Policy) -> Self {
-        if self == Self::Soft && policy != Policy::Warm { Self::Off } else { self }
+        if self == Self::Soft && policy != Policy::Warm {
+            Self::Off
+        } else {
+            self
+        }
     }
 }
 
@@ -111,20 +115,35 @@ impl SessionBook {
             return known(name);
         }
         let growth = keys.growth.as_ref()?;
-        let is_before = |place, bond: &Bond| bond.rest.is_some_and(|rest| growth.has_behind(place, rest));
-        growth.sought().find_map(|(place, key)| known(key).filter(|bond| is_before(place, bond)))
+        let is_before =
+            |place, bond: &Bond| bond.rest.is_some_and(|rest| growth.has_behind(place, rest));
+        growth
+            .sought()
+            .find_map(|(place, key)| known(key).filter(|bond| is_before(place, bond)))
     }
 
     /// The session of `keys` is on `target` from now on.
     pub(crate) fn bind(&mut self, now: Moment, keys: &SessionKeys, course: Course, target: Target) {
         let name = keys.name.map(|key| (key, None));
-        let growth = keys.growth.as_ref().map(Growth::entered).map(|(key, rest)| (key, Some(rest)));
+        let growth = keys
+            .growth
+            .as_ref()
+            .map(Growth::entered)
+            .map(|(key, rest)| (key, Some(rest)));
         for (key, rest) in [name, growth].into_iter().flatten() {
             if self.young.len() >= Self::MOST / 2 && !self.young.contains_key(&key) {
                 self.old = mem::take(&mut self.young);
             }
             self.old.remove(&key);
-            self.young.insert(key, Bond { target, id: course.note.id, rest, used: now });
+            self.young.insert(
+                key,
+                Bond {
+                    target,
+                    id: course.note.id,
+                    rest,
+                    used: now,
+                },
+            );
         }
     }
 
@@ -180,27 +199,54 @@ impl Course {
         line: Line<'_, '_>,
         place: &mut usize,
     ) -> Option<Self> {
-        let id = keys.name.or(found.map(|found| found.id)).or(keys.growth.as_ref().map(|growth| growth.entered().0))?;
-        let course = |state, decided| Some(Self { note: SessionNote { id, state }, decided });
-        let Some(found) = found else { return course(SessionState::New, false) };
+        let id = keys
+            .name
+            .or(found.map(|found| found.id))
+            .or(keys.growth.as_ref().map(|growth| growth.entered().0))?;
+        let course = |state, decided| {
+            Some(Self {
+                note: SessionNote { id, state },
+                decided,
+            })
+        };
+        let Some(found) = found else {
+            return course(SessionState::New, false);
+        };
         let home = (0..line.len()).find(|place| line.contender(*place).target() == found.target);
         if pin.is_some() {
-            let state = if home == Some(*place) { SessionState::Kept } else { SessionState::MovedByPin };
+            let state = if home == Some(*place) {
+                SessionState::Kept
+            } else {
+                SessionState::MovedByPin
+            };
             return course(state, false);
         }
-        let Some(home) = home else { return course(SessionState::MovedGone, false) };
+        let Some(home) = home else {
+            return course(SessionState::MovedGone, false);
+        };
         if mode == SessionMode::Hard {
             let most = holds_at_most(line);
-            let has_room = |contender: &Contender<'_>| f64::from(contender.standing.load.in_flight) + 1.0 <= most;
+            let has_room = |contender: &Contender<'_>| {
+                f64::from(contender.standing.load.in_flight) + 1.0 <= most
+            };
             if has_room(line.contender(home)) {
                 *place = home;
                 return course(SessionState::Kept, true);
             }
             // The policy chooses anew, among those that are not full either: or two of them would take turns.
             if !has_room(line.contender(*place)) {
-                *place = (0..line.len()).find(|place| has_room(line.contender(*place))).unwrap_or(*place);
+                *place = (0..line.len())
+                    .find(|place| has_room(line.contender(*place)))
+                    .unwrap_or(*place);
             }
-            return course(if *place == home { SessionState::Kept } else { SessionState::MovedFull }, false);
+            return course(
+                if *place == home {
+                    SessionState::Kept
+                } else {
+                    SessionState::MovedFull
+                },
+                false,
+            );
         }
         let (chosen, cost) = (*place, line.cost(*place));
         if line.cost(home) - cost > ABOUT_EQUAL * cost.abs() {
@@ -222,6 +268,12 @@ const ABOUT_EQUAL: f64 = 0.005;
 fn holds_at_most(line: Line<'_, '_>) -> f64 {
     const FREELY: f64 = 64.0;
     const OVER_MEAN: f64 = 1.25;
-    let in_flight: f64 = line.contenders.iter().map(|contender| f64::from(contender.standing.load.in_flight)).sum();
-    (OVER_MEAN * (in_flight + 1.0) / line.len() as f64).ceil().max(FREELY)
+    let in_flight: f64 = line
+        .contenders
+        .iter()
+        .map(|contender| f64::from(contender.standing.load.in_flight))
+        .sum();
+    (OVER_MEAN * (in_flight + 1.0) / line.len() as f64)
+        .ceil()
+        .max(FREELY)
 }

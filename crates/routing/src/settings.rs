@@ -84,7 +84,11 @@ pub struct MediumWeights {
 
 impl Default for MediumWeights {
     fn default() -> Self {
-        Self { gpu: 1.0, cpu: 0.3, disk: 0.05 }
+        Self {
+            gpu: 1.0,
+            cpu: 0.3,
+            disk: 0.05,
+        }
     }
 }
 
@@ -102,7 +106,11 @@ pub struct DynamoSettings {
 impl Default for DynamoSettings {
     /// Nothing but blocks, and what is cached is cached wherever it is.
     fn default() -> Self {
-        Self { active_request_weight: 0.0, host_cache_hit_weight: 1.0, disk_cache_hit_weight: 1.0 }
+        Self {
+            active_request_weight: 0.0,
+            host_cache_hit_weight: 1.0,
+            disk_cache_hit_weight: 1.0,
+        }
     }
 }
 
@@ -121,7 +129,11 @@ pub struct RingSettings {
 
 impl Default for RingSettings {
     fn default() -> Self {
-        Self { virtual_nodes: 150, load_factor_epsilon: 0.25, seed: 0 }
+        Self {
+            virtual_nodes: 150,
+            load_factor_epsilon: 0.25,
+            seed: 0,
+        }
     }
 }
 
@@ -138,6 +150,10 @@ pub struct CacheAwareSettings {
 
 impl Default for CacheAwareSettings {
     fn default() -> Self {
-        Self { match_threshold: 0.3, balance_difference: 64, balance_ratio: 1.5 }
+        Self {
+            match_threshold: 0.3,
+            balance_difference: 64,
+            balance_ratio: 1.5,
+        }
     }
 }

@@ -49,7 +49,11 @@ impl Sketch {
         z += all * sigma(f64::from(registers_at[0]) / all);
         // Infinite while every register is empty: then the estimate is 0.
         let estimate = all * all / (2.0 * std::f64::consts::LN_2 * z);
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "rounded and not negative")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "rounded and not negative"
+        )]
         let rounded = estimate.round() as u64;
         rounded
     }
@@ -123,8 +127,14 @@ mod tests {
     #[test]
     fn keys_of_all_ones_and_all_zeroes_have_registers_too() {
         let sketch = Sketch::default();
-        [0, u64::MAX, 1, 1 << 48].into_iter().for_each(|key| sketch.note(key));
-        assert_eq!(sketch.estimate(), 3, "0 and 1 differ in their last bit alone, behind the longest run but one");
+        [0, u64::MAX, 1, 1 << 48]
+            .into_iter()
+            .for_each(|key| sketch.note(key));
+        assert_eq!(
+            sketch.estimate(),
+            3,
+            "0 and 1 differ in their last bit alone, behind the longest run but one"
+        );
     }
 
     proptest! {

@@ -6,7 +6,8 @@ use kv_blocks::{Moment, Target};
 use kv_index::Promised;
 
 use crate::{
-    CacheSource, Candidate, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState, TargetLoad,
+    CacheSource, Candidate, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState,
+    TargetLoad,
     choice::Choice,
     choose::{order, pick},
     health::HealthBook,
@@ -57,19 +58,33 @@ impl State {
         settings: &RoutingSettings,
         survey: Survey<'a>,
     ) -> Choice<'a> {
-        let overlap_weight = job.overrides.overlap_weight.unwrap_or(settings.overlap_weight);
+        let overlap_weight = job
+            .overrides
+            .overlap_weight
+            .unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
         let mode = settings.session.under(policy);
         let keys = job.session.filter(|_| mode != SessionMode::Off);
         let found = keys.and_then(|keys| self.sessions.find(now, keys));
-        let Survey { contenders: surveyed, prompts, .. } = survey;
+        let Survey {
+            contenders: surveyed,
+            prompts,
+            ..
+        } = survey;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
         self.ledger.pass_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
-        let known: Vec<KnownBlocks> = prompts.iter().map(|prompt| self.ledger.known_blocks(&prompt.blocks)).collect();
-        let asked =
-            Asked { now, policies: [policy, settings.fallback, settings.lmcache.fallback()], newcomer_cold_tokens };
-        let by_warm = policy == Policy::Warm || policy.asks_lmcache() && settings.lmcache.fallback() == Policy::Warm;
+        let known: Vec<KnownBlocks> = prompts
+            .iter()
+            .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
+            .collect();
+        let asked = Asked {
+            now,
+            policies: [policy, settings.fallback, settings.lmcache.fallback()],
+            newcomer_cold_tokens,
+        };
+        let by_warm = policy == Policy::Warm
+            || policy.asks_lmcache() && settings.lmcache.fallback() == Policy::Warm;
         let contenders = surveyed.into_iter().map(|mut surveyed| {
             let active = known[surveyed.prompt].of(surveyed.candidate.target);
             // What is predicted outlives its requests by itself.
@@ -78,14 +93,24 @@ impl State {
                 surveyed.credit(active, job.prompt_tokens);
             }
             let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
-            Contender { standing: self.standing(&asked, surveyed.candidate.target, new_blocks), surveyed }
+            Contender {
+                standing: self.standing(&asked, surveyed.candidate.target, new_blocks),
+                surveyed,
+            }
         });
         let scene = Scene {
             random: job.random,
             affinity: job.affinity,
             prefix_holders: job.prefix_holders,
-            overlap_weight: if overlap_weight.is_finite() { overlap_weight.clamp(0.0, 100.0) } else { 1.0 },
-            medium_weights: job.overrides.medium_weights.unwrap_or(settings.medium_weights),
+            overlap_weight: if overlap_weight.is_finite() {
+                overlap_weight.clamp(0.0, 100.0)
+            } else {
+                1.0
+            },
+            medium_weights: job
+                .overrides
+                .medium_weights
+                .unwrap_or(settings.medium_weights),
             prompt_tokens: job.prompt_tokens,
             expected_output_tokens: self.output.expected(job.expected_output_tokens),
             contenders: contenders.collect(),
@@ -95,16 +120,28 @@ impl State {
         let rule = self.rules.of(ruling);
         let mut prices = rule.price(&scene);
         if job.pin.is_none() && policy.fell_back_to(ruling) {
-            prices.iter_mut().for_each(|price| price.terms = price.terms.of_fallback());
+            prices
+                .iter_mut()
+                .for_each(|price| price.terms = price.terms.of_fallback());
         }
         let order = order(&prices, job.random);
-        let mut place = if rule.draws() { pick(&prices, &order, temperature, job.random) } else { 0 };
+        let mut place = if rule.draws() {
+            pick(&prices, &order, temperature, job.random)
+        } else {
+            0
+        };
         let session = keys.and_then(|keys| {
-            let line = Line { contenders: &scene.contenders, prices: &prices, order: &order };
+            let line = Line {
+                contenders: &scene.contenders,
+                prices: &prices,
+                order: &order,
+            };
             Course::of((keys, found), mode, job.pin, line, &mut place)
         });
         if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
-            prices.iter_mut().for_each(|price| price.terms = price.terms.of_full_session());
+            prices
+                .iter_mut()
+                .for_each(|price| price.terms = price.terms.of_full_session());
         }
         let label = match job.pin {
             // Who was asked for by name was not placed by the policy, nor was who has the session.
@@ -113,7 +150,18 @@ impl State {
             None if policy.fell_back_to(ruling) => Some(FALLBACK),
             None => prices[order[place]].label,
         };
-        Choice { unit: rule.unit(), policy, ruling, session, label, newcomer_cold_tokens, scene, prices, order, place }
+        Choice {
+            unit: rule.unit(),
+            policy,
+            ruling,
+            session,
+            label,
+            newcomer_cold_tokens,
+            scene,
+            prices,
+            order,
+            place,
+        }
     }
 
     /// Counts the request's load on the winner.
@@ -126,7 +174,8 @@ impl State {
         queue: &QueueSettings,
     ) -> ReservationId {
         let targets = choice.scene.contenders.iter().map(Contender::target);
-        self.ledger.note_backlogs(now, targets, choice.newcomer_cold_tokens);
+        self.ledger
+            .note_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
         if job.pin.is_none() && !choice.by_session() {
             // Who was asked for by name, or has the session, has not used up a turn.
@@ -136,36 +185,60 @@ impl State {
             self.sessions.bind(now, keys, course, winner.target());
         }
         let blocks = choice.scene.prompts[winner.surveyed.prompt].blocks.clone();
-        let reservation = self.ledger.open(now, prompt.counted(load(job, winner, blocks)));
-        self.queue.target_taken(now, winner.target(), self.ledger.gate(queue.hold_above));
+        let reservation = self
+            .ledger
+            .open(now, prompt.counted(load(job, winner, blocks)));
+        self.queue
+            .target_taken(now, winner.target(), self.ledger.gate(queue.hold_above));
         reservation
     }
 
     /// Frees a reservation, and notes whether the worker had the prompt; returns what the index expects because of it.
-    pub(crate) fn close(&mut self, now: Moment, id: ReservationId, taken: bool) -> Option<Promised> {
+    pub(crate) fn close(
+        &mut self,
+        now: Moment,
+        id: ReservationId,
+        taken: bool,
+    ) -> Option<Promised> {
         let target = self.ledger.target(id)?;
         self.health.observe(now, target.worker, taken);
         self.ledger.close(now, id)
     }
 
     /// Takes note of how full the candidates' caches are.
-    pub(crate) fn observe_usage(&mut self, now: Moment, candidates: &[Candidate], queue: &QueueSettings) {
+    pub(crate) fn observe_usage(
+        &mut self,
+        now: Moment,
+        candidates: &[Candidate],
+        queue: &QueueSettings,
+    ) {
         for candidate in candidates {
-            let Some(ratio) = candidate.usage else { continue };
-            if self.ledger.observe_usage(candidate.target, ratio, candidate.total_blocks) {
-                self.queue.usage_changed(now, candidate.target, self.ledger.gate(queue.hold_above));
+            let Some(ratio) = candidate.usage else {
+                continue;
+            };
+            if self
+                .ledger
+                .observe_usage(candidate.target, ratio, candidate.total_blocks)
+            {
+                self.queue
+                    .usage_changed(now, candidate.target, self.ledger.gate(queue.hold_above));
             }
         }
     }
 
     /// Something ended on `target`: held requests may go there now.
     pub(crate) fn target_changed(&mut self, now: Moment, target: Target, queue: &QueueSettings) {
-        self.queue.target_changed(now, target, self.ledger.gate(queue.hold_above));
+        self.queue
+            .target_changed(now, target, self.ledger.gate(queue.hold_above));
     }
 
     /// Where `target` stands; the prompt has so many blocks that are not active there.
     fn standing(&self, asked: &Asked, target: Target, new_blocks: u64) -> Standing {
-        let &Asked { now, policies, newcomer_cold_tokens } = asked;
+        let &Asked {
+            now,
+            policies,
+            newcomer_cold_tokens,
+        } = asked;
         let account = self.ledger.account(target);
         let load = account.map_or_else(TargetLoad::default, Account::load);
         // Only some policies look at what takes time to say.
@@ -183,7 +256,11 @@ impl State {
             first_token_ms: rules(|policy| policy == Policy::LeastLatency)
                 .then(|| self.latencies.mean_ms(now, target.worker))
                 .flatten(),
-            health: if rules(Policy::asks_for_holders) { self.health.of(now, target.worker) } else { 1.0 },
+            health: if rules(Policy::asks_for_holders) {
+                self.health.of(now, target.worker)
+            } else {
+                1.0
+            },
         }
     }
 }

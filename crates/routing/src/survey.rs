@@ -48,11 +48,19 @@ impl Surveyed<'_> {
     pub(crate) fn credit(&mut self, blocks: usize, prompt_tokens: u32) {
         let size = self.candidate.namespace.block_size;
         // No more than the blocks of the prompt.
-        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX).min(self.prompt_blocks);
+        let blocks = u32::try_from(blocks)
+            .unwrap_or(u32::MAX)
+            .min(self.prompt_blocks);
         let more = blocks.saturating_sub(self.held.total());
         self.held.speculative += more;
-        self.warm.speculative = self.warm.speculative.saturating_add(more.saturating_mul(size.tokens()));
-        self.predicted_cached_tokens = self.warm.total().min(most_cached_tokens(size, prompt_tokens));
+        self.warm.speculative = self
+            .warm
+            .speculative
+            .saturating_add(more.saturating_mul(size.tokens()));
+        self.predicted_cached_tokens = self
+            .warm
+            .total()
+            .min(most_cached_tokens(size, prompt_tokens));
         self.uncached_tokens = prompt_tokens - self.predicted_cached_tokens;
     }
 }
@@ -82,7 +90,9 @@ pub(crate) fn survey<'a>(
     let mut groups: Vec<Group<'a>> = Vec::with_capacity(1);
     let contenders = candidates
         .map(|candidate| {
-            let known = groups.iter().position(|group| *group.namespace == candidate.namespace);
+            let known = groups
+                .iter()
+                .position(|group| *group.namespace == candidate.namespace);
             let position = known.unwrap_or_else(|| {
                 groups.push(Group::ask(index, now, job, &candidate.namespace));
                 groups.len() - 1
@@ -91,7 +101,11 @@ pub(crate) fn survey<'a>(
         })
         .collect();
     let hash_us = groups.iter().map(|group| group.hash_us).sum();
-    Survey { contenders, prompts: groups.into_iter().map(|group| group.prompt).collect(), hash_us }
+    Survey {
+        contenders,
+        prompts: groups.into_iter().map(|group| group.prompt).collect(),
+        hash_us,
+    }
 }
 
 /// Candidates with one namespace.
@@ -124,7 +138,13 @@ impl<'a> Group<'a> {
             unshared: all.saturating_sub(chain.as_ref().map_or(0, |chain| chain.len() as u64)),
             chain: chain.clone(),
         };
-        Self { namespace, prompt: SeenPrompt { chain, blocks }, overlaps, next: 0, hash_us }
+        Self {
+            namespace,
+            prompt: SeenPrompt { chain, blocks },
+            overlaps,
+            next: 0,
+            hash_us,
+        }
     }
 
     /// What a target holds, and what it announced.
@@ -132,14 +152,24 @@ impl<'a> Group<'a> {
         // Callers mostly ask in the order of targets: the next one is the one after the last.
         let place = match self.overlaps.get(self.next) {
             Some(next) if next.target == target => Ok(self.next),
-            _ => self.overlaps.binary_search_by_key(&target, |overlap| overlap.target),
+            _ => self
+                .overlaps
+                .binary_search_by_key(&target, |overlap| overlap.target),
         };
         self.next = place.map_or_else(|before| before, |found| found + 1);
-        place.map_or_else(|_| Default::default(), |found| (self.overlaps[found].blocks, self.overlaps[found].announced))
+        place.map_or_else(
+            |_| Default::default(),
+            |found| (self.overlaps[found].blocks, self.overlaps[found].announced),
+        )
     }
 }
 
-fn surveyed<'a>(job: &Job<'_>, candidate: &'a Candidate, group: &mut Group<'_>, prompt: usize) -> Surveyed<'a> {
+fn surveyed<'a>(
+    job: &Job<'_>,
+    candidate: &'a Candidate,
+    group: &mut Group<'_>,
+    prompt: usize,
+) -> Surveyed<'a> {
     let size = candidate.namespace.block_size;
     let (found, announced) = group.overlap(candidate.target);
     let held = reused(found, candidate.tiers);
@@ -197,7 +227,10 @@ mod tests {
             identity: Identity::Tokens,
         };
         let candidate = Candidate {
-            target: Target { worker: WorkerId(1), rank: DpRank(0) },
+            target: Target {
+                worker: WorkerId(1),
+                rank: DpRank(0),
+            },
             name: "w1".into(),
             namespace: namespace.clone(),
             weight: 1.0,
@@ -229,16 +262,47 @@ mod tests {
             stopwatch: &NoStopwatch,
         };
         let found = |blocks| {
-            let announced = TierBlocks { device: 3, remote: 4, ..TierBlocks::default() };
-            let overlaps = vec![Overlap { target: candidate.target, blocks, announced, present: [0; 4] }];
-            let prompt = SeenPrompt { chain: None, blocks: SequenceBlocks::default() };
-            let mut group = Group { namespace: &namespace, prompt, overlaps, next: 0, hash_us: 0.0 };
+            let announced = TierBlocks {
+                device: 3,
+                remote: 4,
+                ..TierBlocks::default()
+            };
+            let overlaps = vec![Overlap {
+                target: candidate.target,
+                blocks,
+                announced,
+                present: [0; 4],
+            }];
+            let prompt = SeenPrompt {
+                chain: None,
+                blocks: SequenceBlocks::default(),
+            };
+            let mut group = Group {
+                namespace: &namespace,
+                prompt,
+                overlaps,
+                next: 0,
+                hash_us: 0.0,
+            };
             let found = surveyed(&job, &candidate, &mut group, 0);
             (found.predicted_cached_tokens, found.announced_cached_tokens)
         };
         // A target that is not trusted is credited with what is predicted, whatever it announced.
         assert_eq!(found(TierBlocks::default()), (0, 3 * 16));
-        assert_eq!(found(TierBlocks { speculative: 5, ..TierBlocks::default() }), (5 * 16, 3 * 16));
-        assert_eq!(found(TierBlocks { device: 3, remote: 4, ..TierBlocks::default() }), (3 * 16, 3 * 16));
+        assert_eq!(
+            found(TierBlocks {
+                speculative: 5,
+                ..TierBlocks::default()
+            }),
+            (5 * 16, 3 * 16)
+        );
+        assert_eq!(
+            found(TierBlocks {
+                device: 3,
+                remote: 4,
+                ..TierBlocks::default()
+            }),
+            (3 * 16, 3 * 16)
+        );
     }
 }

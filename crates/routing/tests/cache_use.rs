@@ -13,12 +13,22 @@ const NOW: Moment = Moment::START;
 
 /// A prompt of 160 tokens of which w1 holds so many, as a stream of prefixes says.
 fn held_by_w1(tokens_held: u32) -> Ask {
-    let holder = PrefixHolder { worker: Arc::from("w1"), tokens: tokens_held, hot: true };
-    Ask { prefix_holders: Some(vec![holder]), affinity: with_prefix(7).affinity, ..ask(tokens(1, 10)) }
+    let holder = PrefixHolder {
+        worker: Arc::from("w1"),
+        tokens: tokens_held,
+        hot: true,
+    };
+    Ask {
+        prefix_holders: Some(vec![holder]),
+        affinity: with_prefix(7).affinity,
+        ..ask(tokens(1, 10))
+    }
 }
 
 fn decided(policy: Policy, ask: &Ask) -> Decision {
-    Fleet::with(3, policy).preview(NOW, ask).expect("somebody is eligible")
+    Fleet::with(3, policy)
+        .preview(NOW, ask)
+        .expect("somebody is eligible")
 }
 
 #[test]
@@ -26,9 +36,17 @@ fn decided(policy: Policy, ask: &Ask) -> Decision {
 fn a_decision_by_score_says_how_much_of_the_prompt_is_cached_where_it_goes() {
     for policy in [Policy::Composite, Policy::Continuum] {
         let told = |held| decided(policy, &held_by_w1(held)).cache_use;
-        assert_eq!(told(80), Some(CacheUse::Decided { overlap: 0.5 }), "{policy:?}");
+        assert_eq!(
+            told(80),
+            Some(CacheUse::Decided { overlap: 0.5 }),
+            "{policy:?}"
+        );
         assert_eq!(told(160), Some(CacheUse::Decided { overlap: 1.0 }));
-        assert_eq!(told(4_000), Some(CacheUse::Decided { overlap: 1.0 }), "no more than all of it");
+        assert_eq!(
+            told(4_000),
+            Some(CacheUse::Decided { overlap: 1.0 }),
+            "no more than all of it"
+        );
         assert_eq!(told(16), Some(CacheUse::Fallback), "below the threshold");
     }
 }
@@ -36,13 +54,26 @@ fn a_decision_by_score_says_how_much_of_the_prompt_is_cached_where_it_goes() {
 #[test]
 #[contract("CK71")]
 fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
-    for policy in [Policy::Warm, Policy::KvAware, Policy::DynamoCost, Policy::CacheAware] {
+    for policy in [
+        Policy::Warm,
+        Policy::KvAware,
+        Policy::DynamoCost,
+        Policy::CacheAware,
+    ] {
         let fleet = Fleet::with(3, policy);
         let prompt = tokens(3, 10);
-        let cold = fleet.preview(NOW, &ask(prompt.clone())).expect("somebody is eligible");
-        assert_eq!(cold.cache_use, Some(CacheUse::Fallback), "{policy:?}: nobody holds anything");
+        let cold = fleet
+            .preview(NOW, &ask(prompt.clone()))
+            .expect("somebody is eligible");
+        assert_eq!(
+            cold.cache_use,
+            Some(CacheUse::Fallback),
+            "{policy:?}: nobody holds anything"
+        );
         fleet.stored(2, &prompt[..128], Tier::Device);
-        let warm = fleet.preview(NOW, &ask(prompt)).expect("somebody is eligible");
+        let warm = fleet
+            .preview(NOW, &ask(prompt))
+            .expect("somebody is eligible");
         assert_eq!(
             (&*warm.winner_name, warm.cache_use),
             ("w2", Some(CacheUse::Decided { overlap: 0.8 })),
@@ -53,10 +84,20 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
 
 #[test]
 fn what_no_cache_was_asked_about_says_nothing() {
-    let pinned = Ask { pin: Some(Pin { worker: WorkerId(1), rank: None }), ..held_by_w1(160) };
+    let pinned = Ask {
+        pin: Some(Pin {
+            worker: WorkerId(1),
+            rank: None,
+        }),
+        ..held_by_w1(160)
+    };
     assert_eq!(decided(Policy::Composite, &pinned).cache_use, None);
     for policy in [Policy::RoundRobin, Policy::PrefixHash, Policy::LeastLoaded] {
-        assert_eq!(decided(policy, &held_by_w1(160)).cache_use, None, "{policy:?}");
+        assert_eq!(
+            decided(policy, &held_by_w1(160)).cache_use,
+            None,
+            "{policy:?}"
+        );
     }
 }
 
@@ -68,16 +109,34 @@ fn decisions_overlaps_and_queries_are_counted_each_once() {
         tally.count(&decided(Policy::Composite, &held_by_w1(held)));
     }
     tally.count(&decided(Policy::RoundRobin, &held_by_w1(160)));
-    assert_eq!(tally.counts().by_decision(), [("kv_aware", 3), ("fallback", 1)]);
+    assert_eq!(
+        tally.counts().by_decision(),
+        [("kv_aware", 3), ("fallback", 1)]
+    );
     let overlaps = tally.overlaps();
-    let of = |up_to: f64| overlaps.ranges.iter().find(|(end, _)| *end == up_to).expect("a range").1;
-    assert_eq!((of(0.5), of(1.0), overlaps.count(), overlaps.sum), (2, 1, 3, 2.0));
+    let of = |up_to: f64| {
+        overlaps
+            .ranges
+            .iter()
+            .find(|(end, _)| *end == up_to)
+            .expect("a range")
+            .1
+    };
+    assert_eq!(
+        (of(0.5), of(1.0), overlaps.count(), overlaps.sum),
+        (2, 1, 3, 2.0)
+    );
     tally.queried(Duration::from_micros(3));
     tally.queried(Duration::from_secs(1));
     let queries = tally.queries();
     assert_eq!(queries.count(), 2);
     assert_eq!(
-        queries.ranges.iter().filter(|(_, count)| *count > 0).map(|(end, _)| *end).collect::<Vec<_>>(),
+        queries
+            .ranges
+            .iter()
+            .filter(|(_, count)| *count > 0)
+            .map(|(end, _)| *end)
+            .collect::<Vec<_>>(),
         [4e-6, f64::INFINITY]
     );
 }

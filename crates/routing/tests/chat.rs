@@ -35,7 +35,10 @@ struct Engine {
 
 impl Engine {
     fn matched(&self, chain: &[SequenceHash]) -> usize {
-        chain.iter().take_while(|hash| self.cached.contains_key(hash)).count()
+        chain
+            .iter()
+            .take_while(|hash| self.cached.contains_key(hash))
+            .count()
     }
 
     fn touch(&mut self, hash: SequenceHash) {
@@ -62,9 +65,17 @@ impl Engine {
 }
 
 enum Event {
-    Ask { person: u32 },
-    Computed { worker: u32, request: Request },
-    Answered { person: u32, reservation: ReservationId },
+    Ask {
+        person: u32,
+    },
+    Computed {
+        worker: u32,
+        request: Request,
+    },
+    Answered {
+        person: u32,
+        reservation: ReservationId,
+    },
 }
 
 struct Request {
@@ -128,7 +139,10 @@ impl Town {
         };
         for person in 0..CONVERSATIONS {
             let system = fleet::tokens(900 + person % SYSTEM_PROMPTS, 6);
-            town.people.push(Person { history: system, turn: 0 });
+            town.people.push(Person {
+                history: system,
+                turn: 0,
+            });
             let begins_us = town.roll(20_000_000);
             town.plan(begins_us, Event::Ask { person });
         }
@@ -136,7 +150,10 @@ impl Town {
     }
 
     fn roll(&mut self, sides: u64) -> u64 {
-        self.dice = self.dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        self.dice = self
+            .dice
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (self.dice >> 33) % sides
     }
 
@@ -159,7 +176,10 @@ impl Town {
             match self.events.remove(&number).expect("planned once") {
                 Event::Ask { person } => self.ask(now_us, person),
                 Event::Computed { worker, request } => self.computed(now_us, worker, request),
-                Event::Answered { person, reservation } => self.answered(now_us, person, reservation),
+                Event::Answered {
+                    person,
+                    reservation,
+                } => self.answered(now_us, person, reservation),
             }
         }
         assert_eq!(self.fleet.router.leases(), 0);
@@ -169,10 +189,18 @@ impl Town {
 
     fn ask(&mut self, now_us: u64, person: u32) {
         let (topic, words) = (self.roll_small(1 << 20), 30 + self.roll_small(60));
-        self.person(person).history.extend((0..words).map(|word| topic * 1024 + word));
+        self.person(person)
+            .history
+            .extend((0..words).map(|word| topic * 1024 + word));
         let tokens = self.person(person).history.clone();
         let random = self.roll(u64::MAX);
-        let plan = self.fleet.plan(at(now_us), &Ask { random, ..ask(tokens.clone()) });
+        let plan = self.fleet.plan(
+            at(now_us),
+            &Ask {
+                random,
+                ..ask(tokens.clone())
+            },
+        );
         let worker = plan.decode.target.worker.0;
         let engine = &mut self.engines[worker as usize - 1];
 
@@ -189,14 +217,28 @@ impl Town {
 
         self.figures.prompt_tokens += tokens.len() as u64;
         self.figures.hit_tokens += hit_tokens as u64;
-        self.figures.predicted_exactly += u32::from(plan.decision.predicted_cached_tokens as usize == hit_tokens);
+        self.figures.predicted_exactly +=
+            u32::from(plan.decision.predicted_cached_tokens as usize == hit_tokens);
         self.figures.per_worker[worker as usize - 1] += 1;
-        let request = Request { person, tokens, chain, reservation: plan.reservation, asked_us: now_us };
+        let request = Request {
+            person,
+            tokens,
+            chain,
+            reservation: plan.reservation,
+            asked_us: now_us,
+        };
         self.plan(done_us, Event::Computed { worker, request });
     }
 
     /// What the engine's events say of a cached prompt.
-    fn publish(&self, worker: u32, tokens: &[u32], chain: &[SequenceHash], known: usize, evicted: Vec<SequenceHash>) {
+    fn publish(
+        &self,
+        worker: u32,
+        tokens: &[u32],
+        chain: &[SequenceHash],
+        known: usize,
+        evicted: Vec<SequenceHash>,
+    ) {
         let name = |hash: &SequenceHash| EngineHash(hash.0);
         if known < chain.len() {
             let stored = Stored {
@@ -208,22 +250,39 @@ impl Town {
                 salt: None,
                 tier: Tier::Device,
             };
-            self.fleet.index.apply(target(worker), &IndexUpdate::Stored(stored));
+            self.fleet
+                .index
+                .apply(target(worker), &IndexUpdate::Stored(stored));
         }
         if !evicted.is_empty() {
-            let removed = Removed { hashes: evicted.iter().map(name).collect(), tier: Tier::Device };
-            self.fleet.index.apply(target(worker), &IndexUpdate::Removed(removed));
+            let removed = Removed {
+                hashes: evicted.iter().map(name).collect(),
+                tier: Tier::Device,
+            };
+            self.fleet
+                .index
+                .apply(target(worker), &IndexUpdate::Removed(removed));
         }
     }
 
     fn computed(&mut self, now_us: u64, worker: u32, request: Request) {
-        self.fleet.router.first_token(at(now_us), request.reservation);
+        self.fleet
+            .router
+            .first_token(at(now_us), request.reservation);
         self.figures.requests += 1;
         self.figures.ttft_ms += (now_us - request.asked_us) as f64 / 1e3;
         // The answer fills blocks too, and becomes part of the conversation.
         let (topic, words) = (self.roll_small(1 << 20), 20 + self.roll_small(80));
-        let answer: Vec<u32> = (0..words).map(|word| (1 << 31) | (topic * 1024 + word)).collect();
-        let Request { person, mut tokens, chain, reservation, .. } = request;
+        let answer: Vec<u32> = (0..words)
+            .map(|word| (1 << 31) | (topic * 1024 + word))
+            .collect();
+        let Request {
+            person,
+            mut tokens,
+            chain,
+            reservation,
+            ..
+        } = request;
         tokens.extend(&answer);
         let size = fleet::block_size();
         let longer = HashScheme::default().chain(None, &tokens, size);
@@ -231,7 +290,13 @@ impl Town {
         let (known, evicted) = self.engines[worker as usize - 1].cache(&longer);
         self.publish(worker, &tokens, &longer, known, evicted);
         self.person(person).history = tokens;
-        self.plan(now_us + u64::from(words) * DECODE_US_PER_TOKEN, Event::Answered { person, reservation });
+        self.plan(
+            now_us + u64::from(words) * DECODE_US_PER_TOKEN,
+            Event::Answered {
+                person,
+                reservation,
+            },
+        );
     }
 
     fn answered(&mut self, now_us: u64, person: u32, reservation: ReservationId) {
@@ -254,7 +319,10 @@ fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
         let blind = Town::new(Policy::RoundRobin, seed).run();
         let warm = Town::new(Policy::Warm, seed).run();
         assert_eq!(warm.requests, CONVERSATIONS * TURNS);
-        assert!(warm.hit_ratio() >= 1.5 * blind.hit_ratio(), "{warm:?} against {blind:?}");
+        assert!(
+            warm.hit_ratio() >= 1.5 * blind.hit_ratio(),
+            "{warm:?} against {blind:?}"
+        );
         assert!(warm.ttft_ms < blind.ttft_ms, "{warm:?} against {blind:?}");
         let most = warm.per_worker.iter().max().expect("there are workers");
         assert!(*most <= CONVERSATIONS * TURNS / 2, "{warm:?}");
@@ -268,7 +336,10 @@ fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
 fn what_the_engines_say_is_what_the_router_predicts() {
     for policy in Policy::ALL {
         let figures = Town::new(policy, 3).run();
-        assert_eq!(figures.predicted_exactly, figures.requests, "{policy}: {figures:?}");
+        assert_eq!(
+            figures.predicted_exactly, figures.requests,
+            "{policy}: {figures:?}"
+        );
     }
 }
 

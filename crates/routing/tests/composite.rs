@@ -12,12 +12,20 @@ use routing::{Decision, Method, Policy, PrefixHolder, RoutingSettings};
 const NOW: Moment = Moment::START;
 
 fn holder(worker: &str, tokens: u32, hot: bool) -> PrefixHolder {
-    PrefixHolder { worker: Arc::from(worker), tokens, hot }
+    PrefixHolder {
+        worker: Arc::from(worker),
+        tokens,
+        hot,
+    }
 }
 
 /// A prompt of 160 tokens whose beginning these hold.
 fn held_by(holders: &[PrefixHolder]) -> Ask {
-    Ask { prefix_holders: Some(holders.to_vec()), affinity: with_prefix(7).affinity, ..ask(tokens(1, 10)) }
+    Ask {
+        prefix_holders: Some(holders.to_vec()),
+        affinity: with_prefix(7).affinity,
+        ..ask(tokens(1, 10))
+    }
 }
 
 fn decided(fleet: &Fleet, ask: &Ask) -> Decision {
@@ -25,19 +33,46 @@ fn decided(fleet: &Fleet, ask: &Ask) -> Decision {
 }
 
 fn score(decision: &Decision, worker: &str) -> f64 {
-    1.0 - decision.candidates.iter().find(|row| *row.name == *worker).expect("a candidate").cost
+    1.0 - decision
+        .candidates
+        .iter()
+        .find(|row| *row.name == *worker)
+        .expect("a candidate")
+        .cost
 }
 
 #[test]
 #[contract("CK57", "CK58", "CK61", "CK64")]
 fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
     let fleet = Fleet::with(3, Policy::Composite);
-    let of = held_by(&[holder("w1", 160, true), holder("w2", 160, false), holder("w3", 40, true)]);
+    let of = held_by(&[
+        holder("w1", 160, true),
+        holder("w2", 160, false),
+        holder("w3", 40, true),
+    ]);
     // One more in flight on the first, and one of two requests lost on the third.
-    fleet.plan(NOW, &Ask { pin: Some(pin(1)), ..of.clone() });
-    let lost = fleet.plan(NOW, &Ask { pin: Some(pin(3)), ..of.clone() });
+    fleet.plan(
+        NOW,
+        &Ask {
+            pin: Some(pin(1)),
+            ..of.clone()
+        },
+    );
+    let lost = fleet.plan(
+        NOW,
+        &Ask {
+            pin: Some(pin(3)),
+            ..of.clone()
+        },
+    );
     fleet.router.failed(NOW, lost.reservation);
-    let kept = fleet.plan(NOW, &Ask { pin: Some(pin(3)), ..of.clone() });
+    let kept = fleet.plan(
+        NOW,
+        &Ask {
+            pin: Some(pin(3)),
+            ..of.clone()
+        },
+    );
     fleet.router.done(NOW, kept.reservation);
 
     let decision = decided(&fleet, &of);
@@ -49,11 +84,21 @@ fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
         // 0.6 * 0.25 * 1 + 0.3 * 1 + 0.1 * 1/2
         ("w3", 0.5),
     ] {
-        assert!((score(&decision, worker) - expected).abs() < 1e-9, "{worker}: {}", score(&decision, worker));
+        assert!(
+            (score(&decision, worker) - expected).abs() < 1e-9,
+            "{worker}: {}",
+            score(&decision, worker)
+        );
     }
-    assert_eq!((&*decision.winner_name, decision.method, decision.label), ("w2", Method::Policy, Some("kv_aware")));
+    assert_eq!(
+        (&*decision.winner_name, decision.method, decision.label),
+        ("w2", Method::Policy, Some("kv_aware"))
+    );
     let winner = decision.winning().expect("it is kept");
-    assert_eq!((winner.terms.get("cached_tokens"), winner.terms.get("hot")), (Some(160.0), Some(0.0)));
+    assert_eq!(
+        (winner.terms.get("cached_tokens"), winner.terms.get("hot")),
+        (Some(160.0), Some(0.0))
+    );
 }
 
 #[test]
@@ -62,39 +107,73 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     let little = held_by(&[holder("w1", 47, true)]);
     let enough = held_by(&[holder("w1", 48, true)]);
     let nobody = held_by(&[]);
-    let keyless = Ask { affinity: Default::default(), ..little.clone() };
+    let keyless = Ask {
+        affinity: Default::default(),
+        ..little.clone()
+    };
 
     let composite = Fleet::with(4, Policy::Composite);
     for ask in [&little, &nobody, &keyless] {
         let decision = decided(&composite, ask);
-        assert_eq!((decision.method, decision.label), (Method::Fallback, Some("fallback")));
-        assert!(decision.candidates.iter().all(|row| row.terms.get("fallback") == Some(1.0)));
+        assert_eq!(
+            (decision.method, decision.label),
+            (Method::Fallback, Some("fallback"))
+        );
+        assert!(
+            decision
+                .candidates
+                .iter()
+                .all(|row| row.terms.get("fallback") == Some(1.0))
+        );
     }
-    assert_eq!(decided(&composite, &enough).candidates[0].terms.get("fallback"), None);
+    assert_eq!(
+        decided(&composite, &enough).candidates[0]
+            .terms
+            .get("fallback"),
+        None
+    );
     assert_eq!(decided(&composite, &enough).label, Some("kv_aware"));
 
     let continuum = Fleet::with(4, Policy::Continuum);
     let ring = Fleet::with(4, Policy::PrefixHash);
     for ask in [&little, &nobody] {
         let decision = decided(&continuum, ask);
-        assert_eq!((decision.method, decision.label), (Method::Policy, Some("prefix_hash")));
+        assert_eq!(
+            (decision.method, decision.label),
+            (Method::Policy, Some("prefix_hash"))
+        );
         assert_eq!(decision.winner_name, decided(&ring, ask).winner_name);
     }
     assert_eq!(decided(&continuum, &keyless).method, Method::Fallback);
     let decision = decided(&continuum, &enough);
-    assert_eq!((&*decision.winner_name, decision.label), ("w1", Some("kv_aware")));
+    assert_eq!(
+        (&*decision.winner_name, decision.label),
+        ("w1", Some("kv_aware"))
+    );
     // Without the ring it is the score, or the fallback.
     let scorer_only = Fleet::new(
         4,
-        RoutingSettings { policy: Policy::Continuum, continuum_ring: false, ..RoutingSettings::default() },
+        RoutingSettings {
+            policy: Policy::Continuum,
+            continuum_ring: false,
+            ..RoutingSettings::default()
+        },
     );
     assert_eq!(decided(&scorer_only, &enough).label, Some("kv_aware"));
     assert_eq!(decided(&scorer_only, &little).method, Method::Fallback);
     // Without streams of prefixes it is the ring alone, whatever the block index knows.
-    let ring_only = Ask { affinity: with_prefix(99).affinity, ..ask(tokens(3, 10)) };
-    let owner: u32 = decided(&ring, &ring_only).winner_name[1..].parse().expect("a number");
+    let ring_only = Ask {
+        affinity: with_prefix(99).affinity,
+        ..ask(tokens(3, 10))
+    };
+    let owner: u32 = decided(&ring, &ring_only).winner_name[1..]
+        .parse()
+        .expect("a number");
     continuum.stored(owner % 4 + 1, &tokens(3, 10), Tier::Device);
-    assert_eq!(decided(&continuum, &ring_only).winner_name, decided(&ring, &ring_only).winner_name);
+    assert_eq!(
+        decided(&continuum, &ring_only).winner_name,
+        decided(&ring, &ring_only).winner_name
+    );
 }
 
 #[test]
@@ -105,8 +184,16 @@ fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
     fleet.stored(3, &prompt, Tier::Disk);
     let decision = decided(&fleet, &ask(prompt));
     // 0.6 * 64/160 + 0.4, and 0.6 * 0.6 + 0.4 (of the last token nothing is lost here: what is held counts).
-    assert!((score(&decision, "w2") - 0.64).abs() < 1e-9, "{}", score(&decision, "w2"));
-    assert!((score(&decision, "w3") - 0.76).abs() < 1e-9, "{}", score(&decision, "w3"));
+    assert!(
+        (score(&decision, "w2") - 0.64).abs() < 1e-9,
+        "{}",
+        score(&decision, "w2")
+    );
+    assert!(
+        (score(&decision, "w3") - 0.76).abs() < 1e-9,
+        "{}",
+        score(&decision, "w3")
+    );
     assert_eq!(&*decision.winner_name, "w3");
 }
 
@@ -114,19 +201,36 @@ fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
 fn a_worker_that_is_gone_leaves_no_health_behind() {
     let fleet = Fleet::with(2, Policy::Composite);
     let of = held_by(&[holder("w1", 160, true), holder("w2", 160, true)]);
-    let lost = fleet.plan(NOW, &Ask { pin: Some(pin(1)), ..of.clone() });
+    let lost = fleet.plan(
+        NOW,
+        &Ask {
+            pin: Some(pin(1)),
+            ..of.clone()
+        },
+    );
     fleet.router.failed(NOW, lost.reservation);
     assert_eq!(&*decided(&fleet, &of).winner_name, "w2");
     fleet.router.forget(kv_blocks::WorkerId(1));
     let decision = decided(&fleet, &of);
     assert!((score(&decision, "w1") - score(&decision, "w2")).abs() < 1e-9);
     // And a minute forgets by itself.
-    let lost = fleet.plan(at_ms(0), &Ask { pin: Some(pin(1)), ..of.clone() });
+    let lost = fleet.plan(
+        at_ms(0),
+        &Ask {
+            pin: Some(pin(1)),
+            ..of.clone()
+        },
+    );
     fleet.router.failed(at_ms(0), lost.reservation);
-    let later = fleet.preview(at_ms(61_000), &of).expect("somebody is eligible");
+    let later = fleet
+        .preview(at_ms(61_000), &of)
+        .expect("somebody is eligible");
     assert!((score(&later, "w1") - score(&later, "w2")).abs() < 1e-9);
 }
 
 fn pin(worker: u32) -> routing::Pin {
-    routing::Pin { worker: kv_blocks::WorkerId(worker), rank: None }
+    routing::Pin {
+        worker: kv_blocks::WorkerId(worker),
+        rank: None,
+    }
 }

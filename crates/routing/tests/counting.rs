@@ -12,7 +12,13 @@ use routing::{Answer, CacheAwareSettings, CostUnit, Overrides, Pin, Policy, Rout
 const NOW: Moment = Moment::START;
 
 fn pinned(worker: u32) -> Ask {
-    Ask { pin: Some(Pin { worker: WorkerId(worker), rank: None }), ..ask(Vec::new()) }
+    Ask {
+        pin: Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        }),
+        ..ask(Vec::new())
+    }
 }
 
 /// Puts `count` requests in flight on `worker`.
@@ -38,10 +44,20 @@ fn power_of_two_takes_the_emptier_of_two_drawn_by_lot() {
     let mut dice = Dice(1);
     let mut counts = [0u32; 5];
     for random in (0..6000).map(|_| dice.roll()) {
-        let decision = fleet.preview(NOW, &Ask { random, ..ask(Vec::new()) }).expect("all are free");
+        let decision = fleet
+            .preview(
+                NOW,
+                &Ask {
+                    random,
+                    ..ask(Vec::new())
+                },
+            )
+            .expect("all are free");
         counts[decision.winner.worker.0 as usize] += 1;
         let in_flight = |target| fleet.router.load(target).in_flight;
-        assert!(in_flight(decision.winner) < in_flight(decision.runner_up.expect("two were drawn")));
+        assert!(
+            in_flight(decision.winner) < in_flight(decision.runner_up.expect("two were drawn"))
+        );
     }
     // Six pairs: the emptiest is in three of them, the next in two more without it, the fullest wins none.
     assert_eq!(counts[1], 0);
@@ -56,13 +72,30 @@ fn power_of_two_uses_every_idle_target() {
     let mut dice = Dice(2);
     let mut counts = [0u32; 5];
     for random in (0..4000).map(|_| dice.roll()) {
-        counts[fleet.preview(NOW, &Ask { random, ..ask(Vec::new()) }).expect("free").winner.worker.0 as usize] += 1;
+        counts[fleet
+            .preview(
+                NOW,
+                &Ask {
+                    random,
+                    ..ask(Vec::new())
+                },
+            )
+            .expect("free")
+            .winner
+            .worker
+            .0 as usize] += 1;
     }
-    assert!(counts[1..].iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    assert!(
+        counts[1..].iter().all(|count| (850..1150).contains(count)),
+        "{counts:?}"
+    );
 }
 
 fn weighted(weights: &[f64]) -> Fleet {
-    let mut fleet = Fleet::with(u32::try_from(weights.len()).expect("few"), Policy::WeightedRoundRobin);
+    let mut fleet = Fleet::with(
+        u32::try_from(weights.len()).expect("few"),
+        Policy::WeightedRoundRobin,
+    );
     for (candidate, weight) in fleet.candidates.iter_mut().zip(weights) {
         candidate.weight = *weight;
     }
@@ -70,12 +103,17 @@ fn weighted(weights: &[f64]) -> Fleet {
 }
 
 fn turns(fleet: &Fleet, count: usize) -> Vec<u32> {
-    (0..count).map(|_| fleet.goes_to(NOW, &ask(Vec::new()))).collect()
+    (0..count)
+        .map(|_| fleet.goes_to(NOW, &ask(Vec::new())))
+        .collect()
 }
 
 #[test]
 fn weighted_round_robin_spreads_the_turns_of_a_heavy_target() {
-    assert_eq!(turns(&weighted(&[5.0, 1.0, 1.0]), 14), [1, 1, 2, 1, 3, 1, 1, 1, 1, 2, 1, 3, 1, 1]);
+    assert_eq!(
+        turns(&weighted(&[5.0, 1.0, 1.0]), 14),
+        [1, 1, 2, 1, 3, 1, 1, 1, 1, 2, 1, 3, 1, 1]
+    );
     assert_eq!(turns(&weighted(&[1.0; 3]), 6), [1, 2, 3, 1, 2, 3]);
 }
 
@@ -84,10 +122,19 @@ fn weighted_round_robin_lets_who_was_away_make_up_for_nothing() {
     let mut fleet = weighted(&[2.0, 1.0, 1.0]);
     turns(&fleet, 4);
     let away = fleet.candidates.remove(2);
-    assert_eq!(turns(&fleet, 300).iter().filter(|worker| **worker == 1).count(), 200);
+    assert_eq!(
+        turns(&fleet, 300)
+            .iter()
+            .filter(|worker| **worker == 1)
+            .count(),
+        200
+    );
     fleet.candidates.push(away);
     let next = turns(&fleet, 8);
-    assert_eq!([1, 2, 3].map(|worker| next.iter().filter(|turn| **turn == worker).count()), [4, 2, 2]);
+    assert_eq!(
+        [1, 2, 3].map(|worker| next.iter().filter(|turn| **turn == worker).count()),
+        [4, 2, 2]
+    );
 }
 
 #[test]
@@ -95,9 +142,15 @@ fn weighted_round_robin_keeps_turns_per_model_and_counts_no_pinned_request() {
     let mut fleet = weighted(&[1.0, 1.0]);
     assert_eq!(turns(&fleet, 1), [1]);
     busy(&fleet, 2, 3);
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.namespace.model = "other".into());
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.namespace.model = "other".into());
     assert_eq!(turns(&fleet, 1), [1]);
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.namespace.model = "m".into());
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.namespace.model = "m".into());
     assert_eq!(turns(&fleet, 1), [2]);
 }
 
@@ -140,11 +193,22 @@ fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
     for (worker, ms) in [(1, 300), (2, 80), (3, 120)] {
         answers(&fleet, worker, 0, ms);
     }
-    let decision = fleet.preview(at_ms(1000), &ask(Vec::new())).expect("all are free");
-    assert_eq!((decision.winner, decision.runner_up), (target(2), Some(target(3))));
+    let decision = fleet
+        .preview(at_ms(1000), &ask(Vec::new()))
+        .expect("all are free");
+    assert_eq!(
+        (decision.winner, decision.runner_up),
+        (target(2), Some(target(3)))
+    );
     assert_eq!(decision.cost_unit, CostUnit::Ms);
     let costs: Vec<f64> = decision.candidates.iter().map(|row| row.cost).collect();
-    assert!(costs.iter().zip([80.0, 120.0, 300.0]).all(|(cost, ms)| (cost - ms).abs() < 1e-6), "{costs:?}");
+    assert!(
+        costs
+            .iter()
+            .zip([80.0, 120.0, 300.0])
+            .all(|(cost, ms)| (cost - ms).abs() < 1e-6),
+        "{costs:?}"
+    );
     // It slows down, and is left for the next one.
     for _ in 0..5 {
         answers(&fleet, 2, 2000, 900);
@@ -182,11 +246,29 @@ fn least_latency_knows_a_worker_for_a_minute() {
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 5_000);
     answers(&fleet, 1, 40_000, 50);
-    assert_eq!(fleet.preview(at_ms(64_000), &ask(Vec::new())).expect("free").winner, target(1));
-    assert_eq!(fleet.preview(at_ms(65_000), &ask(Vec::new())).expect("free").winner, target(2));
+    assert_eq!(
+        fleet
+            .preview(at_ms(64_000), &ask(Vec::new()))
+            .expect("free")
+            .winner,
+        target(1)
+    );
+    assert_eq!(
+        fleet
+            .preview(at_ms(65_000), &ask(Vec::new()))
+            .expect("free")
+            .winner,
+        target(2)
+    );
     fleet.router.forget(WorkerId(1));
-    let decision = fleet.preview(at_ms(64_000), &ask(Vec::new())).expect("free");
-    assert_eq!(decision.winner, target(1), "one that was forgotten is unknown again");
+    let decision = fleet
+        .preview(at_ms(64_000), &ask(Vec::new()))
+        .expect("free");
+    assert_eq!(
+        decision.winner,
+        target(1),
+        "one that was forgotten is unknown again"
+    );
 }
 
 #[test]
@@ -195,16 +277,35 @@ fn while_nobody_shows_a_first_token_least_latency_is_least_loaded() {
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
     let whole = Fleet::with(2, Policy::LeastLatency);
     for _ in 0..10 {
-        let plan = whole.plan(NOW, &Ask { answer: Answer::Whole, ..ask(Vec::new()) });
-        whole.router.first_token(NOW + Duration::from_millis(10), plan.reservation);
+        let plan = whole.plan(
+            NOW,
+            &Ask {
+                answer: Answer::Whole,
+                ..ask(Vec::new())
+            },
+        );
+        whole
+            .router
+            .first_token(NOW + Duration::from_millis(10), plan.reservation);
     }
-    assert_eq!(whole.router.load(target(1)).in_flight, 5, "a reply in one piece shows none");
+    assert_eq!(
+        whole.router.load(target(1)).in_flight,
+        5,
+        "a reply in one piece shows none"
+    );
 }
 
 /// Four workers; the third holds `blocks` of the ten blocks of topic 1, the second one block less.
 fn caching(blocks: u32, settings: CacheAwareSettings) -> Fleet {
     let policy = Policy::CacheAware;
-    let fleet = Fleet::new(4, RoutingSettings { policy, cache_aware: settings, ..RoutingSettings::default() });
+    let fleet = Fleet::new(
+        4,
+        RoutingSettings {
+            policy,
+            cache_aware: settings,
+            ..RoutingSettings::default()
+        },
+    );
     fleet.stored(3, &tokens(1, blocks), Tier::Device);
     fleet.stored(2, &tokens(1, blocks - 1), Tier::Host);
     fleet
@@ -214,8 +315,13 @@ fn caching(blocks: u32, settings: CacheAwareSettings) -> Fleet {
 fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
     let fleet = caching(4, CacheAwareSettings::default());
     busy(&fleet, 3, 20);
-    let decision = fleet.preview(NOW, &ask(tokens(1, 10))).expect("all are free");
-    assert_eq!((decision.winner, decision.runner_up), (target(3), Some(target(2))));
+    let decision = fleet
+        .preview(NOW, &ask(tokens(1, 10)))
+        .expect("all are free");
+    assert_eq!(
+        (decision.winner, decision.runner_up),
+        (target(3), Some(target(2)))
+    );
     assert!((decision.candidates[0].cost - 0.6).abs() < 1e-9);
     // Exactly three tenths are not more than three tenths.
     let fleet = caching(3, CacheAwareSettings::default());
@@ -224,7 +330,13 @@ fn cache_aware_follows_a_match_of_more_than_three_tenths_of_the_prompt() {
     }
     busy(&fleet, 1, 1);
     assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 10))), 4);
-    let lower = caching(3, CacheAwareSettings { match_threshold: 0.29, ..CacheAwareSettings::default() });
+    let lower = caching(
+        3,
+        CacheAwareSettings {
+            match_threshold: 0.29,
+            ..CacheAwareSettings::default()
+        },
+    );
     busy(&lower, 3, 20);
     assert_eq!(lower.goes_to(NOW, &ask(tokens(1, 10))), 3);
 }
@@ -244,15 +356,32 @@ fn cache_aware_follows_the_load_where_it_is_uneven_by_difference_and_by_ratio() 
         for (worker, count) in (1..).zip(loads) {
             busy(&fleet, worker, count);
         }
-        let decision = fleet.preview(NOW, &ask(tokens(1, 10))).expect("all are free");
-        (decision.winner.worker.0, decision.candidates[0].terms.get("uneven"))
+        let decision = fleet
+            .preview(NOW, &ask(tokens(1, 10)))
+            .expect("all are free");
+        (
+            decision.winner.worker.0,
+            decision.candidates[0].terms.get("uneven"),
+        )
     };
     let usual = CacheAwareSettings::default();
-    assert_eq!(winner(usual, [1, 0, 64, 1]), (3, Some(0.0)), "64 more are not more than 64");
+    assert_eq!(
+        winner(usual, [1, 0, 64, 1]),
+        (3, Some(0.0)),
+        "64 more are not more than 64"
+    );
     assert_eq!(winner(usual, [1, 0, 65, 1]), (2, Some(1.0)));
-    assert_eq!(winner(usual, [140, 130, 195, 140]), (3, Some(0.0)), "195 are not more than one and a half times 130");
+    assert_eq!(
+        winner(usual, [140, 130, 195, 140]),
+        (3, Some(0.0)),
+        "195 are not more than one and a half times 130"
+    );
     assert_eq!(winner(usual, [140, 130, 196, 140]), (2, Some(1.0)));
-    let strict = CacheAwareSettings { balance_difference: 3, balance_ratio: 1.0, ..usual };
+    let strict = CacheAwareSettings {
+        balance_difference: 3,
+        balance_ratio: 1.0,
+        ..usual
+    };
     assert_eq!(winner(strict, [1, 2, 5, 1]).1, Some(1.0));
 }
 
@@ -260,8 +389,20 @@ fn cache_aware_follows_the_load_where_it_is_uneven_by_difference_and_by_ratio() 
 fn cache_aware_without_caches_balances_load() {
     let fleet = caching(9, CacheAwareSettings::default());
     busy(&fleet, 3, 1);
-    let blind = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
-    assert_ne!(fleet.goes_to(NOW, &Ask { overrides: blind, ..ask(tokens(1, 10)) }), 3);
+    let blind = Overrides {
+        overlap_weight: Some(0.0),
+        ..Overrides::default()
+    };
+    assert_ne!(
+        fleet.goes_to(
+            NOW,
+            &Ask {
+                overrides: blind,
+                ..ask(tokens(1, 10))
+            }
+        ),
+        3
+    );
     let cold = Fleet::with(4, Policy::CacheAware);
     let counts = (0..200).fold([0; 5], |mut counts, topic| {
         counts[cold.goes_to(NOW, &ask(tokens(topic, 20))) as usize] += 1;

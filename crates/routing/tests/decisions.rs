@@ -17,21 +17,57 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
         let prompt = tokens(1, 100);
         fleet.stored(1, &prompt, Tier::Device);
         fleet.plan(NOW, &ask(prompt.clone()));
-        let overrides = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
-        assert_eq!(fleet.goes_to(NOW, &Ask { overrides, ..ask(prompt) }), 2, "{policy}");
+        let overrides = Overrides {
+            overlap_weight: Some(0.0),
+            ..Overrides::default()
+        };
+        assert_eq!(
+            fleet.goes_to(
+                NOW,
+                &Ask {
+                    overrides,
+                    ..ask(prompt)
+                }
+            ),
+            2,
+            "{policy}"
+        );
     }
 }
 
 #[test]
 fn a_temperature_draws_dearer_targets_too() {
-    for (policy, drawn) in [(Policy::KvAware, true), (Policy::Warm, true), (Policy::LeastLoaded, false)] {
+    for (policy, drawn) in [
+        (Policy::KvAware, true),
+        (Policy::Warm, true),
+        (Policy::LeastLoaded, false),
+    ] {
         let mut winners = HashSet::new();
         for random in 0..50 {
             let fleet = Fleet::with(2, policy);
             fleet.stored(1, &tokens(1, 100), Tier::Device);
-            fleet.plan(NOW, &Ask { pin: Some(Pin { worker: WorkerId(2), rank: None }), ..ask(tokens(7, 1)) });
-            let overrides = Overrides { temperature: Some(1.0), ..Overrides::default() };
-            winners.insert(fleet.goes_to(NOW, &Ask { random, overrides, ..ask(tokens(1, 100)) }));
+            fleet.plan(
+                NOW,
+                &Ask {
+                    pin: Some(Pin {
+                        worker: WorkerId(2),
+                        rank: None,
+                    }),
+                    ..ask(tokens(7, 1))
+                },
+            );
+            let overrides = Overrides {
+                temperature: Some(1.0),
+                ..Overrides::default()
+            };
+            winners.insert(fleet.goes_to(
+                NOW,
+                &Ask {
+                    random,
+                    overrides,
+                    ..ask(tokens(1, 100))
+                },
+            ));
         }
         assert_eq!(winners.len() == 2, drawn, "{policy}");
     }
@@ -41,18 +77,51 @@ fn a_temperature_draws_dearer_targets_too() {
 fn a_pin_wins_over_every_cost_and_the_others_say_why() {
     let fleet = Fleet::with(3, Policy::Warm);
     fleet.stored(1, &tokens(1, 50), Tier::Device);
-    let pin = Some(Pin { worker: WorkerId(3), rank: None });
-    let decision = fleet.plan(NOW, &Ask { pin, ..ask(tokens(1, 50)) }).decision;
-    assert_eq!((decision.winner, decision.method, decision.candidates_total), (target(3), Method::Pinned, 1));
-    let reasons: Vec<_> = decision.excluded.iter().map(|excluded| (&*excluded.name, excluded.reason)).collect();
-    assert_eq!(reasons, [("w1", ExcludeReason::NotPinned), ("w2", ExcludeReason::NotPinned)]);
+    let pin = Some(Pin {
+        worker: WorkerId(3),
+        rank: None,
+    });
+    let decision = fleet
+        .plan(
+            NOW,
+            &Ask {
+                pin,
+                ..ask(tokens(1, 50))
+            },
+        )
+        .decision;
+    assert_eq!(
+        (decision.winner, decision.method, decision.candidates_total),
+        (target(3), Method::Pinned, 1)
+    );
+    let reasons: Vec<_> = decision
+        .excluded
+        .iter()
+        .map(|excluded| (&*excluded.name, excluded.reason))
+        .collect();
+    assert_eq!(
+        reasons,
+        [
+            ("w1", ExcludeReason::NotPinned),
+            ("w2", ExcludeReason::NotPinned)
+        ]
+    );
 }
 
 #[test]
 fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
     let fleet = Fleet::with(2, Policy::Warm);
-    let pin = Some(Pin { worker: WorkerId(1), rank: Some(DpRank(3)) });
-    let Dispatch::Refused(refusal) = fleet.dispatch(NOW, &Ask { pin, ..ask(tokens(1, 5)) }) else {
+    let pin = Some(Pin {
+        worker: WorkerId(1),
+        rank: Some(DpRank(3)),
+    });
+    let Dispatch::Refused(refusal) = fleet.dispatch(
+        NOW,
+        &Ask {
+            pin,
+            ..ask(tokens(1, 5))
+        },
+    ) else {
         panic!("no such rank")
     };
     assert_eq!(refusal.excluded.len(), 2);
@@ -89,7 +158,13 @@ fn the_last_token_is_never_expected_to_be_cached() {
     assert_eq!(exact.reserved.prefill_tokens, BLOCK);
     let mut longer = tokens(1, 10);
     longer.push(5);
-    assert_eq!(fleet.plan(NOW, &ask(longer)).decision.predicted_cached_tokens, 10 * BLOCK);
+    assert_eq!(
+        fleet
+            .plan(NOW, &ask(longer))
+            .decision
+            .predicted_cached_tokens,
+        10 * BLOCK
+    );
 }
 
 #[test]
@@ -99,10 +174,16 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
     assert_eq!(decision.predicted_cached_tokens, 0);
     fleet.candidates[0].tiers = Tiers::ALL;
-    let fleet = Fleet { candidates: fleet.candidates, ..Fleet::with(2, Policy::KvAware) };
+    let fleet = Fleet {
+        candidates: fleet.candidates,
+        ..Fleet::with(2, Policy::KvAware)
+    };
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
-    assert_eq!((decision.winner, decision.predicted_cached_tokens), (target(1), 9 * BLOCK));
+    assert_eq!(
+        (decision.winner, decision.predicted_cached_tokens),
+        (target(1), 9 * BLOCK)
+    );
 }
 
 #[test]
@@ -111,11 +192,24 @@ fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet.stored(1, &tokens(2, 10), Tier::Remote);
     let told = |topic| {
-        let decision = fleet.preview(NOW, &ask(tokens(topic, 10))).expect("one worker is free");
-        (decision.predicted_cached_tokens, decision.announced_cached_tokens)
+        let decision = fleet
+            .preview(NOW, &ask(tokens(topic, 10)))
+            .expect("one worker is free");
+        (
+            decision.predicted_cached_tokens,
+            decision.announced_cached_tokens,
+        )
     };
-    assert_eq!(told(1), (9 * BLOCK, 9 * BLOCK), "trusted: both are what it announced, less the last token");
-    assert_eq!(told(2), (0, 0), "neither counts a tier that it does not reuse");
+    assert_eq!(
+        told(1),
+        (9 * BLOCK, 9 * BLOCK),
+        "trusted: both are what it announced, less the last token"
+    );
+    assert_eq!(
+        told(2),
+        (0, 0),
+        "neither counts a tier that it does not reuse"
+    );
     fleet.index.trust(target(1), false);
     assert_eq!(told(1), (0, 9 * BLOCK));
 }
@@ -124,8 +218,17 @@ fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
 fn adapters_and_salts_do_not_warm_each_other() {
     let mut fleet = Fleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.namespace.salt = Some("a".into()));
-    assert_eq!(fleet.plan(NOW, &ask(tokens(1, 10))).decision.predicted_cached_tokens, 0);
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.namespace.salt = Some("a".into()));
+    assert_eq!(
+        fleet
+            .plan(NOW, &ask(tokens(1, 10)))
+            .decision
+            .predicted_cached_tokens,
+        0
+    );
 }
 
 #[test]
@@ -150,19 +253,51 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         overrides: Overrides::default(),
         stopwatch: &routing::NoStopwatch,
     };
-    assert!(matches!(fleet.router.decide(NOW, &blind), Dispatch::Plan(_)));
+    assert!(matches!(
+        fleet.router.decide(NOW, &blind),
+        Dispatch::Plan(_)
+    ));
 }
 
 #[test]
 fn a_decision_keeps_the_candidates_worth_telling_of() {
-    let mut fleet = Fleet::new(40, RoutingSettings { kept_candidates: 5, ..RoutingSettings::default() });
+    let mut fleet = Fleet::new(
+        40,
+        RoutingSettings {
+            kept_candidates: 5,
+            ..RoutingSettings::default()
+        },
+    );
     fleet.candidates.push(candidate(41));
     fleet.stored(30, &tokens(1, 50), Tier::Device);
-    fleet.plan(NOW, &Ask { pin: Some(Pin { worker: WorkerId(30), rank: None }), ..ask(tokens(2, 3000)) });
+    fleet.plan(
+        NOW,
+        &Ask {
+            pin: Some(Pin {
+                worker: WorkerId(30),
+                rank: None,
+            }),
+            ..ask(tokens(2, 3000))
+        },
+    );
     let decision = fleet.plan(NOW, &ask(tokens(1, 50))).decision;
-    assert_eq!((decision.candidates.len(), decision.candidates_total), (5, 41));
-    assert!(decision.candidates.iter().any(|row| row.target == target(30)), "the warmest is kept, whatever its rank");
+    assert_eq!(
+        (decision.candidates.len(), decision.candidates_total),
+        (5, 41)
+    );
+    assert!(
+        decision
+            .candidates
+            .iter()
+            .any(|row| row.target == target(30)),
+        "the warmest is kept, whatever its rank"
+    );
     assert_eq!(decision.candidates[0].target, decision.winner);
     assert_eq!(Some(decision.candidates[1].target), decision.runner_up);
-    assert!(decision.candidates.windows(2).all(|pair| pair[0].rank < pair[1].rank));
+    assert!(
+        decision
+            .candidates
+            .windows(2)
+            .all(|pair| pair[0].rank < pair[1].rank)
+    );
 }

@@ -8,18 +8,27 @@ use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
 use routing::{
-    CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId, RoutingSettings, Scored,
+    CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId,
+    RoutingSettings, Scored,
 };
 
 const NOW: Moment = Moment::START;
 
 fn on(worker: u32, prompt: Vec<u32>) -> Ask {
-    Ask { pin: Some(Pin { worker: WorkerId(worker), rank: None }), ..ask(prompt) }
+    Ask {
+        pin: Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        }),
+        ..ask(prompt)
+    }
 }
 
 /// A request that `worker` is still computing.
 fn queued(fleet: &Fleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
-    fleet.plan(NOW, &on(worker, tokens(topic, blocks))).reservation
+    fleet
+        .plan(NOW, &on(worker, tokens(topic, blocks)))
+        .reservation
 }
 
 /// A request that `worker` is generating for.
@@ -30,7 +39,11 @@ fn generating(fleet: &Fleet, worker: u32, topic: u32, blocks: u32) -> Reservatio
 }
 
 fn row(decision: &Decision, worker: u32) -> &Scored {
-    decision.candidates.iter().find(|row| row.target == target(worker)).expect("every candidate is kept")
+    decision
+        .candidates
+        .iter()
+        .find(|row| row.target == target(worker))
+        .expect("every candidate is kept")
 }
 
 /// Prefill blocks, decode blocks and cost of a worker.
@@ -60,8 +73,14 @@ fn the_worked_example_costs_18_10_and_11_and_the_second_worker_wins() {
     assert_eq!(figures(&decision, 1), (8.0, 10.0, 18.0));
     assert_eq!(figures(&decision, 2), (5.0, 5.0, 10.0));
     assert_eq!(figures(&decision, 3), (2.0, 9.0, 11.0));
-    assert_eq!((decision.winner, decision.runner_up), (target(2), Some(target(3))));
-    assert_eq!((decision.cost_unit, decision.regret_ms), (CostUnit::Blocks, None));
+    assert_eq!(
+        (decision.winner, decision.runner_up),
+        (target(2), Some(target(3)))
+    );
+    assert_eq!(
+        (decision.cost_unit, decision.regret_ms),
+        (CostUnit::Blocks, None)
+    );
 }
 
 #[test]
@@ -69,13 +88,27 @@ fn the_worked_example_costs_18_10_and_11_and_the_second_worker_wins() {
 fn the_overlap_weight_multiplies_what_has_to_be_computed() {
     let (fleet, request) = example();
     let weighted = |weight| {
-        let overrides = Overrides { overlap_weight: Some(weight), ..Overrides::default() };
-        fleet.preview(NOW, &Ask { overrides, ..request.clone() }).expect("three workers are free")
+        let overrides = Overrides {
+            overlap_weight: Some(weight),
+            ..Overrides::default()
+        };
+        fleet
+            .preview(
+                NOW,
+                &Ask {
+                    overrides,
+                    ..request.clone()
+                },
+            )
+            .expect("three workers are free")
     };
     let heavy = weighted(2.0);
     let costs: Vec<f64> = (1..=3).map(|worker| figures(&heavy, worker).2).collect();
     assert_eq!(costs, [26.0, 15.0, 13.0]);
-    assert_eq!((heavy.winner, row(&heavy, 3).terms.get("overlap_weight")), (target(3), Some(2.0)));
+    assert_eq!(
+        (heavy.winner, row(&heavy, 3).terms.get("overlap_weight")),
+        (target(3), Some(2.0))
+    );
     // The cost goes by blocks of the candidate's own size, and fractions count.
     assert_eq!(figures(&weighted(0.5), 1).2, 14.0);
 }
@@ -83,13 +116,24 @@ fn the_overlap_weight_multiplies_what_has_to_be_computed() {
 #[test]
 #[contract("DY2")]
 fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
-    let settings = RoutingSettings { policy: Policy::DynamoCost, overlap_weight: 0.0, ..RoutingSettings::default() };
+    let settings = RoutingSettings {
+        policy: Policy::DynamoCost,
+        overlap_weight: 0.0,
+        ..RoutingSettings::default()
+    };
     let fleet = Fleet::new(2, settings);
     let prompt = tokens(1, 20);
     fleet.stored(1, &prompt, Tier::Device);
     generating(&fleet, 1, 2, 1);
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
-    assert_eq!((decision.winner, row(&decision, 1).cost, row(&decision, 2).cost), (target(2), 21.0, 20.0));
+    assert_eq!(
+        (
+            decision.winner,
+            row(&decision, 1).cost,
+            row(&decision, 2).cost
+        ),
+        (target(2), 21.0, 20.0)
+    );
 }
 
 #[test]
@@ -97,20 +141,34 @@ fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
 fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() {
     let prompt = tokens(1, 8);
     let costs = |dynamo: DynamoSettings| {
-        let settings = RoutingSettings { policy: Policy::DynamoCost, dynamo, ..RoutingSettings::default() };
+        let settings = RoutingSettings {
+            policy: Policy::DynamoCost,
+            dynamo,
+            ..RoutingSettings::default()
+        };
         let fleet = Fleet::new(3, settings);
         fleet.stored(1, &prompt[..4 * BLOCK as usize], Tier::Host);
         fleet.stored(2, &prompt[..4 * BLOCK as usize], Tier::Disk);
         fleet.stored(3, &prompt[..4 * BLOCK as usize], Tier::Device);
         generating(&fleet, 3, 2, 1);
-        let decision = fleet.preview(NOW, &ask(prompt.clone())).expect("three workers are free");
+        let decision = fleet
+            .preview(NOW, &ask(prompt.clone()))
+            .expect("three workers are free");
         let prefill: Vec<f64> = (1..=3).map(|worker| figures(&decision, worker).0).collect();
-        (prefill, row(&decision, 3).terms.get("request_blocks"), figures(&decision, 3).2)
+        (
+            prefill,
+            row(&decision, 3).terms.get("request_blocks"),
+            figures(&decision, 3).2,
+        )
     };
     // Four blocks to compute, nine to hold on the third one.
     let usual = costs(DynamoSettings::default());
     assert_eq!(usual, (vec![4.0, 4.0, 4.0], Some(0.0), 13.0));
-    let set = DynamoSettings { active_request_weight: 64.0, host_cache_hit_weight: 0.75, disk_cache_hit_weight: 0.25 };
+    let set = DynamoSettings {
+        active_request_weight: 64.0,
+        host_cache_hit_weight: 0.75,
+        disk_cache_hit_weight: 0.25,
+    };
     assert_eq!(costs(set), (vec![5.0, 7.0, 4.0], Some(64.0), 77.0));
 }
 
@@ -131,9 +189,15 @@ fn blocks_of_sequences_that_share_a_prefix_count_once_and_go_with_the_last_of_th
     let fleet = Fleet::with(1, Policy::DynamoCost);
     let prompt = tokens(1, 5);
     let decode = || figures(&fleet.preview(NOW, &ask(prompt.clone())).expect("free"), 1).1;
-    let first = fleet.plan(NOW, &ask(prompt[..3 * BLOCK as usize].to_vec())).reservation;
+    let first = fleet
+        .plan(NOW, &ask(prompt[..3 * BLOCK as usize].to_vec()))
+        .reservation;
     assert_eq!(decode(), 5.0, "three of five are there already");
-    let Plan { reservation: second, decision, .. } = fleet.plan(NOW, &ask(prompt.clone()));
+    let Plan {
+        reservation: second,
+        decision,
+        ..
+    } = fleet.plan(NOW, &ask(prompt.clone()));
     assert_eq!(decision.reserved.decode_blocks, 2);
     generating(&fleet, 1, 9, 4);
     assert_eq!(decode(), 9.0);
@@ -147,8 +211,11 @@ fn blocks_of_sequences_that_share_a_prefix_count_once_and_go_with_the_last_of_th
 #[test]
 #[contract("DY11", "DY14")]
 fn without_tracking_no_blocks_are_held() {
-    let settings =
-        RoutingSettings { policy: Policy::DynamoCost, track_active_blocks: false, ..RoutingSettings::default() };
+    let settings = RoutingSettings {
+        policy: Policy::DynamoCost,
+        track_active_blocks: false,
+        ..RoutingSettings::default()
+    };
     let fleet = Fleet::new(1, settings);
     generating(&fleet, 1, 2, 3);
     let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
@@ -161,14 +228,23 @@ fn without_tracking_no_blocks_are_held() {
 fn at_temperature_zero_equal_costs_are_drawn_and_a_draw_can_be_repeated() {
     let winner = |random| {
         let fleet = Fleet::with(4, Policy::DynamoCost);
-        fleet.goes_to(NOW, &Ask { random, ..ask(tokens(1, 5)) })
+        fleet.goes_to(
+            NOW,
+            &Ask {
+                random,
+                ..ask(tokens(1, 5))
+            },
+        )
     };
     let mut wins: HashMap<u32, u32> = HashMap::new();
     for random in 0..400 {
         *wins.entry(winner(random)).or_default() += 1;
     }
     assert_eq!(wins.len(), 4, "{wins:?}");
-    assert!(wins.values().all(|times| (60..140).contains(times)), "{wins:?}");
+    assert!(
+        wins.values().all(|times| (60..140).contains(times)),
+        "{wins:?}"
+    );
     assert!((0..20).all(|random| winner(random) == winner(random)));
 }
 
@@ -178,8 +254,18 @@ fn a_temperature_draws_by_cost_with_the_cheapest_likeliest() {
     let mut wins = [0; 4];
     for random in 0..3000 {
         let (fleet, request) = example();
-        let overrides = Overrides { temperature: Some(0.5), ..Overrides::default() };
-        wins[fleet.goes_to(NOW, &Ask { random, overrides, ..request }) as usize] += 1;
+        let overrides = Overrides {
+            temperature: Some(0.5),
+            ..Overrides::default()
+        };
+        wins[fleet.goes_to(
+            NOW,
+            &Ask {
+                random,
+                overrides,
+                ..request
+            },
+        ) as usize] += 1;
     }
     // Weights exp(-x / 0.5) of the costs 18, 10, 11 scaled to 1, 0 and 1/8: shares 7 %, 53 % and 41 %.
     assert!((130..290).contains(&wins[1]), "{wins:?}");
@@ -193,8 +279,14 @@ fn potential_loads_are_what_each_target_would_have_with_the_request_and_asking_a
     let (fleet, request) = example();
     for _ in 0..2 {
         let loads = fleet.potential_loads(NOW, &request);
-        let figures: Vec<_> = loads.iter().map(|load| (&*load.name, load.prefill_tokens, load.decode_blocks)).collect();
-        assert_eq!(figures, [("w1", 8 * 16, 10), ("w2", 5 * 16, 5), ("w3", 2 * 16, 9)]);
+        let figures: Vec<_> = loads
+            .iter()
+            .map(|load| (&*load.name, load.prefill_tokens, load.decode_blocks))
+            .collect();
+        assert_eq!(
+            figures,
+            [("w1", 8 * 16, 10), ("w2", 5 * 16, 5), ("w3", 2 * 16, 9)]
+        );
     }
 }
 

@@ -5,16 +5,25 @@ mod fleet;
 use contract_id::contract;
 use fleet::{Ask, Fleet, ask};
 use kv_blocks::Moment;
-use routing::{Decision, LmcacheFacts, LmcacheSettings, Method, Overrides, Policy, RoutingSettings};
+use routing::{
+    Decision, LmcacheFacts, LmcacheSettings, Method, Overrides, Policy, RoutingSettings,
+};
 
 const NOW: Moment = Moment::START;
 
 /// Workers `w1`, `w2`, ... of which the controller says this: chunks held, tokens matched.
 fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> Fleet {
-    let settings = RoutingSettings { policy: Policy::LmcacheAware, lmcache: settings, ..RoutingSettings::default() };
+    let settings = RoutingSettings {
+        policy: Policy::LmcacheAware,
+        lmcache: settings,
+        ..RoutingSettings::default()
+    };
     let mut fleet = Fleet::new(u32::try_from(facts.len()).expect("few"), settings);
     for (candidate, (keys, matched_tokens)) in fleet.candidates.iter_mut().zip(facts) {
-        candidate.lmcache = LmcacheFacts { keys: *keys, matched_tokens: *matched_tokens };
+        candidate.lmcache = LmcacheFacts {
+            keys: *keys,
+            matched_tokens: *matched_tokens,
+        };
     }
     fleet
 }
@@ -30,8 +39,18 @@ fn prompt() -> Ask {
 /// So many requests are in flight on a worker.
 fn busy(fleet: &Fleet, worker: u32, count: u64) {
     for random in 0..count {
-        let pin = Some(routing::Pin { worker: kv_blocks::WorkerId(worker), rank: None });
-        fleet.plan(NOW, &Ask { pin, random, ..prompt() });
+        let pin = Some(routing::Pin {
+            worker: kv_blocks::WorkerId(worker),
+            rank: None,
+        });
+        fleet.plan(
+            NOW,
+            &Ask {
+                pin,
+                random,
+                ..prompt()
+            },
+        );
     }
 }
 
@@ -40,7 +59,11 @@ fn decided(fleet: &Fleet) -> Decision {
 }
 
 fn row<'a>(decision: &'a Decision, worker: &str) -> &'a routing::Scored {
-    decision.candidates.iter().find(|row| *row.name == *worker).expect("a candidate")
+    decision
+        .candidates
+        .iter()
+        .find(|row| *row.name == *worker)
+        .expect("a candidate")
 }
 
 #[test]
@@ -61,11 +84,17 @@ fn the_score_is_seven_tenths_of_what_is_held_and_three_tenths_of_how_little_ther
         let score = 1.0 - row(&decision, worker).cost;
         assert!((score - expected).abs() < 1e-9, "{worker}: {score}");
     }
-    assert_eq!((&*decision.winner_name, decision.method), ("w1", Method::Policy));
+    assert_eq!(
+        (&*decision.winner_name, decision.method),
+        ("w1", Method::Policy)
+    );
     assert_eq!(decision.label, Some("lmcache_occupancy"));
     let terms = row(&decision, "w2").terms;
     let term = |name| terms.get(name);
-    assert_eq!((term("keys"), term("in_flight"), term("by_prefix")), (Some(50.0), Some(1.0), Some(0.0)));
+    assert_eq!(
+        (term("keys"), term("in_flight"), term("by_prefix")),
+        (Some(50.0), Some(1.0), Some(0.0))
+    );
 }
 
 #[test]
@@ -83,7 +112,13 @@ fn the_fullest_cache_wins_while_load_is_equal_and_not_when_it_is_far_busier() {
 fn the_weight_goes_from_load_alone_to_cache_alone() {
     let facts = [(Some(1), None), (Some(1_000), None)];
     for (cache_weight, winner) in [(0.0, "w1"), (1.0, "w2")] {
-        let fleet = told(&facts, LmcacheSettings { cache_weight, ..LmcacheSettings::default() });
+        let fleet = told(
+            &facts,
+            LmcacheSettings {
+                cache_weight,
+                ..LmcacheSettings::default()
+            },
+        );
         busy(&fleet, 2, 1);
         assert_eq!(&*decided(&fleet).winner_name, winner, "at {cache_weight}");
     }
@@ -94,7 +129,10 @@ fn the_weight_goes_from_load_alone_to_cache_alone() {
 fn a_worker_that_the_controller_does_not_know_scores_by_its_load_only() {
     let fleet = usual(&[(None, None), (Some(10), None)]);
     let decision = decided(&fleet);
-    assert_eq!((&*decision.winner_name, decision.method), ("w2", Method::Policy));
+    assert_eq!(
+        (&*decision.winner_name, decision.method),
+        ("w2", Method::Policy)
+    );
     assert!((1.0 - row(&decision, "w1").cost - 0.3).abs() < 1e-9);
 }
 
@@ -103,21 +141,40 @@ fn a_worker_that_the_controller_does_not_know_scores_by_its_load_only() {
 fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
     let fleet = usual(&[(None, None), (None, None), (None, Some(0))]);
     let decision = decided(&fleet);
-    assert_eq!((decision.policy, decision.method), (Policy::LmcacheAware, Method::Fallback));
-    assert!(decision.candidates.iter().all(|row| row.terms.get("fallback") == Some(1.0)));
+    assert_eq!(
+        (decision.policy, decision.method),
+        (Policy::LmcacheAware, Method::Fallback)
+    );
+    assert!(
+        decision
+            .candidates
+            .iter()
+            .all(|row| row.terms.get("fallback") == Some(1.0))
+    );
     // As `power_of_two`: of two drawn the less loaded, so never the fullest of three.
     busy(&fleet, 3, 5);
     for random in 0..200 {
-        let decision = fleet.preview(NOW, &Ask { random, ..prompt() }).expect("somebody is eligible");
+        let decision = fleet
+            .preview(NOW, &Ask { random, ..prompt() })
+            .expect("somebody is eligible");
         assert_ne!(&*decision.winner_name, "w3");
     }
-    let last = LmcacheSettings { fallback: Policy::LeastLoaded, ..LmcacheSettings::default() };
+    let last = LmcacheSettings {
+        fallback: Policy::LeastLoaded,
+        ..LmcacheSettings::default()
+    };
     let fleet = told(&[(None, None), (None, None)], last);
     busy(&fleet, 1, 1);
     assert_eq!(&*decided(&fleet).winner_name, "w2");
     // One that goes by a key of the request, or is this policy itself, cannot stand in for it.
     for fallback in [Policy::LmcacheAware, Policy::PrefixHash, Policy::Composite] {
-        let fleet = told(&[(None, None)], LmcacheSettings { fallback, ..LmcacheSettings::default() });
+        let fleet = told(
+            &[(None, None)],
+            LmcacheSettings {
+                fallback,
+                ..LmcacheSettings::default()
+            },
+        );
         assert_eq!(&*decided(&fleet).winner_name, "w1");
     }
 }
@@ -126,8 +183,19 @@ fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
 #[contract("V29")]
 fn where_caches_do_not_count_the_fallback_decides() {
     let fleet = usual(&[(Some(10), Some(160)), (Some(900), None)]);
-    let overrides = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
-    let decision = fleet.preview(NOW, &Ask { overrides, ..prompt() }).expect("somebody is eligible");
+    let overrides = Overrides {
+        overlap_weight: Some(0.0),
+        ..Overrides::default()
+    };
+    let decision = fleet
+        .preview(
+            NOW,
+            &Ask {
+                overrides,
+                ..prompt()
+            },
+        )
+        .expect("somebody is eligible");
     assert_eq!(decision.method, Method::Fallback);
 }
 
@@ -137,12 +205,23 @@ fn the_largest_match_wins_whatever_the_others_hold_and_however_busy_it_is() {
     let fleet = usual(&[(Some(9_000), Some(32)), (Some(1), Some(144)), (None, None)]);
     busy(&fleet, 2, 8);
     let decision = decided(&fleet);
-    assert_eq!((&*decision.winner_name, decision.method), ("w2", Method::Policy));
+    assert_eq!(
+        (&*decision.winner_name, decision.method),
+        ("w2", Method::Policy)
+    );
     assert_eq!(decision.label, Some("lmcache_prefix"));
-    let costs: Vec<f64> = ["w1", "w2", "w3"].map(|worker| row(&decision, worker).cost).into();
-    assert!((costs[0] - (1.0 - 32.0 / 144.0)).abs() < 1e-9 && costs[1] == 0.0 && costs[2] == 1.0, "{costs:?}");
+    let costs: Vec<f64> = ["w1", "w2", "w3"]
+        .map(|worker| row(&decision, worker).cost)
+        .into();
+    assert!(
+        (costs[0] - (1.0 - 32.0 / 144.0)).abs() < 1e-9 && costs[1] == 0.0 && costs[2] == 1.0,
+        "{costs:?}"
+    );
     let terms = row(&decision, "w1").terms;
-    assert_eq!((terms.get("matched_tokens"), terms.get("by_prefix")), (Some(32.0), Some(1.0)));
+    assert_eq!(
+        (terms.get("matched_tokens"), terms.get("by_prefix")),
+        (Some(32.0), Some(1.0))
+    );
 }
 
 #[test]
@@ -158,14 +237,29 @@ fn equal_matches_go_to_the_fewest_in_flight() {
 fn where_nobody_matches_it_goes_by_what_is_held() {
     let fleet = usual(&[(Some(5), Some(0)), (Some(10), None)]);
     let decision = decided(&fleet);
-    assert_eq!((&*decision.winner_name, decision.label), ("w2", Some("lmcache_occupancy")));
+    assert_eq!(
+        (&*decision.winner_name, decision.label),
+        ("w2", Some("lmcache_occupancy"))
+    );
 }
 
 #[test]
 #[contract("V29")]
 fn a_fallback_to_warm_prices_in_time_as_warm_does() {
-    let warm = LmcacheSettings { fallback: Policy::Warm, ..LmcacheSettings::default() };
+    let warm = LmcacheSettings {
+        fallback: Policy::Warm,
+        ..LmcacheSettings::default()
+    };
     let decision = decided(&told(&[(None, None), (None, None)], warm));
-    assert_eq!((decision.method, decision.cost_unit), (Method::Fallback, routing::CostUnit::Ms));
-    assert!(decision.winning().expect("it is kept").predicted_ttft_ms.is_some());
+    assert_eq!(
+        (decision.method, decision.cost_unit),
+        (Method::Fallback, routing::CostUnit::Ms)
+    );
+    assert!(
+        decision
+            .winning()
+            .expect("it is kept")
+            .predicted_ttft_ms
+            .is_some()
+    );
 }

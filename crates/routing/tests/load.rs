@@ -5,10 +5,16 @@ mod fleet;
 use fleet::{Ask, Fleet, ask, at_ms, target, tokens, with_prefix};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
-use routing::{Affinity, Answer, Dispatch, Patience, Pin, Policy, ReservationId, Router, RoutingSettings, TargetLoad};
+use routing::{
+    Affinity, Answer, Dispatch, Patience, Pin, Policy, ReservationId, Router, RoutingSettings,
+    TargetLoad,
+};
 
-const PATIENT: Patience =
-    Patience { limit: std::time::Duration::from_secs(30), waited: std::time::Duration::ZERO, bytes: 0 };
+const PATIENT: Patience = Patience {
+    limit: std::time::Duration::from_secs(30),
+    waited: std::time::Duration::ZERO,
+    bytes: 0,
+};
 
 fn assert_idle(fleet: &Fleet) {
     assert_eq!(fleet.router.leases(), 0);
@@ -40,7 +46,10 @@ fn a_request_moves_from_prefill_to_decode_to_nothing() {
 #[test]
 fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_over() {
     let fleet = Fleet::with(1, Policy::Warm);
-    let whole = |seed| Ask { answer: Answer::Whole, ..ask(tokens(seed, 70)) };
+    let whole = |seed| Ask {
+        answer: Answer::Whole,
+        ..ask(tokens(seed, 70))
+    };
     let first = fleet.plan(at_ms(0), &whole(1)).reservation;
     let second = fleet.plan(at_ms(0), &whole(2)).reservation;
     // 1,120 tokens each at the prior of 7,000 tokens a second: 160 ms.
@@ -62,13 +71,43 @@ fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_
 #[test]
 fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
     let fleet = Fleet::with(1, Policy::Warm);
-    let asked = |answer, seed| fleet.plan(at_ms(0), &Ask { answer, ..ask(tokens(seed, 70)) }).reservation;
+    let asked = |answer, seed| {
+        fleet
+            .plan(
+                at_ms(0),
+                &Ask {
+                    answer,
+                    ..ask(tokens(seed, 70))
+                },
+            )
+            .reservation
+    };
     // 160 ms each, as above. Whoever holds the first place never says a word.
-    let ids = [Answer::Elsewhere, Answer::Whole, Answer::Whole, Answer::Streamed, Answer::Whole].into_iter().zip(1..);
+    let ids = [
+        Answer::Elsewhere,
+        Answer::Whole,
+        Answer::Whole,
+        Answer::Streamed,
+        Answer::Whole,
+    ]
+    .into_iter()
+    .zip(1..);
     let ids: Vec<_> = ids.map(|(answer, seed)| asked(answer, seed)).collect();
-    for (ms, queued) in [(310, 5), (330, 4), (470, 4), (490, 3), (790, 3), (810, 2), (60_000, 2)] {
+    for (ms, queued) in [
+        (310, 5),
+        (330, 4),
+        (470, 4),
+        (490, 3),
+        (790, 3),
+        (810, 2),
+        (60_000, 2),
+    ] {
         fleet.router.tick(at_ms(ms));
-        assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, queued * 1120, "after {ms} ms");
+        assert_eq!(
+            fleet.router.load(target(1)).queued_prefill_tokens,
+            queued * 1120,
+            "after {ms} ms"
+        );
     }
     for id in ids {
         fleet.router.done(at_ms(60_000), id);
@@ -80,7 +119,15 @@ fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
 fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
     let fleet = Fleet::with(1, Policy::Warm);
     for n in 0..40 {
-        let id = fleet.plan(at_ms(n), &Ask { answer: Answer::Elsewhere, ..ask(tokens(1, 70)) }).reservation;
+        let id = fleet
+            .plan(
+                at_ms(n),
+                &Ask {
+                    answer: Answer::Elsewhere,
+                    ..ask(tokens(1, 70))
+                },
+            )
+            .reservation;
         fleet.router.first_token(at_ms(n + 60_000), id);
         let load = fleet.router.load(target(1));
         assert_eq!((load.queued_prefill_tokens, load.decode_sequences), (0, 1));
@@ -127,7 +174,13 @@ fn equal_tokens_under_two_adapters_are_two_sets_of_blocks() {
 
 #[test]
 fn untracked_blocks_are_not_counted() {
-    let fleet = Fleet::new(1, RoutingSettings { track_active_blocks: false, ..RoutingSettings::default() });
+    let fleet = Fleet::new(
+        1,
+        RoutingSettings {
+            track_active_blocks: false,
+            ..RoutingSettings::default()
+        },
+    );
     let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
     assert_eq!(fleet.router.load(target(1)).decode_blocks, 0);
     fleet.router.done(at_ms(0), id);
@@ -147,7 +200,10 @@ fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
     };
     // Two prefills of one second each at the prior's rate.
     assert!((queue_at(0) - 2000.0).abs() < 10.0);
-    assert!((queue_at(10_000) - 1050.0).abs() < 10.0, "the first one has not answered yet");
+    assert!(
+        (queue_at(10_000) - 1050.0).abs() < 10.0,
+        "the first one has not answered yet"
+    );
 }
 
 #[test]
@@ -173,7 +229,13 @@ fn ids_nobody_gave_out_are_ignored() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Decide { topic: u32, blocks: u32, partial: u32, policy: Policy, pin: Option<u32> },
+    Decide {
+        topic: u32,
+        blocks: u32,
+        partial: u32,
+        policy: Policy,
+        pin: Option<u32>,
+    },
     FirstToken(usize),
     Done(usize),
     Failed(usize),
@@ -182,8 +244,20 @@ enum Step {
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        (0u32..4, 0u32..30, 0u32..16, prop::sample::select(&Policy::ALL[..]), prop::option::of(1u32..5))
-            .prop_map(|(topic, blocks, partial, policy, pin)| Step::Decide { topic, blocks, partial, policy, pin }),
+        (
+            0u32..4,
+            0u32..30,
+            0u32..16,
+            prop::sample::select(&Policy::ALL[..]),
+            prop::option::of(1u32..5)
+        )
+            .prop_map(|(topic, blocks, partial, policy, pin)| Step::Decide {
+                topic,
+                blocks,
+                partial,
+                policy,
+                pin
+            }),
         (0usize..40).prop_map(Step::FirstToken),
         (0usize..40).prop_map(Step::Done),
         (0usize..40).prop_map(Step::Failed),
@@ -197,16 +271,35 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
     for (ms, step) in steps.iter().enumerate() {
         let now = at_ms(ms as u64);
         let known = |i: usize, made: &[(u32, ReservationId, String)]| {
-            made.get(i % made.len().max(1)).map_or(ReservationId(1 << 40), |(_, id, _)| *id)
+            made.get(i % made.len().max(1))
+                .map_or(ReservationId(1 << 40), |(_, id, _)| *id)
         };
         match step {
-            Step::Decide { topic, blocks, partial, policy, pin } => {
+            Step::Decide {
+                topic,
+                blocks,
+                partial,
+                policy,
+                pin,
+            } => {
                 let mut prompt = tokens(*topic, *blocks);
                 prompt.extend(0..*partial);
-                let pin = pin.map(|worker| Pin { worker: WorkerId(worker), rank: None });
-                let affinity =
-                    if *topic == 0 { Affinity::default() } else { with_prefix(u64::from(*topic) << 62).affinity };
-                let asked = Ask { policy: Some(*policy), pin, random: ms as u64, affinity, ..ask(prompt) };
+                let pin = pin.map(|worker| Pin {
+                    worker: WorkerId(worker),
+                    rank: None,
+                });
+                let affinity = if *topic == 0 {
+                    Affinity::default()
+                } else {
+                    with_prefix(u64::from(*topic) << 62).affinity
+                };
+                let asked = Ask {
+                    policy: Some(*policy),
+                    pin,
+                    random: ms as u64,
+                    affinity,
+                    ..ask(prompt)
+                };
                 if let Dispatch::Plan(plan) = fleet.dispatch(now, &asked) {
                     let reasons = format!("{:?}", plan.decision);
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));
@@ -272,11 +365,25 @@ fn the_router_may_be_shared_between_threads() {
 #[test]
 fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
     let fleet = Fleet::with(4, Policy::Warm);
-    let prompts: Vec<Ask> = (0..8).map(|topic| Ask { patience: Some(PATIENT), ..ask(tokens(topic, 20)) }).collect();
-    let (mut open, mut held) = (std::collections::VecDeque::new(), std::collections::VecDeque::new());
+    let prompts: Vec<Ask> = (0..8)
+        .map(|topic| Ask {
+            patience: Some(PATIENT),
+            ..ask(tokens(topic, 20))
+        })
+        .collect();
+    let (mut open, mut held) = (
+        std::collections::VecDeque::new(),
+        std::collections::VecDeque::new(),
+    );
     for n in 0..1_000_000u64 {
         let now = at_ms(n / 100);
-        let mut released = match fleet.dispatch(now, &Ask { random: n, ..prompts[(n % 8) as usize].clone() }) {
+        let mut released = match fleet.dispatch(
+            now,
+            &Ask {
+                random: n,
+                ..prompts[(n % 8) as usize].clone()
+            },
+        ) {
             Dispatch::Plan(plan) => {
                 open.push_back(plan.reservation);
                 Vec::new()
@@ -303,14 +410,24 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
                 _ => fleet.router.done(now, id),
             });
         }
-        open.extend(released.into_iter().map(|released| released.plan.reservation));
+        open.extend(
+            released
+                .into_iter()
+                .map(|released| released.plan.reservation),
+        );
     }
     let end = at_ms(1_000_000);
     for ticket in held {
         fleet.router.give_up(ticket);
     }
     while let Some(id) = open.pop_front() {
-        open.extend(fleet.router.withdrawn(end, id).into_iter().map(|released| released.plan.reservation));
+        open.extend(
+            fleet
+                .router
+                .withdrawn(end, id)
+                .into_iter()
+                .map(|released| released.plan.reservation),
+        );
     }
     assert_eq!(fleet.router.held(), 0);
     assert_idle(&fleet);

@@ -7,7 +7,9 @@ use std::collections::HashSet;
 use contract_id::contract;
 use fleet::{Ask, BLOCK, Fleet, ask, at_ms, target, tokens};
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
-use routing::{Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings};
+use routing::{
+    Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings,
+};
 
 const NOW: Moment = Moment::START;
 
@@ -18,7 +20,9 @@ fn chain(tokens: &[u32]) -> Vec<SequenceHash> {
 #[test]
 fn round_robin_gives_every_target_its_turn() {
     let fleet = Fleet::with(3, Policy::RoundRobin);
-    let order: Vec<u32> = (0..9).map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2)))).collect();
+    let order: Vec<u32> = (0..9)
+        .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
+        .collect();
     assert_eq!(order, [1, 2, 3, 1, 2, 3, 1, 2, 3]);
 }
 
@@ -33,7 +37,9 @@ fn round_robin_skips_who_is_left_out_without_doubling_a_neighbour() {
     assert_eq!(counts, [0, 3, 0, 3, 3]);
     fleet.candidates.push(absent);
     assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 2))), 2);
-    let next: HashSet<u32> = (0..4).map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2)))).collect();
+    let next: HashSet<u32> = (0..4)
+        .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
+        .collect();
     assert_eq!(next.len(), 4);
 }
 
@@ -41,7 +47,9 @@ fn round_robin_skips_who_is_left_out_without_doubling_a_neighbour() {
 fn round_robin_keeps_turns_per_model() {
     let mut fleet = Fleet::with(2, Policy::RoundRobin);
     let mut other = fleet.candidates.clone();
-    other.iter_mut().for_each(|candidate| candidate.namespace.model = "other".into());
+    other
+        .iter_mut()
+        .for_each(|candidate| candidate.namespace.model = "other".into());
     let first = fleet.goes_to(NOW, &ask(tokens(1, 2)));
     std::mem::swap(&mut fleet.candidates, &mut other);
     assert_eq!(fleet.goes_to(NOW, &ask(tokens(1, 2))), 1);
@@ -53,7 +61,10 @@ fn round_robin_keeps_turns_per_model() {
 fn random_reaches_every_target_about_equally() {
     let fleet = Fleet::with(4, Policy::Random);
     let counts = fleet.burst(4000, &ask(tokens(1, 2)));
-    assert!(counts.iter().all(|count| (850..1150).contains(count)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| (850..1150).contains(count)),
+        "{counts:?}"
+    );
 }
 
 #[test]
@@ -70,11 +81,25 @@ fn least_loaded_fills_targets_by_their_weight() {
     }
     assert_eq!(fleet.burst(350, &ask(tokens(1, 4))), [100, 200, 50]);
     let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
-    let row = decision.candidates.iter().find(|row| row.target == target(2)).unwrap();
-    assert_eq!((row.cost, row.terms.get("in_flight"), row.terms.get("weight")), (100.0, Some(200.0), Some(2.0)));
+    let row = decision
+        .candidates
+        .iter()
+        .find(|row| row.target == target(2))
+        .unwrap();
+    assert_eq!(
+        (
+            row.cost,
+            row.terms.get("in_flight"),
+            row.terms.get("weight")
+        ),
+        (100.0, Some(200.0), Some(2.0))
+    );
     // Weights that are all alike are no weights.
     let mut fleet = Fleet::with(4, Policy::LeastLoaded);
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.weight = 0.3);
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.weight = 0.3);
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
 }
 
@@ -94,19 +119,39 @@ fn random_draws_by_weight() {
 fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
     for cache in [CacheSource::Events, CacheSource::Predicted] {
         let mut fleet = Fleet::with(2, Policy::Warm);
-        fleet.candidates.iter_mut().for_each(|candidate| candidate.cache = cache);
+        fleet
+            .candidates
+            .iter_mut()
+            .for_each(|candidate| candidate.cache = cache);
         let refused = fleet.plan(NOW, &ask(tokens(1, 40)));
         let refusing = refused.decode.target;
         fleet.router.failed(at_ms(1), refused.reservation);
-        assert_eq!((fleet.router.leases(), fleet.router.load(refusing).in_flight), (0, 0));
+        assert_eq!(
+            (fleet.router.leases(), fleet.router.load(refusing).in_flight),
+            (0, 0)
+        );
         let next = fleet.plan(at_ms(2), &ask(tokens(1, 40)));
-        assert_eq!(next.decision.candidates.iter().map(|row| row.warm_tokens.total()).max(), Some(0), "{cache:?}");
+        assert_eq!(
+            next.decision
+                .candidates
+                .iter()
+                .map(|row| row.warm_tokens.total())
+                .max(),
+            Some(0),
+            "{cache:?}"
+        );
         assert_ne!(next.decode.target, refusing, "{cache:?}");
         // What was served stays, and a late word on what is over changes nothing.
         fleet.router.done(at_ms(3), next.reservation);
         fleet.router.failed(at_ms(4), next.reservation);
         fleet.router.failed(at_ms(4), refused.reservation);
-        assert_eq!(fleet.plan(at_ms(5), &ask(tokens(1, 40))).decision.predicted_cached_tokens, 39 * BLOCK);
+        assert_eq!(
+            fleet
+                .plan(at_ms(5), &ask(tokens(1, 40)))
+                .decision
+                .predicted_cached_tokens,
+            39 * BLOCK
+        );
     }
 }
 
@@ -114,8 +159,12 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
 fn a_refusal_takes_back_neither_what_was_confirmed_nor_what_another_request_renewed() {
     let fleet = Fleet::with(1, Policy::Warm);
     let warm = |ms| {
-        let overlaps = fleet.index.lookup(&fleet::namespace(), &chain(&tokens(1, 40)), at_ms(ms));
-        overlaps.first().map_or((0, 0), |overlap| (overlap.blocks.device, overlap.blocks.speculative))
+        let overlaps = fleet
+            .index
+            .lookup(&fleet::namespace(), &chain(&tokens(1, 40)), at_ms(ms));
+        overlaps.first().map_or((0, 0), |overlap| {
+            (overlap.blocks.device, overlap.blocks.speculative)
+        })
     };
     let first = fleet.plan(at_ms(0), &ask(tokens(1, 40)));
     let second = fleet.plan(at_ms(1), &ask(tokens(1, 30)));
@@ -132,7 +181,13 @@ fn least_loaded_rotates_while_everything_is_idle() {
     let fleet = Fleet::with(4, Policy::LeastLoaded);
     let mut counts = [0; 5];
     for random in 0..100 {
-        let plan = fleet.plan(NOW, &Ask { random, ..ask(tokens(1, 2)) });
+        let plan = fleet.plan(
+            NOW,
+            &Ask {
+                random,
+                ..ask(tokens(1, 2))
+            },
+        );
         counts[plan.decode.target.worker.0 as usize] += 1;
         fleet.router.done(NOW, plan.reservation);
     }
@@ -173,12 +228,24 @@ fn a_partial_trailing_block_is_ignored() {
 #[contract("V7")]
 fn kv_aware_without_a_match_takes_the_least_loaded() {
     let fleet = Fleet::with(3, Policy::KvAware);
-    let pinned = |worker| Ask { pin: Some(Pin { worker: WorkerId(worker), rank: None }), ..ask(tokens(worker, 2)) };
+    let pinned = |worker| Ask {
+        pin: Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        }),
+        ..ask(tokens(worker, 2))
+    };
     for worker in [1, 1, 2, 3, 3] {
         fleet.plan(NOW, &pinned(worker));
     }
     for random in 0..20 {
-        let plan = fleet.plan(NOW, &Ask { random, ..ask(tokens(9, 4)) });
+        let plan = fleet.plan(
+            NOW,
+            &Ask {
+                random,
+                ..ask(tokens(9, 4))
+            },
+        );
         assert_eq!(plan.decode.target, target(2));
         fleet.router.done(NOW, plan.reservation);
         fleet.index.clear(target(2));
@@ -205,18 +272,44 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
         fleet.stored(2, &prompt[..10 * 16], Tier::Device);
         fleet
     };
-    let weighted = RoutingSettings { policy: Policy::KvAware, ..RoutingSettings::default() };
-    let decision = stored(weighted.clone()).plan(NOW, &ask(prompt.clone())).decision;
+    let weighted = RoutingSettings {
+        policy: Policy::KvAware,
+        ..RoutingSettings::default()
+    };
+    let decision = stored(weighted.clone())
+        .plan(NOW, &ask(prompt.clone()))
+        .decision;
     assert_eq!(decision.winner, target(2));
-    let score = |decision: &routing::Decision, i: usize| decision.candidates[i].terms.get("weighted_blocks").unwrap();
+    let score = |decision: &routing::Decision, i: usize| {
+        decision.candidates[i].terms.get("weighted_blocks").unwrap()
+    };
     assert!((score(&decision, 0) - 10.0).abs() < 1e-9 && (score(&decision, 1) - 0.6).abs() < 1e-9);
 
     // All weights 1.0 is no weighting.
-    let plain = RoutingSettings { medium_weights: MediumWeights { gpu: 1.0, cpu: 1.0, disk: 1.0 }, ..weighted };
+    let plain = RoutingSettings {
+        medium_weights: MediumWeights {
+            gpu: 1.0,
+            cpu: 1.0,
+            disk: 1.0,
+        },
+        ..weighted
+    };
     assert_eq!(stored(plain.clone()).goes_to(NOW, &ask(prompt.clone())), 1);
     // A request's model may weigh tiers in its own way.
-    let overrides = Overrides { medium_weights: Some(MediumWeights::default()), ..Overrides::default() };
-    assert_eq!(stored(plain).goes_to(NOW, &Ask { overrides, ..ask(prompt.clone()) }), 2);
+    let overrides = Overrides {
+        medium_weights: Some(MediumWeights::default()),
+        ..Overrides::default()
+    };
+    assert_eq!(
+        stored(plain).goes_to(
+            NOW,
+            &Ask {
+                overrides,
+                ..ask(prompt.clone())
+            }
+        ),
+        2
+    );
 }
 
 #[test]
@@ -225,9 +318,18 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
     for policy in [Policy::KvAware, Policy::Warm] {
         let fleet = Fleet::with(4, policy);
         let first = fleet.plan(NOW, &ask(tokens(1, 40)));
-        assert_eq!(first.decision.predicted_cached_tokens, 0, "its own insert does not count");
+        assert_eq!(
+            first.decision.predicted_cached_tokens, 0,
+            "its own insert does not count"
+        );
         for random in 0..4 {
-            let next = fleet.plan(at_ms(1), &Ask { random, ..ask(tokens(1, 40)) });
+            let next = fleet.plan(
+                at_ms(1),
+                &Ask {
+                    random,
+                    ..ask(tokens(1, 40))
+                },
+            );
             assert_eq!(next.decode.target, first.decode.target, "{policy}");
             assert_eq!(next.decision.predicted_cached_tokens, 39 * BLOCK);
             let warm = next.decision.winning().unwrap().warm_tokens;
@@ -242,11 +344,23 @@ fn an_entry_that_no_event_confirms_expires() {
     let fleet = Fleet::with(2, Policy::KvAware);
     let first = fleet.plan(NOW, &ask(tokens(1, 40)));
     fleet.router.done(at_ms(10), first.reservation);
-    assert_eq!(fleet.plan(at_ms(1_999), &ask(tokens(1, 40))).decision.predicted_cached_tokens, 39 * BLOCK);
+    assert_eq!(
+        fleet
+            .plan(at_ms(1_999), &ask(tokens(1, 40)))
+            .decision
+            .predicted_cached_tokens,
+        39 * BLOCK
+    );
 
     let fleet = Fleet::with(2, Policy::KvAware);
     fleet.plan(NOW, &ask(tokens(1, 40)));
-    assert_eq!(fleet.plan(at_ms(2_001), &ask(tokens(1, 40))).decision.predicted_cached_tokens, 0);
+    assert_eq!(
+        fleet
+            .plan(at_ms(2_001), &ask(tokens(1, 40)))
+            .decision
+            .predicted_cached_tokens,
+        0
+    );
 }
 
 #[test]
@@ -255,25 +369,63 @@ fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
     // 70,000 tokens at the prior's 7,000 a second: ten seconds of queue.
     fleet.plan(NOW, &ask(tokens(1, 70_000 / BLOCK)));
     fleet.plan(NOW, &ask(tokens(2, 40)));
-    assert_eq!(fleet.plan(at_ms(11_000), &ask(tokens(2, 40))).decision.predicted_cached_tokens, 39 * BLOCK);
-    assert_eq!(fleet.plan(at_ms(30_000), &ask(tokens(3, 40))).decision.predicted_cached_tokens, 0);
+    assert_eq!(
+        fleet
+            .plan(at_ms(11_000), &ask(tokens(2, 40)))
+            .decision
+            .predicted_cached_tokens,
+        39 * BLOCK
+    );
+    assert_eq!(
+        fleet
+            .plan(at_ms(30_000), &ask(tokens(3, 40)))
+            .decision
+            .predicted_cached_tokens,
+        0
+    );
 }
 
 #[test]
 fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed() {
-    let settings = RoutingSettings { speculative: false, ..RoutingSettings::default() };
+    let settings = RoutingSettings {
+        speculative: false,
+        ..RoutingSettings::default()
+    };
     let mut fleet = Fleet::new(2, settings);
     fleet.plan(NOW, &ask(tokens(1, 40)));
-    assert_eq!(fleet.plan(NOW, &ask(tokens(1, 40))).decision.predicted_cached_tokens, 0);
+    assert_eq!(
+        fleet
+            .plan(NOW, &ask(tokens(1, 40)))
+            .decision
+            .predicted_cached_tokens,
+        0
+    );
 
     // One without events is predicted all the same, for two minutes.
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.cache = CacheSource::Predicted);
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.cache = CacheSource::Predicted);
     fleet.plan(NOW, &ask(tokens(2, 40)));
-    let later = |ms| fleet.plan(at_ms(ms), &ask(tokens(2, 40))).decision.predicted_cached_tokens;
+    let later = |ms| {
+        fleet
+            .plan(at_ms(ms), &ask(tokens(2, 40)))
+            .decision
+            .predicted_cached_tokens
+    };
     assert_eq!(later(119_000), 39 * BLOCK);
-    let fleet = Fleet { candidates: fleet.candidates, ..Fleet::with(2, Policy::Warm) };
+    let fleet = Fleet {
+        candidates: fleet.candidates,
+        ..Fleet::with(2, Policy::Warm)
+    };
     fleet.plan(NOW, &ask(tokens(2, 40)));
-    assert_eq!(fleet.plan(at_ms(121_000), &ask(tokens(2, 40))).decision.predicted_cached_tokens, 0);
+    assert_eq!(
+        fleet
+            .plan(at_ms(121_000), &ask(tokens(2, 40)))
+            .decision
+            .predicted_cached_tokens,
+        0
+    );
 }
 
 #[test]
@@ -282,7 +434,13 @@ fn a_long_queue_outweighs_a_longer_cached_prefix() {
     let prompt = tokens(1, 60);
     fleet.stored(1, &prompt, Tier::Device);
     assert_eq!(fleet.goes_to(NOW, &ask(prompt.clone())), 1);
-    let queue = Ask { pin: Some(Pin { worker: WorkerId(1), rank: None }), ..ask(tokens(2, 250)) };
+    let queue = Ask {
+        pin: Some(Pin {
+            worker: WorkerId(1),
+            rank: None,
+        }),
+        ..ask(tokens(2, 250))
+    };
     fleet.plan(NOW, &queue);
     let decision = fleet.plan(NOW, &ask(prompt)).decision;
     assert_eq!(decision.winner, target(2));
@@ -295,7 +453,13 @@ fn warm_waits_for_a_warm_target_while_the_wait_is_shorter_than_the_prefill() {
     let fleet = Fleet::with(2, Policy::Warm);
     let prompt = tokens(1, 250);
     fleet.stored(1, &prompt, Tier::Device);
-    let queue = Ask { pin: Some(Pin { worker: WorkerId(1), rank: None }), ..ask(tokens(2, 60)) };
+    let queue = Ask {
+        pin: Some(Pin {
+            worker: WorkerId(1),
+            rank: None,
+        }),
+        ..ask(tokens(2, 60))
+    };
     fleet.plan(NOW, &queue);
     assert_eq!(fleet.goes_to(NOW, &ask(prompt)), 1);
 }
@@ -303,18 +467,32 @@ fn warm_waits_for_a_warm_target_while_the_wait_is_shorter_than_the_prefill() {
 #[test]
 fn the_terms_of_warm_add_up_to_its_cost() {
     let mut fleet = Fleet::with(3, Policy::Warm);
-    fleet.candidates.iter_mut().for_each(|candidate| candidate.total_blocks = Some(100));
+    fleet
+        .candidates
+        .iter_mut()
+        .for_each(|candidate| candidate.total_blocks = Some(100));
     fleet.stored(2, &tokens(1, 30), Tier::Host);
     for i in 0..60u32 {
-        let overrides = Overrides { overlap_weight: Some(f64::from(i % 3)), ..Overrides::default() };
-        let plan = fleet.plan(at_ms(u64::from(i)), &Ask { overrides, ..ask(tokens(i % 5, 30 + i)) });
+        let overrides = Overrides {
+            overlap_weight: Some(f64::from(i % 3)),
+            ..Overrides::default()
+        };
+        let plan = fleet.plan(
+            at_ms(u64::from(i)),
+            &Ask {
+                overrides,
+                ..ask(tokens(i % 5, 30 + i))
+            },
+        );
         for row in &plan.decision.candidates {
             let sum: f64 = row.terms.iter().map(|(_, value)| value).sum();
             assert!((sum - row.cost).abs() < 1e-6, "{row:?}");
             assert!(row.predicted_ttft_ms.unwrap() > 0.0);
         }
         if i % 2 == 0 {
-            fleet.router.first_token(at_ms(u64::from(i)), plan.reservation);
+            fleet
+                .router
+                .first_token(at_ms(u64::from(i)), plan.reservation);
         }
     }
 }
@@ -324,7 +502,10 @@ fn a_herd_of_equal_prompts_never_sits_on_one_worker() {
     for blocks in [0, 1, 8, 60, 500, 2000] {
         let fleet = Fleet::with(4, Policy::Warm);
         let counts = fleet.burst(500, &ask(tokens(1, blocks)));
-        assert!(counts.iter().all(|count| *count <= 250), "{blocks} blocks: {counts:?}");
+        assert!(
+            counts.iter().all(|count| *count <= 250),
+            "{blocks} blocks: {counts:?}"
+        );
     }
 }
 
@@ -334,10 +515,16 @@ fn a_herd_of_different_prompts_spreads_evenly() {
         let fleet = Fleet::with(4, policy);
         let mut counts = [0; 4];
         for i in 0..200u32 {
-            let asked = Ask { random: u64::from(i) * 77, ..ask(tokens(i, 20)) };
+            let asked = Ask {
+                random: u64::from(i) * 77,
+                ..ask(tokens(i, 20))
+            };
             counts[fleet.goes_to(NOW, &asked) as usize - 1] += 1;
         }
-        assert!(counts.iter().all(|count| (45..=55).contains(count)), "{policy}: {counts:?}");
+        assert!(
+            counts.iter().all(|count| (45..=55).contains(count)),
+            "{policy}: {counts:?}"
+        );
     }
 }
 
@@ -347,12 +534,27 @@ fn misses_on_an_idle_fleet_use_every_cache() {
     let mut counts = [0; 4];
     for i in 0..100u32 {
         let now = at_ms(u64::from(i) * 1000);
-        let plan = fleet.plan(now, &Ask { random: u64::from(i), ..ask(tokens(i, 40)) });
+        let plan = fleet.plan(
+            now,
+            &Ask {
+                random: u64::from(i),
+                ..ask(tokens(i, 40))
+            },
+        );
         counts[plan.decode.target.worker.0 as usize - 1] += 1;
-        fleet.router.first_token(now + std::time::Duration::from_millis(100), plan.reservation);
-        fleet.router.done(now + std::time::Duration::from_millis(500), plan.reservation);
+        fleet.router.first_token(
+            now + std::time::Duration::from_millis(100),
+            plan.reservation,
+        );
+        fleet.router.done(
+            now + std::time::Duration::from_millis(500),
+            plan.reservation,
+        );
     }
-    assert!(counts.iter().all(|count| (20..=30).contains(count)), "{counts:?}");
+    assert!(
+        counts.iter().all(|count| (20..=30).contains(count)),
+        "{counts:?}"
+    );
 }
 
 #[test]
@@ -365,7 +567,8 @@ fn a_slower_engine_gets_less_once_it_is_known() {
         let plan = fleet.plan(now, &prompt);
         let slow = plan.decode.target == target(2);
         let tokens_per_s = if slow { 500.0 } else { 10_000.0 };
-        let took = std::time::Duration::from_secs_f64(0.002 + prompt.tokens.len() as f64 / tokens_per_s);
+        let took =
+            std::time::Duration::from_secs_f64(0.002 + prompt.tokens.len() as f64 / tokens_per_s);
         fleet.router.first_token(now + took, plan.reservation);
         fleet.router.done(now + took, plan.reservation);
         if i >= 60 {
@@ -374,7 +577,10 @@ fn a_slower_engine_gets_less_once_it_is_known() {
     }
     assert!(late[1] <= 2, "{late:?}");
     let rates = fleet.router.rates(WorkerId(1));
-    assert!(rates.learned && (9_000.0..11_000.0).contains(&rates.prefill_tokens_per_s), "{rates:?}");
+    assert!(
+        rates.learned && (9_000.0..11_000.0).contains(&rates.prefill_tokens_per_s),
+        "{rates:?}"
+    );
 }
 
 #[test]
@@ -385,7 +591,10 @@ fn active_blocks_beyond_the_cache_cost_time() {
     let decision = fleet.plan(NOW, &ask(tokens(1, 200))).decision;
     assert_eq!(decision.winner, target(2));
     assert!(decision.candidates[1].terms.get("eviction_ms").unwrap() > 1000.0);
-    assert_eq!(decision.candidates[0].terms.get("eviction_ms").unwrap(), 0.0);
+    assert_eq!(
+        decision.candidates[0].terms.get("eviction_ms").unwrap(),
+        0.0
+    );
 }
 
 #[test]
@@ -394,10 +603,22 @@ fn a_worker_that_joins_is_filled_not_flooded() {
     let newcomer = fleet.candidates.pop().unwrap();
     let serve = |fleet: &Fleet, second: u32, prompt: Vec<u32>| {
         let now = at_ms(u64::from(second) * 1000);
-        let plan = fleet.plan(now, &Ask { random: second.into(), ..ask(prompt.clone()) });
+        let plan = fleet.plan(
+            now,
+            &Ask {
+                random: second.into(),
+                ..ask(prompt.clone())
+            },
+        );
         fleet.stored(plan.decode.target.worker.0, &prompt, Tier::Device);
-        fleet.router.first_token(now + std::time::Duration::from_millis(150), plan.reservation);
-        fleet.router.done(now + std::time::Duration::from_millis(500), plan.reservation);
+        fleet.router.first_token(
+            now + std::time::Duration::from_millis(150),
+            plan.reservation,
+        );
+        fleet.router.done(
+            now + std::time::Duration::from_millis(500),
+            plan.reservation,
+        );
         plan.decode.target == target(4)
     };
     for second in 0..300 {
@@ -405,9 +626,13 @@ fn a_worker_that_joins_is_filled_not_flooded() {
     }
     fleet.candidates.push(newcomer);
     let second_turn = |topic: u32| [tokens(topic, 60), tokens(topic + 2000, 30)].concat();
-    let moved = (300..330).filter(|second| serve(&fleet, *second, second_turn(*second - 60))).count();
+    let moved = (300..330)
+        .filter(|second| serve(&fleet, *second, second_turn(*second - 60)))
+        .count();
     assert_eq!(moved, 0, "warm conversations stay where they are");
-    let fresh = (330..370).filter(|second| serve(&fleet, *second, tokens(*second + 1000, 60))).count();
+    let fresh = (330..370)
+        .filter(|second| serve(&fleet, *second, tokens(*second + 1000, 60)))
+        .count();
     assert!((5..=20).contains(&fresh), "{fresh} of 40 new ones");
 }
 
@@ -417,25 +642,41 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
     let prompt = tokens(1, 10);
     let hinted = |policy| Ask {
         policy: Some(policy),
-        affinity: Affinity { served_by: Some(WorkerId(2)), ..Affinity::default() },
+        affinity: Affinity {
+            served_by: Some(WorkerId(2)),
+            ..Affinity::default()
+        },
         ..ask(prompt.clone())
     };
     for policy in [Policy::KvAware, Policy::CacheAware] {
         let fleet = Fleet::with(4, policy);
         let told = |fleet: &Fleet| {
             let decision = fleet.preview(NOW, &hinted(policy)).expect("four are free");
-            let row = decision.candidates.iter().find(|row| row.target == target(2)).expect("all are kept");
+            let row = decision
+                .candidates
+                .iter()
+                .find(|row| row.target == target(2))
+                .expect("all are kept");
             (decision.winner, row.terms.get("remembered"), row.cost)
         };
         assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
         // Its even share and a quarter more: of six in flight and this one that is three.
-        let on = |worker| Ask { pin: Some(Pin { worker: WorkerId(worker), rank: None }), ..ask(tokens(9, 1)) };
+        let on = |worker| Ask {
+            pin: Some(Pin {
+                worker: WorkerId(worker),
+                rank: None,
+            }),
+            ..ask(tokens(9, 1))
+        };
         (0..2).for_each(|_| drop(fleet.plan(NOW, &on(2))));
         (0..4).for_each(|_| drop(fleet.plan(NOW, &on(1))));
         assert_eq!(told(&fleet).0, target(2), "{policy}");
         fleet.plan(NOW, &on(2));
         let full = told(&fleet);
-        assert!(full.0 != target(2) && full.1 == Some(0.0), "{policy}: {full:?}");
+        assert!(
+            full.0 != target(2) && full.1 == Some(0.0),
+            "{policy}: {full:?}"
+        );
     }
     for policy in [Policy::KvAware, Policy::CacheAware] {
         let fleet = Fleet::with(4, policy);
@@ -446,8 +687,23 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
     let fleet = Fleet::with(4, Policy::LeastLoaded);
     (0..8).for_each(|_| drop(fleet.plan(NOW, &hinted(Policy::LeastLoaded))));
     assert_eq!(fleet.router.load(target(2)).in_flight, 2);
-    let blind = Overrides { overlap_weight: Some(0.0), ..Overrides::default() };
-    let decision =
-        Fleet::with(4, Policy::KvAware).plan(NOW, &Ask { overrides: blind, ..hinted(Policy::KvAware) }).decision;
-    assert!(decision.candidates.iter().all(|row| row.terms.get("remembered") == Some(0.0)));
+    let blind = Overrides {
+        overlap_weight: Some(0.0),
+        ..Overrides::default()
+    };
+    let decision = Fleet::with(4, Policy::KvAware)
+        .plan(
+            NOW,
+            &Ask {
+                overrides: blind,
+                ..hinted(Policy::KvAware)
+            },
+        )
+        .decision;
+    assert!(
+        decision
+            .candidates
+            .iter()
+            .all(|row| row.terms.get("remembered") == Some(0.0))
+    );
 }

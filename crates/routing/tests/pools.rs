@@ -7,7 +7,10 @@ use contract_id::contract;
 use fleet::{Dice, Fleet, Pool, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use proptest::prelude::*;
-use routing::{Answer, Decision, ExcludeReason, Excluded, Pin, Plan, Policy, PrefillSkip, RoutingSettings, TargetLoad};
+use routing::{
+    Answer, Decision, ExcludeReason, Excluded, Pin, Plan, Policy, PrefillSkip, RoutingSettings,
+    TargetLoad,
+};
 
 const NOW: Moment = Moment::START;
 
@@ -19,8 +22,13 @@ fn pools(decode: u32, prefill: u32) -> Fleet {
 fn with(decode: u32, prefill: u32, settings: RoutingSettings) -> Fleet {
     let mut fleet = Fleet::new(decode, settings);
     let candidates: Vec<_> = (11..11 + prefill).map(candidate).collect();
-    candidates.iter().for_each(|candidate| fleet.index.register(candidate.target, "m".into()));
-    fleet.pool = Some(Pool { candidates, ..Pool::default() });
+    candidates
+        .iter()
+        .for_each(|candidate| fleet.index.register(candidate.target, "m".into()));
+    fleet.pool = Some(Pool {
+        candidates,
+        ..Pool::default()
+    });
     fleet
 }
 
@@ -29,23 +37,48 @@ fn threshold(fleet: &mut Fleet, tokens: u32) {
 }
 
 fn leg(plan: &Plan) -> u32 {
-    plan.prefill.as_ref().expect("somebody computes the prompt").target.worker.0
+    plan.prefill
+        .as_ref()
+        .expect("somebody computes the prompt")
+        .target
+        .worker
+        .0
 }
 
 fn skipped(decision: &Decision) -> Option<PrefillSkip> {
-    decision.prefill.as_ref().expect("there are two pools").skipped
+    decision
+        .prefill
+        .as_ref()
+        .expect("there are two pools")
+        .skipped
 }
 
 #[test]
 #[contract("DY25")]
 fn each_leg_is_chosen_by_its_own_policy_among_its_own_workers() {
-    let mut fleet = with(2, 2, RoutingSettings { policy: Policy::KvAware, ..RoutingSettings::default() });
+    let mut fleet = with(
+        2,
+        2,
+        RoutingSettings {
+            policy: Policy::KvAware,
+            ..RoutingSettings::default()
+        },
+    );
     fleet.pool.as_mut().expect("a pool").policy = Some(Policy::RoundRobin);
     fleet.stored(2, &tokens(1, 10), Tier::Device);
     fleet.stored(12, &tokens(1, 10), Tier::Device);
-    let plans: Vec<Plan> = (0..4).map(|_| fleet.plan(NOW, &ask(tokens(1, 20)))).collect();
-    assert!(plans.iter().all(|plan| plan.decode.target == target(2)), "the longest prefix");
-    assert_eq!(plans.iter().map(leg).collect::<Vec<_>>(), [11, 12, 11, 12], "each in turn");
+    let plans: Vec<Plan> = (0..4)
+        .map(|_| fleet.plan(NOW, &ask(tokens(1, 20))))
+        .collect();
+    assert!(
+        plans.iter().all(|plan| plan.decode.target == target(2)),
+        "the longest prefix"
+    );
+    assert_eq!(
+        plans.iter().map(leg).collect::<Vec<_>>(),
+        [11, 12, 11, 12],
+        "each in turn"
+    );
     assert_eq!(plans[0].decision.policy, Policy::KvAware);
 }
 
@@ -57,8 +90,19 @@ fn the_prefill_goes_where_the_prompt_is_warm_among_those_that_compute() {
     let plan = fleet.plan(NOW, &ask(tokens(1, 64)));
     assert_eq!(leg(&plan), 12);
     let leg = plan.prefill.as_ref().expect("a leg");
-    assert_eq!((leg.predicted_cached_tokens, leg.announced_cached_tokens), (60 * 16, 60 * 16));
-    assert_eq!(plan.decision.prefill.expect("a note").target.expect("a target").0, target(12));
+    assert_eq!(
+        (leg.predicted_cached_tokens, leg.announced_cached_tokens),
+        (60 * 16, 60 * 16)
+    );
+    assert_eq!(
+        plan.decision
+            .prefill
+            .expect("a note")
+            .target
+            .expect("a target")
+            .0,
+        target(12)
+    );
 }
 
 #[test]
@@ -66,19 +110,46 @@ fn the_prefill_goes_where_the_prompt_is_warm_among_those_that_compute() {
 fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_from() {
     let fleet = pools(1, 1);
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
-    let prefill = TargetLoad { in_flight: 1, queued_prefill_tokens: 160, ..TargetLoad::default() };
-    let decode = TargetLoad { in_flight: 1, decode_blocks: 10, ..TargetLoad::default() };
-    assert_eq!((fleet.router.load(target(11)), fleet.router.load(target(1))), (prefill, decode));
-    assert_eq!((plan.decision.reserved.prefill_tokens, plan.decision.reserved.decode_blocks), (0, 10));
+    let prefill = TargetLoad {
+        in_flight: 1,
+        queued_prefill_tokens: 160,
+        ..TargetLoad::default()
+    };
+    let decode = TargetLoad {
+        in_flight: 1,
+        decode_blocks: 10,
+        ..TargetLoad::default()
+    };
+    assert_eq!(
+        (fleet.router.load(target(11)), fleet.router.load(target(1))),
+        (prefill, decode)
+    );
+    assert_eq!(
+        (
+            plan.decision.reserved.prefill_tokens,
+            plan.decision.reserved.decode_blocks
+        ),
+        (0, 10)
+    );
 
     // The prompt is computed: the one leg is over, the other one waits for its first token.
     let leg = plan.prefill.expect("a leg").reservation;
     fleet.router.first_token(at_ms(20), leg);
-    assert_eq!(fleet.router.load(target(11)).decode_blocks, 0, "not for a moment");
+    assert_eq!(
+        fleet.router.load(target(11)).decode_blocks,
+        0,
+        "not for a moment"
+    );
     fleet.router.done(at_ms(20), leg);
     assert_eq!(fleet.router.load(target(11)), TargetLoad::default());
     fleet.router.first_token(at_ms(30), plan.reservation);
-    assert_eq!(fleet.router.load(target(1)), TargetLoad { decode_sequences: 1, ..decode });
+    assert_eq!(
+        fleet.router.load(target(1)),
+        TargetLoad {
+            decode_sequences: 1,
+            ..decode
+        }
+    );
     fleet.router.done(at_ms(90), plan.reservation);
     assert_eq!(fleet.router.load(target(1)), TargetLoad::default());
     assert_eq!(fleet.router.leases(), 0);
@@ -93,10 +164,20 @@ fn the_speed_of_a_worker_is_learned_from_the_prompts_it_computes_itself() {
         let start = at_ms(u64::from(n) * 1_000);
         let plan = fleet.plan(start, &ask(tokens(n + 1, 100)));
         let leg = plan.prefill.expect("a leg").reservation;
-        fleet.router.first_token(start + std::time::Duration::from_millis(900), leg);
-        fleet.router.done(start + std::time::Duration::from_millis(900), leg);
-        fleet.router.first_token(start + std::time::Duration::from_millis(950), plan.reservation);
-        fleet.router.done(start + std::time::Duration::from_millis(990), plan.reservation);
+        fleet
+            .router
+            .first_token(start + std::time::Duration::from_millis(900), leg);
+        fleet
+            .router
+            .done(start + std::time::Duration::from_millis(900), leg);
+        fleet.router.first_token(
+            start + std::time::Duration::from_millis(950),
+            plan.reservation,
+        );
+        fleet.router.done(
+            start + std::time::Duration::from_millis(990),
+            plan.reservation,
+        );
     }
     assert_eq!(fleet.router.rates(WorkerId(1)).samples, before.samples);
     assert_eq!(fleet.router.rates(WorkerId(11)).samples, 30);
@@ -108,9 +189,17 @@ fn a_decode_worker_that_lacks_no_more_than_the_threshold_computes_the_rest_itsel
     let mut fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 8), Tier::Device);
     let prompt = ask(tokens(1, 10));
-    for (tokens, reason) in [(0, None), (31, None), (32, Some(PrefillSkip::UnderThreshold))] {
+    for (tokens, reason) in [
+        (0, None),
+        (31, None),
+        (32, Some(PrefillSkip::UnderThreshold)),
+    ] {
         threshold(&mut fleet, tokens);
-        assert_eq!(skipped(&fleet.preview(NOW, &prompt).expect("a decision")), reason, "{tokens}");
+        assert_eq!(
+            skipped(&fleet.preview(NOW, &prompt).expect("a decision")),
+            reason,
+            "{tokens}"
+        );
     }
     let plan = fleet.plan(NOW, &prompt);
     assert!(plan.prefill.is_none());
@@ -121,7 +210,8 @@ fn a_decode_worker_that_lacks_no_more_than_the_threshold_computes_the_rest_itsel
 
 #[test]
 #[contract("V40")]
-fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token_computed_elsewhere() {
+fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token_computed_elsewhere()
+ {
     let fleet = pools(1, 1);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     assert_eq!(leg(&fleet.plan(NOW, &ask(tokens(1, 10)))), 11);
@@ -131,12 +221,20 @@ fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token
 #[contract("DY26")]
 fn an_empty_pool_leaves_all_of_it_to_the_decode_worker_visibly() {
     let mut fleet = pools(1, 0);
-    let out = Excluded { target: target(11), name: "w11".into(), reason: ExcludeReason::Busy };
+    let out = Excluded {
+        target: target(11),
+        name: "w11".into(),
+        reason: ExcludeReason::Busy,
+    };
     fleet.pool.as_mut().expect("a pool").excluded = vec![out];
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
     assert!(plan.prefill.is_none());
     assert_eq!(skipped(&plan.decision), Some(PrefillSkip::NoPrefillWorker));
-    assert_eq!(plan.decision.excluded[0].reason, ExcludeReason::Busy, "and why nobody is in it");
+    assert_eq!(
+        plan.decision.excluded[0].reason,
+        ExcludeReason::Busy,
+        "and why nobody is in it"
+    );
     assert_eq!(fleet.router.load(target(1)).queued_prefill_tokens, 160);
 }
 
@@ -146,14 +244,20 @@ fn a_worker_asked_for_by_name_is_pinned_in_its_own_pool() {
     threshold(&mut fleet, u32::MAX);
     let pinned = |worker| {
         let mut ask = ask(tokens(1, 10));
-        ask.pin = Some(Pin { worker: WorkerId(worker), rank: Some(DpRank(0)) });
+        ask.pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: Some(DpRank(0)),
+        });
         ask
     };
     assert_eq!(fleet.plan(NOW, &pinned(2)).decode.target, target(2));
     let plan = fleet.plan(NOW, &pinned(12));
     assert_eq!(leg(&plan), 12, "whatever the threshold says");
     assert!([target(1), target(2)].contains(&plan.decode.target));
-    assert!(matches!(fleet.dispatch(NOW, &pinned(13)), routing::Dispatch::Refused(_)));
+    assert!(matches!(
+        fleet.dispatch(NOW, &pinned(13)),
+        routing::Dispatch::Refused(_)
+    ));
 }
 
 #[test]
@@ -163,7 +267,10 @@ fn both_workers_are_expected_to_hold_the_prompt_afterwards() {
     let again = fleet.plan(NOW, &ask(tokens(1, 10)));
     assert_eq!((again.decode, leg(&again)), (first.decode, leg(&first)));
     assert_eq!(again.decision.predicted_cached_tokens, 9 * 16);
-    assert_eq!(again.prefill.expect("a leg").predicted_cached_tokens, 9 * 16);
+    assert_eq!(
+        again.prefill.expect("a leg").predicted_cached_tokens,
+        9 * 16
+    );
 }
 
 #[test]
@@ -172,9 +279,14 @@ fn what_was_never_sent_is_not_expected_either_and_blames_nobody() {
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
     fleet.router.withdrawn(NOW, plan.reservation);
     fleet.router.withdrawn(NOW, plan.reservation);
-    fleet.router.failed(NOW, plan.prefill.expect("a leg").reservation);
+    fleet
+        .router
+        .failed(NOW, plan.prefill.expect("a leg").reservation);
     let after = fleet.preview(NOW, &ask(tokens(1, 10))).expect("a decision");
-    assert_eq!((after.predicted_cached_tokens, fleet.router.leases()), (0, 0));
+    assert_eq!(
+        (after.predicted_cached_tokens, fleet.router.leases()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -183,7 +295,10 @@ fn a_preview_names_who_would_compute_and_changes_nothing() {
     fleet.stored(12, &tokens(1, 10), Tier::Device);
     let prompt = ask(tokens(1, 10));
     let preview = fleet.preview(NOW, &prompt).expect("a decision");
-    assert_eq!((fleet.router.leases(), fleet.router.load(target(12))), (0, TargetLoad::default()));
+    assert_eq!(
+        (fleet.router.leases(), fleet.router.load(target(12))),
+        (0, TargetLoad::default())
+    );
     let plan = fleet.plan(NOW, &prompt);
     assert_eq!(preview.prefill, plan.decision.prefill);
     assert_eq!(preview.reserved, plan.decision.reserved);
@@ -195,17 +310,29 @@ fn potential_loads_tell_of_both_pools_and_count_the_prompt_once() {
     let prompt = ask(tokens(1, 10));
     let loads = |fleet: &Fleet| -> Vec<_> {
         let loads = fleet.potential_loads(NOW, &prompt);
-        loads.iter().map(|load| (load.target, load.prefill_tokens, load.decode_blocks)).collect()
+        loads
+            .iter()
+            .map(|load| (load.target, load.prefill_tokens, load.decode_blocks))
+            .collect()
     };
     assert_eq!(loads(&fleet), [(target(1), 0, 10), (target(11), 160, 0)]);
     threshold(&mut fleet, 160);
-    assert_eq!(loads(&fleet), [(target(1), 160, 10), (target(11), 160, 0)], "what would be there if it went there");
+    assert_eq!(
+        loads(&fleet),
+        [(target(1), 160, 10), (target(11), 160, 0)],
+        "what would be there if it went there"
+    );
 }
 
 /// One thing that can happen to one of the requests under way.
 #[derive(Clone, Copy, Debug)]
 enum Step {
-    Ask { topic: u32, blocks: u32, streamed: bool, threshold: u32 },
+    Ask {
+        topic: u32,
+        blocks: u32,
+        streamed: bool,
+        threshold: u32,
+    },
     Computed(usize),
     FirstToken(usize),
     PrefillFailed(usize),

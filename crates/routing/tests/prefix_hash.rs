@@ -14,7 +14,10 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const NOW: Moment = Moment::START;
 
 fn hashing() -> RoutingSettings {
-    RoutingSettings { policy: Policy::PrefixHash, ..RoutingSettings::default() }
+    RoutingSettings {
+        policy: Policy::PrefixHash,
+        ..RoutingSettings::default()
+    }
 }
 
 /// The ring as it is documented, worker by worker and point by point.
@@ -23,21 +26,34 @@ struct PlainRing(BTreeMap<u64, u32>);
 impl PlainRing {
     fn of(workers: u32, settings: RingSettings) -> Self {
         let places = |worker: u32| {
-            (0..settings.virtual_nodes)
-                .map(move |i| (xxh3_64_with_seed(format!("w{worker}/0#{i}").as_bytes(), settings.seed), worker))
+            (0..settings.virtual_nodes).map(move |i| {
+                (
+                    xxh3_64_with_seed(format!("w{worker}/0#{i}").as_bytes(), settings.seed),
+                    worker,
+                )
+            })
         };
         Self((1..=workers).flat_map(places).collect())
     }
 
     fn clockwise(&self, key: u64) -> impl Iterator<Item = u32> + '_ {
-        self.0.range(key..).chain(self.0.range(..key)).map(|(_, worker)| *worker)
+        self.0
+            .range(key..)
+            .chain(self.0.range(..key))
+            .map(|(_, worker)| *worker)
     }
 }
 
 #[test]
 #[contract("CK16")]
 fn the_policy_is_selected_under_either_of_its_names() {
-    for name in ["PrefixAwareHash", "prefix_aware_hash", "prefix-aware-hash", "prefix_hash", "PrefixHash"] {
+    for name in [
+        "PrefixAwareHash",
+        "prefix_aware_hash",
+        "prefix-aware-hash",
+        "prefix_hash",
+        "PrefixHash",
+    ] {
         assert_eq!(name.parse(), Ok(Policy::PrefixHash), "{name}");
     }
     assert_eq!(Policy::PrefixHash.as_str(), "prefix_hash");
@@ -45,27 +61,64 @@ fn the_policy_is_selected_under_either_of_its_names() {
 
 #[test]
 fn an_unknown_policy_is_answered_with_every_name_there_is() {
-    let text = "best".parse::<Policy>().expect_err("no such policy").to_string();
-    assert!(text.starts_with("policy \"best\" is unknown: expected one of round_robin, random, "), "{text}");
+    let text = "best"
+        .parse::<Policy>()
+        .expect_err("no such policy")
+        .to_string();
+    assert!(
+        text.starts_with("policy \"best\" is unknown: expected one of round_robin, random, "),
+        "{text}"
+    );
     for policy in Policy::ALL {
         assert!(text.contains(policy.as_str()), "{policy} in {text}");
     }
-    assert!(text.contains("dynamo_cost (or kv), prefix_hash (or prefix_aware_hash), rendezvous_hash"), "{text}");
+    assert!(
+        text.contains("dynamo_cost (or kv), prefix_hash (or prefix_aware_hash), rendezvous_hash"),
+        "{text}"
+    );
 }
 
 #[test]
 #[contract("CK3", "CK4")]
 fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwise() {
     let settings = RoutingSettings::default().ring;
-    assert_eq!((settings.virtual_nodes, settings.load_factor_epsilon, settings.seed), (150, 0.25, 0));
+    assert_eq!(
+        (
+            settings.virtual_nodes,
+            settings.load_factor_epsilon,
+            settings.seed
+        ),
+        (150, 0.25, 0)
+    );
     // One point more or less would move some of these keys.
-    for settings in [settings, RingSettings { virtual_nodes: 7, seed: 3, ..settings }] {
-        let fleet = Fleet::new(5, RoutingSettings { ring: settings, ..hashing() });
+    for settings in [
+        settings,
+        RingSettings {
+            virtual_nodes: 7,
+            seed: 3,
+            ..settings
+        },
+    ] {
+        let fleet = Fleet::new(
+            5,
+            RoutingSettings {
+                ring: settings,
+                ..hashing()
+            },
+        );
         let ring = PlainRing::of(5, settings);
         let mut dice = Dice(1);
-        for key in (0..5000).map(|_| dice.roll()).chain([0, u64::MAX]).chain(ring.0.keys().copied().take(50)) {
+        for key in (0..5000)
+            .map(|_| dice.roll())
+            .chain([0, u64::MAX])
+            .chain(ring.0.keys().copied().take(50))
+        {
             let owner = ring.clockwise(key).next().expect("there are points");
-            assert_eq!(*fleet.would_go_to(&with_prefix(key)), *format!("w{owner}"), "{key:#x}");
+            assert_eq!(
+                *fleet.would_go_to(&with_prefix(key)),
+                *format!("w{owner}"),
+                "{key:#x}"
+            );
         }
     }
 }
@@ -88,7 +141,11 @@ const OWNERS: [(u64, u32); 8] = [
 fn an_owner_is_the_same_in_every_release() {
     let fleet = Fleet::new(4, hashing());
     for (key, owner) in OWNERS {
-        assert_eq!(*fleet.would_go_to(&with_prefix(key)), *format!("w{owner}"), "{key:#x}");
+        assert_eq!(
+            *fleet.would_go_to(&with_prefix(key)),
+            *format!("w{owner}"),
+            "{key:#x}"
+        );
     }
 }
 
@@ -136,16 +193,27 @@ fn a_target_that_leaves_takes_none_but_its_own_keys_with_it() {
     let keys: Vec<Ask> = (0..10_000).map(|_| with_prefix(dice.roll())).collect();
     for (workers, leaving) in [(2, 1), (3, 2), (10, 7)] {
         let mut fleet = Fleet::new(workers, hashing());
-        let owners = |fleet: &Fleet| keys.iter().map(|key| fleet.would_go_to(key)).collect::<Vec<_>>();
+        let owners = |fleet: &Fleet| {
+            keys.iter()
+                .map(|key| fleet.would_go_to(key))
+                .collect::<Vec<_>>()
+        };
         let before = owners(&fleet);
         let left = fleet.candidates.remove(leaving).name;
         let after = owners(&fleet);
         for (was, is) in before.iter().zip(&after) {
-            assert!(*is != left && (was == is || *was == left), "{was} to {is} when {left} left");
+            assert!(
+                *is != left && (was == is || *was == left),
+                "{was} to {is} when {left} left"
+            );
         }
         let mut alone = Fleet::new(workers, hashing());
         alone.candidates.remove(leaving);
-        assert_eq!(after, owners(&alone), "a router that never knew {left} agrees");
+        assert_eq!(
+            after,
+            owners(&alone),
+            "a router that never knew {left} agrees"
+        );
         assert!(before.contains(&left));
     }
 }
@@ -175,7 +243,10 @@ fn ranks_of_one_worker_own_keys_of_their_own() {
     let mut dice = Dice(4);
     let mut counts = HashMap::new();
     for _ in 0..1000 {
-        let winner = fleet.preview(NOW, &with_prefix(dice.roll())).expect("both are free").winner;
+        let winner = fleet
+            .preview(NOW, &with_prefix(dice.roll()))
+            .expect("both are free")
+            .winner;
         *counts.entry(winner.rank.0).or_insert(0) += 1;
     }
     assert!(counts[&0] > 300 && counts[&1] > 300, "{counts:?}");
@@ -199,7 +270,10 @@ impl Watched {
     }
 
     fn present(&self) -> impl Iterator<Item = u32> + '_ {
-        self.fleet.candidates.iter().map(|candidate| candidate.target.worker.0)
+        self.fleet
+            .candidates
+            .iter()
+            .map(|candidate| candidate.target.worker.0)
     }
 
     fn in_flight(&self, worker: u32) -> u64 {
@@ -209,16 +283,36 @@ impl Watched {
     fn ask(&mut self, key: u64) {
         let cap = self.cap();
         let present: Vec<u32> = self.present().collect();
-        let walk = || self.ring.clockwise(key).filter(|worker| present.contains(worker));
+        let walk = || {
+            self.ring
+                .clockwise(key)
+                .filter(|worker| present.contains(worker))
+        };
         let owner = walk().next().expect("somebody is there");
-        let expected = walk().find(|worker| self.in_flight(*worker) < cap).expect("not all can be full");
+        let expected = walk()
+            .find(|worker| self.in_flight(*worker) < cap)
+            .expect("not all can be full");
         let plan = self.fleet.plan(NOW, &with_prefix(key));
         let taker = plan.decode.target.worker.0;
         assert_eq!(taker, expected, "cap {cap}, in flight {:?}", self.in_flight);
-        assert_eq!(plan.decision.label, Some(if taker == owner { "prefix_hash" } else { "overflow" }));
-        let terms = plan.decision.winning().expect("the winner is told of").terms;
+        assert_eq!(
+            plan.decision.label,
+            Some(if taker == owner {
+                "prefix_hash"
+            } else {
+                "overflow"
+            })
+        );
+        let terms = plan
+            .decision
+            .winning()
+            .expect("the winner is told of")
+            .terms;
         assert_eq!(terms.get("cap"), Some(cap as f64));
-        assert_eq!(terms.get("owner"), Some(f64::from(u8::from(taker == owner))));
+        assert_eq!(
+            terms.get("owner"),
+            Some(f64::from(u8::from(taker == owner)))
+        );
         *self.in_flight.entry(taker).or_insert(0) += 1;
         assert!(self.in_flight(taker) <= cap);
         self.open.push((taker, plan.reservation));
@@ -226,7 +320,10 @@ impl Watched {
 
     fn end(&mut self, which: usize) {
         let (worker, reservation) = self.open.swap_remove(which);
-        *self.in_flight.get_mut(&worker).expect("it is in flight there") -= 1;
+        *self
+            .in_flight
+            .get_mut(&worker)
+            .expect("it is in flight there") -= 1;
         self.fleet.router.done(NOW, reservation);
     }
 }
@@ -234,10 +331,16 @@ impl Watched {
 #[test]
 #[contract("CK17", "CK18")]
 fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
-    for (seed, epsilon, load_factor) in
-        [(5, 0.25, (125, 100)), (6, 0.1, (110, 100)), (7, 0.01, (101, 100)), (8, 10.0, (11, 1))]
-    {
-        let ring = RingSettings { load_factor_epsilon: epsilon, ..RingSettings::default() };
+    for (seed, epsilon, load_factor) in [
+        (5, 0.25, (125, 100)),
+        (6, 0.1, (110, 100)),
+        (7, 0.01, (101, 100)),
+        (8, 10.0, (11, 1)),
+    ] {
+        let ring = RingSettings {
+            load_factor_epsilon: epsilon,
+            ..RingSettings::default()
+        };
         let mut watched = Watched {
             fleet: Fleet::new(7, RoutingSettings { ring, ..hashing() }),
             ring: PlainRing::of(7, ring),
@@ -251,7 +354,11 @@ fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
         let hot: Vec<u64> = (0..5).map(|_| dice.roll()).collect();
         for step in 0..100_000 {
             let filling = if step / 500 % 2 == 0 { 60 } else { 40 };
-            let key = if dice.below(4) == 0 { dice.roll() } else { hot[dice.below(hot.len())] };
+            let key = if dice.below(4) == 0 {
+                dice.roll()
+            } else {
+                hot[dice.below(hot.len())]
+            };
             match dice.below(100) {
                 0 if watched.fleet.candidates.len() > 1 => {
                     let leaving = dice.below(watched.fleet.candidates.len());
@@ -272,8 +379,14 @@ fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
 #[contract("CK17", "CK18")]
 fn a_full_owner_passes_the_request_to_the_next_one_clockwise() {
     let fleet = Fleet::new(4, hashing());
-    let walk: Vec<u32> = PlainRing::of(4, RingSettings::default()).clockwise(77).collect();
-    let next = walk.iter().copied().find(|worker| *worker != walk[0]).expect("there are others");
+    let walk: Vec<u32> = PlainRing::of(4, RingSettings::default())
+        .clockwise(77)
+        .collect();
+    let next = walk
+        .iter()
+        .copied()
+        .find(|worker| *worker != walk[0])
+        .expect("there are others");
     // Caps with 0, 1, 2 in flight on four: 1, 1, 1. The third goes on to whoever comes after both.
     let placed: Vec<_> = (0..3).map(|_| fleet.plan(NOW, &with_prefix(77))).collect();
     let told = |i: usize| (placed[i].decode.target.worker.0, placed[i].decision.label);
@@ -291,7 +404,10 @@ fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share
     let fleet = Fleet::new(4, hashing());
     let mut dice = Dice(9);
     for key in (0..20).map(|_| dice.roll()) {
-        let fleet = Fleet { candidates: fleet.candidates.clone(), ..Fleet::new(4, hashing()) };
+        let fleet = Fleet {
+            candidates: fleet.candidates.clone(),
+            ..Fleet::new(4, hashing())
+        };
         let counts = fleet.burst(500, &with_prefix(key));
         assert_eq!(counts.iter().max(), Some(&157), "{counts:?}");
     }
@@ -302,14 +418,38 @@ fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share
 fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
     let fleet = Fleet::new(4, hashing());
     let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
-    assert_eq!((decision.policy, decision.method), (Policy::PrefixHash, Method::Fallback));
+    assert_eq!(
+        (decision.policy, decision.method),
+        (Policy::PrefixHash, Method::Fallback)
+    );
     assert_eq!(decision.label, Some("fallback"));
-    assert_eq!(fleet.burst(399, &ask(Vec::new())).iter().max(), Some(&100), "least_loaded, the first one counted");
+    assert_eq!(
+        fleet.burst(399, &ask(Vec::new())).iter().max(),
+        Some(&100),
+        "least_loaded, the first one counted"
+    );
 
     // Turns are used up as under the policy itself; what cannot decide either is not asked.
-    let turns = Fleet::new(3, RoutingSettings { fallback: Policy::RoundRobin, ..hashing() });
-    assert_eq!((0..6).map(|_| turns.goes_to(NOW, &ask(Vec::new()))).collect::<Vec<_>>(), [1, 2, 3, 1, 2, 3]);
-    let itself = Fleet::new(4, RoutingSettings { fallback: Policy::PrefixHash, ..hashing() });
+    let turns = Fleet::new(
+        3,
+        RoutingSettings {
+            fallback: Policy::RoundRobin,
+            ..hashing()
+        },
+    );
+    assert_eq!(
+        (0..6)
+            .map(|_| turns.goes_to(NOW, &ask(Vec::new())))
+            .collect::<Vec<_>>(),
+        [1, 2, 3, 1, 2, 3]
+    );
+    let itself = Fleet::new(
+        4,
+        RoutingSettings {
+            fallback: Policy::PrefixHash,
+            ..hashing()
+        },
+    );
     assert_eq!(itself.burst(400, &ask(Vec::new())), [100; 4]);
 }
 
@@ -317,12 +457,23 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
 fn a_request_that_was_pinned_or_placed_by_another_policy_has_no_label() {
     let fleet = Fleet::new(3, hashing());
     for worker in 1..=3 {
-        let pin = Some(Pin { worker: WorkerId(worker), rank: None });
+        let pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        });
         for asked in [with_prefix(1), ask(Vec::new())] {
             let decision = fleet.plan(NOW, &Ask { pin, ..asked }).decision;
             assert_eq!((decision.winner, decision.label), (target(worker), None));
         }
     }
-    let decision = fleet.plan(NOW, &Ask { policy: Some(Policy::LeastLoaded), ..with_prefix(1) }).decision;
+    let decision = fleet
+        .plan(
+            NOW,
+            &Ask {
+                policy: Some(Policy::LeastLoaded),
+                ..with_prefix(1)
+            },
+        )
+        .decision;
     assert_eq!(decision.label, None);
 }

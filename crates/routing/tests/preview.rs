@@ -11,11 +11,22 @@ use routing::{Affinity, Answer, CacheSource, Decision, Overrides, Pin, Policy, R
 /// One step in the life of a fleet.
 #[derive(Clone, Debug)]
 enum Step {
-    Send { topic: u32, blocks: u32, policy: Policy, random: u64, whole: bool, pin: Option<u32> },
+    Send {
+        topic: u32,
+        blocks: u32,
+        policy: Policy,
+        random: u64,
+        whole: bool,
+        pin: Option<u32>,
+    },
     FirstToken(usize),
     Done(usize),
     Failed(usize),
-    Stored { worker: u32, topic: u32, blocks: u32 },
+    Stored {
+        worker: u32,
+        topic: u32,
+        blocks: u32,
+    },
     Joins,
 }
 
@@ -24,11 +35,27 @@ fn policies() -> impl Strategy<Value = Policy> {
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
-    let send = (1..4u32, 0..12u32, policies(), any::<u64>(), any::<bool>(), prop::option::of(1..4u32)).prop_map(
-        |(topic, blocks, policy, random, whole, pin)| Step::Send { topic, blocks, policy, random, whole, pin },
-    );
-    let stored =
-        (1..4u32, 1..4u32, 1..10u32).prop_map(|(worker, topic, blocks)| Step::Stored { worker, topic, blocks });
+    let send = (
+        1..4u32,
+        0..12u32,
+        policies(),
+        any::<u64>(),
+        any::<bool>(),
+        prop::option::of(1..4u32),
+    )
+        .prop_map(|(topic, blocks, policy, random, whole, pin)| Step::Send {
+            topic,
+            blocks,
+            policy,
+            random,
+            whole,
+            pin,
+        });
+    let stored = (1..4u32, 1..4u32, 1..10u32).prop_map(|(worker, topic, blocks)| Step::Stored {
+        worker,
+        topic,
+        blocks,
+    });
     let place = || 0..8usize;
     prop::collection::vec(
         prop_oneof![
@@ -45,12 +72,25 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 
 /// Everything of a decision that is not a measured time.
 fn told(decision: &Decision) -> String {
-    format!("{:?}", Decision { hash_us: 0.0, lookup_us: 0.0, decide_us: 0.0, ..decision.clone() })
+    format!(
+        "{:?}",
+        Decision {
+            hash_us: 0.0,
+            lookup_us: 0.0,
+            decide_us: 0.0,
+            ..decision.clone()
+        }
+    )
 }
 
 /// Everything that can be asked of a fleet.
 fn state(fleet: &Fleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
-    let of = |worker| (fleet.router.load(target(worker)), fleet.router.rates(WorkerId(worker)));
+    let of = |worker| {
+        (
+            fleet.router.load(target(worker)),
+            fleet.router.rates(WorkerId(worker)),
+        )
+    };
     let index = format!("{:?} {:?}", fleet.index.stats(), fleet.index.digest());
     (fleet.router.leases(), (1..=6).map(of).collect(), index)
 }
@@ -108,15 +148,35 @@ fn affinity(topic: u32) -> Affinity {
     }
 }
 
-fn live(fleet: &mut Fleet, open: &mut Vec<routing::ReservationId>, now: Moment, step: &Step, asks_first: bool) {
+fn live(
+    fleet: &mut Fleet,
+    open: &mut Vec<routing::ReservationId>,
+    now: Moment,
+    step: &Step,
+    asks_first: bool,
+) {
     let taken = |open: &mut Vec<_>, place: usize| (place < open.len()).then(|| open.remove(place));
     match step {
-        Step::Send { topic, blocks, policy, random, whole, pin } => {
+        Step::Send {
+            topic,
+            blocks,
+            policy,
+            random,
+            whole,
+            pin,
+        } => {
             let request = Ask {
                 policy: Some(*policy),
                 random: *random,
-                answer: if *whole { Answer::Whole } else { Answer::Streamed },
-                pin: pin.map(|worker| Pin { worker: WorkerId(worker), rank: None }),
+                answer: if *whole {
+                    Answer::Whole
+                } else {
+                    Answer::Streamed
+                },
+                pin: pin.map(|worker| Pin {
+                    worker: WorkerId(worker),
+                    rank: None,
+                }),
                 affinity: affinity(*topic),
                 ..ask(tokens(*topic, *blocks))
             };
@@ -140,7 +200,11 @@ fn live(fleet: &mut Fleet, open: &mut Vec<routing::ReservationId>, now: Moment, 
                 fleet.router.failed(now, id);
             }
         }
-        Step::Stored { worker, topic, blocks } => fleet.stored(*worker, &tokens(*topic, *blocks), Tier::Device),
+        Step::Stored {
+            worker,
+            topic,
+            blocks,
+        } => fleet.stored(*worker, &tokens(*topic, *blocks), Tier::Device),
         Step::Joins => {
             let next = u32::try_from(fleet.candidates.len()).expect("few workers") + 1;
             if next <= 6 {
@@ -157,7 +221,10 @@ fn a_preview_uses_up_no_turn() {
     let request = ask(tokens(1, 2));
     for turn in 1..=3 {
         for _ in 0..5 {
-            assert_eq!(fleet.preview(Moment::START, &request).expect("free").winner, target(turn));
+            assert_eq!(
+                fleet.preview(Moment::START, &request).expect("free").winner,
+                target(turn)
+            );
         }
         assert_eq!(fleet.goes_to(Moment::START, &request), turn);
     }
@@ -167,6 +234,8 @@ fn a_preview_uses_up_no_turn() {
 fn a_preview_is_refused_as_the_request_would_be() {
     let mut fleet = Fleet::with(1, Policy::DynamoCost);
     fleet.candidates.clear();
-    let refusal = fleet.preview(Moment::START, &ask(tokens(1, 2))).expect_err("nobody is there");
+    let refusal = fleet
+        .preview(Moment::START, &ask(tokens(1, 2)))
+        .expect_err("nobody is there");
     assert_eq!(refusal.policy, Policy::DynamoCost);
 }

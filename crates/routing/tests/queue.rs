@@ -11,19 +11,32 @@ use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Dispatch, Overrides, Patience, Pin, Policy, QueueSettings, Released, ReservationId, RoutingSettings, TargetLoad,
-    Ticket,
+    Dispatch, Overrides, Patience, Pin, Policy, QueueSettings, Released, ReservationId,
+    RoutingSettings, TargetLoad, Ticket,
 };
 
-const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 100 };
+const PATIENT: Patience = Patience {
+    limit: Duration::from_secs(30),
+    waited: Duration::ZERO,
+    bytes: 100,
+};
 
 /// A prompt of so many blocks that may wait. Before anything is learned a block takes 16/7 ms.
 fn patient(topic: u32, blocks: u32) -> Ask {
-    Ask { patience: Some(PATIENT), ..ask(tokens(topic, blocks)) }
+    Ask {
+        patience: Some(PATIENT),
+        ..ask(tokens(topic, blocks))
+    }
 }
 
 fn with_queue(workers: u32, queue: QueueSettings) -> Fleet {
-    Fleet::new(workers, RoutingSettings { queue, ..RoutingSettings::default() })
+    Fleet::new(
+        workers,
+        RoutingSettings {
+            queue,
+            ..RoutingSettings::default()
+        },
+    )
 }
 
 fn held(dispatch: Dispatch) -> Ticket {
@@ -40,13 +53,21 @@ fn tickets(released: &[Released]) -> Vec<Ticket> {
 /// A fleet of one whose worker has a long prompt to compute.
 fn busy() -> (Fleet, ReservationId) {
     let hold_above = Duration::from_millis(50);
-    let fleet = with_queue(1, QueueSettings { hold_above, ageing: 0.2, ..QueueSettings::default() });
+    let fleet = with_queue(
+        1,
+        QueueSettings {
+            hold_above,
+            ageing: 0.2,
+            ..QueueSettings::default()
+        },
+    );
     let long = fleet.plan(at_ms(0), &patient(1, 100)).reservation;
     (fleet, long)
 }
 
 #[test]
-fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and_goes_at_the_first_token() {
+fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and_goes_at_the_first_token()
+ {
     let (fleet, long) = busy();
     let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
     assert_eq!((fleet.router.held(), fleet.router.leases()), (1, 1));
@@ -74,12 +95,36 @@ fn a_target_that_can_begin_gets_a_request_at_once_and_two_that_cannot_are_waited
 fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once() {
     let (fleet, _) = busy();
     fleet.plan(at_ms(1), &ask(tokens(2, 10)));
-    let pin = Some(Pin { worker: WorkerId(1), rank: None });
-    fleet.plan(at_ms(1), &Ask { pin, ..patient(3, 10) });
-    for policy in Policy::ALL.into_iter().filter(|policy| *policy != Policy::Warm) {
-        fleet.plan(at_ms(1), &Ask { policy: Some(policy), ..patient(4, 10) });
+    let pin = Some(Pin {
+        worker: WorkerId(1),
+        rank: None,
+    });
+    fleet.plan(
+        at_ms(1),
+        &Ask {
+            pin,
+            ..patient(3, 10)
+        },
+    );
+    for policy in Policy::ALL
+        .into_iter()
+        .filter(|policy| *policy != Policy::Warm)
+    {
+        fleet.plan(
+            at_ms(1),
+            &Ask {
+                policy: Some(policy),
+                ..patient(4, 10)
+            },
+        );
     }
-    let off = with_queue(1, QueueSettings { enabled: false, ..QueueSettings::default() });
+    let off = with_queue(
+        1,
+        QueueSettings {
+            enabled: false,
+            ..QueueSettings::default()
+        },
+    );
     (1..10).for_each(|topic| drop(off.plan(at_ms(0), &patient(topic, 100))));
     assert_eq!((fleet.router.held(), off.router.held()), (0, 0));
 }
@@ -94,11 +139,15 @@ fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
     // Little enough to compute that another one may be bound behind it.
     let released = fleet.router.first_token(at_ms(20), long);
     assert_eq!(tickets(&released), [cached, thirty]);
-    let next = fleet.router.first_token(at_ms(30), released[0].plan.reservation);
+    let next = fleet
+        .router
+        .first_token(at_ms(30), released[0].plan.reservation);
     assert_eq!(tickets(&next), []);
     // 40 blocks are 91 ms, which a fifth of 500 ms makes up for: it goes before one that is shorter and has just come.
     let fresh = held(fleet.dispatch(at_ms(500), &patient(5, 10)));
-    let released = fleet.router.first_token(at_ms(501), released[1].plan.reservation);
+    let released = fleet
+        .router
+        .first_token(at_ms(501), released[1].plan.reservation);
     assert_eq!(tickets(&released)[0], forty);
     assert_ne!(tickets(&released)[0], fresh);
 }
@@ -107,11 +156,22 @@ fn the_shortest_uncached_prompt_goes_first_and_waiting_makes_up_for_length() {
 fn a_higher_priority_goes_before_a_shorter_prompt() {
     let (fleet, long) = busy();
     let short = held(fleet.dispatch(at_ms(1), &patient(2, 30)));
-    let urgent = Overrides { priority: 1, ..Overrides::default() };
-    let urgent = held(fleet.dispatch(at_ms(2), &Ask { overrides: urgent, ..patient(3, 80) }));
+    let urgent = Overrides {
+        priority: 1,
+        ..Overrides::default()
+    };
+    let urgent = held(fleet.dispatch(
+        at_ms(2),
+        &Ask {
+            overrides: urgent,
+            ..patient(3, 80)
+        },
+    ));
     let released = fleet.router.first_token(at_ms(20), long);
     assert_eq!(tickets(&released), [urgent]);
-    let released = fleet.router.first_token(at_ms(30), released[0].plan.reservation);
+    let released = fleet
+        .router
+        .first_token(at_ms(30), released[0].plan.reservation);
     assert_eq!(tickets(&released), [short]);
 }
 
@@ -121,15 +181,32 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
     // Two minutes of work, of which nothing is heard.
     fleet.plan(at_ms(50_000), &patient(1, 52_500));
     let first = held(fleet.dispatch(at_ms(50_001), &patient(2, 90)));
-    let waited = Patience { limit: Duration::from_secs(30), waited: Duration::from_secs(20), ..PATIENT };
-    let again = held(fleet.dispatch(at_ms(50_001), &Ask { patience: Some(waited), ..patient(3, 90) }));
+    let waited = Patience {
+        limit: Duration::from_secs(30),
+        waited: Duration::from_secs(20),
+        ..PATIENT
+    };
+    let again = held(fleet.dispatch(
+        at_ms(50_001),
+        &Ask {
+            patience: Some(waited),
+            ..patient(3, 90)
+        },
+    ));
     let fresh = held(fleet.dispatch(at_ms(70_000), &patient(4, 10)));
     assert!(fleet.router.tick(at_ms(80_000)).is_empty());
-    let then = fleet.router.next_release(at_ms(80_000)).expect("somebody is held");
+    let then = fleet
+        .router
+        .next_release(at_ms(80_000))
+        .expect("somebody is held");
     assert_eq!(then, at_ms(80_001));
     let released = fleet.router.released(then);
     assert_eq!(tickets(&released), [first, again], "both are due");
-    assert_eq!(released[1].held, Duration::from_secs(50), "what was waited elsewhere counts");
+    assert_eq!(
+        released[1].held,
+        Duration::from_secs(50),
+        "what was waited elsewhere counts"
+    );
     assert!(fleet.router.give_up(fresh));
 }
 
@@ -138,9 +215,21 @@ fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
     let fleet = with_queue(1, QueueSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
     held(fleet.dispatch(at_ms(1), &patient(2, 10)));
-    let short = Patience { limit: Duration::from_secs(5), ..PATIENT };
-    let hurried = held(fleet.dispatch(at_ms(2), &Ask { patience: Some(short), ..patient(3, 10) }));
-    let then = fleet.router.next_release(at_ms(2)).expect("somebody is held");
+    let short = Patience {
+        limit: Duration::from_secs(5),
+        ..PATIENT
+    };
+    let hurried = held(fleet.dispatch(
+        at_ms(2),
+        &Ask {
+            patience: Some(short),
+            ..patient(3, 10)
+        },
+    ));
+    let then = fleet
+        .router
+        .next_release(at_ms(2))
+        .expect("somebody is held");
     assert_eq!(then, at_ms(5_002));
     assert_eq!(tickets(&fleet.router.released(then)), [hurried]);
 }
@@ -149,8 +238,19 @@ fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
 fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
     let fleet = with_queue(2, QueueSettings::default());
     fleet.stored(1, &tokens(1, 400), Tier::Device);
-    let pin = |worker| Some(Pin { worker: WorkerId(worker), rank: None });
-    fleet.plan(at_ms(0), &Ask { pin: pin(1), ..patient(2, 100) });
+    let pin = |worker| {
+        Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        })
+    };
+    fleet.plan(
+        at_ms(0),
+        &Ask {
+            pin: pin(1),
+            ..patient(2, 100)
+        },
+    );
     // Its blocks are on the first, far cheaper to wait for than to compute anew.
     held(fleet.dispatch(at_ms(1), &patient(1, 400)));
     assert_eq!(fleet.goes_to(at_ms(2), &patient(3, 20)), 2);
@@ -159,15 +259,35 @@ fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
 
 #[test]
 fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
-    let entries = with_queue(1, QueueSettings { max_entries: 2, ..QueueSettings::default() });
+    let entries = with_queue(
+        1,
+        QueueSettings {
+            max_entries: 2,
+            ..QueueSettings::default()
+        },
+    );
     // Two of them fit, with what the queue keeps of each.
-    let bytes = with_queue(1, QueueSettings { max_bytes: 2_500_000, ..QueueSettings::default() });
-    let large = |topic| Ask { patience: Some(Patience { bytes: 1_000_000, ..PATIENT }), ..patient(topic, 10) };
+    let bytes = with_queue(
+        1,
+        QueueSettings {
+            max_bytes: 2_500_000,
+            ..QueueSettings::default()
+        },
+    );
+    let large = |topic| Ask {
+        patience: Some(Patience {
+            bytes: 1_000_000,
+            ..PATIENT
+        }),
+        ..patient(topic, 10)
+    };
     for fleet in [&entries, &bytes] {
         fleet.plan(at_ms(0), &patient(1, 100));
         let first = held(fleet.dispatch(at_ms(1), &large(2)));
         held(fleet.dispatch(at_ms(1), &large(3)));
-        let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &large(4)) else { panic!("there is no room") };
+        let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(1), &large(4)) else {
+            panic!("there is no room")
+        };
         assert!(refusal.queue_full && refusal.excluded.is_empty());
         assert!(fleet.router.give_up(first) && !fleet.router.give_up(first));
         held(fleet.dispatch(at_ms(1), &large(4)));
@@ -181,15 +301,27 @@ fn it_says_when_to_ask_again_though_nothing_is_heard() {
     assert_eq!(fleet.router.next_release(at_ms(0)), None, "nobody is held");
     let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
     // 100 blocks take 228.6 ms; 50 ms before their end the next one may be bound.
-    let then = fleet.router.next_release(at_ms(1)).expect("the backlog shrinks with time");
-    assert!((178.0..180.0).contains(&then.ms_since(at_ms(0))), "{then:?}");
+    let then = fleet
+        .router
+        .next_release(at_ms(1))
+        .expect("the backlog shrinks with time");
+    assert!(
+        (178.0..180.0).contains(&then.ms_since(at_ms(0))),
+        "{then:?}"
+    );
     assert!(fleet.router.released(at_ms(170)).is_empty());
     assert_eq!(tickets(&fleet.router.released(then)), [ticket]);
 }
 
 #[test]
 fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
-    let fleet = with_queue(2, QueueSettings { enabled: false, ..QueueSettings::default() });
+    let fleet = with_queue(
+        2,
+        QueueSettings {
+            enabled: false,
+            ..QueueSettings::default()
+        },
+    );
     let home = fleet.goes_to(at_ms(0), &patient(1, 50));
     // Long after the speculative entries of the index are gone, and before the engine said anything.
     let later = fleet.plan(at_ms(60_000), &patient(1, 50));
@@ -199,7 +331,11 @@ fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask { topic: u32, blocks: u32, priority: i32 },
+    Ask {
+        topic: u32,
+        blocks: u32,
+        priority: i32,
+    },
     FirstToken(usize),
     Done(usize),
     Failed(usize),

@@ -12,20 +12,31 @@ use fleet::{Ask, Fleet, ask, at_ms, candidate, target, tokens};
 use kv_blocks::Moment;
 use proptest::prelude::*;
 use routing::{
-    Answer, Candidate, Dispatch, Patience, Policy, QueueSettings, Released, Router, RoutingSettings, Ticket, WaitReason,
+    Answer, Candidate, Dispatch, Patience, Policy, QueueSettings, Released, Router,
+    RoutingSettings, Ticket, WaitReason,
 };
 
-const PATIENT: Patience = Patience { limit: Duration::from_secs(30), waited: Duration::ZERO, bytes: 100 };
+const PATIENT: Patience = Patience {
+    limit: Duration::from_secs(30),
+    waited: Duration::ZERO,
+    bytes: 100,
+};
 
 /// More than any call may release, of which the exact number is the router's own business.
 const MANY: usize = 16;
 
 fn patient(topic: u32, blocks: u32) -> Ask {
-    Ask { patience: Some(PATIENT), ..ask(tokens(topic, blocks)) }
+    Ask {
+        patience: Some(PATIENT),
+        ..ask(tokens(topic, blocks))
+    }
 }
 
 fn limited(topic: u32, blocks: u32, limit: Duration) -> Ask {
-    Ask { patience: Some(Patience { limit, ..PATIENT }), ..ask(tokens(topic, blocks)) }
+    Ask {
+        patience: Some(Patience { limit, ..PATIENT }),
+        ..ask(tokens(topic, blocks))
+    }
 }
 
 fn held(dispatch: Dispatch) -> Ticket {
@@ -48,7 +59,10 @@ fn release_all(router: &Router, now: Moment) -> Vec<Released> {
             return all;
         }
     }
-    panic!("2,000 calls and there is still something to do: {} released", all.len());
+    panic!(
+        "2,000 calls and there is still something to do: {} released",
+        all.len()
+    );
 }
 
 /// Gives each worker of `candidates` more to compute than may stand before another request.
@@ -65,14 +79,30 @@ fn saturate(fleet: &mut Fleet, candidates: &[Candidate], now: Moment, blocks: u3
 fn one_call_releases_a_few_requests_and_says_that_there_are_more() {
     let fleet = Fleet::new(1, RoutingSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
-    let waiting: Vec<_> = (0..200).map(|i| held(fleet.dispatch(at_ms(1 + i), &patient(2, 10)))).collect();
+    let waiting: Vec<_> = (0..200)
+        .map(|i| held(fleet.dispatch(at_ms(1 + i), &patient(2, 10))))
+        .collect();
     let now = at_ms(30_500);
     let first = fleet.router.released(now);
-    assert!((1..=MANY).contains(&first.len()), "{} were released in one call", first.len());
-    assert!(fleet.router.next_release(now).expect("the others are overdue") <= now, "more can be done at once");
+    assert!(
+        (1..=MANY).contains(&first.len()),
+        "{} were released in one call",
+        first.len()
+    );
+    assert!(
+        fleet
+            .router
+            .next_release(now)
+            .expect("the others are overdue")
+            <= now,
+        "more can be done at once"
+    );
     let mut order = tickets(&first);
     order.extend(tickets(&release_all(&fleet.router, now)));
-    assert_eq!(order, waiting, "all of them, in the order in which they were due");
+    assert_eq!(
+        order, waiting,
+        "all of them, in the order in which they were due"
+    );
     assert_eq!(fleet.router.held(), 0);
 }
 
@@ -85,8 +115,15 @@ fn one_event_of_a_target_releases_a_few_requests_at_most() {
         held(fleet.dispatch(at_ms(1 + i), &patient(2, 0)));
     }
     let first = fleet.router.done(at_ms(300), long);
-    assert!((1..=MANY).contains(&first.len()), "{} were released in one call", first.len());
-    assert_eq!(first.len() + release_all(&fleet.router, at_ms(300)).len(), 200);
+    assert!(
+        (1..=MANY).contains(&first.len()),
+        "{} were released in one call",
+        first.len()
+    );
+    assert_eq!(
+        first.len() + release_all(&fleet.router, at_ms(300)).len(),
+        200
+    );
 }
 
 #[test]
@@ -110,9 +147,15 @@ fn sets_of_targets_that_overlap_have_queues_of_their_own() {
     fleet.candidates = vec![both[0].clone()];
     fleet.plan(at_ms(0), &patient(1, 1_000));
     // An adapter that only the first worker has.
-    let adapter: Vec<_> = (0..300).map(|i| held(fleet.dispatch(at_ms(1), &patient(2 + i, 10)))).collect();
+    let adapter: Vec<_> = (0..300)
+        .map(|i| held(fleet.dispatch(at_ms(1), &patient(2 + i, 10))))
+        .collect();
     fleet.candidates = both;
-    assert_eq!(fleet.goes_to(at_ms(2), &patient(1, 10)), 2, "the base model is served by another worker as well");
+    assert_eq!(
+        fleet.goes_to(at_ms(2), &patient(1, 10)),
+        2,
+        "the base model is served by another worker as well"
+    );
     assert_eq!(fleet.router.held(), adapter.len());
 }
 
@@ -137,7 +180,9 @@ fn requests_are_bound_in_the_order_in_which_they_are_due_not_in_that_of_their_ar
     let fleet = Fleet::new(1, RoutingSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
     let wait = |i: u64| limited(2, 10, Duration::from_secs(40 - i));
-    let mut waiting: Vec<_> = (0..30).map(|i| held(fleet.dispatch(at_ms(1), &wait(i)))).collect();
+    let mut waiting: Vec<_> = (0..30)
+        .map(|i| held(fleet.dispatch(at_ms(1), &wait(i))))
+        .collect();
     waiting.reverse();
     assert_eq!(tickets(&release_all(&fleet.router, at_ms(45_000))), waiting);
 }
@@ -148,7 +193,10 @@ fn targets_that_no_waiting_request_can_use_do_not_wake_the_queue() {
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &patient(1, 400));
     held(fleet.dispatch(at_ms(1), &patient(2, 10)));
-    let own = fleet.router.next_release(at_ms(1)).expect("the backlog shrinks with time");
+    let own = fleet
+        .router
+        .next_release(at_ms(1))
+        .expect("the backlog shrinks with time");
     // Another model's worker is through much sooner, and one has nothing to do at all.
     fleet.candidates = vec![candidate(2)];
     fleet.plan(at_ms(1), &patient(3, 60));
@@ -161,8 +209,17 @@ fn targets_that_no_waiting_request_can_use_do_not_wake_the_queue() {
 #[test]
 fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
     let max_bytes = 4 << 20;
-    let queue = QueueSettings { max_bytes, ..QueueSettings::default() };
-    let mut fleet = Fleet::new(0, RoutingSettings { queue, ..RoutingSettings::default() });
+    let queue = QueueSettings {
+        max_bytes,
+        ..QueueSettings::default()
+    };
+    let mut fleet = Fleet::new(
+        0,
+        RoutingSettings {
+            queue,
+            ..RoutingSettings::default()
+        },
+    );
     let candidates: Vec<_> = (1..=1_000).map(candidate).collect();
     saturate(&mut fleet, &candidates, at_ms(0), 50);
     // All of one list: it is there once.
@@ -180,7 +237,11 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
             Dispatch::Held(_) => {}
             Dispatch::Refused(refusal) => {
                 assert!(refusal.queue_full);
-                assert!(fleet.router.held() - shared < 40, "{} lists of 1,000 in 4 MiB", fleet.router.held() - shared);
+                assert!(
+                    fleet.router.held() - shared < 40,
+                    "{} lists of 1,000 in 4 MiB",
+                    fleet.router.held() - shared
+                );
                 return;
             }
             Dispatch::Plan(_) => panic!("all are busy"),
@@ -204,21 +265,33 @@ fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
     let mut went: Vec<Released> = fleet.router.done(at_ms(2), release[0]);
     went.extend(fleet.router.done(at_ms(2), release[1]));
     went.extend(release_all(&fleet.router, at_ms(2)));
-    assert!(went.iter().any(|released| released.plan.decode.target == target(2)));
+    assert!(
+        went.iter()
+            .any(|released| released.plan.decode.target == target(2))
+    );
 }
 
 /// The fleet has changed: the request can go to `candidates` by now.
 fn replace(fleet: &mut Fleet, now: Moment, ticket: Ticket, ask: &Ask, candidates: &[Candidate]) {
     fleet.candidates = candidates.to_vec();
-    assert!(fleet.with_job(ask, |job| fleet.router.replace_candidates(now, ticket, job)), "it is held");
+    assert!(
+        fleet.with_job(ask, |job| fleet.router.replace_candidates(now, ticket, job)),
+        "it is held"
+    );
 }
 
 #[test]
 fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
     let mut fleet = Fleet::new(0, RoutingSettings::default());
     let urgent = |topic, blocks, priority| {
-        let overrides = routing::Overrides { priority, ..routing::Overrides::default() };
-        Ask { overrides, ..patient(topic, blocks) }
+        let overrides = routing::Overrides {
+            priority,
+            ..routing::Overrides::default()
+        };
+        Ask {
+            overrides,
+            ..patient(topic, blocks)
+        }
     };
     fleet.candidates = vec![candidate(9)];
     fleet.plan(at_ms(0), &patient(1, 2_000));
@@ -226,16 +299,35 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &patient(1, 2_000));
     // In the order in which they are to go, which is none of those in which they come and are moved.
-    let asks = [urgent(3, 60, 1), urgent(4, 30, 0), urgent(5, 50, 0), urgent(6, 20, -1)];
-    let mut waiting: Vec<(usize, Ticket)> =
-        [2, 3, 0, 1].map(|i: usize| (i, held(fleet.dispatch(at_ms(2 + i as u64), &asks[i])))).to_vec();
+    let asks = [
+        urgent(3, 60, 1),
+        urgent(4, 30, 0),
+        urgent(5, 50, 0),
+        urgent(6, 20, -1),
+    ];
+    let mut waiting: Vec<(usize, Ticket)> = [2, 3, 0, 1]
+        .map(|i: usize| (i, held(fleet.dispatch(at_ms(2 + i as u64), &asks[i]))))
+        .to_vec();
     let next = fleet.router.next_release(at_ms(10));
     // Another worker joins: it can begin.
     for (ms, (i, ticket)) in (100..).zip([waiting[1], waiting[0], waiting[3], waiting[2]]) {
-        replace(&mut fleet, at_ms(ms), ticket, &asks[i], &[candidate(1), candidate(2)]);
-        assert!(release_all(&fleet.router, at_ms(ms)).is_empty(), "others of them may still come");
+        replace(
+            &mut fleet,
+            at_ms(ms),
+            ticket,
+            &asks[i],
+            &[candidate(1), candidate(2)],
+        );
+        assert!(
+            release_all(&fleet.router, at_ms(ms)).is_empty(),
+            "others of them may still come"
+        );
     }
-    assert_eq!(fleet.router.next_release(at_ms(103)), Some(at_ms(120)), "{next:?}");
+    assert_eq!(
+        fleet.router.next_release(at_ms(103)),
+        Some(at_ms(120)),
+        "{next:?}"
+    );
     waiting.sort_unstable();
     let mut order = Vec::new();
     let mut now = at_ms(120);
@@ -247,7 +339,13 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
         released.extend(fleet.router.first_token(now, next.plan.reservation));
         released.extend(fleet.router.done(now, next.plan.reservation));
     }
-    assert_eq!(order, waiting.iter().map(|(_, ticket)| *ticket).collect::<Vec<_>>());
+    assert_eq!(
+        order,
+        waiting
+            .iter()
+            .map(|(_, ticket)| *ticket)
+            .collect::<Vec<_>>()
+    );
     assert_eq!(fleet.router.held(), 1);
     assert!(fleet.router.give_up(other));
 }
@@ -256,20 +354,35 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
 fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can() {
     let mut fleet = Fleet::new(0, RoutingSettings::default());
     let long = ask(tokens(1, 40));
-    let waits = Ask { patience: Some(PATIENT), ..long };
-    let ticket = fleet.with_job(&waits, |job| fleet.router.hold(at_ms(0), job)).expect("there is room");
+    let waits = Ask {
+        patience: Some(PATIENT),
+        ..long
+    };
+    let ticket = fleet
+        .with_job(&waits, |job| fleet.router.hold(at_ms(0), job))
+        .expect("there is room");
     assert_eq!(fleet.router.wait_reason(ticket), Some(WaitReason::NoWorker));
-    assert!(release_all(&fleet.router, at_ms(60_000)).is_empty(), "nobody can be told to take it");
+    assert!(
+        release_all(&fleet.router, at_ms(60_000)).is_empty(),
+        "nobody can be told to take it"
+    );
     replace(&mut fleet, at_ms(61_000), ticket, &waits, &[candidate(1)]);
     let then = fleet.router.next_release(at_ms(61_000)).expect("it can go");
     let released = release_all(&fleet.router, then);
-    assert_eq!((tickets(&released), released[0].held), (vec![ticket], Duration::from_millis(61_020)));
+    assert_eq!(
+        (tickets(&released), released[0].held),
+        (vec![ticket], Duration::from_millis(61_020))
+    );
 }
 
 /// A fleet of one whose cache is in use to this share, with 100 blocks in all.
 fn used(fleet: &mut Fleet, ratio: f64) {
     fleet.busy_threshold = Some(0.4);
-    fleet.candidates = vec![Candidate { usage: Some(ratio), total_blocks: Some(100), ..candidate(1) }];
+    fleet.candidates = vec![Candidate {
+        usage: Some(ratio),
+        total_blocks: Some(100),
+        ..candidate(1)
+    }];
 }
 
 #[test]
@@ -278,11 +391,18 @@ fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_r
     for policy in [Policy::Warm, Policy::LeastLoaded, Policy::RoundRobin] {
         let mut fleet = Fleet::with(1, policy);
         used(&mut fleet, 0.9);
-        let short = |topic| Ask { answer: Answer::Whole, ..patient(topic, 10) };
-        let waiting: Vec<_> = (0..20u32).map(|i| held(fleet.dispatch(at_ms(i.into()), &short(10 + i)))).collect();
+        let short = |topic| Ask {
+            answer: Answer::Whole,
+            ..patient(topic, 10)
+        };
+        let waiting: Vec<_> = (0..20u32)
+            .map(|i| held(fleet.dispatch(at_ms(i.into()), &short(10 + i))))
+            .collect();
         assert_eq!(fleet.router.wait_reason(waiting[0]), Some(WaitReason::Busy));
         assert!(release_all(&fleet.router, at_ms(40)).is_empty());
-        fleet.router.observe_usage(target(1), at_ms(100), 0.25, Some(100));
+        fleet
+            .router
+            .observe_usage(target(1), at_ms(100), 0.25, Some(100));
         let mut went = release_all(&fleet.router, at_ms(100));
         for ms in 101..1_000 {
             went.extend(release_all(&fleet.router, at_ms(ms)));
@@ -292,9 +412,18 @@ fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_r
         used(&mut fleet, 0.25);
         held(fleet.dispatch(at_ms(1_000), &short(99)));
         let after = fleet.router.done(at_ms(1_001), went[0].plan.reservation);
-        assert_eq!(tickets(&after), [waiting[2]], "one ends and makes room for the next one: {policy}");
-        fleet.router.observe_usage(target(1), at_ms(2_000), 0.1, Some(100));
-        assert!(tickets(&release_all(&fleet.router, at_ms(2_000))).starts_with(&[waiting[3]]), "{policy}");
+        assert_eq!(
+            tickets(&after),
+            [waiting[2]],
+            "one ends and makes room for the next one: {policy}"
+        );
+        fleet
+            .router
+            .observe_usage(target(1), at_ms(2_000), 0.1, Some(100));
+        assert!(
+            tickets(&release_all(&fleet.router, at_ms(2_000))).starts_with(&[waiting[3]]),
+            "{policy}"
+        );
     }
 }
 
@@ -311,7 +440,12 @@ fn an_overdue_request_is_not_bound_to_a_target_above_its_threshold_and_nothing_s
 
 #[derive(Clone, Debug)]
 enum Step {
-    Ask { set: usize, blocks: u32, priority: i32, limit_s: u64 },
+    Ask {
+        set: usize,
+        blocks: u32,
+        priority: i32,
+        limit_s: u64,
+    },
     Done(usize),
     GiveUp(usize),
     Replace(usize, usize),

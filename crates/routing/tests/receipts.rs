@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use routing::{
     Dispatch, ExcludeReason, Excluded, Pin, Policy,
     receipt::{
-        Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, Filter, Hold, Outcome, OutcomeKind,
-        PromptNote, PromptSource, Receipt, Ring, RingLimits, Timing, Verdict,
+        Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, Filter, Hold,
+        Outcome, OutcomeKind, PromptNote, PromptSource, Receipt, Ring, RingLimits, Timing, Verdict,
     },
 };
 use serde_json::{Value, json};
@@ -30,11 +30,19 @@ fn receipt(id: u64, verdict: Verdict) -> Receipt {
         cluster: None,
         stream: true,
         priority: 0,
-        prompt: PromptNote { source: PromptSource::Tokens, tokens: 165, new_tokens: 165 },
+        prompt: PromptNote {
+            source: PromptSource::Tokens,
+            tokens: 165,
+            new_tokens: 165,
+        },
         verdict,
         hold: Hold::default(),
         attempts: Vec::new(),
-        timing: Timing { accept: 6.0, total: 45.5, ..Timing::default() },
+        timing: Timing {
+            accept: 6.0,
+            total: 45.5,
+            ..Timing::default()
+        },
         rewrites: Vec::new(),
         outcome: None,
     }
@@ -73,36 +81,67 @@ fn attempt(n: u32) -> Attempt {
 fn a_receipt_has_every_field_in_its_order() {
     let mut fleet = Fleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
-    fleet.excluded = vec![Excluded { target: target(9), name: "w9".into(), reason: ExcludeReason::Draining }];
+    fleet.excluded = vec![Excluded {
+        target: target(9),
+        name: "w9".into(),
+        reason: ExcludeReason::Draining,
+    }];
     let mut prompt = tokens(1, 10);
     prompt.extend(0..5);
     let mut receipt = receipt(0x5f3c_9a12_0000_0042, decided(&fleet, &ask(prompt)));
     receipt.attempts.push(attempt(1));
     receipt.outcome = Some(outcome(Some(160)));
-    receipt.cluster = Some(ClusterNote { name: "coding".into(), similarity: Some(0.75) });
+    receipt.cluster = Some(ClusterNote {
+        name: "coding".into(),
+        similarity: Some(0.75),
+    });
 
     let text = serde_json::to_string(&receipt).unwrap();
     let shown: Value = serde_json::from_str(&text).unwrap();
-    let keys = |value: &Value| value.as_object().unwrap().keys().map(String::as_str).collect::<Vec<_>>().join(" ");
+    let keys = |value: &Value| {
+        value
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect::<Vec<_>>()
+            .join(" ")
+    };
     assert_eq!(
         keys(&shown),
         "schema id at request_id tenant dry_run route model served_model lora session cluster stream priority policy \
          method prompt candidates candidates_total excluded winner runner_up regret_ms prefill hold reserved attempts timing_us \
          rewrites outcome"
     );
-    assert_eq!(keys(&shown["prompt"]), "source exact tokens blocks block_size new_tokens");
+    assert_eq!(
+        keys(&shown["prompt"]),
+        "source exact tokens blocks block_size new_tokens"
+    );
     assert_eq!(
         keys(&shown["candidates"][0]),
         "target rank warm_tokens predicted_cached_tokens uncached_tokens cache_source stream_state health load cost \
          cost_unit predicted_ttft_ms terms"
     );
-    assert_eq!(shown["cluster"], json!({"name": "coding", "similarity": 0.75}));
-    assert_eq!(keys(&shown["timing_us"]), "accept cache render tokenize hash lookup decide total");
+    assert_eq!(
+        shown["cluster"],
+        json!({"name": "coding", "similarity": 0.75})
+    );
+    assert_eq!(
+        keys(&shown["timing_us"]),
+        "accept cache render tokenize hash lookup decide total"
+    );
     assert_eq!(
         keys(&shown["outcome"]),
         "kind status ttft_ms duration_ms prompt_tokens completion_tokens cached_tokens drift_tokens finish_reason"
     );
-    for term in ["prefill_ms", "queue_ms", "decode_slowdown_ms", "reload_ms", "eviction_ms", "spread_ms"] {
+    for term in [
+        "prefill_ms",
+        "queue_ms",
+        "decode_slowdown_ms",
+        "reload_ms",
+        "eviction_ms",
+        "spread_ms",
+    ] {
         assert!(shown["candidates"][0]["terms"][term].is_number(), "{term}");
     }
     let w1 = json!({"worker": "w1", "dp_rank": 0});
@@ -115,11 +154,17 @@ fn a_receipt_has_every_field_in_its_order() {
         ("lora", Value::Null),
         ("prefill", Value::Null),
         ("candidates_total", json!(2)),
-        ("excluded", json!([{"target": {"worker": "w9", "dp_rank": 0}, "reason": "draining"}])),
+        (
+            "excluded",
+            json!([{"target": {"worker": "w9", "dp_rank": 0}, "reason": "draining"}]),
+        ),
         ("winner", w1.clone()),
         ("runner_up", json!({"worker": "w2", "dp_rank": 0})),
         ("hold", json!({"held_ms": 0.0, "reason": null})),
-        ("reserved", json!({"prefill_tokens": 5, "decode_blocks": 11})),
+        (
+            "reserved",
+            json!({"prefill_tokens": 5, "decode_blocks": 11}),
+        ),
         (
             "attempts",
             json!([{"n": 1, "target": w1, "class": "C0", "result": "connect_failed", "status": null, "ms": 1.0}]),
@@ -130,8 +175,14 @@ fn a_receipt_has_every_field_in_its_order() {
         assert_eq!(shown[field], value, "{field}");
     }
     let first = &shown["candidates"][0];
-    assert_eq!(first["warm_tokens"], json!({"device": 160, "host": 0, "disk": 0, "remote": 0, "speculative": 0}));
-    assert_eq!((&first["predicted_cached_tokens"], &first["uncached_tokens"]), (&json!(160), &json!(5)));
+    assert_eq!(
+        first["warm_tokens"],
+        json!({"device": 160, "host": 0, "disk": 0, "remote": 0, "speculative": 0})
+    );
+    assert_eq!(
+        (&first["predicted_cached_tokens"], &first["uncached_tokens"]),
+        (&json!(160), &json!(5))
+    );
     assert_eq!(
         first["load"],
         json!({"in_flight": 0, "queued_prefill_tokens": 0, "decode_sequences": 0, "decode_blocks": 0})
@@ -154,11 +205,20 @@ fn a_cost_without_a_time_model_has_no_regret_and_no_forecast() {
 #[test]
 fn a_refusal_is_a_receipt_without_a_winner() {
     let mut fleet = Fleet::with(1, Policy::Warm);
-    fleet.excluded = vec![Excluded { target: target(1), name: "w1".into(), reason: ExcludeReason::Unhealthy }];
+    fleet.excluded = vec![Excluded {
+        target: target(1),
+        name: "w1".into(),
+        reason: ExcludeReason::Unhealthy,
+    }];
     fleet.candidates.clear();
-    let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &ask(tokens(1, 3))) else { panic!("nobody is left") };
+    let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &ask(tokens(1, 3))) else {
+        panic!("nobody is left")
+    };
     let shown = serde_json::to_value(receipt(1, Verdict::Refused(refusal))).unwrap();
-    assert_eq!((&shown["winner"], &shown["candidates"]), (&Value::Null, &json!([])));
+    assert_eq!(
+        (&shown["winner"], &shown["candidates"]),
+        (&Value::Null, &json!([]))
+    );
     assert_eq!(shown["excluded"][0]["reason"], json!("unhealthy"));
 }
 
@@ -168,18 +228,33 @@ fn drift_is_what_was_predicted_less_what_was_cached() {
     fleet.stored(1, &tokens(1, 11), Tier::Device);
     let mut receipt = receipt(1, decided(&fleet, &ask(tokens(1, 11))));
     receipt.outcome = Some(outcome(Some(200)));
-    assert_eq!(serde_json::to_value(&receipt).unwrap()["outcome"]["drift_tokens"], json!(-40));
+    assert_eq!(
+        serde_json::to_value(&receipt).unwrap()["outcome"]["drift_tokens"],
+        json!(-40)
+    );
     receipt.outcome = Some(outcome(None));
-    assert_eq!(serde_json::to_value(&receipt).unwrap()["outcome"]["drift_tokens"], Value::Null);
+    assert_eq!(
+        serde_json::to_value(&receipt).unwrap()["outcome"]["drift_tokens"],
+        Value::Null
+    );
 }
 
 #[test]
 fn decision_ids_never_repeat_and_read_back() {
     let ids = DecisionIds::new(0xdead_beef_1234_5678);
     let (first, second) = (ids.next_id(), ids.next_id());
-    assert_eq!((first.to_string(), second.to_string()), ("deadbeef00000001".into(), "deadbeef00000002".into()));
+    assert_eq!(
+        (first.to_string(), second.to_string()),
+        ("deadbeef00000001".into(), "deadbeef00000002".into())
+    );
     assert_eq!("deadbeef00000002".parse(), Ok(second));
-    for wrong in ["", "DEADBEEF00000002", "deadbeef0000002", "+eadbeef00000002", "deadbeef00000002 "] {
+    for wrong in [
+        "",
+        "DEADBEEF00000002",
+        "deadbeef0000002",
+        "+eadbeef00000002",
+        "deadbeef00000002 ",
+    ] {
         assert!(wrong.parse::<DecisionId>().is_err(), "{wrong:?}");
     }
 }
@@ -190,18 +265,69 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
     let ring = Ring::new(RingLimits::default());
     for i in 1..=6u64 {
         let worker = if i % 2 == 0 { 1 } else { 2 };
-        let policy = if i <= 3 { Policy::Warm } else { Policy::KvAware };
-        let pin = Some(Pin { worker: WorkerId(worker), rank: None });
-        let asked = Ask { pin, policy: Some(policy), ..ask(tokens(1, 3)) };
-        let tenant: Arc<str> = if i == 2 { "other".into() } else { "default".into() };
-        ring.push(Receipt { tenant, ..receipt(i, decided(&fleet, &asked)) });
+        let policy = if i <= 3 {
+            Policy::Warm
+        } else {
+            Policy::KvAware
+        };
+        let pin = Some(Pin {
+            worker: WorkerId(worker),
+            rank: None,
+        });
+        let asked = Ask {
+            pin,
+            policy: Some(policy),
+            ..ask(tokens(1, 3))
+        };
+        let tenant: Arc<str> = if i == 2 {
+            "other".into()
+        } else {
+            "default".into()
+        };
+        ring.push(Receipt {
+            tenant,
+            ..receipt(i, decided(&fleet, &asked))
+        });
     }
-    let listed = |filter: Filter, limit| ring.list(&filter, limit).iter().map(|kept| kept.id.0).collect::<Vec<_>>();
+    let listed = |filter: Filter, limit| {
+        ring.list(&filter, limit)
+            .iter()
+            .map(|kept| kept.id.0)
+            .collect::<Vec<_>>()
+    };
     assert_eq!(listed(Filter::default(), 100), [6, 5, 4, 3, 2, 1]);
     assert_eq!(listed(Filter::default(), 2), [6, 5]);
-    assert_eq!(listed(Filter { worker: Some("w1".into()), ..Filter::default() }, 100), [6, 4, 2]);
-    assert_eq!(listed(Filter { worker: Some("w1".into()), tenant: Some("other".into()), policy: None }, 100), [2]);
-    assert_eq!(listed(Filter { policy: Some(Policy::KvAware), ..Filter::default() }, 100), [6, 5, 4]);
+    assert_eq!(
+        listed(
+            Filter {
+                worker: Some("w1".into()),
+                ..Filter::default()
+            },
+            100
+        ),
+        [6, 4, 2]
+    );
+    assert_eq!(
+        listed(
+            Filter {
+                worker: Some("w1".into()),
+                tenant: Some("other".into()),
+                policy: None
+            },
+            100
+        ),
+        [2]
+    );
+    assert_eq!(
+        listed(
+            Filter {
+                policy: Some(Policy::KvAware),
+                ..Filter::default()
+            },
+            100
+        ),
+        [6, 5, 4]
+    );
 }
 
 #[test]
@@ -218,7 +344,11 @@ fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
     let settled = ring.get(DecisionId(1)).unwrap();
     assert_eq!(settled.outcome, Some(outcome(Some(16))));
     assert_eq!(settled.attempts.len(), 1);
-    assert_eq!((early.attempts.len(), &early.outcome), (0, &None), "who reads keeps what they read");
+    assert_eq!(
+        (early.attempts.len(), &early.outcome),
+        (0, &None),
+        "who reads keeps what they read"
+    );
 }
 
 #[test]

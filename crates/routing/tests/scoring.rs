@@ -9,8 +9,16 @@ const STORED: bool = false;
 
 /// A candidate that holds `tokens`, with so many requests in flight, and (successes, requests) of the last minute.
 fn busy(held: Option<(u32, bool)>, in_flight: u32, (successes, requests): (u32, u32)) -> Scorable {
-    let health = if requests == 0 { 1.0 } else { f64::from(successes) / f64::from(requests) };
-    Scorable { held, in_flight, health }
+    let health = if requests == 0 {
+        1.0
+    } else {
+        f64::from(successes) / f64::from(requests)
+    };
+    Scorable {
+        held,
+        in_flight,
+        health,
+    }
 }
 
 fn idle(held: Option<(u32, bool)>) -> Scorable {
@@ -27,7 +35,10 @@ fn settings(change: impl FnOnce(&mut ScoringSettings)) -> ScoringSettings {
 fn assert_scores(scores: &[f64], expected: &[f64]) {
     assert_eq!(scores.len(), expected.len());
     for (score, expected) in scores.iter().zip(expected) {
-        assert!((score - expected).abs() < 1e-12, "{scores:?}, expected {expected}");
+        assert!(
+            (score - expected).abs() < 1e-12,
+            "{scores:?}, expected {expected}"
+        );
     }
 }
 
@@ -50,16 +61,24 @@ fn scores_equal_those_worked_out_by_hand() {
     assert_eq!(verdict.overlap, 0.5);
     // Other weights: 0.5 * 1 * 0.9 + 0.5 * 0, 0.5 * 1 * 0.2 + 0.5 * 0.5, 0.5 * 0.25 * 0.9 + 0.5 * 0.75, 0.5 * 1
     let other = settings(|settings| {
-        (settings.overlap_weight, settings.load_weight, settings.health_weight) = (0.5, 0.5, 0.0);
+        (
+            settings.overlap_weight,
+            settings.load_weight,
+            settings.health_weight,
+        ) = (0.5, 0.5, 0.0);
         (settings.gpu_tier_weight, settings.storage_tier_weight) = (0.9, 0.2);
     });
-    assert_scores(&other.scores(PROMPT_TOKENS, &candidates).scores, &[0.45, 0.35, 0.4875, 0.5]);
+    assert_scores(
+        &other.scores(PROMPT_TOKENS, &candidates).scores,
+        &[0.45, 0.35, 0.4875, 0.5],
+    );
 }
 
 #[test]
 #[contract("CK61")]
 fn equal_tokens_score_higher_in_the_accelerators_memory() {
-    let verdict = ScoringSettings::default().scores(100, &[idle(Some((100, STORED))), idle(Some((100, HOT)))]);
+    let verdict = ScoringSettings::default()
+        .scores(100, &[idle(Some((100, STORED))), idle(Some((100, HOT)))]);
     assert!(verdict.scores[1] > verdict.scores[0]);
 }
 
@@ -68,7 +87,10 @@ fn equal_tokens_score_higher_in_the_accelerators_memory() {
 fn nothing_of_nothing_counts_as_nothing() {
     let any = settings(|settings| settings.min_overlap_threshold = 0.0);
     // No tokens, no load, no requests: 0.6 * 0 + 0.3 * (1 - 0) + 0.1 * 1.
-    assert_scores(&any.scores(0, &[idle(None), idle(None)]).scores, &[0.4, 0.4]);
+    assert_scores(
+        &any.scores(0, &[idle(None), idle(None)]).scores,
+        &[0.4, 0.4],
+    );
     assert_scores(&any.scores(0, &[idle(Some((0, HOT)))]).scores, &[0.4]);
     assert_eq!(any.scores(64, &[]).scores, [] as [f64; 0]);
 }
@@ -81,9 +103,15 @@ fn at_the_threshold_the_scores_decide_and_below_it_every_score_is_zero() {
     assert_eq!((at.overlap, at.decides), (0.3, true));
     assert_scores(&at.scores, &[1.0, 0.4]);
     let below = of(Some((299, HOT)));
-    assert_eq!((below.overlap, below.decides, below.scores), (0.299, false, vec![0.0, 0.0]));
+    assert_eq!(
+        (below.overlap, below.decides, below.scores),
+        (0.299, false, vec![0.0, 0.0])
+    );
     let nobody = of(None);
-    assert_eq!((nobody.overlap, nobody.decides, nobody.scores), (0.0, false, vec![0.0, 0.0]));
+    assert_eq!(
+        (nobody.overlap, nobody.decides, nobody.scores),
+        (0.0, false, vec![0.0, 0.0])
+    );
     // Streams may know of more than this prompt has.
     assert_eq!(of(Some((5_000, HOT))).overlap, 1.0);
 }
@@ -109,19 +137,37 @@ fn the_documents_measure_compares_with_the_most_that_any_worker_holds() {
 #[contract("CK59", "CK60")]
 fn defaults_are_the_documents() {
     let settings = ScoringSettings::default();
-    assert_eq!((settings.overlap_weight, settings.load_weight, settings.health_weight), (0.6, 0.3, 0.1));
-    assert_eq!((settings.gpu_tier_weight, settings.storage_tier_weight), (1.0, 0.6));
+    assert_eq!(
+        (
+            settings.overlap_weight,
+            settings.load_weight,
+            settings.health_weight
+        ),
+        (0.6, 0.3, 0.1)
+    );
+    assert_eq!(
+        (settings.gpu_tier_weight, settings.storage_tier_weight),
+        (1.0, 0.6)
+    );
     assert_eq!(settings.min_overlap_threshold, 0.3);
     assert_eq!(settings.overlap_measure, OverlapMeasure::PromptFraction);
 }
 
 #[test]
 #[contract("CK80")]
-#[expect(clippy::disallowed_methods, reason = "it measures real time, within a bound that a busy machine keeps")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it measures real time, within a bound that a busy machine keeps"
+)]
 fn a_thousand_scorings_take_less_than_a_tenth_of_a_second() {
     let settings = ScoringSettings::default();
-    let candidates: Vec<Scorable> =
-        (0..8).map(|n| Scorable { held: Some((128 * n, true)), in_flight: n, health: 1.0 }).collect();
+    let candidates: Vec<Scorable> = (0..8)
+        .map(|n| Scorable {
+            held: Some((128 * n, true)),
+            in_flight: n,
+            health: 1.0,
+        })
+        .collect();
     let started = std::time::Instant::now();
     for n in 0..1_000 {
         assert!(settings.scores(1_000 + n, &candidates).decides);

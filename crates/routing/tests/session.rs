@@ -8,22 +8,47 @@ use contract_id::contract;
 use fleet::{Ask, Dice, Fleet, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{Moment, WorkerId};
 use proptest::prelude::*;
-use routing::{Growth, Method, Pin, Policy, RoutingSettings, SessionKeys, SessionMode, SessionState};
+use routing::{
+    Growth, Method, Pin, Policy, RoutingSettings, SessionKeys, SessionMode, SessionState,
+};
 
 fn hard(workers: u32, policy: Policy) -> Fleet {
-    Fleet::new(workers, RoutingSettings { policy, session: SessionMode::Hard, ..RoutingSettings::default() })
+    Fleet::new(
+        workers,
+        RoutingSettings {
+            policy,
+            session: SessionMode::Hard,
+            ..RoutingSettings::default()
+        },
+    )
 }
 
 fn named(name: u64, random: u64) -> Ask {
-    let keys = SessionKeys { name: Some(name), growth: None };
-    Ask { session: Some(Arc::new(keys)), random, ..ask(tokens(1, 4)) }
+    let keys = SessionKeys {
+        name: Some(name),
+        growth: None,
+    };
+    Ask {
+        session: Some(Arc::new(keys)),
+        random,
+        ..ask(tokens(1, 4))
+    }
 }
 
 /// A chat of these messages: instructions, a question, a reply, a question and so on.
 fn grown(topics: &[&str], random: u64) -> Ask {
-    let growth =
-        Growth::of_turns(0, topics.iter().enumerate().map(|(at, text)| (text.as_bytes(), at > 1 && at % 2 == 0)));
-    Ask { session: Some(Arc::new(SessionKeys { name: None, growth })), random, ..ask(tokens(1, 4)) }
+    let growth = Growth::of_turns(
+        0,
+        topics
+            .iter()
+            .enumerate()
+            .map(|(at, text)| (text.as_bytes(), at > 1 && at % 2 == 0)),
+    );
+    Ask {
+        session: Some(Arc::new(SessionKeys { name: None, growth })),
+        random,
+        ..ask(tokens(1, 4))
+    }
 }
 
 #[test]
@@ -34,7 +59,11 @@ fn a_hard_session_goes_to_its_target_under_every_policy() {
         for random in 2..20 {
             let plan = fleet.plan(Moment::START, &named(7, random));
             assert_eq!(plan.decode.target.worker.0, home, "{policy}");
-            assert_eq!((plan.decision.method, plan.decision.label), (Method::Session, None), "{policy}");
+            assert_eq!(
+                (plan.decision.method, plan.decision.label),
+                (Method::Session, None),
+                "{policy}"
+            );
             let note = plan.decision.session.expect("it has a session");
             assert_eq!((note.id, note.state), (7, SessionState::Kept), "{policy}");
         }
@@ -44,8 +73,16 @@ fn a_hard_session_goes_to_its_target_under_every_policy() {
 #[test]
 fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_there() {
     for policy in Policy::ALL {
-        let fleets = [SessionMode::Off, SessionMode::Soft]
-            .map(|session| Fleet::new(4, RoutingSettings { policy, session, ..RoutingSettings::default() }));
+        let fleets = [SessionMode::Off, SessionMode::Soft].map(|session| {
+            Fleet::new(
+                4,
+                RoutingSettings {
+                    policy,
+                    session,
+                    ..RoutingSettings::default()
+                },
+            )
+        });
         let [off, soft] = fleets.each_ref().map(|fleet| {
             let one = |random| {
                 let plan = fleet.plan(Moment::START, &named(7, random));
@@ -57,7 +94,10 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
         assert!(off == soft || policy == Policy::Warm, "{policy}");
     }
     let fleet = Fleet::with(2, Policy::Warm);
-    let prompt = |topic| Ask { tokens: tokens(topic, 40), ..named(7, 1) };
+    let prompt = |topic| Ask {
+        tokens: tokens(topic, 40),
+        ..named(7, 1)
+    };
     for worker in [1, 2] {
         fleet.stored(worker, &tokens(1, 40), kv_blocks::Tier::Device);
     }
@@ -76,7 +116,10 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
     fleet.stored(other.worker.0, &tokens(3, 40), kv_blocks::Tier::Device);
     let plan = fleet.plan(Moment::START, &prompt(3));
     assert_eq!(plan.decode.target, other);
-    assert_eq!(plan.decision.session.expect("a session").state, SessionState::MovedByPolicy);
+    assert_eq!(
+        plan.decision.session.expect("a session").state,
+        SessionState::MovedByPolicy
+    );
 }
 
 #[test]
@@ -87,19 +130,34 @@ fn a_conversation_is_known_by_its_growth_and_shared_instructions_are_no_conversa
         let conversation = format!("c{number}");
         let question = format!("{conversation}: one");
         let first = fleet.plan(Moment::START, &grown(&["system", &question], number));
-        assert_eq!(first.decision.session.expect("a session").state, SessionState::New);
+        assert_eq!(
+            first.decision.session.expect("a session").state,
+            SessionState::New
+        );
         let home = first.decode.target;
         let mut said = vec!["system".to_owned(), question];
         for at in 0..6_u64 {
-            said.extend([format!("{conversation} reply {at}"), format!("{conversation} more {at}")]);
+            said.extend([
+                format!("{conversation} reply {at}"),
+                format!("{conversation} more {at}"),
+            ]);
             let said: Vec<&str> = said.iter().map(String::as_str).collect();
             let plan = fleet.plan(Moment::START, &grown(&said, 31 * number + at));
             assert_eq!(plan.decode.target, home);
-            assert_eq!(plan.decision.session.map(|note| note.id), first.decision.session.map(|note| note.id));
+            assert_eq!(
+                plan.decision.session.map(|note| note.id),
+                first.decision.session.map(|note| note.id)
+            );
         }
         // One that parts from it follows it.
         let parted = ["system", &said[1], &said[2], "something else"];
-        assert_eq!(fleet.plan(Moment::START, &grown(&parted, 77 + number)).decode.target, home);
+        assert_eq!(
+            fleet
+                .plan(Moment::START, &grown(&parted, 77 + number))
+                .decode
+                .target,
+            home
+        );
         homes.push(home);
     }
     homes.sort_unstable();
@@ -111,7 +169,9 @@ fn a_conversation_is_known_by_its_growth_and_shared_instructions_are_no_conversa
 #[contract("V25")]
 fn another_name_is_another_session() {
     let fleet = hard(8, Policy::RoundRobin);
-    let homes: Vec<u32> = (1..=8).map(|name| fleet.goes_to(Moment::START, &named(name, 1))).collect();
+    let homes: Vec<u32> = (1..=8)
+        .map(|name| fleet.goes_to(Moment::START, &named(name, 1)))
+        .collect();
     let mut sorted = homes.clone();
     sorted.sort_unstable();
     assert_eq!(sorted, [1, 2, 3, 4, 5, 6, 7, 8], "each took a turn");
@@ -122,36 +182,68 @@ fn another_name_is_another_session() {
 
 #[test]
 fn a_burst_of_one_session_spreads_by_the_bound() {
-    for policy in [Policy::Random, Policy::KvAware, Policy::ConsistentHash, Policy::Warm] {
+    for policy in [
+        Policy::Random,
+        Policy::KvAware,
+        Policy::ConsistentHash,
+        Policy::Warm,
+    ] {
         let fleet = hard(4, policy);
         let per_worker = fleet.burst(500, &named(7, 1));
         // A quarter above an even share of 500, as it was counted before the last request.
-        assert!(per_worker.iter().all(|count| *count <= 157), "{policy} {per_worker:?}");
+        assert!(
+            per_worker.iter().all(|count| *count <= 157),
+            "{policy} {per_worker:?}"
+        );
         let small = hard(4, policy).burst(64, &named(7, 1));
-        assert_eq!(small.iter().filter(|count| **count > 0).count(), 1, "{policy} {small:?}");
+        assert_eq!(
+            small.iter().filter(|count| **count > 0).count(),
+            1,
+            "{policy} {small:?}"
+        );
     }
     let fleet = hard(4, Policy::Random);
     for random in 0..64 {
         fleet.plan(Moment::START, &named(7, random));
     }
     let moved = fleet.plan(Moment::START, &named(7, 64));
-    assert_eq!(moved.decision.session.expect("a session").state, SessionState::MovedFull);
+    assert_eq!(
+        moved.decision.session.expect("a session").state,
+        SessionState::MovedFull
+    );
     assert_eq!(moved.decision.method, Method::Policy);
-    assert!(moved.decision.candidates.iter().all(|row| row.terms.get("session_full") == Some(1.0)));
+    assert!(
+        moved
+            .decision
+            .candidates
+            .iter()
+            .all(|row| row.terms.get("session_full") == Some(1.0))
+    );
     let next = fleet.plan(Moment::START, &named(7, 65));
-    assert_eq!(next.decode.target, moved.decode.target, "it is bound there now");
+    assert_eq!(
+        next.decode.target, moved.decode.target,
+        "it is bound there now"
+    );
 }
 
 #[test]
 fn a_session_whose_target_is_gone_is_bound_anew_and_stays_there() {
     let mut fleet = hard(4, Policy::Random);
     let home = fleet.goes_to(Moment::START, &named(7, 3));
-    fleet.candidates.retain(|candidate| candidate.target != target(home));
+    fleet
+        .candidates
+        .retain(|candidate| candidate.target != target(home));
     let moved = fleet.plan(Moment::START, &named(7, 4));
-    assert_eq!(moved.decision.session.expect("a session").state, SessionState::MovedGone);
+    assert_eq!(
+        moved.decision.session.expect("a session").state,
+        SessionState::MovedGone
+    );
     fleet.candidates.push(candidate(home));
     for random in 5..15 {
-        assert_eq!(fleet.plan(Moment::START, &named(7, random)).decode.target, moved.decode.target);
+        assert_eq!(
+            fleet.plan(Moment::START, &named(7, random)).decode.target,
+            moved.decode.target
+        );
     }
 }
 
@@ -160,9 +252,15 @@ fn a_pin_beats_a_session_and_the_session_follows_it() {
     let fleet = hard(4, Policy::Random);
     let home = fleet.goes_to(Moment::START, &named(7, 3));
     let other = home % 4 + 1;
-    let pin = Some(Pin { worker: WorkerId(other), rank: None });
+    let pin = Some(Pin {
+        worker: WorkerId(other),
+        rank: None,
+    });
     let pinned = fleet.plan(Moment::START, &Ask { pin, ..named(7, 4) });
-    assert_eq!((pinned.decode.target, pinned.decision.method), (target(other), Method::Pinned));
+    assert_eq!(
+        (pinned.decode.target, pinned.decision.method),
+        (target(other), Method::Pinned)
+    );
     assert_eq!(fleet.goes_to(Moment::START, &named(7, 5)), other);
 }
 
@@ -170,8 +268,13 @@ fn a_pin_beats_a_session_and_the_session_follows_it() {
 fn a_preview_and_a_look_bind_nothing() {
     let fleet = hard(4, Policy::Random);
     for random in 0..10 {
-        let decision = fleet.preview(Moment::START, &named(7, random)).expect("somebody is eligible");
-        assert_eq!(decision.session.expect("a session").state, SessionState::New);
+        let decision = fleet
+            .preview(Moment::START, &named(7, random))
+            .expect("somebody is eligible");
+        assert_eq!(
+            decision.session.expect("a session").state,
+            SessionState::New
+        );
         fleet.potential_loads(Moment::START, &named(7, random));
     }
     assert_eq!(fleet.router.session_keys(), 0);
@@ -181,22 +284,44 @@ fn a_preview_and_a_look_bind_nothing() {
 fn a_session_is_forgotten_with_its_worker_and_after_half_an_hour() {
     let fleet = hard(4, Policy::Random);
     let home = fleet.goes_to(Moment::START, &named(7, 3));
-    let state = |now| fleet.preview(now, &named(7, 4)).expect("somebody").session.expect("a session").state;
+    let state = |now| {
+        fleet
+            .preview(now, &named(7, 4))
+            .expect("somebody")
+            .session
+            .expect("a session")
+            .state
+    };
     assert_eq!(state(at_ms(1_799_999)), SessionState::Kept);
     assert_eq!(state(at_ms(1_800_000)), SessionState::New);
     fleet.router.forget(WorkerId(home));
-    assert_eq!((state(Moment::START), fleet.router.session_keys()), (SessionState::New, 0));
+    assert_eq!(
+        (state(Moment::START), fleet.router.session_keys()),
+        (SessionState::New, 0)
+    );
 }
 
 #[test]
 fn no_more_is_remembered_than_there_is_room_for_and_the_latest_is() {
     let fleet = hard(2, Policy::Random);
     for name in 0..100_000 {
-        let plan = fleet.plan(Moment::START, &Ask { tokens: Vec::new(), ..named(name, name) });
+        let plan = fleet.plan(
+            Moment::START,
+            &Ask {
+                tokens: Vec::new(),
+                ..named(name, name)
+            },
+        );
         fleet.router.done(Moment::START, plan.reservation);
     }
-    assert!((32_768..=65_536).contains(&fleet.router.session_keys()), "{}", fleet.router.session_keys());
-    let latest = fleet.preview(Moment::START, &named(99_999, 1)).expect("somebody");
+    assert!(
+        (32_768..=65_536).contains(&fleet.router.session_keys()),
+        "{}",
+        fleet.router.session_keys()
+    );
+    let latest = fleet
+        .preview(Moment::START, &named(99_999, 1))
+        .expect("somebody");
     assert_eq!(latest.session.expect("a session").state, SessionState::Kept);
 }
 

@@ -14,20 +14,39 @@ const NOW: Moment = Moment::START;
 const BOTH: [Policy; 2] = [Policy::RendezvousHash, Policy::ConsistentHash];
 
 fn seeded(workers: u32, policy: Policy, seed: u64) -> Fleet {
-    let ring = RingSettings { seed, ..RingSettings::default() };
-    Fleet::new(workers, RoutingSettings { policy, ring, ..RoutingSettings::default() })
+    let ring = RingSettings {
+        seed,
+        ..RingSettings::default()
+    };
+    Fleet::new(
+        workers,
+        RoutingSettings {
+            policy,
+            ring,
+            ..RoutingSettings::default()
+        },
+    )
 }
 
 #[test]
 #[contract("V24")]
 fn rendezvous_hash_gives_a_session_to_the_healthy_target_whose_hash_with_it_is_best() {
     let mut fleet = Fleet::with(6, Policy::RendezvousHash);
-    let hash = |key: u64, name: &str| xxh3_64_with_seed(&[&key.to_be_bytes()[..], name.as_bytes(), b"/0"].concat(), 0);
+    let hash = |key: u64, name: &str| {
+        xxh3_64_with_seed(
+            &[&key.to_be_bytes()[..], name.as_bytes(), b"/0"].concat(),
+            0,
+        )
+    };
     let mut dice = Dice(1);
     while !fleet.candidates.is_empty() {
         for key in (0..1000).map(|_| dice.roll()) {
             // With equal weights the highest score is the lowest hash.
-            let best = fleet.candidates.iter().map(|candidate| &candidate.name).min_by_key(|name| hash(key, name));
+            let best = fleet
+                .candidates
+                .iter()
+                .map(|candidate| &candidate.name)
+                .min_by_key(|name| hash(key, name));
             assert_eq!(Some(&fleet.would_go_to(&in_session(key))), best);
         }
         let leaving = dice.below(fleet.candidates.len());
@@ -46,7 +65,11 @@ fn owners_are_the_same_in_every_release() {
     ] {
         let fleet = seeded(4, policy, 7);
         for (key, owner) in owners.into_iter().enumerate() {
-            assert_eq!(*fleet.would_go_to(&in_session(key as u64)), *format!("w{owner}"), "{policy}, session {key}");
+            assert_eq!(
+                *fleet.would_go_to(&in_session(key as u64)),
+                *format!("w{owner}"),
+                "{policy}, session {key}"
+            );
         }
     }
 }
@@ -60,14 +83,24 @@ fn rendezvous_hash_gives_out_sessions_by_weight_and_moves_few_when_a_weight_grow
     }
     let mut dice = Dice(2);
     let sessions: Vec<Ask> = (0..10_000).map(|_| in_session(dice.roll())).collect();
-    let owners = |fleet: &Fleet| sessions.iter().map(|session| fleet.would_go_to(session)).collect::<Vec<_>>();
+    let owners = |fleet: &Fleet| {
+        sessions
+            .iter()
+            .map(|session| fleet.would_go_to(session))
+            .collect::<Vec<_>>()
+    };
     let before = owners(&fleet);
     for (name, expected) in [("w1", 1000usize), ("w2", 6000), ("w3", 3000)] {
         let count = before.iter().filter(|owner| ***owner == *name).count();
         assert!(count.abs_diff(expected) < 200, "{name}: {count}");
     }
     fleet.candidates[0].weight = 2.0;
-    assert!(before.iter().zip(owners(&fleet)).all(|(was, is)| *was == is || *is == *"w1"));
+    assert!(
+        before
+            .iter()
+            .zip(owners(&fleet))
+            .all(|(was, is)| *was == is || *is == *"w1")
+    );
 }
 
 #[test]
@@ -78,14 +111,29 @@ fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
         let mut dice = Dice(3);
         for _ in 0..200 {
             let (session, prefix) = (dice.roll(), dice.roll());
-            let both = Affinity { session_key: Some(session), ..with_prefix(prefix).affinity };
-            let owner = |affinity| fleet.would_go_to(&Ask { affinity, ..ask(Vec::new()) });
+            let both = Affinity {
+                session_key: Some(session),
+                ..with_prefix(prefix).affinity
+            };
+            let owner = |affinity| {
+                fleet.would_go_to(&Ask {
+                    affinity,
+                    ..ask(Vec::new())
+                })
+            };
             assert_eq!(owner(both), owner(in_session(session).affinity), "{policy}");
             // A prefix places a request as a session of that number would.
-            assert_eq!(owner(with_prefix(prefix).affinity), owner(in_session(prefix).affinity), "{policy}");
+            assert_eq!(
+                owner(with_prefix(prefix).affinity),
+                owner(in_session(prefix).affinity),
+                "{policy}"
+            );
         }
         let counts = fleet.burst(5000, &ask(Vec::new()));
-        assert!(counts.iter().all(|count| (500..1600).contains(count)), "{policy}: {counts:?}");
+        assert!(
+            counts.iter().all(|count| (500..1600).contains(count)),
+            "{policy}: {counts:?}"
+        );
     }
 }
 
@@ -105,7 +153,11 @@ fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
             for _ in 0..3 {
                 // These stay in flight.
                 dice.shuffle(&mut one.candidates);
-                assert_eq!(one.plan(NOW, &session).decision.winner_name, first, "{policy}");
+                assert_eq!(
+                    one.plan(NOW, &session).decision.winner_name,
+                    first,
+                    "{policy}"
+                );
             }
             assert_eq!(other.would_go_to(&session), first, "{policy}");
         }
@@ -118,13 +170,31 @@ fn of_three_hundred_sessions_on_three_workers_only_those_of_the_removed_one_move
     for policy in BOTH {
         for leaving in 0..3 {
             let mut fleet = Fleet::with(3, policy);
-            let owners = |fleet: &Fleet| (0..300).map(|key| fleet.would_go_to(&in_session(key))).collect::<Vec<_>>();
+            let owners = |fleet: &Fleet| {
+                (0..300)
+                    .map(|key| fleet.would_go_to(&in_session(key)))
+                    .collect::<Vec<_>>()
+            };
             let before = owners(&fleet);
             let left = fleet.candidates.remove(leaving).name;
             let after = owners(&fleet);
-            let moved = before.iter().zip(&after).filter(|(was, is)| was != is).count();
-            assert_eq!(moved, before.iter().filter(|owner| **owner == left).count(), "{policy}");
-            assert!(before.iter().zip(&after).all(|(was, is)| was == is || *was == left), "{policy}");
+            let moved = before
+                .iter()
+                .zip(&after)
+                .filter(|(was, is)| was != is)
+                .count();
+            assert_eq!(
+                moved,
+                before.iter().filter(|owner| **owner == left).count(),
+                "{policy}"
+            );
+            assert!(
+                before
+                    .iter()
+                    .zip(&after)
+                    .all(|(was, is)| was == is || *was == left),
+                "{policy}"
+            );
             assert!(moved > 0 && !after.contains(&left), "{policy}");
         }
     }
@@ -141,7 +211,9 @@ fn dispersion(policy: Policy, fleets: u64) -> f64 {
         let mut counts: HashMap<Arc<str>, f64> = HashMap::new();
         let mut dice = Dice(number);
         for _ in 0..512 {
-            *counts.entry(fleet.would_go_to(&in_session(dice.roll()))).or_default() += 1.0;
+            *counts
+                .entry(fleet.would_go_to(&in_session(dice.roll())))
+                .or_default() += 1.0;
         }
         let mean = 512.0 / 3.0;
         let counted: f64 = counts.values().map(|count| (count - mean).powi(2)).sum();
@@ -154,7 +226,10 @@ fn dispersion(policy: Policy, fleets: u64) -> f64 {
 #[test]
 #[contract("V26", "V48")]
 fn rendezvous_hash_disperses_sessions_about_half_as_unevenly_as_a_ring_of_a_hundred_points() {
-    let (rendezvous, ring) = (dispersion(Policy::RendezvousHash, 150), dispersion(Policy::ConsistentHash, 150));
+    let (rendezvous, ring) = (
+        dispersion(Policy::RendezvousHash, 150),
+        dispersion(Policy::ConsistentHash, 150),
+    );
     assert!(rendezvous <= 0.6 * ring, "{rendezvous} against {ring}");
     // What a fair draw gives: the root of (1 - 1/3) * 3 / 512.
     assert!((rendezvous - 0.0625).abs() < 0.01, "{rendezvous}");
@@ -165,7 +240,14 @@ fn rendezvous_hash_disperses_sessions_about_half_as_unevenly_as_a_ring_of_a_hund
 fn consistent_hash_is_a_ring_of_a_hundred_points_that_heeds_no_load() {
     let fleet = Fleet::with(4, Policy::ConsistentHash);
     let mut points: Vec<(u64, u32)> = (1..=4u32)
-        .flat_map(|worker| (0..100).map(move |i| (xxh3_64_with_seed(format!("w{worker}/0#{i}").as_bytes(), 0), worker)))
+        .flat_map(|worker| {
+            (0..100).map(move |i| {
+                (
+                    xxh3_64_with_seed(format!("w{worker}/0#{i}").as_bytes(), 0),
+                    worker,
+                )
+            })
+        })
         .collect();
     points.sort_unstable();
     let mut dice = Dice(5);

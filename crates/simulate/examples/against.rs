@@ -17,8 +17,14 @@ const LOADS: [f64; 3] = [0.3, 0.55, 0.8];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let policies: Vec<Policy> = args.by_ref().take(2).map(|name| name.parse()).collect::<Result<_, _>>()?;
-    let [ours, theirs] = policies[..] else { return Err("name two policies and traces: files of JSON lines".into()) };
+    let policies: Vec<Policy> = args
+        .by_ref()
+        .take(2)
+        .map(|name| name.parse())
+        .collect::<Result<_, _>>()?;
+    let [ours, theirs] = policies[..] else {
+        return Err("name two policies and traces: files of JSON lines".into());
+    };
     let profile = Profile::named("8b-h200").ok_or("the profile is gone")?;
     // By load: mean, p99, ITL, hits, and the imbalance itself; as logarithms.
     let mut sums = [[0.0; 5]; LOADS.len()];
@@ -34,7 +40,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             for (load, sums) in LOADS.into_iter().zip(&mut sums) {
                 let pace = Pace::for_load(&trace, &profile, workers, load);
                 let play = |policy| {
-                    let routing = RoutingSettings { policy, ..RoutingSettings::default() };
+                    let routing = RoutingSettings {
+                        policy,
+                        ..RoutingSettings::default()
+                    };
                     run(&trace, &Cell::new(routing, workers, pace, profile))
                 };
                 let (one, other) = (play(ours), play(theirs));

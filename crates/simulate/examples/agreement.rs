@@ -30,19 +30,36 @@ fn main() -> Result<(), Box<dyn Error>> {
     if seeds.is_empty() {
         seeds.push(1);
     }
-    let text = std::fs::read_to_string(file.ok_or("name the trace: an uncompressed file of JSON lines")?)?;
+    let text =
+        std::fs::read_to_string(file.ok_or("name the trace: an uncompressed file of JSON lines")?)?;
     let mut trace = Trace::read(&text, BlockSize::new(512)?)?;
     trace.drop_what_exceeds(&profile);
     println!("workers,load,policy,seed,block_hit,ttft_mean,ttft_p99,itl_mean");
     for workers in [4, 8] {
         for load in [0.3, 0.55] {
             let pace = Pace::for_load(&trace, &profile, workers, load);
-            for (policy, seed) in POLICIES.iter().flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed))) {
-                let routing = RoutingSettings { policy, speculative: false, ..RoutingSettings::default() };
-                let report = run(&trace, &Cell { seed, ..Cell::new(routing, workers, pace, profile) });
+            for (policy, seed) in POLICIES
+                .iter()
+                .flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed)))
+            {
+                let routing = RoutingSettings {
+                    policy,
+                    speculative: false,
+                    ..RoutingSettings::default()
+                };
+                let report = run(
+                    &trace,
+                    &Cell {
+                        seed,
+                        ..Cell::new(routing, workers, pace, profile)
+                    },
+                );
                 let (ttft, itl) = (report.ttft_ms, report.itl_ms);
                 let hits = report.block_hit_ratio;
-                println!("{workers},{load},{policy},{seed},{hits:.4},{:.1},{:.1},{:.2}", ttft.mean, ttft.p99, itl.mean);
+                println!(
+                    "{workers},{load},{policy},{seed},{hits:.4},{:.1},{:.1},{:.2}",
+                    ttft.mean, ttft.p99, itl.mean
+                );
             }
         }
     }

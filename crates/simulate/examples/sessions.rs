@@ -17,7 +17,10 @@ const MODES: [SessionMode; 3] = [SessionMode::Off, SessionMode::Soft, SessionMod
 
 fn main() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
-    let policy: Policy = args.next().ok_or("name a policy and workloads such as chat or agents?runs=50")?.parse()?;
+    let policy: Policy = args
+        .next()
+        .ok_or("name a policy and workloads such as chat or agents?runs=50")?
+        .parse()?;
     let profile = Profile::named("8b-h200").ok_or("the profile is gone")?;
     let size = BlockSize::new(512)?;
     println!("workload load events | mean TTFT in ms: off soft hard | hits: off soft hard");
@@ -25,9 +28,15 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut trace = Trace::read(&kind.parse::<Synthetic>()?.text_with_sessions(size)?, size)?;
         trace.drop_what_exceeds(&profile);
         for load in [0.3, 0.55] {
-            for (events, delay_ms, loss) in [("all", 20, 0.0), ("late", 2_000, 0.0), ("lost", 20, 0.1)] {
+            for (events, delay_ms, loss) in
+                [("all", 20, 0.0), ("late", 2_000, 0.0), ("lost", 20, 0.1)]
+            {
                 let reports = MODES.map(|session| {
-                    let routing = RoutingSettings { policy, session, ..RoutingSettings::default() };
+                    let routing = RoutingSettings {
+                        policy,
+                        session,
+                        ..RoutingSettings::default()
+                    };
                     let pace = Pace::for_load(&trace, &profile, WORKERS, load);
                     let cell = Cell {
                         sessions: true,
@@ -37,8 +46,14 @@ fn main() -> Result<(), Box<dyn Error>> {
                     };
                     run(&trace, &cell)
                 });
-                let ttft = reports.each_ref().map(|report| format!("{:.1}", report.ttft_ms.mean)).join(" ");
-                let hits = reports.each_ref().map(|report| format!("{:.4}", report.block_hit_ratio)).join(" ");
+                let ttft = reports
+                    .each_ref()
+                    .map(|report| format!("{:.1}", report.ttft_ms.mean))
+                    .join(" ");
+                let hits = reports
+                    .each_ref()
+                    .map(|report| format!("{:.4}", report.block_hit_ratio))
+                    .join(" ");
                 println!("{kind} {load} {events} | {ttft} | {hits}");
             }
         }

@@ -15,14 +15,21 @@ pub(crate) struct Agenda<T> {
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        Self { entries: BinaryHeap::new(), written: 0 }
+        Self {
+            entries: BinaryHeap::new(),
+            written: 0,
+        }
     }
 }
 
 impl<T> Agenda<T> {
     pub(crate) fn put(&mut self, at: Moment, what: T) {
         self.written += 1;
-        self.entries.push(Entry { at, number: self.written, what });
+        self.entries.push(Entry {
+            at,
+            number: self.written,
+            what,
+        });
     }
 
     pub(crate) fn next(&mut self) -> Option<(Moment, T)> {
@@ -72,6 +79,9 @@ mod tests {
             agenda.put(at(ms), what);
         }
         let order: Vec<_> = std::iter::from_fn(|| agenda.next()).collect();
-        assert_eq!(order, [(at(1), 'a'), (at(3), 'b'), (at(3), 'c'), (at(5), 'd')]);
+        assert_eq!(
+            order,
+            [(at(1), 'a'), (at(3), 'b'), (at(3), 'c'), (at(5), 'd')]
+        );
     }
 }

@@ -99,11 +99,17 @@ pub struct Pace {
 impl Pace {
     /// So that `workers` engines of this profile have this load index.
     pub fn for_load(trace: &Trace, profile: &Profile, workers: u32, load: f64) -> Self {
-        Self { load: Some(load), speedup: speedup_for(trace, profile, workers, load) }
+        Self {
+            load: Some(load),
+            speedup: speedup_for(trace, profile, workers, load),
+        }
     }
 
     /// So many times faster than recorded.
     pub fn faster(speedup: f64) -> Self {
-        Self { load: None, speedup }
+        Self {
+            load: None,
+            speedup,
+        }
     }
 }

@@ -13,22 +13,73 @@ pub struct Column {
 
 /// Every column, in order. The first one is text and the others are numbers.
 pub const COLUMNS: [Column; 16] = [
-    Column { name: "policy", of: |cell| cell.policy.to_owned() },
-    Column { name: "workers", of: |cell| cell.workers.to_string() },
-    Column { name: "load", of: |cell| cell.load.map_or_else(|| "-".to_owned(), |load| load.to_string()) },
-    Column { name: "speed", of: |cell| format!("{:.3}", cell.speedup) },
-    Column { name: "hit %", of: |cell| format!("{:.2}", cell.block_hit_ratio * 100.0) },
-    Column { name: "TTFT mean", of: |cell| format!("{:.1}", cell.ttft_ms.mean) },
-    Column { name: "p50", of: |cell| cell.ttft_ms.p50.map_or_else(String::new, whole) },
-    Column { name: "p90", of: |cell| cell.ttft_ms.p90.map_or_else(String::new, whole) },
-    Column { name: "p99", of: |cell| whole(cell.ttft_ms.p99) },
-    Column { name: "ITL mean", of: |cell| format!("{:.2}", cell.itl_ms.mean) },
-    Column { name: "p99", of: |cell| format!("{:.2}", cell.itl_ms.p99) },
-    Column { name: "e2e mean", of: |cell| whole(cell.e2e_ms.mean) },
-    Column { name: "p99", of: |cell| whole(cell.e2e_ms.p99) },
-    Column { name: "imbalance", of: |cell| format!("{:.3}", cell.prefill_imbalance) },
-    Column { name: "held %", of: |cell| format!("{:.1}", cell.held_ratio * 100.0) },
-    Column { name: "unfinished", of: |cell| cell.unfinished.to_string() },
+    Column {
+        name: "policy",
+        of: |cell| cell.policy.to_owned(),
+    },
+    Column {
+        name: "workers",
+        of: |cell| cell.workers.to_string(),
+    },
+    Column {
+        name: "load",
+        of: |cell| {
+            cell.load
+                .map_or_else(|| "-".to_owned(), |load| load.to_string())
+        },
+    },
+    Column {
+        name: "speed",
+        of: |cell| format!("{:.3}", cell.speedup),
+    },
+    Column {
+        name: "hit %",
+        of: |cell| format!("{:.2}", cell.block_hit_ratio * 100.0),
+    },
+    Column {
+        name: "TTFT mean",
+        of: |cell| format!("{:.1}", cell.ttft_ms.mean),
+    },
+    Column {
+        name: "p50",
+        of: |cell| cell.ttft_ms.p50.map_or_else(String::new, whole),
+    },
+    Column {
+        name: "p90",
+        of: |cell| cell.ttft_ms.p90.map_or_else(String::new, whole),
+    },
+    Column {
+        name: "p99",
+        of: |cell| whole(cell.ttft_ms.p99),
+    },
+    Column {
+        name: "ITL mean",
+        of: |cell| format!("{:.2}", cell.itl_ms.mean),
+    },
+    Column {
+        name: "p99",
+        of: |cell| format!("{:.2}", cell.itl_ms.p99),
+    },
+    Column {
+        name: "e2e mean",
+        of: |cell| whole(cell.e2e_ms.mean),
+    },
+    Column {
+        name: "p99",
+        of: |cell| whole(cell.e2e_ms.p99),
+    },
+    Column {
+        name: "imbalance",
+        of: |cell| format!("{:.3}", cell.prefill_imbalance),
+    },
+    Column {
+        name: "held %",
+        of: |cell| format!("{:.1}", cell.held_ratio * 100.0),
+    },
+    Column {
+        name: "unfinished",
+        of: |cell| cell.unfinished.to_string(),
+    },
 ];
 
 fn whole(ms: f64) -> String {

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use engine_model::{Engine, EngineSettings, NamedRequest, Next, Scheduling, StepOutcome, SubmitError, Timing};
+use engine_model::{
+    Engine, EngineSettings, NamedRequest, Next, Scheduling, StepOutcome, SubmitError, Timing,
+};
 use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
 use routing::{Candidate, LmcacheFacts, Tiers};
 
@@ -47,11 +49,18 @@ impl Engines {
                     wake_at: None,
                 })
                 .collect(),
-            candidates: (0..cell.workers).map(|number| candidate(cell, number, namespace, blocks)).collect(),
+            candidates: (0..cell.workers)
+                .map(|number| candidate(cell, number, namespace, blocks))
+                .collect(),
         }
     }
 
-    pub(crate) fn submit(&mut self, worker: usize, now: Moment, request: NamedRequest) -> Result<(), SubmitError> {
+    pub(crate) fn submit(
+        &mut self,
+        worker: usize,
+        now: Moment,
+        request: NamedRequest,
+    ) -> Result<(), SubmitError> {
         self.engines[worker].engine.submit_named(now, request)
     }
 
@@ -67,7 +76,9 @@ impl Engines {
                 Some(Onward::Step(length))
             }
             // Once is enough.
-            Next::WaitUntil(then) => (modelled.wake_at.replace(then) != Some(then)).then_some(Onward::Wake(then)),
+            Next::WaitUntil(then) => {
+                (modelled.wake_at.replace(then) != Some(then)).then_some(Onward::Wake(then))
+            }
             Next::Idle => None,
         }
     }
@@ -81,7 +92,10 @@ impl Engines {
 
     /// Prompt tokens that each engine has computed.
     pub(crate) fn computed_tokens(&self) -> Vec<u64> {
-        self.engines.iter().map(|modelled| modelled.engine.stats().computed_tokens).collect()
+        self.engines
+            .iter()
+            .map(|modelled| modelled.engine.stats().computed_tokens)
+            .collect()
     }
 
     pub(crate) fn target(&self, worker: usize) -> Target {
@@ -90,13 +104,21 @@ impl Engines {
 
     /// Whose target it is.
     pub(crate) fn worker(&self, target: Target) -> Option<usize> {
-        self.candidates.iter().position(|candidate| candidate.target == target)
+        self.candidates
+            .iter()
+            .position(|candidate| candidate.target == target)
     }
 }
 
 /// Where all engines keep their blocks.
 pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
-    Namespace { model: Arc::from("simulated"), lora: None, salt: None, block_size, identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("simulated"),
+        lora: None,
+        salt: None,
+        block_size,
+        identity: Identity::Tokens,
+    }
 }
 
 fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32) -> EngineSettings {
@@ -109,7 +131,11 @@ fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32)
         max_num_seqs: MAX_SEQUENCES,
         max_num_batched_tokens: MAX_BATCHED_TOKENS,
         allocation: cell.allocation,
-        scheduling: if cell.engine_priority { Scheduling::Priority } else { Scheduling::Arrival },
+        scheduling: if cell.engine_priority {
+            Scheduling::Priority
+        } else {
+            Scheduling::Arrival
+        },
         timing: Timing::new(cell.profile).speed(slow.map_or(1.0, |slow| 1.0 / slow.times)),
         seed: cell.seed,
         alphabet: Arc::default(),
@@ -118,7 +144,10 @@ fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32)
 
 fn candidate(cell: &Cell, number: u32, namespace: &Namespace, blocks: u32) -> Candidate {
     Candidate {
-        target: Target { worker: WorkerId(number), rank: DpRank(0) },
+        target: Target {
+            worker: WorkerId(number),
+            rank: DpRank(0),
+        },
         name: format!("w{}", number + 1).into(),
         namespace: namespace.clone(),
         weight: 1.0,

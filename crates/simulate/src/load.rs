@@ -16,7 +16,10 @@ const BATCH: f64 = 32.0;
 
 /// Share of the blocks of all prompts that a cache without end would hold already when they come.
 pub fn infinite_hit_ratio(trace: &Trace) -> f64 {
-    let hits: u64 = pooled_hits(trace, usize::MAX).into_iter().map(u64::from).sum();
+    let hits: u64 = pooled_hits(trace, usize::MAX)
+        .into_iter()
+        .map(u64::from)
+        .sum();
     ratio(hits, trace.blocks() as u64)
 }
 
@@ -31,11 +34,18 @@ pub fn speedup_for(trace: &Trace, profile: &Profile, workers: u32, load: f64) ->
         .map(|(request, hits)| {
             let cached = hits.saturating_mul(size).min(request.prompt_tokens - 1);
             let context = f64::from(request.prompt_tokens);
-            let token_ms = profile.step_ms / BATCH + profile.sequence_ms + profile.kv_token_ms * context;
-            profile.prefill_ms_of(cached, request.prompt_tokens) + f64::from(request.output_tokens) * token_ms
+            let token_ms =
+                profile.step_ms / BATCH + profile.sequence_ms + profile.kv_token_ms * context;
+            profile.prefill_ms_of(cached, request.prompt_tokens)
+                + f64::from(request.output_tokens) * token_ms
         })
         .sum();
-    let duration_ms = trace.requests.last().map_or(0.0, |last| last.arrival_s).max(1.0) * 1e3;
+    let duration_ms = trace
+        .requests
+        .last()
+        .map_or(0.0, |last| last.arrival_s)
+        .max(1.0)
+        * 1e3;
     load * f64::from(workers) * duration_ms / work_ms
 }
 
@@ -46,9 +56,17 @@ fn pooled_hits(trace: &Trace, capacity: usize) -> Vec<u32> {
         .requests
         .iter()
         .map(|request| {
-            let hits = request.names.iter().take_while(|name| cache.last_use.contains_key(name)).count();
+            let hits = request
+                .names
+                .iter()
+                .take_while(|name| cache.last_use.contains_key(name))
+                .count();
             // The end of a prompt first, so that it also goes first.
-            request.names.iter().rev().for_each(|name| cache.touch(*name));
+            request
+                .names
+                .iter()
+                .rev()
+                .for_each(|name| cache.touch(*name));
             cache.shrink_to(capacity);
             // No more than the blocks of a prompt, whose tokens are a u32.
             u32::try_from(hits).unwrap_or(u32::MAX)
@@ -118,7 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn twice_the_load_is_twice_the_speed_and_so_are_twice_the_workers_of_prompts_that_share_nothing() {
+    fn twice_the_load_is_twice_the_speed_and_so_are_twice_the_workers_of_prompts_that_share_nothing()
+     {
         let trace = trace(&[&[1, 2], &[3, 4], &[5, 6]]);
         let profile = Profile::named("8b-h200").unwrap();
         let speed = |workers, load| speedup_for(&trace, &profile, workers, load);
@@ -128,6 +147,10 @@ mod tests {
         let prompt_ms = 0.014_109_7 * 32.0 + 4.919e-7 * 1024.0;
         let token_ms = 4.452 / 32.0 + 0.022_24 + 3.159_6e-5 * 32.0;
         let by_hand = 0.5 * 2000.0 / (3.0 * (prompt_ms + 10.0 * token_ms));
-        assert!((speed(1, 0.5) - by_hand).abs() < 1e-9, "{} is not {by_hand}", speed(1, 0.5));
+        assert!(
+            (speed(1, 0.5) - by_hand).abs() < 1e-9,
+            "{} is not {by_hand}",
+            speed(1, 0.5)
+        );
     }
 }

@@ -52,10 +52,17 @@ pub(crate) struct Outcomes<'a> {
 impl Outcomes<'_> {
     pub(crate) fn report(&self) -> CellReport {
         let counted = &self.requests[self.warm_up..];
-        let finished = counted.iter().filter(|outcome| outcome.done.is_some()).count();
+        let finished = counted
+            .iter()
+            .filter(|outcome| outcome.done.is_some())
+            .count();
         let held = counted.iter().filter(|outcome| outcome.held).count();
         let (blocks, tokens) = self.hit_ratios();
-        let computed: Vec<f64> = self.computed_tokens.iter().map(|tokens| *tokens as f64).collect();
+        let computed: Vec<f64> = self
+            .computed_tokens
+            .iter()
+            .map(|tokens| *tokens as f64)
+            .collect();
         CellReport {
             policy: self.cell.routing.policy.as_str(),
             workers: self.cell.workers,
@@ -75,7 +82,11 @@ impl Outcomes<'_> {
     }
 
     /// Times from the arrivals. Who still waits at the end is as old as that.
-    fn waits(&self, counted: &[Outcome], until: impl Fn(&Outcome) -> Option<Moment>) -> Milliseconds {
+    fn waits(
+        &self,
+        counted: &[Outcome],
+        until: impl Fn(&Outcome) -> Option<Moment>,
+    ) -> Milliseconds {
         let wait = |outcome: &Outcome| until(outcome).unwrap_or(self.end).ms_since(outcome.arrival);
         Milliseconds::of(&sorted(counted.iter().map(wait).collect()))
     }
@@ -86,7 +97,11 @@ impl Outcomes<'_> {
             let gaps = output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
             Some(outcome.done?.ms_since(outcome.first_token?) / f64::from(gaps))
         };
-        let lengths = self.trace.requests.iter().map(|request| request.output_tokens);
+        let lengths = self
+            .trace
+            .requests
+            .iter()
+            .map(|request| request.output_tokens);
         let counted = self.requests.iter().zip(lengths).skip(self.warm_up);
         Milliseconds::of(&sorted(counted.filter_map(gap).collect())).without_middle()
     }
@@ -95,19 +110,31 @@ impl Outcomes<'_> {
     fn hit_ratios(&self) -> (f64, f64) {
         let size = u64::from(self.trace.block_size.tokens());
         let (mut hits, mut blocks, mut tokens) = (0, 0, 0);
-        for (outcome, request) in self.requests.iter().zip(&self.trace.requests).skip(self.warm_up) {
+        for (outcome, request) in self
+            .requests
+            .iter()
+            .zip(&self.trace.requests)
+            .skip(self.warm_up)
+        {
             hits += u64::from(outcome.cached_tokens);
             blocks += request.names.len() as u64;
             tokens += u64::from(request.prompt_tokens);
         }
-        (rounded(ratio(hits / size, blocks), 6), rounded(ratio(hits, tokens), 6))
+        (
+            rounded(ratio(hits / size, blocks), 6),
+            rounded(ratio(hits, tokens), 6),
+        )
     }
 
     fn per_worker(&self, counted: &[Outcome]) -> Vec<WorkerReport> {
         let mut workers: Vec<_> = self
             .computed_tokens
             .iter()
-            .map(|computed| WorkerReport { requests: 0, computed_tokens: *computed, hit_tokens: 0 })
+            .map(|computed| WorkerReport {
+                requests: 0,
+                computed_tokens: *computed,
+                hit_tokens: 0,
+            })
             .collect();
         for outcome in counted {
             if let Some((worker, _)) = outcome.placed {
@@ -122,11 +149,22 @@ impl Outcomes<'_> {
 impl Milliseconds {
     fn of(sorted: &[f64]) -> Self {
         let at = |share| Some(rounded(percentile(sorted, share), 3));
-        Self { mean: rounded(mean(sorted), 3), p50: at(0.5), p90: at(0.9), p99: at(0.99).unwrap_or(0.0), max: at(1.0) }
+        Self {
+            mean: rounded(mean(sorted), 3),
+            p50: at(0.5),
+            p90: at(0.9),
+            p99: at(0.99).unwrap_or(0.0),
+            max: at(1.0),
+        }
     }
 
     /// Mean and p99 alone.
     fn without_middle(self) -> Self {
-        Self { p50: None, p90: None, max: None, ..self }
+        Self {
+            p50: None,
+            p90: None,
+            max: None,
+            ..self
+        }
     }
 }

@@ -5,7 +5,9 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use engine_model::{Emitted, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use kv_index::{IndexSettings, KvIndex};
-use routing::{Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket};
+use routing::{
+    Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket,
+};
 
 use crate::{
     Cell, CellReport, RequestReport, Trace,
@@ -37,7 +39,14 @@ pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
 pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestReport>) {
     let mut run = Run::new(trace, cell);
     run.play();
-    (run.report(), run.requests.iter().zip(&trace.requests).map(|(outcome, asked)| outcome.report(asked)).collect())
+    (
+        run.report(),
+        run.requests
+            .iter()
+            .zip(&trace.requests)
+            .map(|(outcome, asked)| outcome.report(asked))
+            .collect(),
+    )
 }
 
 /// What happens at a moment.
@@ -84,7 +93,11 @@ impl<'a> Run<'a> {
         for candidate in &engines.candidates {
             index.register(candidate.target, Arc::clone(&namespace.model));
         }
-        let requests: Vec<_> = trace.requests.iter().map(|request| unheard_of(request.arrival_s, cell)).collect();
+        let requests: Vec<_> = trace
+            .requests
+            .iter()
+            .map(|request| unheard_of(request.arrival_s, cell))
+            .collect();
         Self {
             router: Router::new(cell.routing.clone(), Arc::clone(&index)),
             wire: Wire::new(Arc::clone(&index), namespace, cell),
@@ -107,7 +120,10 @@ impl<'a> Run<'a> {
         self.expect_arrival(0);
         self.agenda.put(Moment::START + TICK, What::Tick);
         for forgotten in &self.cell.mishaps.forgotten {
-            self.agenda.put(Moment::at(forgotten.at), What::Forget(forgotten.worker as usize));
+            self.agenda.put(
+                Moment::at(forgotten.at),
+                What::Forget(forgotten.worker as usize),
+            );
         }
         while self.open > 0
             && let Some((now, what)) = self.agenda.next()
@@ -146,7 +162,11 @@ impl<'a> Run<'a> {
             expected_output_tokens: None,
             answer: Answer::Streamed,
             // Nobody gives up.
-            patience: Some(Patience { limit: self.cell.wait, waited: Duration::ZERO, bytes: 0 }),
+            patience: Some(Patience {
+                limit: self.cell.wait,
+                waited: Duration::ZERO,
+                bytes: 0,
+            }),
             busy_threshold: None,
             candidates: &self.engines.candidates,
             excluded: &[],
@@ -207,11 +227,18 @@ impl<'a> Run<'a> {
 
     fn end_step(&mut self, now: Moment, worker: usize) {
         let outcome = self.engines.finish(worker);
-        if let Some((delay, message)) = self.wire.send(worker, self.engines.target(worker), outcome.events) {
+        if let Some((delay, message)) =
+            self.wire
+                .send(worker, self.engines.target(worker), outcome.events)
+        {
             self.agenda.put(now + delay, What::Message(message));
         }
         // Everybody's token comes before the next step begins.
-        let released = outcome.emitted.iter().flat_map(|emitted| self.token(now, emitted)).collect();
+        let released = outcome
+            .emitted
+            .iter()
+            .flat_map(|emitted| self.token(now, emitted))
+            .collect();
         self.let_go(now, released);
         self.rouse(now, worker);
     }
@@ -219,13 +246,16 @@ impl<'a> Run<'a> {
     /// A token of some request.
     fn token(&mut self, now: Moment, emitted: &Emitted) -> Vec<Released> {
         // Ids are places in the trace.
-        let Some((outcome, asked)) = usize::try_from(emitted.id.0)
-            .ok()
-            .and_then(|place| self.requests.get_mut(place).zip(self.trace.requests.get(place)))
-        else {
+        let Some((outcome, asked)) = usize::try_from(emitted.id.0).ok().and_then(|place| {
+            self.requests
+                .get_mut(place)
+                .zip(self.trace.requests.get(place))
+        }) else {
             return Vec::new();
         };
-        let Some((_, reservation)) = outcome.placed else { return Vec::new() };
+        let Some((_, reservation)) = outcome.placed else {
+            return Vec::new();
+        };
         let mut released = Vec::new();
         if outcome.first_token.is_none() {
             outcome.first_token = Some(now);
@@ -265,7 +295,9 @@ impl<'a> Run<'a> {
             for engine in engines {
                 self.rouse(now, engine);
             }
-            let Some(then) = self.router.next_release(now) else { return };
+            let Some(then) = self.router.next_release(now) else {
+                return;
+            };
             if then > now {
                 if self.release_at != Some(then) {
                     self.release_at = Some(then);
@@ -290,8 +322,11 @@ impl<'a> Run<'a> {
 
     fn report(&self) -> CellReport {
         let after = self.engines.computed_tokens();
-        let computed: Vec<u64> =
-            after.iter().zip(&self.computed_before).map(|(after, before)| after - before).collect();
+        let computed: Vec<u64> = after
+            .iter()
+            .zip(&self.computed_before)
+            .map(|(after, before)| after - before)
+            .collect();
         Outcomes {
             trace: self.trace,
             cell: self.cell,
@@ -308,5 +343,12 @@ impl<'a> Run<'a> {
 fn unheard_of(arrival_s: f64, cell: &Cell) -> Outcome {
     // A pace that makes no sense plays everything at once.
     let arrival = Duration::try_from_secs_f64(arrival_s / cell.pace.speedup).unwrap_or_default();
-    Outcome { arrival: Moment::at(arrival), placed: None, held: false, cached_tokens: 0, first_token: None, done: None }
+    Outcome {
+        arrival: Moment::at(arrival),
+        placed: None,
+        held: false,
+        cached_tokens: 0,
+        first_token: None,
+        done: None,
+    }
 }

@@ -35,7 +35,10 @@ mod tests {
 
     #[test]
     fn equal_times_are_spread_evenly_up_to_the_next_one_and_the_last_over_the_gap_before() {
-        assert_eq!(spread_out(&[0.0, 0.0, 0.0, 3.0, 4.0, 4.0]), [0.0, 1.0, 2.0, 3.0, 4.0, 4.5]);
+        assert_eq!(
+            spread_out(&[0.0, 0.0, 0.0, 3.0, 4.0, 4.0]),
+            [0.0, 1.0, 2.0, 3.0, 4.0, 4.5]
+        );
     }
 
     #[test]

@@ -14,7 +14,9 @@ use serde_json::{Map, Value};
 use crate::spread::spread;
 
 /// How ids become hashes. Any scheme would do: the simulated engines and the router's index share one.
-const SCHEME: HashScheme = HashScheme::Xxh3 { seed: 0x74_72_61_63_65 };
+const SCHEME: HashScheme = HashScheme::Xxh3 {
+    seed: 0x74_72_61_63_65,
+};
 
 /// Longest prompt or reply that is read, in tokens: beyond any model.
 const LONGEST: u64 = 1 << 24;
@@ -69,7 +71,10 @@ impl TraceRequest {
     /// What the policies that hash would go by: the first block stands for the beginning of the prompt, and the whole
     /// prompt for the session, since a trace names none.
     pub(crate) fn affinity(&self) -> Affinity {
-        let prefix = self.names.first().map(|first| [first.0.to_be_bytes(); 4].concat());
+        let prefix = self
+            .names
+            .first()
+            .map(|first| [first.0.to_be_bytes(); 4].concat());
         Affinity {
             prefix_key: prefix.and_then(|bytes| bytes.try_into().ok()),
             session_key: self.names.last().map(|last| last.0),
@@ -80,9 +85,16 @@ impl TraceRequest {
     /// What its session would be recognised by, where the trace names one.
     pub(crate) fn session(&self) -> Option<SessionKeys> {
         let Turn { session, number } = self.turn?;
-        let turns = |count: u64| (0..=count).map(|turn| [session, turn].map(u64::to_le_bytes).concat());
+        let turns =
+            |count: u64| (0..=count).map(|turn| [session, turn].map(u64::to_le_bytes).concat());
         let turns: Vec<_> = turns(number).collect();
-        let growth = Growth::of_turns(0, turns.iter().enumerate().map(|(at, turn)| (&turn[..], at > 0)));
+        let growth = Growth::of_turns(
+            0,
+            turns
+                .iter()
+                .enumerate()
+                .map(|(at, turn)| (&turn[..], at > 0)),
+        );
         Some(SessionKeys { name: None, growth })
     }
 }
@@ -144,7 +156,10 @@ impl Trace {
         }
         requests.sort_by(|a, b| a.arrival_s.total_cmp(&b.arrival_s));
         let mut turns: HashMap<u64, u64> = HashMap::new();
-        for turn in requests.iter_mut().filter_map(|request| request.turn.as_mut()) {
+        for turn in requests
+            .iter_mut()
+            .filter_map(|request| request.turn.as_mut())
+        {
             let next = turns.entry(turn.session).or_default();
             turn.number = std::mem::replace(next, *next + 1);
         }
@@ -153,7 +168,11 @@ impl Trace {
         for (request, arrival) in requests.iter_mut().zip(&arrivals) {
             request.arrival_s = arrival - arrivals[0];
         }
-        Ok(Self { requests, block_size, dropped: 0 })
+        Ok(Self {
+            requests,
+            block_size,
+            dropped: 0,
+        })
     }
 
     /// Leaves out the requests that do not fit the engines of `profile` with two blocks to spare, and counts them.
@@ -161,31 +180,57 @@ impl Trace {
         let size = self.block_size.tokens();
         let capacity = profile.kv_tokens / size;
         let before = self.requests.len();
-        self.requests.retain(|request| (request.prompt_tokens + request.output_tokens) / size + 2 < capacity);
+        self.requests.retain(|request| {
+            (request.prompt_tokens + request.output_tokens) / size + 2 < capacity
+        });
         self.dropped += before - self.requests.len();
     }
 
     /// Blocks of all prompts.
     pub fn blocks(&self) -> usize {
-        self.requests.iter().map(|request| request.names.len()).sum()
+        self.requests
+            .iter()
+            .map(|request| request.names.len())
+            .sum()
     }
 }
 
 /// One line, with blocks as long as there is `room` for them.
-fn request(line: usize, text: &str, size: BlockSize, room: &mut usize) -> Result<TraceRequest, TraceError> {
+fn request(
+    line: usize,
+    text: &str,
+    size: BlockSize,
+    room: &mut usize,
+) -> Result<TraceRequest, TraceError> {
     let fields: Map<String, Value> =
-        serde_json::from_str(text).map_err(|error| TraceError::NotJson { line, problem: error.to_string() })?;
-    let fields = Fields { line, fields: &fields };
+        serde_json::from_str(text).map_err(|error| TraceError::NotJson {
+            line,
+            problem: error.to_string(),
+        })?;
+    let fields = Fields {
+        line,
+        fields: &fields,
+    };
     let timestamp_ms = fields.read("timestamp", "milliseconds, from 0 to a year", |value| {
         value.as_f64().filter(|ms| (0.0..=LATEST_MS).contains(ms))
     })?;
     let prompt_tokens = fields.tokens("input_length")?;
     let output_tokens = fields.tokens("output_length")?;
-    let ids = fields.read("hash_ids", "an array of whole numbers, one for each block", |value| {
-        value.as_array()?.iter().map(Value::as_u64).collect::<Option<Vec<u64>>>()
-    })?;
+    let ids = fields.read(
+        "hash_ids",
+        "an array of whole numbers, one for each block",
+        |value| {
+            value
+                .as_array()?
+                .iter()
+                .map(Value::as_u64)
+                .collect::<Option<Vec<u64>>>()
+        },
+    )?;
     let blocks = prompt_tokens.div_ceil(size.tokens()) as usize;
-    *room = room.checked_sub(blocks).ok_or(TraceError::TooManyBlocks { line })?;
+    *room = room
+        .checked_sub(blocks)
+        .ok_or(TraceError::TooManyBlocks { line })?;
     let hashes = chain(line, &ids, blocks);
     let whole = size.whole_blocks(prompt_tokens) as usize;
     Ok(TraceRequest {
@@ -194,7 +239,11 @@ fn request(line: usize, text: &str, size: BlockSize, room: &mut usize) -> Result
         output_tokens,
         names: hashes.iter().map(|hash| EngineHash(hash.0)).collect(),
         blocks: Arc::new(PromptBlocks::of_chain(SCHEME, size, hashes[..whole].into())),
-        turn: fields.fields.get("session").and_then(Value::as_u64).map(|session| Turn { session, number: 0 }),
+        turn: fields
+            .fields
+            .get("session")
+            .and_then(Value::as_u64)
+            .map(|session| Turn { session, number: 0 }),
     })
 }
 
@@ -205,9 +254,13 @@ fn chain(line: usize, ids: &[u64], blocks: usize) -> Vec<SequenceHash> {
     let mut parent = None;
     (0..blocks)
         .map(|block| {
-            let identity = ids.get(block).map_or_else(|| own(block), |id| words(0, *id));
-            let tokens: Vec<u32> =
-                identity.chunks_exact(4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]])).collect();
+            let identity = ids
+                .get(block)
+                .map_or_else(|| own(block), |id| words(0, *id));
+            let tokens: Vec<u32> = identity
+                .chunks_exact(4)
+                .map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]))
+                .collect();
             let hash = SCHEME.extend(parent, &tokens);
             parent = Some(hash);
             hash
@@ -224,7 +277,10 @@ struct Fields<'a> {
 impl Fields<'_> {
     fn tokens(&self, field: &'static str) -> Result<u32, TraceError> {
         self.read(field, "tokens, from 1 to 2^24", |value| {
-            value.as_u64().filter(|tokens| (1..=LONGEST).contains(tokens)).and_then(|tokens| tokens.try_into().ok())
+            value
+                .as_u64()
+                .filter(|tokens| (1..=LONGEST).contains(tokens))
+                .and_then(|tokens| tokens.try_into().ok())
         })
     }
 
@@ -267,7 +323,9 @@ mod tests {
 
     fn said(line: &str) -> String {
         let good = r#"{"timestamp": 0, "input_length": 1, "output_length": 1, "hash_ids": [0]}"#;
-        read(&format!("{good}\n\n{line}\n")).unwrap_err().to_string()
+        read(&format!("{good}\n\n{line}\n"))
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -278,11 +336,17 @@ mod tests {
             r#"{"timestamp": 5.5, "input_length": 1536, "output_length": 5, "hash_ids": [7, 8, 10], "chat_id": 3}"#,
         ))
         .unwrap();
-        let [first, second] = &trace.requests[..] else { panic!("two requests") };
+        let [first, second] = &trace.requests[..] else {
+            panic!("two requests")
+        };
         assert_eq!((first.prompt_tokens, first.output_tokens), (1100, 5));
         assert_eq!(first.names[..2], second.names[..2]);
         assert_ne!(first.names[2], second.names[2]);
-        assert_eq!(first.blocks.chain(size()).len(), 2, "the router knows whole blocks only");
+        assert_eq!(
+            first.blocks.chain(size()).len(),
+            2,
+            "the router knows whole blocks only"
+        );
         assert_eq!(second.blocks.chain(size()).len(), 3);
         assert_eq!(trace.blocks(), 6);
         assert_eq!(second.arrival_s, 0.0055);
@@ -309,7 +373,11 @@ mod tests {
             r#"{"timestamp": 2, "input_length": 500, "output_length": 5, "hash_ids": [1, 2, 3]}"#,
         ))
         .unwrap();
-        let names: Vec<_> = trace.requests.iter().map(|request| &request.names).collect();
+        let names: Vec<_> = trace
+            .requests
+            .iter()
+            .map(|request| &request.names)
+            .collect();
         assert_eq!(names[0][0], names[1][0]);
         assert_ne!(names[0][1], names[1][1]);
         assert_eq!(names[2].len(), 1);
@@ -320,13 +388,22 @@ mod tests {
         let tokens = "expected tokens, from 1 to 2^24";
         let ids = "expected an array of whole numbers, one for each block";
         for (line, problem) in [
-            (r#"{"input_length": 1}"#, "timestamp is missing: expected milliseconds, from 0 to a year".to_owned()),
+            (
+                r#"{"input_length": 1}"#,
+                "timestamp is missing: expected milliseconds, from 0 to a year".to_owned(),
+            ),
             (
                 r#"{"timestamp": -1, "input_length": 1}"#,
                 "timestamp is -1: expected milliseconds, from 0 to a year".to_owned(),
             ),
-            (r#"{"timestamp": 0, "input_length": 0}"#, format!("input_length is 0: {tokens}")),
-            (r#"{"timestamp": 0, "input_length": "9"}"#, format!("input_length is \"9\": {tokens}")),
+            (
+                r#"{"timestamp": 0, "input_length": 0}"#,
+                format!("input_length is 0: {tokens}"),
+            ),
+            (
+                r#"{"timestamp": 0, "input_length": "9"}"#,
+                format!("input_length is \"9\": {tokens}"),
+            ),
             (
                 r#"{"timestamp": 0, "input_length": 1, "output_length": 4294967296}"#,
                 format!("output_length is 4294967296: {tokens}"),
@@ -338,15 +415,23 @@ mod tests {
         ] {
             assert_eq!(said(line), format!("line 3: {problem}"));
         }
-        assert!(said("[1]").starts_with("line 3 is no JSON object ("), "{}", said("[1]"));
+        assert!(
+            said("[1]").starts_with("line 3 is no JSON object ("),
+            "{}",
+            said("[1]")
+        );
         assert!(said("{").starts_with("line 3 is no JSON object ("));
-        assert!(said(&format!(r#"{{"timestamp": "{}"}}"#, "x".repeat(1 << 20))).len() < 200, "what is shown is short");
+        assert!(
+            said(&format!(r#"{{"timestamp": "{}"}}"#, "x".repeat(1 << 20))).len() < 200,
+            "what is shown is short"
+        );
         assert_eq!(read("\n \n").unwrap_err(), TraceError::Empty);
     }
 
     #[test]
     fn prompts_that_would_fill_the_memory_are_refused_before_they_do() {
-        let line = r#"{"timestamp": 0, "input_length": 16777216, "output_length": 1, "hash_ids": []}"#;
+        let line =
+            r#"{"timestamp": 0, "input_length": 16777216, "output_length": 1, "hash_ids": []}"#;
         let mut room = 1 << 14;
         let mut read = |number| request(number, line, BlockSize::new(1024).unwrap(), &mut room);
         assert_eq!(read(1).unwrap().names.len(), 1 << 14);
@@ -356,10 +441,15 @@ mod tests {
     #[test]
     fn what_no_engine_could_hold_is_left_out_and_counted() {
         let line = |tokens: u32| {
-            format!(r#"{{"timestamp": 0, "input_length": {tokens}, "output_length": 10, "hash_ids": []}}"#)
+            format!(
+                r#"{{"timestamp": 0, "input_length": {tokens}, "output_length": 10, "hash_ids": []}}"#
+            )
         };
         let mut trace = read(&[line(1000), line(4000), line(2000)].join("\n")).unwrap();
-        trace.drop_what_exceeds(&Profile { kv_tokens: 8 * 512, ..Profile::ALL[0] });
+        trace.drop_what_exceeds(&Profile {
+            kv_tokens: 8 * 512,
+            ..Profile::ALL[0]
+        });
         assert_eq!((trace.requests.len(), trace.dropped), (2, 1));
     }
 }

@@ -49,7 +49,12 @@ impl Wire {
     }
 
     /// Sends what a step brought; the message and how long it is under way, or nothing if it got lost on the way.
-    pub(crate) fn send(&mut self, worker: usize, from: Target, events: Vec<CacheEvent>) -> Option<(Duration, Message)> {
+    pub(crate) fn send(
+        &mut self,
+        worker: usize,
+        from: Target,
+        events: Vec<CacheEvent>,
+    ) -> Option<(Duration, Message)> {
         if !self.followed || events.is_empty() {
             return None;
         }
@@ -74,13 +79,20 @@ impl Wire {
 
     fn apply(&self, from: Target, event: &CacheEvent) {
         match event {
-            CacheEvent::Stored { hashes, parent, tier, .. } => {
+            CacheEvent::Stored {
+                hashes,
+                parent,
+                tier,
+                ..
+            } => {
                 let hashes: Vec<_> = hashes.iter().map(|name| SequenceHash(name.0)).collect();
                 let parent = parent.map(|name| SequenceHash(name.0));
-                self.index.store_hashes(from, &self.namespace, parent, &hashes, *tier);
+                self.index
+                    .store_hashes(from, &self.namespace, parent, &hashes, *tier);
             }
             CacheEvent::Removed { hash, tier } => {
-                self.index.remove_hashes(from, &self.namespace, &[SequenceHash(hash.0)], *tier);
+                self.index
+                    .remove_hashes(from, &self.namespace, &[SequenceHash(hash.0)], *tier);
             }
             CacheEvent::Cleared => self.index.clear(from),
         }

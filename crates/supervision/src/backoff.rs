@@ -24,7 +24,12 @@ pub struct Backoff {
 impl Backoff {
     /// Pauses from `first` to `longest`; an attempt that lasted as long as the longest pause starts them again.
     pub fn new(first: Duration, longest: Duration) -> Self {
-        Self { first, longest, reset_after: longest, next: first }
+        Self {
+            first,
+            longest,
+            reset_after: longest,
+            next: first,
+        }
     }
 
     /// An attempt that lasted this long starts the pauses again.

@@ -54,7 +54,9 @@ mod rules {
     static RULES: LazyLock<Vec<Mutex<Rule>>> = LazyLock::new(|| {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let rules = text.split(',').filter(|rule| !rule.is_empty());
-        rules.map(|rule| Mutex::new(Rule::read(rule, Instant::now()))).collect()
+        rules
+            .map(|rule| Mutex::new(Rule::read(rule, Instant::now())))
+            .collect()
     });
 
     pub(super) fn strike(name: &'static str, of: Kind) {
@@ -111,20 +113,30 @@ mod rules {
 
     impl Rule {
         pub(super) fn read(rule: &str, now: Instant) -> Self {
-            let form = || -> ! { panic!("{VARIABLE}: {rule:?} is no rule: expected TASK:every=1s or every=10s") };
+            let form = || -> ! {
+                panic!("{VARIABLE}: {rule:?} is no rule: expected TASK:every=1s or every=10s")
+            };
             let (scope, every) = match rule.split_once(':') {
                 Some(("tasks", every)) => (Scope::Tasks, every),
                 Some((task, every)) => (Scope::One(task.to_owned()), every),
                 None => (Scope::All, rule),
             };
-            let Some(every) = every.strip_prefix("every=") else { form() };
+            let Some(every) = every.strip_prefix("every=") else {
+                form()
+            };
             let (number, unit) = every.split_at(every.trim_end_matches(char::is_alphabetic).len());
             let every = match (number.parse(), unit) {
                 (Ok(number), "s") => Duration::from_secs(number),
                 (Ok(number), "ms") => Duration::from_millis(number),
                 _ => form(),
             };
-            Self { scope, every, due: now + every, names: Vec::new(), turn: 0 }
+            Self {
+                scope,
+                every,
+                due: now + every,
+                names: Vec::new(),
+                turn: 0,
+            }
         }
 
         /// Whether `name` is to panic now.
@@ -168,7 +180,9 @@ mod tests {
     fn a_rule_for_one_task_strikes_that_task_alone_at_its_pace() {
         let start = Instant::now();
         let mut rule = Rule::read("accept:every=50ms", start);
-        let struck: Vec<u64> = (0..200).filter(|at| rule.is_due("accept", Kind::Task, start + ms(*at))).collect();
+        let struck: Vec<u64> = (0..200)
+            .filter(|at| rule.is_due("accept", Kind::Task, start + ms(*at)))
+            .collect();
         assert_eq!(struck, [50, 100, 150]);
         assert!(!rule.is_due("housekeeping", Kind::Task, start + ms(1000)));
     }
@@ -186,7 +200,17 @@ mod tests {
                 }
             }
         }
-        assert_eq!(struck, [(10, "a"), (20, "b"), (30, "c"), (40, "a"), (51, "c"), (61, "a")]);
+        assert_eq!(
+            struck,
+            [
+                (10, "a"),
+                (20, "b"),
+                (30, "c"),
+                (40, "a"),
+                (51, "c"),
+                (61, "a")
+            ]
+        );
     }
 
     #[test]

@@ -19,7 +19,11 @@ static PANICS: LazyLock<Family<TaskLabel, Counter>> = LazyLock::new(Family::defa
 
 /// Registers `warmroute_task_panics_total{task}`.
 pub fn register(registry: &mut Registry) {
-    registry.register("warmroute_task_panics", "Panics of long-lived tasks, which were started again", PANICS.clone());
+    registry.register(
+        "warmroute_task_panics",
+        "Panics of long-lived tasks, which were started again",
+        PANICS.clone(),
+    );
 }
 
 /// The count of this task is shown from now on: a rate over a series that appears with its first event misses that one.

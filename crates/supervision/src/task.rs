@@ -35,7 +35,12 @@ impl Task {
     pub fn new(name: &'static str) -> Self {
         metrics::announce(name);
         let backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE).reset_after(WELL);
-        Self { name, backoff, pause: Duration::ZERO, in_a_row: 0 }
+        Self {
+            name,
+            backoff,
+            pause: Duration::ZERO,
+            in_a_row: 0,
+        }
     }
 
     /// Runs an attempt to its end.
@@ -46,7 +51,11 @@ impl Task {
             Err(panic) => panic,
         };
         let lasted = begun.elapsed();
-        self.in_a_row = if lasted >= WELL { 1 } else { self.in_a_row.saturating_add(1) };
+        self.in_a_row = if lasted >= WELL {
+            1
+        } else {
+            self.in_a_row.saturating_add(1)
+        };
         self.pause = self.backoff.after(lasted);
         let (task, in_a_row, pause_ms) = (self.name, self.in_a_row, self.pause.as_secs_f64() * 1e3);
         tracing::error!(task, panic = %message(&*panic), in_a_row, pause_ms, "task panicked, restarting it");
@@ -81,7 +90,10 @@ impl Task {
 /// assert_eq!(attempts, 3);
 /// # });
 /// ```
-pub async fn supervise<T, F: Future<Output = T>>(name: &'static str, mut start: impl FnMut() -> F) -> T {
+pub async fn supervise<T, F: Future<Output = T>>(
+    name: &'static str,
+    mut start: impl FnMut() -> F,
+) -> T {
     let mut task = Task::new(name);
     loop {
         // What `start` does itself may panic as well.
@@ -102,7 +114,10 @@ pub async fn contain<T>(name: &'static str, task: impl Future<Output = T>) -> Op
     None
 }
 
-async fn caught<T>(name: &'static str, attempt: impl Future<Output = T>) -> Result<T, Box<dyn Any + Send>> {
+async fn caught<T>(
+    name: &'static str,
+    attempt: impl Future<Output = T>,
+) -> Result<T, Box<dyn Any + Send>> {
     let attempt = async {
         tokio::select! {
             biased;
@@ -111,12 +126,16 @@ async fn caught<T>(name: &'static str, attempt: impl Future<Output = T>) -> Resu
         }
     };
     // What an attempt leaves behind is argued where its task is started.
-    AssertUnwindSafe(attempt).catch_unwind().await.inspect_err(|_| metrics::count(name))
+    AssertUnwindSafe(attempt)
+        .catch_unwind()
+        .await
+        .inspect_err(|_| metrics::count(name))
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {
     let text = panic.downcast_ref::<&str>().copied();
-    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str)).unwrap_or("(no message)")
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("(no message)")
 }
 
 #[cfg(test)]
@@ -148,7 +167,10 @@ mod tests {
         task.abort();
         let _: Result<(), _> = task.await;
         let starts = starts.lock().clone();
-        let pauses: Vec<u128> = starts.windows(2).map(|pair| (pair[1] - pair[0]).as_millis()).collect();
+        let pauses: Vec<u128> = starts
+            .windows(2)
+            .map(|pair| (pair[1] - pair[0]).as_millis())
+            .collect();
         // The timer's resolution is a millisecond.
         let expected = [50, 100, 200, 400, 800, 1600, 3200, 5000, 5000];
         for (pause, expected) in pauses.iter().zip(expected) {
@@ -214,7 +236,10 @@ mod tests {
             panic!("{} words", 3)
         })
         .await;
-        assert_eq!((ended, receiver.recv().await, metrics::counted("contained")), (None, None, 1));
+        assert_eq!(
+            (ended, receiver.recv().await, metrics::counted("contained")),
+            (None, None, 1)
+        );
         assert_eq!(contain("contained", async { 7 }).await, Some(7));
     }
 }

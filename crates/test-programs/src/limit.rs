@@ -1,5 +1,8 @@
 //! Time limits for programs that a test starts. A program that hangs is killed, and the test fails and names it.
-#![allow(clippy::disallowed_methods, reason = "a test's time limit is real time")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "a test's time limit is real time"
+)]
 
 use std::{
     io::{BufRead as _, BufReader, Read},
@@ -16,17 +19,27 @@ use std::{
 pub fn output(command: &mut Command, limit: Duration) -> Output {
     let started = Instant::now();
     let what = format!("{command:?}");
-    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = command
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
     let mut child = child.unwrap_or_else(|error| panic!("{what} cannot be started: {error}"));
     let stdout = read_to_end(child.stdout.take());
     let stderr = read_to_end(child.stderr.take());
     let status = wait(&mut child, limit, &what);
     // A process of its own that outlives it may still hold the pipes.
     let rest = |pipe: &Receiver<Vec<u8>>| {
-        let left = limit.saturating_sub(started.elapsed()).max(Duration::from_secs(1));
-        pipe.recv_timeout(left).unwrap_or_else(|_| panic!("{what} ended, and a process it started holds its output"))
+        let left = limit
+            .saturating_sub(started.elapsed())
+            .max(Duration::from_secs(1));
+        pipe.recv_timeout(left)
+            .unwrap_or_else(|_| panic!("{what} ended, and a process it started holds its output"))
     };
-    Output { status, stdout: rest(&stdout), stderr: rest(&stderr) }
+    Output {
+        status,
+        stdout: rest(&stdout),
+        stderr: rest(&stderr),
+    }
 }
 
 /// Waits for the end of a program; `what` names it.
@@ -96,7 +109,10 @@ mod tests {
     #[test]
     fn a_program_that_ends_gives_its_output() {
         let output = output(&mut shell("echo out; echo err >&2; exit 3"), LONG);
-        assert_eq!((output.status.code(), &*output.stdout, &*output.stderr), (Some(3), &b"out\n"[..], &b"err\n"[..]));
+        assert_eq!(
+            (output.status.code(), &*output.stdout, &*output.stderr),
+            (Some(3), &b"out\n"[..], &b"err\n"[..])
+        );
     }
 
     #[test]
@@ -108,7 +124,10 @@ mod tests {
     #[test]
     fn a_line_is_waited_for_within_its_limit() {
         let find = |script: &str, limit, text: &'static str| {
-            let mut child = shell(script).stdout(Stdio::piped()).spawn().expect("a shell starts");
+            let mut child = shell(script)
+                .stdout(Stdio::piped())
+                .spawn()
+                .expect("a shell starts");
             let pipe = child.stdout.take().expect("stdout is piped");
             let line = find_line(pipe, limit, move |line| line.contains(text));
             let _ = child.kill();
@@ -116,7 +135,10 @@ mod tests {
             line
         };
         assert_eq!(find("echo one; echo two", LONG, "").as_deref(), Some("one"));
-        assert_eq!(find("echo one; echo two", LONG, "w").as_deref(), Some("two"));
+        assert_eq!(
+            find("echo one; echo two", LONG, "w").as_deref(),
+            Some("two")
+        );
         assert_eq!(find("echo one", LONG, "w"), None);
         assert_eq!(find("echo one; exec sleep 600", SHORT, "w"), None);
     }

@@ -32,11 +32,15 @@ impl ReservedPort {
         // Processes begin at different places, so that they seldom try the same port.
         let start = std::process::id().wrapping_mul(7919) % u32::from(length);
         let free = (0..length).find_map(|_| {
-            let offset = (start + u32::from(NEXT.fetch_add(1, Ordering::Relaxed) % length)) % u32::from(length);
+            let offset = (start + u32::from(NEXT.fetch_add(1, Ordering::Relaxed) % length))
+                % u32::from(length);
             let number = RANGE.start + u16::try_from(offset).ok()?;
             let claim = UdpSocket::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
             TcpListener::bind((Ipv4Addr::LOCALHOST, number)).ok()?;
-            Some(Self { number, _claim: claim })
+            Some(Self {
+                number,
+                _claim: claim,
+            })
         });
         free.unwrap_or_else(|| panic!("no port of {RANGE:?} is free on the loopback address"))
     }

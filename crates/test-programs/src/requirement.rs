@@ -41,13 +41,18 @@ impl Requirement {
     ///
     /// Where it is missing and the environment says `CI=true`.
     pub fn is_missing(self) -> bool {
-        let Err(missing) = self.check() else { return false };
+        let Err(missing) = self.check() else {
+            return false;
+        };
         let reason = format!("{missing}; {}", self.remedy());
         if is_strict(std::env::var_os("CI")) {
             panic!("{reason} (CI is set: a missing requirement is a failure)");
         }
         // Not through eprintln!, which the test harness captures. One write, so that no other output comes in between.
-        let test = std::thread::current().name().unwrap_or("unknown").to_owned();
+        let test = std::thread::current()
+            .name()
+            .unwrap_or("unknown")
+            .to_owned();
         let _ = std::io::stderr().write_all(format!("{SKIPPED}{test}: {reason}\n").as_bytes());
         true
     }
@@ -56,15 +61,20 @@ impl Requirement {
         match self {
             Self::RedisServer => runs("redis-server", &["--version"]),
             Self::NatsServer => runs("nats-server", &["--version"]),
-            Self::Prometheus => runs("prometheus", &["--version"]).and_then(|()| runs("promtool", &["--version"])),
+            Self::Prometheus => {
+                runs("prometheus", &["--version"]).and_then(|()| runs("promtool", &["--version"]))
+            }
             Self::Libzmq => runs(python(), &["-c", "import zmq"]),
             Self::Python => runs(python(), &["--version"]),
             Self::PythonSdks => runs(python(), &["-c", "import anthropic, openai"]),
             Self::NodeSdks => {
-                let folder =
-                    node_folder().ok_or("WARMROUTE_TEST_NODE does not name a folder with the SDKs for Node")?;
+                let folder = node_folder()
+                    .ok_or("WARMROUTE_TEST_NODE does not name a folder with the SDKs for Node")?;
                 let load = "require('openai'); require('@anthropic-ai/sdk'); require('zod')";
-                is_success(Command::new("node").current_dir(folder).args(["-e", load]), "node, with the SDKs")
+                is_success(
+                    Command::new("node").current_dir(folder).args(["-e", load]),
+                    "node, with the SDKs",
+                )
             }
             Self::Curl => runs("curl", &["--version"]),
             Self::ProcStatus if Path::new("/proc/self/status").exists() => Ok(()),
@@ -75,9 +85,13 @@ impl Requirement {
     /// How to get it.
     fn remedy(self) -> &'static str {
         match self {
-            Self::RedisServer => "on Debian: apt-get install redis-server (./test does that as root)",
+            Self::RedisServer => {
+                "on Debian: apt-get install redis-server (./test does that as root)"
+            }
             Self::NatsServer => "on Debian: apt-get install nats-server (./test does that as root)",
-            Self::Prometheus => "./test fetches it on Debian; else install prometheus with promtool",
+            Self::Prometheus => {
+                "./test fetches it on Debian; else install prometheus with promtool"
+            }
             Self::Libzmq | Self::PythonSdks => {
                 "./test installs tests/sdk/requirements.txt and sets WARMROUTE_TEST_PYTHON to that Python"
             }
@@ -108,7 +122,12 @@ fn runs(program: impl Into<OsString>, args: &[&str]) -> Result<(), String> {
 }
 
 fn is_success(command: &mut Command, what: &str) -> Result<(), String> {
-    match command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status() {
+    match command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+    {
         Ok(status) if status.success() => Ok(()),
         Ok(status) => Err(format!("{what} fails with {status}")),
         Err(error) => Err(format!("{what} cannot be run: {error}")),
@@ -127,7 +146,13 @@ mod tests {
     fn ci_is_strict_unless_it_is_empty_or_false() {
         let strict = |value: &str| is_strict(Some(value.into()));
         assert_eq!(
-            [strict("true"), strict("1"), strict("false"), strict("0"), strict("")],
+            [
+                strict("true"),
+                strict("1"),
+                strict("false"),
+                strict("0"),
+                strict("")
+            ],
             [true, true, false, false, false]
         );
         assert!(!is_strict(None));
@@ -136,7 +161,10 @@ mod tests {
     #[test]
     fn a_program_that_is_missing_or_fails_is_named() {
         let missing = runs("no-such-program", &["--version"]).expect_err("it is not there");
-        assert!(missing.starts_with("`no-such-program --version` cannot be run: "), "{missing}");
+        assert!(
+            missing.starts_with("`no-such-program --version` cannot be run: "),
+            "{missing}"
+        );
         let fails = runs("sh", &["-c", "exit 3"]).expect_err("it fails");
         assert!(fails.starts_with("`sh -c exit 3` fails with "), "{fails}");
         assert_eq!(runs("sh", &["-c", "exit 0"]), Ok(()));

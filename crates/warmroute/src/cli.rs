@@ -113,7 +113,9 @@ impl FromStr for Pair {
 
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once('=') {
-            Some((name, value)) if !name.is_empty() && !value.is_empty() => Ok(Self(name.into(), value.into())),
+            Some((name, value)) if !name.is_empty() && !value.is_empty() => {
+                Ok(Self(name.into(), value.into()))
+            }
             _ => Err("expected NAME=VALUE with both sides filled".to_owned()),
         }
     }
@@ -238,7 +240,11 @@ pub(crate) struct ConvertArgs {
     #[arg(long, value_enum, value_name = "ROUTER")]
     pub(crate) from: OtherRouter,
     /// Its configuration file, of `smg` a file with its command line; `-` = standard input.
-    #[arg(value_name = "FILE", required_unless_present = "flags", conflicts_with = "flags")]
+    #[arg(
+        value_name = "FILE",
+        required_unless_present = "flags",
+        conflicts_with = "flags"
+    )]
     pub(crate) file: Option<PathBuf>,
     /// Its command line, behind `--` (`smg` and `vllm-router`).
     #[arg(value_name = "FLAGS", last = true)]

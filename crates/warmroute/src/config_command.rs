@@ -34,10 +34,14 @@ fn init(args: &InitArgs) -> ExitCode {
         output::out(config::starter().trim_end());
         return ExitCode::SUCCESS;
     };
-    let written = File::create_new(file).and_then(|mut open| open.write_all(config::starter().as_bytes()));
+    let written =
+        File::create_new(file).and_then(|mut open| open.write_all(config::starter().as_bytes()));
     match written {
         Ok(()) => {
-            output::err(&format!("written: next `warmroute config check {}`", file.display()));
+            output::err(&format!(
+                "written: next `warmroute config check {}`",
+                file.display()
+            ));
             ExitCode::SUCCESS
         }
         Err(error) => {
@@ -63,7 +67,8 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
         }
         output::out(&told.to_string());
     } else if problems.is_empty() {
-        idle.iter().for_each(|notice| output::err(&notice.to_string()));
+        idle.iter()
+            .for_each(|notice| output::err(&notice.to_string()));
         output::out("ok");
     }
     match (problems.is_empty(), args.json) {
@@ -74,7 +79,11 @@ fn check(args: &ConfigFileArgs) -> ExitCode {
 }
 
 fn load(args: &ConfigFileArgs) -> Result<Settings, Vec<Problem>> {
-    settings::load(args.file.as_deref().or(args.config.as_deref()), settings::environment(), &[])
+    settings::load(
+        args.file.as_deref().or(args.config.as_deref()),
+        settings::environment(),
+        &[],
+    )
 }
 
 fn show(args: &ConfigFileArgs) -> ExitCode {
@@ -94,11 +103,17 @@ fn show(args: &ConfigFileArgs) -> ExitCode {
 fn convert(args: &ConvertArgs) -> ExitCode {
     let converted = match &args.file {
         Some(file) => {
-            let name = if file == Path::new("-") { "stdin".to_owned() } else { file.display().to_string() };
+            let name = if file == Path::new("-") {
+                "stdin".to_owned()
+            } else {
+                file.display().to_string()
+            };
             read(file, &name).and_then(|text| convert_text(args.from, &name, &text))
         }
         None => match args.from {
-            OtherRouter::VllmRouter => config::convert_flags(FlagsOf::VllmRouter, "flags", &args.flags),
+            OtherRouter::VllmRouter => {
+                config::convert_flags(FlagsOf::VllmRouter, "flags", &args.flags)
+            }
             OtherRouter::Smg => config::convert_flags(FlagsOf::Smg, "flags", &args.flags),
             OtherRouter::Continuum => {
                 output::err("--from continuum takes a FILE: that router is configured by one");
@@ -132,11 +147,18 @@ fn read(file: &Path, name: &str) -> Result<String, Vec<Problem>> {
         Box::new(std::fs::File::open(file).map_err(unreadable)?)
     };
     let mut bytes = Vec::new();
-    source.take(config::MAX_TEXT_BYTES as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    source
+        .take(config::MAX_TEXT_BYTES as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     if bytes.len() > config::MAX_TEXT_BYTES {
         // The cut may have gone through a character, which is not what is wrong.
         return Ok(String::from_utf8_lossy(&bytes).into_owned());
     }
-    String::from_utf8(bytes)
-        .map_err(|error| vec![Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()])])
+    String::from_utf8(bytes).map_err(|error| {
+        vec![Problem::not_utf8(
+            name,
+            &error.as_bytes()[..error.utf8_error().valid_up_to()],
+        )]
+    })
 }

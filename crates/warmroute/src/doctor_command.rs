@@ -44,16 +44,25 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     };
     // As the router does: what it cannot raise is worth a look.
     limits::raise_open_files(settings.server.max_connections);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
-            output::err(&format!("warmroute doctor: the runtime could not be started: {error}"));
+            output::err(&format!(
+                "warmroute doctor: the runtime could not be started: {error}"
+            ));
             return ExitCode::FAILURE;
         }
     };
     let surroundings = wire_up::surroundings(&settings, settings::api_key(&args.serve).is_some());
     let options = Options {
-        probe: if args.no_probe { Probe::Nothing } else { Probe::Send },
+        probe: if args.no_probe {
+            Probe::Nothing
+        } else {
+            Probe::Send
+        },
         timeout: Duration::from_secs(args.timeout),
     };
     let report = runtime.block_on(doctor::diagnose(&settings, &surroundings, options));
@@ -64,7 +73,11 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     } else {
         print_lines(&report, args.verbose);
     }
-    if report.ok { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if report.ok {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
 fn print_json(report: &Report) {
@@ -84,19 +97,33 @@ fn print_checks(subject: &str, checks: &[Check], verbose: bool) {
         if !verbose && matches!(check.status, Status::Ok | Status::Skip) {
             continue;
         }
-        output::out(&format!("{subject}: {:4} {} {}", check.status.as_str(), check.id, line(check)));
+        output::out(&format!(
+            "{subject}: {:4} {} {}",
+            check.status.as_str(),
+            check.id,
+            line(check)
+        ));
         if let Some(fix) = &check.fix {
             output::out(&format!("    fix: {fix}"));
         }
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
-    let (ok, warn, fail, skip) = (count(Status::Ok), count(Status::Warn), count(Status::Fail), count(Status::Skip));
-    output::out(&format!("{subject}: {ok} ok, {warn} to look at, {fail} failed, {skip} skipped"));
+    let (ok, warn, fail, skip) = (
+        count(Status::Ok),
+        count(Status::Warn),
+        count(Status::Fail),
+        count(Status::Skip),
+    );
+    output::out(&format!(
+        "{subject}: {ok} ok, {warn} to look at, {fail} failed, {skip} skipped"
+    ));
 }
 
 fn line(check: &Check) -> String {
     match (&check.found, &check.expected) {
-        (Some(found), Some(expected)) => format!("(found {found}, expected {expected}): {}", check.message),
+        (Some(found), Some(expected)) => {
+            format!("(found {found}, expected {expected}): {}", check.message)
+        }
         _ => check.message.clone(),
     }
 }

@@ -48,7 +48,13 @@ impl Draining {
     /// Not begun.
     pub(crate) fn new(usual: Usual, clock: Clock) -> Arc<Self> {
         let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
-        Arc::new(Self { phase, begun, ended: watch::Sender::default(), usual, clock })
+        Arc::new(Self {
+            phase,
+            begun,
+            ended: watch::Sender::default(),
+            usual,
+            clock,
+        })
     }
 
     /// What the listener goes by.
@@ -79,9 +85,19 @@ impl Draining {
 
     /// Ends with what runs, which may take `timeout`. A repeated call changes nothing.
     pub(crate) fn begin(&self, new_connections: NewConnections, timeout: Option<Duration>) {
-        let grace = if new_connections == NewConnections::Refused { Duration::ZERO } else { self.usual.grace };
-        let begun = Begun { since: self.clock.wall(), grace, timeout: timeout.unwrap_or(self.usual.timeout) };
-        let first = self.begun.send_if_modified(|known| known.is_none() && known.replace(begun).is_none());
+        let grace = if new_connections == NewConnections::Refused {
+            Duration::ZERO
+        } else {
+            self.usual.grace
+        };
+        let begun = Begun {
+            since: self.clock.wall(),
+            grace,
+            timeout: timeout.unwrap_or(self.usual.timeout),
+        };
+        let first = self
+            .begun
+            .send_if_modified(|known| known.is_none() && known.replace(begun).is_none());
         if first {
             tracing::info!(
                 grace_s = begun.grace.as_secs_f64(),
@@ -113,7 +129,11 @@ impl Draining {
     /// Waits until the listener has ended.
     pub(crate) async fn ended(&self) -> Drained {
         let mut ended = self.ended.subscribe();
-        let drained = ended.wait_for(Option::is_some).await.ok().and_then(|drained| *drained);
+        let drained = ended
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|drained| *drained);
         drained.unwrap_or(Drained { cut: 0 })
     }
 
@@ -133,6 +153,8 @@ struct Told<'a>(&'a Draining);
 
 impl Drop for Told<'_> {
     fn drop(&mut self) {
-        self.0.ended.send_if_modified(|ended| ended.is_none() && ended.replace(Drained { cut: 0 }).is_none());
+        self.0.ended.send_if_modified(|ended| {
+            ended.is_none() && ended.replace(Drained { cut: 0 }).is_none()
+        });
     }
 }

@@ -12,18 +12,32 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
     let mut bad = |key: &str, value: &str, message: &str| {
         problems.push(settings.locate(Problem::bad_value(key, value, message)));
     };
-    for (section, tls) in [("server", &settings.server.tls), ("admin", &settings.admin.tls)] {
+    for (section, tls) in [
+        ("server", &settings.server.tls),
+        ("admin", &settings.admin.tls),
+    ] {
         let Some(tls) = tls else { continue };
         if let Err(error) = Identity::load(files(tls)) {
-            let key = [("cert", Some(&tls.cert)), ("client_ca", tls.client_ca.as_ref())];
-            let key = key.iter().find(|(_, path)| path.is_some_and(|path| path == error.path()));
+            let key = [
+                ("cert", Some(&tls.cert)),
+                ("client_ca", tls.client_ca.as_ref()),
+            ];
+            let key = key
+                .iter()
+                .find(|(_, path)| path.is_some_and(|path| path == error.path()));
             let key = key.map_or("key", |(key, _)| *key);
-            bad(&format!("{section}.tls.{key}"), &error.path().display().to_string(), &error.to_string());
+            bad(
+                &format!("{section}.tls.{key}"),
+                &error.path().display().to_string(),
+                &error.to_string(),
+            );
         }
     }
     let mut trusts = Trusts::default();
     for (at, worker) in settings.workers.iter().enumerate() {
-        let Ok(url) = worker.url.parse::<WorkerUrl>() else { continue };
+        let Ok(url) = worker.url.parse::<WorkerUrl>() else {
+            continue;
+        };
         if let Err(error) = trusts.attach(url, &worker.tls) {
             let ca = worker.tls.ca.as_ref();
             let key = if ca.is_some() { "tls.ca" } else { "url" };
@@ -57,5 +71,9 @@ pub(crate) fn identity(tls: Option<&ListenerTls>) -> Result<Option<Arc<Identity>
 }
 
 fn files(tls: &ListenerTls) -> IdentityFiles {
-    IdentityFiles { cert: tls.cert.clone(), key: tls.key.clone(), client_ca: tls.client_ca.clone() }
+    IdentityFiles {
+        cert: tls.cert.clone(),
+        key: tls.key.clone(),
+        client_ca: tls.client_ca.clone(),
+    }
 }

@@ -16,10 +16,15 @@ pub(crate) fn run(args: EngineArgs) -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => {
-            output::err(&format!("warmroute engine: the runtime could not be started: {error}"));
+            output::err(&format!(
+                "warmroute engine: the runtime could not be started: {error}"
+            ));
             return ExitCode::FAILURE;
         }
     };
@@ -48,7 +53,10 @@ async fn until_signal(config: EngineConfig, print_ready: bool) -> Result<ExitCod
 fn announce(engine: &RunningEngine, print_ready: bool) {
     if !print_ready {
         let events = engine.events.first().map_or("none", String::as_str);
-        output::err(&format!("simulated engine at {}, KV events at {events}", engine.http_addr));
+        output::err(&format!(
+            "simulated engine at {}, KV events at {events}",
+            engine.http_addr
+        ));
         return;
     }
     let line = json!({

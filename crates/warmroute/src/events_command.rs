@@ -108,22 +108,26 @@ enum End {
 }
 
 pub(crate) fn run(args: &EventsArgs) -> ExitCode {
-    let ended = tokio::runtime::Builder::new_current_thread().enable_all().build().and_then(|runtime| {
-        runtime.block_on(async {
-            match &args.command {
-                EventsCommand::Tap(args) => {
-                    let mut tap = tap::Tap::new(io::stdout(), args.format, args.json);
-                    feed::follow(&args.source, &mut tap).await
+    let ended = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .and_then(|runtime| {
+            runtime.block_on(async {
+                match &args.command {
+                    EventsCommand::Tap(args) => {
+                        let mut tap = tap::Tap::new(io::stdout(), args.format, args.json);
+                        feed::follow(&args.source, &mut tap).await
+                    }
+                    EventsCommand::Dump(args) => {
+                        let mut recorder =
+                            recording::Recorder::new(open(args.out.as_ref())?, &args.engine);
+                        feed::follow(&args.source, &mut recorder).await
+                    }
+                    #[cfg(feature = "nats")]
+                    EventsCommand::Relay(args) => relay::run(args).await,
                 }
-                EventsCommand::Dump(args) => {
-                    let mut recorder = recording::Recorder::new(open(args.out.as_ref())?, &args.engine);
-                    feed::follow(&args.source, &mut recorder).await
-                }
-                #[cfg(feature = "nats")]
-                EventsCommand::Relay(args) => relay::run(args).await,
-            }
-        })
-    });
+            })
+        });
     match ended {
         Ok(End::Done) => ExitCode::SUCCESS,
         Ok(End::Stopped(stop)) => ExitCode::from(stop.exit_code()),
@@ -138,9 +142,19 @@ pub(crate) fn run(args: &EventsArgs) -> ExitCode {
 
 /// A recording is never written over another one.
 fn open(path: Option<&PathBuf>) -> io::Result<Box<dyn Write>> {
-    let Some(path) = path else { return Ok(Box::new(io::stdout())) };
-    let said = |error: io::Error| {
-        io::Error::new(error.kind(), format!("{} cannot be created ({error}): name a new file", path.display()))
+    let Some(path) = path else {
+        return Ok(Box::new(io::stdout()));
     };
-    Ok(Box::new(BufWriter::new(File::create_new(path).map_err(said)?)))
+    let said = |error: io::Error| {
+        io::Error::new(
+            error.kind(),
+            format!(
+                "{} cannot be created ({error}): name a new file",
+                path.display()
+            ),
+        )
+    };
+    Ok(Box::new(BufWriter::new(
+        File::create_new(path).map_err(said)?,
+    )))
 }

@@ -66,12 +66,18 @@ struct Trouble {
 impl Trouble {
     /// The question is wrong.
     fn usage(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: settings::BAD_FLAG }
+        Self {
+            message: message.into(),
+            code: settings::BAD_FLAG,
+        }
     }
 
     /// The router did not answer it.
     fn answer(message: impl Into<String>) -> Self {
-        Self { message: message.into(), code: 1 }
+        Self {
+            message: message.into(),
+            code: 1,
+        }
     }
 }
 
@@ -93,11 +99,15 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
 }
 
 async fn ask(args: &ExplainArgs) -> Result<Value, Trouble> {
-    let router = AdminListener { url: &args.url, headers: headers(args)? };
+    let router = AdminListener {
+        url: &args.url,
+        headers: headers(args)?,
+    };
     if let Some(id) = &args.question.decision {
         // Only what may be an id becomes part of a path.
-        let id: routing::receipt::DecisionId =
-            id.parse().map_err(|error: routing::receipt::BadDecisionId| Trouble::usage(error.to_string()))?;
+        let id: routing::receipt::DecisionId = id
+            .parse()
+            .map_err(|error: routing::receipt::BadDecisionId| Trouble::usage(error.to_string()))?;
         return router.get(&format!("/admin/decisions/{id}")).await;
     }
     let mut body = body(&args.question)?;
@@ -107,42 +117,58 @@ async fn ask(args: &ExplainArgs) -> Result<Value, Trouble> {
     if !body.contains_key("model") {
         body.insert("model".to_owned(), Value::from(router.only_model().await?));
     }
-    router.post("/v1/route", Value::Object(body).to_string()).await
+    router
+        .post("/v1/route", Value::Object(body).to_string())
+        .await
 }
 
 /// The body of the dry run.
 fn body(question: &Question) -> Result<Map<String, Value>, Trouble> {
     if let Some(prompt) = &question.prompt {
-        return Ok(Map::from_iter([("prompt".to_owned(), Value::from(prompt.as_str()))]));
+        return Ok(Map::from_iter([(
+            "prompt".to_owned(),
+            Value::from(prompt.as_str()),
+        )]));
     }
-    let path = question.request.as_deref().unwrap_or_else(|| std::path::Path::new(""));
+    let path = question
+        .request
+        .as_deref()
+        .unwrap_or_else(|| std::path::Path::new(""));
     let shown = path.display();
-    let text = std::fs::read(path).map_err(|error| Trouble::usage(format!("{shown} cannot be read: {error}")))?;
+    let text = std::fs::read(path)
+        .map_err(|error| Trouble::usage(format!("{shown} cannot be read: {error}")))?;
     match serde_json::from_slice(&text) {
         Ok(Value::Object(mut body)) => {
             // Engines take one too. To the router it would mean a reservation, and asking keeps no place.
             body.remove("request_id");
             Ok(body)
         }
-        Ok(_) => Err(Trouble::usage(format!("{shown} holds no JSON object: write the body of a request into it"))),
-        Err(error) => {
-            Err(Trouble::usage(format!("{shown} is not JSON ({error}): write the body of a request into it")))
-        }
+        Ok(_) => Err(Trouble::usage(format!(
+            "{shown} holds no JSON object: write the body of a request into it"
+        ))),
+        Err(error) => Err(Trouble::usage(format!(
+            "{shown} is not JSON ({error}): write the body of a request into it"
+        ))),
     }
 }
 
 fn headers(args: &ExplainArgs) -> Result<HeaderMap, Trouble> {
     let mut headers = HeaderMap::new();
     let token = match &args.admin_token_file {
-        Some(path) => Some(
-            std::fs::read_to_string(path)
-                .map_err(|error| Trouble::usage(format!("{} cannot be read: {error}", path.display())))?,
-        ),
+        Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
+            Trouble::usage(format!("{} cannot be read: {error}", path.display()))
+        })?),
         None => std::env::var(settings::ADMIN_TOKEN).ok(),
     };
-    if let Some(token) = token.as_deref().map(str::trim).filter(|token| !token.is_empty()) {
+    if let Some(token) = token
+        .as_deref()
+        .map(str::trim)
+        .filter(|token| !token.is_empty())
+    {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-            Trouble::usage("the admin token is not plain text: it must be the router's own, on one line")
+            Trouble::usage(
+                "the admin token is not plain text: it must be the router's own, on one line",
+            )
         })?;
         value.set_sensitive(true);
         headers.insert(header::AUTHORIZATION, value);
@@ -157,7 +183,8 @@ fn admin_url(text: &str) -> Result<WorkerUrl, String> {
         Some(path) => format!("unix://{path}"),
         None => format!("http://{text}"),
     };
-    url.parse().map_err(|error: net::WorkerUrlError| error.to_string())
+    url.parse()
+        .map_err(|error: net::WorkerUrlError| error.to_string())
 }
 
 /// A running router, as operators reach it.
@@ -172,39 +199,67 @@ impl AdminListener<'_> {
     }
 
     async fn post(&self, path: &str, body: String) -> Result<Value, Trouble> {
-        read(fetch::post(self.url, path, &self.headers, Some(body.into()), TIMEOUT, ANSWER_BYTES).await)
+        read(
+            fetch::post(
+                self.url,
+                path,
+                &self.headers,
+                Some(body.into()),
+                TIMEOUT,
+                ANSWER_BYTES,
+            )
+            .await,
+        )
     }
 
     /// The only model there is.
     async fn only_model(&self) -> Result<String, Trouble> {
         let list = self.get("/admin/models").await?;
-        let models = list["models"].as_array().map(Vec::as_slice).unwrap_or_default();
-        let ids: Vec<&str> = models.iter().filter_map(|model| model["id"].as_str()).collect();
+        let models = list["models"]
+            .as_array()
+            .map(Vec::as_slice)
+            .unwrap_or_default();
+        let ids: Vec<&str> = models
+            .iter()
+            .filter_map(|model| model["id"].as_str())
+            .collect();
         match ids.as_slice() {
             [only] => Ok((*only).to_owned()),
             [] => Err(Trouble::answer(
                 "the router knows of no model yet: check `/admin/workers`, or name one with --model",
             )),
-            several => {
-                Err(Trouble::usage(format!("the router serves {}: name one of them with --model", several.join(", "))))
-            }
+            several => Err(Trouble::usage(format!(
+                "the router serves {}: name one of them with --model",
+                several.join(", ")
+            ))),
         }
     }
 }
 
 fn read(answer: Result<fetch::Fetched, fetch::FetchError>) -> Result<Value, Trouble> {
-    let answer = answer.map_err(|error| Trouble::answer(format!("the router's admin listener: {error}")))?;
+    let answer =
+        answer.map_err(|error| Trouble::answer(format!("the router's admin listener: {error}")))?;
     let body: Option<Value> = serde_json::from_slice(&answer.body).ok();
     if answer.status == StatusCode::OK
         && let Some(body) = body
     {
         return Ok(body);
     }
-    let Some(error) = body.as_ref().map(|body| &body["error"]).filter(|error| error.is_object()) else {
+    let Some(error) = body
+        .as_ref()
+        .map(|body| &body["error"])
+        .filter(|error| error.is_object())
+    else {
         let status = answer.status.as_u16();
-        return Err(Trouble::answer(format!("what answered with status {status} is no admin listener: check --url")));
+        return Err(Trouble::answer(format!(
+            "what answered with status {status} is no admin listener: check --url"
+        )));
     };
     let text = |field: &str| error[field].as_str().unwrap_or("?").to_owned();
     let said = format!("{} ({})", text("message"), text("code"));
-    Err(if answer.status == StatusCode::BAD_REQUEST { Trouble::usage(said) } else { Trouble::answer(said) })
+    Err(if answer.status == StatusCode::BAD_REQUEST {
+        Trouble::usage(said)
+    } else {
+        Trouble::answer(said)
+    })
 }

@@ -55,7 +55,10 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
     };
     logging::start(&settings.logging);
     limits::raise_open_files(settings.server.max_connections);
-    let runtime = match tokio::runtime::Builder::new_multi_thread().enable_all().build() {
+    let runtime = match tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+    {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("the runtime could not be started: {error}")),
     };
@@ -66,19 +69,34 @@ pub(crate) fn run(args: &IndexerArgs) -> ExitCode {
 }
 
 fn checked(args: &IndexerArgs) -> Result<(Settings, Option<Token>), Vec<Problem>> {
-    let settings = settings::load(args.config.as_deref(), settings::environment(), &overrides(args))?;
+    let settings = settings::load(
+        args.config.as_deref(),
+        settings::environment(),
+        &overrides(args),
+    )?;
     let token = serve::token(&settings)?;
     Ok((settings, token))
 }
 
 fn overrides(args: &IndexerArgs) -> Vec<Override> {
-    let one = |path: &str, value: String, flag: &str| Override { path: path.to_owned(), value, flag: flag.to_owned() };
+    let one = |path: &str, value: String, flag: &str| Override {
+        path: path.to_owned(),
+        value,
+        flag: flag.to_owned(),
+    };
     let mut set = vec![one("admin.listen", args.listen.clone(), "--listen")];
-    let token_file = args.admin_token_file.as_ref().map(|path| path.display().to_string());
+    let token_file = args
+        .admin_token_file
+        .as_ref()
+        .map(|path| path.display().to_string());
     let logging = &args.logging;
     for (path, value, flag) in [
         ("admin.token_file", &token_file, "--admin-token-file"),
-        ("kv_events.memory_budget", &args.memory_budget, "--memory-budget"),
+        (
+            "kv_events.memory_budget",
+            &args.memory_budget,
+            "--memory-budget",
+        ),
         ("logging.level", &logging.log_level, "--log-level"),
         ("logging.format", &logging.log_format, "--log-format"),
     ] {
@@ -87,10 +105,15 @@ fn overrides(args: &IndexerArgs) -> Vec<Override> {
     set
 }
 
-async fn until_signal(settings: &Settings, token: Option<Token>, print_ready: bool) -> Result<(), ListenError> {
+async fn until_signal(
+    settings: &Settings,
+    token: Option<Token>,
+    print_ready: bool,
+) -> Result<(), ListenError> {
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let stops = Stops::catch();
-    let listener = net::listen(&wire_up::address(&settings.admin.listen).chosen_by("--listen")).await?;
+    let listener =
+        net::listen(&wire_up::address(&settings.admin.listen).chosen_by("--listen")).await?;
     announce(&listener.address().to_string(), print_ready);
     let scheme = wire_up::scheme(settings);
     let indexer = Indexer::start(IndexerParts {
@@ -105,9 +128,17 @@ async fn until_signal(settings: &Settings, token: Option<Token>, print_ready: bo
         destinations: Destinations::Engines,
         residents: Residents::none(),
     });
-    let access = Access { token, loopback: settings.admin.listen.is_local() };
+    let access = Access {
+        token,
+        loopback: settings.admin.listen.is_local(),
+    };
     let (stop, stopped) = watch::channel(false);
-    let served = tokio::spawn(admin::serve_routes(indexer::stand_alone(indexer), access, Arc::new(listener), stopped));
+    let served = tokio::spawn(admin::serve_routes(
+        indexer::stand_alone(indexer),
+        access,
+        Arc::new(listener),
+        stopped,
+    ));
     match stops {
         Ok(mut stops) => drop(stops.next().await),
         Err(_) => std::future::pending().await,

@@ -17,12 +17,20 @@ const ENOUGH: u64 = 65_536;
 /// limit of 1024 is there for programs that cannot handle more.
 pub(crate) fn raise_open_files(configured: Option<NonZeroU32>) {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
-    let wanted = configured.map_or(0, |most| RESERVED + 2 * u64::from(most.get())).max(ENOUGH);
+    let wanted = configured
+        .map_or(0, |most| RESERVED + 2 * u64::from(most.get()))
+        .max(ENOUGH);
     let wanted = maximum.map_or(wanted, |hard| wanted.min(hard));
     if current.is_none_or(|soft| soft >= wanted) {
         return;
     }
-    if let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: Some(wanted), maximum }) {
+    if let Err(error) = setrlimit(
+        Resource::Nofile,
+        Rlimit {
+            current: Some(wanted),
+            maximum,
+        },
+    ) {
         tracing::warn!(%error, wanted, "the limit of open files could not be raised (ulimit -n)");
     }
 }
@@ -38,7 +46,11 @@ pub(crate) fn files(configured: Option<NonZeroU32>) -> FileLimit {
     let limit = open_files();
     let fitting = fitting(limit);
     let accepted = configured.map_or(fitting, |most| u64::from(most.get()));
-    FileLimit { limit, needed: RESERVED + 2 * accepted, fitting_connections: usize::try_from(fitting).unwrap_or(64) }
+    FileLimit {
+        limit,
+        needed: RESERVED + 2 * accepted,
+        fitting_connections: usize::try_from(fitting).unwrap_or(64),
+    }
 }
 
 fn fitting(open_files: u64) -> u64 {
@@ -56,7 +68,10 @@ mod tests {
 
     #[test]
     fn connections_leave_descriptors_for_the_rest() {
-        assert_eq!((fitting(256), fitting(1024), fitting(20_512)), (64, 256, 10_000));
+        assert_eq!(
+            (fitting(256), fitting(1024), fitting(20_512)),
+            (64, 256, 10_000)
+        );
         assert_eq!(fitting(u64::MAX), 10_000);
         assert!(max_connections() >= 64);
     }

@@ -30,7 +30,8 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 const SINK: [(&str, &str); 1] = [("sink", "log")];
 
-static DROPPED: LazyLock<Family<[(&'static str, &'static str); 1], Counter>> = LazyLock::new(Family::default);
+static DROPPED: LazyLock<Family<[(&'static str, &'static str); 1], Counter>> =
+    LazyLock::new(Family::default);
 
 /// The log of this process, once it was started.
 static LOG: OnceLock<&'static LogQueue> = OnceLock::new();
@@ -60,7 +61,10 @@ pub(crate) fn start() {
     // Of the thread as of everybody who logs: there is one per process.
     let log: &'static LogQueue = Box::leak(Box::default());
     let thread = thread::Builder::new().name("log".to_owned());
-    if thread.spawn(|| log.write_all_to(&mut std::io::stderr())).is_ok() {
+    if thread
+        .spawn(|| log.write_all_to(&mut std::io::stderr()))
+        .is_ok()
+    {
         let _ = LOG.set(log);
     }
 }
@@ -111,7 +115,10 @@ impl LogQueue {
             let _ = out.write_all(&chunk).and_then(|()| out.flush());
             let dropped = DROPPED.get_or_create(&SINK).get();
             if dropped > told {
-                tracing::warn!(lines = dropped - told, "log lines were dropped: whoever reads the log was too slow");
+                tracing::warn!(
+                    lines = dropped - told,
+                    "log lines were dropped: whoever reads the log was too slow"
+                );
                 told = dropped;
             }
         }
@@ -126,8 +133,9 @@ impl LogQueue {
             self.drained.notify_all();
             self.filled.wait(&mut waiting);
         }
-        while let Some(lines) =
-            waiting.lines.pop_front_if(|lines| chunk.is_empty() || chunk.len() + lines.len() <= CHUNK)
+        while let Some(lines) = waiting
+            .lines
+            .pop_front_if(|lines| chunk.is_empty() || chunk.len() + lines.len() <= CHUNK)
         {
             waiting.bytes -= lines.len() + LINE_OVERHEAD;
             chunk.extend_from_slice(&lines);
@@ -186,7 +194,10 @@ mod tests {
         assert!((3_500..5_000).contains(&dropped), "{dropped}");
         assert!(log.waiting.lock().bytes <= MOST_BYTES);
         log.wait_until_drained(Duration::from_millis(50));
-        assert!(!log.waiting.lock().lines.is_empty(), "the wait for the rest is bounded");
+        assert!(
+            !log.waiting.lock().lines.is_empty(),
+            "the wait for the rest is bounded"
+        );
         drop(permit);
         let mut bytes = 0;
         while bytes < (5_000 - dropped) * 1000 {
@@ -207,6 +218,9 @@ mod tests {
         log.wait_until_drained(Duration::from_secs(20));
         let written: Vec<u8> = read.try_iter().flatten().collect();
         let long = [b'l'; CHUNK + 1];
-        assert_eq!(written, [b"first\n".as_slice(), long.as_slice(), b"second\nthird\n"].concat());
+        assert_eq!(
+            written,
+            [b"first\n".as_slice(), long.as_slice(), b"second\nthird\n"].concat()
+        );
     }
 }

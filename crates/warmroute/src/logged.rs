@@ -75,8 +75,14 @@ impl Line {
 
     /// Tokens of the prompt that were in the winner's cache: as its reply says, or as was expected where it does not.
     pub(crate) fn cached_tokens(&self, outcome: &Outcome) -> Option<u32> {
-        let expected = || self.candidates.iter().find(|row| Some(&row.target) == self.winner.as_ref());
-        outcome.cached_tokens.or_else(|| Some(expected()?.predicted_cached_tokens))
+        let expected = || {
+            self.candidates
+                .iter()
+                .find(|row| Some(&row.target) == self.winner.as_ref())
+        };
+        outcome
+            .cached_tokens
+            .or_else(|| Some(expected()?.predicted_cached_tokens))
     }
 
     /// How long the request was here before it was sent on.
@@ -88,13 +94,21 @@ impl Line {
 /// Milliseconds since 1970 of a receipt's time, `2026-11-20T17:41:09.123Z`.
 fn unix_ms(at: &str) -> Option<f64> {
     let digits = |from: usize, to: usize| -> Option<u16> {
-        at.get(from..to).filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?.parse().ok()
+        at.get(from..to)
+            .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?
+            .parse()
+            .ok()
     };
     let small = |from: usize| -> Option<u8> { digits(from, from + 2)?.try_into().ok() };
     if at.len() != 24 || !at.ends_with('Z') {
         return None;
     }
-    let date = Date::from_calendar_date(digits(0, 4)?.into(), Month::try_from(small(5)?).ok()?, small(8)?).ok()?;
+    let date = Date::from_calendar_date(
+        digits(0, 4)?.into(),
+        Month::try_from(small(5)?).ok()?,
+        small(8)?,
+    )
+    .ok()?;
     let time = Time::from_hms_milli(small(11)?, small(14)?, small(17)?, digits(20, 23)?).ok()?;
     Some((OffsetDateTime::new_utc(date, time).unix_timestamp_nanos() / 1_000_000) as f64)
 }

@@ -19,7 +19,9 @@ static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
 pub(crate) fn start(logging: &Logging) {
     log_queue::start();
     let pretty = is_pretty(logging.format, std::io::stderr().is_terminal());
-    let log = fmt().with_env_filter(filter(logging.level)).with_writer(|| QueueWriter);
+    let log = fmt()
+        .with_env_filter(filter(logging.level))
+        .with_writer(|| QueueWriter);
     // A handle knows the type of what it sets, which the two forms do not share.
     if pretty {
         let log = log.with_ansi(logging.enable_colors).with_filter_reloading();
@@ -58,8 +60,15 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
     let message = panic.payload_as_str().unwrap_or("(no message)");
     // Taken where RUST_BACKTRACE asks for it.
     let backtrace = Backtrace::capture();
-    let backtrace = (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
-    tracing::error!(thread = thread.name(), location, panic = message, backtrace, "panic");
+    let backtrace =
+        (backtrace.status() == BacktraceStatus::Captured).then(|| backtrace.to_string());
+    tracing::error!(
+        thread = thread.name(),
+        location,
+        panic = message,
+        backtrace,
+        "panic"
+    );
 }
 
 /// Logs from this level on.

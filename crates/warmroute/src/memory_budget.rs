@@ -29,12 +29,17 @@ fn share_of(available: u64) -> Option<u64> {
 fn available() -> Option<u64> {
     let text = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let groups = group_limit(&text("/proc/self/cgroup"), Path::new(CGROUPS));
-    groups.into_iter().chain(machine(&text("/proc/meminfo"))).min()
+    groups
+        .into_iter()
+        .chain(machine(&text("/proc/meminfo")))
+        .min()
 }
 
 /// `MemTotal` in the text of `/proc/meminfo`, in bytes.
 fn machine(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemTotal:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -59,11 +64,21 @@ fn group_limit(groups: &str, mounted: &Path) -> Option<u64> {
 /// The least number in the files of this name from the group upwards. A group that cannot be seen from here, as in a
 /// container, is the one that is mounted.
 fn least(mounted: &Path, group: &str, file: &str) -> Option<u64> {
-    let normal = Path::new(group).components().filter(|part| matches!(part, Component::Normal(_)));
+    let normal = Path::new(group)
+        .components()
+        .filter(|part| matches!(part, Component::Normal(_)));
     let group: PathBuf = normal.collect();
-    let ancestors = group.ancestors().map(|ancestor| mounted.join(ancestor).join(file));
+    let ancestors = group
+        .ancestors()
+        .map(|ancestor| mounted.join(ancestor).join(file));
     // `max`, and the number that stands for it in version 1, are more than any machine has.
-    let number = |path: PathBuf| std::fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let number = |path: PathBuf| {
+        std::fs::read_to_string(path)
+            .ok()?
+            .trim()
+            .parse::<u64>()
+            .ok()
+    };
     ancestors.filter_map(number).min()
 }
 
@@ -86,22 +101,42 @@ mod tests {
     #[test]
     #[contract("F75")]
     fn the_least_limit_of_the_control_groups_counts() {
-        let two = groups(&[("a/memory.max", "4096\n"), ("a/b/memory.max", "max\n"), ("memory.max", "8192\n")]);
+        let two = groups(&[
+            ("a/memory.max", "4096\n"),
+            ("a/b/memory.max", "max\n"),
+            ("memory.max", "8192\n"),
+        ]);
         assert_eq!(group_limit("0::/a/b\n", two.path()), Some(4096));
-        assert_eq!(group_limit("0::/\n", two.path()), Some(8192), "in a container");
+        assert_eq!(
+            group_limit("0::/\n", two.path()),
+            Some(8192),
+            "in a container"
+        );
         assert_eq!(group_limit("0::/../../unseen\n", two.path()), Some(8192));
-        assert_eq!(group_limit("0::/\n", groups(&[("memory.max", "max\n")]).path()), None);
+        assert_eq!(
+            group_limit("0::/\n", groups(&[("memory.max", "max\n")]).path()),
+            None
+        );
         let one = groups(&[("memory/docker/x/memory.limit_in_bytes", "1000\n")]);
-        assert_eq!(group_limit("5:cpu:/docker/x\n4:memory:/docker/x\n", one.path()), Some(1000));
+        assert_eq!(
+            group_limit("5:cpu:/docker/x\n4:memory:/docker/x\n", one.path()),
+            Some(1000)
+        );
         assert_eq!(group_limit("", one.path()), None);
     }
 
     #[test]
     #[contract("F75")]
     fn without_a_number_the_budget_is_a_share_of_what_there_is() {
-        assert_eq!(machine("MemTotal:       16000 kB\nMemFree: 1 kB\n"), Some(16_384_000));
+        assert_eq!(
+            machine("MemTotal:       16000 kB\nMemFree: 1 kB\n"),
+            Some(16_384_000)
+        );
         assert_eq!((share_of(1000), share_of(0)), (Some(900), None));
-        assert_eq!((bytes(MemoryBudget::Off), bytes(MemoryBudget::Bytes(7))), (None, Some(7)));
+        assert_eq!(
+            (bytes(MemoryBudget::Off), bytes(MemoryBudget::Bytes(7))),
+            (None, Some(7))
+        );
         assert!(bytes(MemoryBudget::Auto).is_some_and(|bytes| bytes > 64 << 20));
     }
 }

@@ -63,7 +63,9 @@ enum Trouble {
 
 pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     match replayed(args) {
-        Ok(replayed) if args.json => output::out(&serde_json::to_string(&replayed).unwrap_or_default()),
+        Ok(replayed) if args.json => {
+            output::out(&serde_json::to_string(&replayed).unwrap_or_default())
+        }
         Ok(replayed) => output::out(summary::of(&replayed.report, &replayed.recorded).trim_end()),
         Err(Trouble::Config(problems)) => return settings::refuse(&problems),
         Err(Trouble::Message { message, code }) => {
@@ -75,28 +77,47 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
 }
 
 fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
-    let settings = settings::load(Some(&args.config), settings::environment(), &[]).map_err(Trouble::Config)?;
+    let settings = settings::load(Some(&args.config), settings::environment(), &[])
+        .map_err(Trouble::Config)?;
     let workers = workers(&settings)?;
     let file = args.decisions.display().to_string();
-    let unusable =
-        |problem: String| Trouble::Message { message: format!("{file}: {problem}"), code: BAD_CONFIGURATION };
+    let unusable = |problem: String| Trouble::Message {
+        message: format!("{file}: {problem}"),
+        code: BAD_CONFIGURATION,
+    };
     let text = text_file::read(&args.decisions).map_err(|error| unusable(error.to_string()))?;
-    let Requests { lines, block_size, recorded } =
-        recorded::read(&text).map_err(|error| unusable(error.to_string()))?;
+    let Requests {
+        lines,
+        block_size,
+        recorded,
+    } = recorded::read(&text).map_err(|error| unusable(error.to_string()))?;
     drop(text);
     let mut trace = Trace::read(&lines, block_size).map_err(|error| unusable(error.to_string()))?;
     drop(lines);
-    let profile = Profile { kv_tokens: args.kv_tokens.unwrap_or(args.profile.kv_tokens), ..args.profile };
+    let profile = Profile {
+        kv_tokens: args.kv_tokens.unwrap_or(args.profile.kv_tokens),
+        ..args.profile
+    };
     trace.drop_what_exceeds(&profile);
     if trace.requests.is_empty() {
-        let message =
-            format!("no engine whose cache holds {} tokens takes any request: see --kv-tokens", profile.kv_tokens);
-        return Err(Trouble::Message { message, code: BAD_FLAG });
+        let message = format!(
+            "no engine whose cache holds {} tokens takes any request: see --kv-tokens",
+            profile.kv_tokens
+        );
+        return Err(Trouble::Message {
+            message,
+            code: BAD_FLAG,
+        });
     }
     let cell = Cell {
         wait: settings.queue.wait,
         engine_priority: settings.queue.engine_priority,
-        ..Cell::new(wire_up::routing(&settings), workers, Pace::faster(1.0), profile)
+        ..Cell::new(
+            wire_up::routing(&settings),
+            workers,
+            Pace::faster(1.0),
+            profile,
+        )
     };
     let report = Report {
         schema: Report::SCHEMA,
@@ -112,7 +133,9 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
 /// As many engines as the configuration names workers.
 fn workers(settings: &Settings) -> Result<u32, Trouble> {
     let workers = settings.workers.len();
-    let few_enough = u32::try_from(workers).ok().filter(|_| (1..=MOST_WORKERS).contains(&workers));
+    let few_enough = u32::try_from(workers)
+        .ok()
+        .filter(|_| (1..=MOST_WORKERS).contains(&workers));
     few_enough.ok_or_else(|| Trouble::Message {
         message: format!("the configuration has {workers} workers: expected 1 to {MOST_WORKERS}, one for each engine"),
         code: BAD_CONFIGURATION,

@@ -25,7 +25,11 @@ const LAST_CHANGE: Duration = Duration::from_secs(1);
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let Checked { settings, token, sources } = match checked(args) {
+    let Checked {
+        settings,
+        token,
+        sources,
+    } = match checked(args) {
         Ok(checked) => checked,
         Err(problems) => return settings::refuse(&problems),
     };
@@ -34,7 +38,9 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     tell_idle_keys(&settings);
     warn_of_idle_settings(&settings);
     let extras = Extras {
-        keys: settings::api_key(args).as_deref().map_or_else(Keys::default, Keys::one),
+        keys: settings::api_key(args)
+            .as_deref()
+            .map_or_else(Keys::default, Keys::one),
         token,
         on_verdict: Arc::new(|verdict: &Verdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
@@ -63,7 +69,11 @@ pub(crate) struct Checked {
 
 /// Everything that can be checked before a port is bound or a worker asked.
 pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
-    let mut sources = Sources::read(args.config.clone(), settings::environment(), settings::overrides(args))?;
+    let mut sources = Sources::read(
+        args.config.clone(),
+        settings::environment(),
+        settings::overrides(args),
+    )?;
     let mut settings = sources.settings()?;
     sources.remember(&settings)?;
     settings = sources.settings()?;
@@ -74,10 +84,23 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
         problems.extend(more);
         None
     });
-    if problems.is_empty() { Ok(Checked { settings, token, sources }) } else { Err(problems) }
+    if problems.is_empty() {
+        Ok(Checked {
+            settings,
+            token,
+            sources,
+        })
+    } else {
+        Err(problems)
+    }
 }
 
-async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready: bool) -> ExitCode {
+async fn serve(
+    settings: Settings,
+    sources: Sources,
+    extras: Extras,
+    print_ready: bool,
+) -> ExitCode {
     // Caught before anything is started: a signal during the start must not leave anything behind.
     let mut stops = match Stops::catch() {
         Ok(stops) => stops,
@@ -112,7 +135,11 @@ async fn serve(settings: Settings, sources: Sources, extras: Extras, print_ready
         tracing::error!("the data listener failed: exit code 1, start the router again");
         return ExitCode::FAILURE;
     }
-    if drained.cut == 0 { ExitCode::SUCCESS } else { ExitCode::from(CUT_STREAMS) }
+    if drained.cut == 0 {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::from(CUT_STREAMS)
+    }
 }
 
 async fn ended(running: &Running, new_connections: NewConnections, stops: &mut Stops) -> Drained {
@@ -142,7 +169,11 @@ fn announce(running: &Running, print_ready: bool) {
 fn model_file_problems(settings: &Settings) -> Vec<Problem> {
     let bad = fleet::artefacts::check_models(&settings.models).into_iter();
     bad.map(|bad| {
-        let problem = Problem::bad_value(&bad.key, &bad.path.display().to_string(), &bad.error.to_string());
+        let problem = Problem::bad_value(
+            &bad.key,
+            &bad.path.display().to_string(),
+            &bad.error.to_string(),
+        );
         settings.locate(problem)
     })
     .collect()
@@ -168,9 +199,19 @@ fn tell_idle_keys(settings: &Settings) {
     if settings.idle().is_empty() {
         return;
     }
-    let place = |line: Option<u64>| line.map(|line| format!(" (line {line})")).unwrap_or_default();
-    let keys: Vec<_> = settings.idle().iter().map(|it| format!("{}{}", it.path, place(it.line))).collect();
-    output::err(&format!("known, not active in this version: {}", keys.join(", ")));
+    let place = |line: Option<u64>| {
+        line.map(|line| format!(" (line {line})"))
+            .unwrap_or_default()
+    };
+    let keys: Vec<_> = settings
+        .idle()
+        .iter()
+        .map(|it| format!("{}{}", it.path, place(it.line)))
+        .collect();
+    output::err(&format!(
+        "known, not active in this version: {}",
+        keys.join(", ")
+    ));
 }
 
 /// What governs prediction touches no worker whose events are followed, and a router by itself keeps nothing over a
@@ -186,12 +227,18 @@ fn warn_of_idle_settings(settings: &Settings) {
     const PREDICTION: [(&str, &str); 3] = [
         ("kv_events.prediction.ttl", "--router-ttl"),
         ("kv_events.prediction.max_blocks", "--router-max-tree-size"),
-        ("kv_events.prediction.prune_target_ratio", "--router-prune-target-ratio"),
+        (
+            "kv_events.prediction.prune_target_ratio",
+            "--router-prune-target-ratio",
+        ),
     ];
     if !settings.kv_events.enabled {
         return;
     }
-    for (key, flag) in PREDICTION.into_iter().filter(|(key, _)| settings.is_set(key)) {
+    for (key, flag) in PREDICTION
+        .into_iter()
+        .filter(|(key, _)| settings.is_set(key))
+    {
         tracing::warn!(
             key,
             flag,
@@ -201,13 +248,18 @@ fn warn_of_idle_settings(settings: &Settings) {
 }
 
 pub(crate) fn token(settings: &Settings) -> Result<Option<Token>, Vec<Problem>> {
-    let Some(path) = &settings.admin.token_file else { return Ok(None) };
+    let Some(path) = &settings.admin.token_file else {
+        return Ok(None);
+    };
     let bad = |message: &str| {
         let problem = Problem::bad_value("admin.token_file", &path.display().to_string(), message);
         vec![settings.locate(problem)]
     };
-    let text = std::fs::read_to_string(path).map_err(|error| bad(&format!("the file could not be read: {error}")))?;
-    Token::new(&text).map(Some).map_err(|error| bad(&error.message))
+    let text = std::fs::read_to_string(path)
+        .map_err(|error| bad(&format!("the file could not be read: {error}")))?;
+    Token::new(&text)
+        .map(Some)
+        .map_err(|error| bad(&error.message))
 }
 
 fn fail(message: &str) -> ExitCode {

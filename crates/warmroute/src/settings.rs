@@ -18,12 +18,19 @@ const API_KEY: &str = "WARMROUTE_API_KEY";
 /// Holds the admin token for commands that ask a running router.
 pub(crate) const ADMIN_TOKEN: &str = "WARMROUTE_ADMIN_TOKEN";
 /// Variables that are no configuration keys.
-const OWN_ENV: &[&str] =
-    &[API_KEY, ADMIN_TOKEN, "WARMROUTE_TEST_NODE", "WARMROUTE_TEST_PYTHON", "WARMROUTE_WRITE_STATUS"];
+const OWN_ENV: &[&str] = &[
+    API_KEY,
+    ADMIN_TOKEN,
+    "WARMROUTE_TEST_NODE",
+    "WARMROUTE_TEST_PYTHON",
+    "WARMROUTE_WRITE_STATUS",
+];
 
 /// The variables of this process. One that is not UTF-8 can be neither a key of ours nor a value that the file may use.
 pub(crate) fn environment() -> Vec<(String, String)> {
-    std::env::vars_os().filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?))).collect()
+    std::env::vars_os()
+        .filter_map(|(key, value)| Some((key.into_string().ok()?, value.into_string().ok()?)))
+        .collect()
 }
 
 /// The key that clients must send. An empty variable counts as not set; an empty flag was refused already.
@@ -38,9 +45,19 @@ pub(crate) fn load(
     env: Vec<(String, String)>,
     overrides: &[Override],
 ) -> Result<Settings, Vec<Problem>> {
-    let name = file.map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
+    let name = file.map_or_else(
+        || "configuration".to_owned(),
+        |path| path.display().to_string(),
+    );
     let text = file.map(|path| read(path, &name)).transpose()?;
-    check(&Given { name: &name, text: text.as_deref(), env: &env, overrides, left_out: &[], more_workers: &[] })
+    check(&Given {
+        name: &name,
+        text: text.as_deref(),
+        env: &env,
+        overrides,
+        left_out: &[],
+        more_workers: &[],
+    })
 }
 
 /// Sources that were read.
@@ -65,14 +82,23 @@ pub(crate) fn check(given: &Given<'_>) -> Result<Settings, Vec<Problem>> {
         overrides: given.overrides,
         left_out: given.left_out,
         more_workers: given.more_workers,
-        check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.worker_name()).map_err(|error| error.to_string()),
+        check_url: |url| {
+            url.parse::<net::WorkerUrl>()
+                .map(|url| url.worker_name())
+                .map_err(|error| error.to_string())
+        },
     })
 }
 
 pub(crate) fn read(path: &Path, name: &str) -> Result<String, Vec<Problem>> {
-    let bytes = std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
-    String::from_utf8(bytes)
-        .map_err(|error| vec![Problem::not_utf8(name, &error.as_bytes()[..error.utf8_error().valid_up_to()])])
+    let bytes =
+        std::fs::read(path).map_err(|error| vec![Problem::unreadable(name, error.to_string())])?;
+    String::from_utf8(bytes).map_err(|error| {
+        vec![Problem::not_utf8(
+            name,
+            &error.as_bytes()[..error.utf8_error().valid_up_to()],
+        )]
+    })
 }
 
 /// Prints every problem on stderr. Slips of the command line alone exit as any other bad flag does.
@@ -81,7 +107,11 @@ pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
         output::err(&problem.to_string());
     }
     let only_flags = problems.iter().all(Problem::is_bad_flag_value);
-    ExitCode::from(if only_flags { BAD_FLAG } else { BAD_CONFIGURATION })
+    ExitCode::from(if only_flags {
+        BAD_FLAG
+    } else {
+        BAD_CONFIGURATION
+    })
 }
 
 /// What the flags of `serve` set.
@@ -95,14 +125,34 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     set.maybe("admin.listen", args.admin_listen.as_ref(), "--admin-listen");
     set.maybe("routing.policy", args.policy.as_ref(), "--policy");
     for Pair(model, dir) in &args.tokenizers {
-        set.one(&format!("models.entries[{model:?}].tokenizer"), dir, "--tokenizer");
+        set.one(
+            &format!("models.entries[{model:?}].tokenizer"),
+            dir,
+            "--tokenizer",
+        );
     }
-    set.maybe("models.defaults.block_size", args.block_size.as_ref(), "--block-size");
+    set.maybe(
+        "models.defaults.block_size",
+        args.block_size.as_ref(),
+        "--block-size",
+    );
     for Pair(worker, endpoint) in &args.kv_events {
-        set.one(&format!("workers[{worker:?}].kv_events.endpoint"), endpoint, "--kv-events");
+        set.one(
+            &format!("workers[{worker:?}].kv_events.endpoint"),
+            endpoint,
+            "--kv-events",
+        );
     }
-    set.maybe("discovery.state_file", args.state_file.as_ref().map(|path| path.display()), "--state-file");
-    set.maybe("admin.token_file", args.admin_token_file.as_ref().map(|path| path.display()), "--admin-token-file");
+    set.maybe(
+        "discovery.state_file",
+        args.state_file.as_ref().map(|path| path.display()),
+        "--state-file",
+    );
+    set.maybe(
+        "admin.token_file",
+        args.admin_token_file.as_ref().map(|path| path.display()),
+        "--admin-token-file",
+    );
     // A key protects the listener just as well as saying that it is meant to be open.
     if args.insecure_open || api_key(args).is_some() {
         set.one("server.insecure_open", "true", "--insecure-open");
@@ -118,7 +168,11 @@ struct Set(Vec<Override>);
 
 impl Set {
     fn one(&mut self, path: &str, value: &str, flag: &str) {
-        self.0.push(Override { path: path.to_owned(), value: value.to_owned(), flag: flag.to_owned() });
+        self.0.push(Override {
+            path: path.to_owned(),
+            value: value.to_owned(),
+            flag: flag.to_owned(),
+        });
     }
 
     fn maybe(&mut self, path: &str, value: Option<impl ToString>, flag: &str) {
@@ -128,26 +182,66 @@ impl Set {
     }
 
     fn routing(&mut self, args: &RoutingArgs) {
-        self.maybe("routing.overlap_weight", args.kv_overlap_score_weight, "--kv-overlap-score-weight");
-        self.maybe("routing.temperature", args.router_temperature, "--router-temperature");
+        self.maybe(
+            "routing.overlap_weight",
+            args.kv_overlap_score_weight,
+            "--kv-overlap-score-weight",
+        );
+        self.maybe(
+            "routing.temperature",
+            args.router_temperature,
+            "--router-temperature",
+        );
         if args.no_kv_events {
             self.one("kv_events.enabled", "false", "--no-kv-events");
         }
-        self.maybe("kv_events.prediction.ttl", args.router_ttl.as_ref(), "--router-ttl");
-        self.maybe("kv_events.prediction.max_blocks", args.router_max_tree_size, "--router-max-tree-size");
+        self.maybe(
+            "kv_events.prediction.ttl",
+            args.router_ttl.as_ref(),
+            "--router-ttl",
+        );
+        self.maybe(
+            "kv_events.prediction.max_blocks",
+            args.router_max_tree_size,
+            "--router-max-tree-size",
+        );
         self.maybe(
             "kv_events.prediction.prune_target_ratio",
             args.router_prune_target_ratio,
             "--router-prune-target-ratio",
         );
         if args.no_track_active_blocks {
-            self.one("routing.track_active_blocks", "false", "--no-track-active-blocks");
+            self.one(
+                "routing.track_active_blocks",
+                "false",
+                "--no-track-active-blocks",
+            );
         }
-        self.maybe("routing.busy_threshold", args.busy_threshold, "--busy-threshold");
-        self.maybe("routing.medium_weights.gpu", args.kv_medium_gpu_weight, "--kv-medium-gpu-weight");
-        self.maybe("routing.medium_weights.cpu", args.kv_medium_cpu_weight, "--kv-medium-cpu-weight");
-        self.maybe("routing.medium_weights.disk", args.kv_medium_disk_weight, "--kv-medium-disk-weight");
-        self.maybe("queue.engine_wait_timeout_secs", args.engine_wait_timeout_secs, "--engine-wait-timeout-secs");
+        self.maybe(
+            "routing.busy_threshold",
+            args.busy_threshold,
+            "--busy-threshold",
+        );
+        self.maybe(
+            "routing.medium_weights.gpu",
+            args.kv_medium_gpu_weight,
+            "--kv-medium-gpu-weight",
+        );
+        self.maybe(
+            "routing.medium_weights.cpu",
+            args.kv_medium_cpu_weight,
+            "--kv-medium-cpu-weight",
+        );
+        self.maybe(
+            "routing.medium_weights.disk",
+            args.kv_medium_disk_weight,
+            "--kv-medium-disk-weight",
+        );
+        self.maybe(
+            "queue.engine_wait_timeout_secs",
+            args.engine_wait_timeout_secs,
+            "--engine-wait-timeout-secs",
+        );
     }
 
     fn replicas(&mut self, args: &ReplicaArgs) {
@@ -157,7 +251,11 @@ impl Set {
         if args.router_reset_states {
             self.one("replicas.reset_states", "true", "--router-reset-states");
         }
-        self.maybe("replicas.nats.snapshot_threshold", args.router_snapshot_threshold, "--router-snapshot-threshold");
+        self.maybe(
+            "replicas.nats.snapshot_threshold",
+            args.router_snapshot_threshold,
+            "--router-snapshot-threshold",
+        );
     }
 
     fn logging(&mut self, args: &LoggingArgs) {

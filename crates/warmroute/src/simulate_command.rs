@@ -54,35 +54,57 @@ fn tell(args: &SimulateArgs, report: &Report) -> Result<(), Trouble> {
     } else {
         output::out(table::of(report).trim_end());
     }
-    args.out.iter().try_for_each(|out| out.write(report)).map_err(not_written)
+    args.out
+        .iter()
+        .try_for_each(|out| out.write(report))
+        .map_err(not_written)
 }
 
 fn not_written(message: String) -> Trouble {
-    Trouble { message, code: NOT_WRITTEN }
+    Trouble {
+        message,
+        code: NOT_WRITTEN,
+    }
 }
 
 /// The workload as it is read or made up.
 fn text(args: &SimulateArgs) -> Result<String, Trouble> {
-    args.trace.text(args.trace_block_tokens).map_err(|problem| unusable(args, &problem))
+    args.trace
+        .text(args.trace_block_tokens)
+        .map_err(|problem| unusable(args, &problem))
 }
 
 fn unusable(args: &SimulateArgs, problem: &str) -> Trouble {
-    Trouble { message: format!("{}: {problem}", args.trace), code: BAD_CONFIGURATION }
+    Trouble {
+        message: format!("{}: {problem}", args.trace),
+        code: BAD_CONFIGURATION,
+    }
 }
 
 fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
-    let bad_flag = |message| Trouble { message, code: BAD_FLAG };
+    let bad_flag = |message| Trouble {
+        message,
+        code: BAD_FLAG,
+    };
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
     let mishaps = args.mishaps().map_err(bad_flag)?;
     let fitted = args.fit.as_ref().map(|log| {
-        let told = |problem| Trouble { message: format!("{}: {problem}", log.display()), code: BAD_CONFIGURATION };
+        let told = |problem| Trouble {
+            message: format!("{}: {problem}", log.display()),
+            code: BAD_CONFIGURATION,
+        };
         fitted::read(log, &args.profile).map_err(told)
     });
     let fitted = fitted.transpose()?;
-    let profile = fitted.as_ref().map_or(args.profile, |fitted| fitted.profile);
-    let mut trace =
-        Trace::read(&text(args)?, args.trace_block_tokens).map_err(|error| unusable(args, &error.to_string()))?;
-    let profile = Profile { kv_tokens: args.kv_tokens.unwrap_or(profile.kv_tokens), ..profile };
+    let profile = fitted
+        .as_ref()
+        .map_or(args.profile, |fitted| fitted.profile);
+    let mut trace = Trace::read(&text(args)?, args.trace_block_tokens)
+        .map_err(|error| unusable(args, &error.to_string()))?;
+    let profile = Profile {
+        kv_tokens: args.kv_tokens.unwrap_or(profile.kv_tokens),
+        ..profile
+    };
     trace.drop_what_exceeds(&profile);
     if trace.requests.is_empty() {
         return Err(bad_flag(format!(
@@ -110,10 +132,17 @@ fn cells(
     mishaps: &Mishaps,
 ) -> Vec<Cell> {
     let usual = [0.55];
-    let loads = if args.load.is_empty() { &usual[..] } else { &args.load[..] };
+    let loads = if args.load.is_empty() {
+        &usual[..]
+    } else {
+        &args.load[..]
+    };
     let paces = |workers: u32| match args.speedup {
         Some(times) => vec![Pace::faster(times)],
-        None => loads.iter().map(|load| Pace::for_load(trace, &profile, workers, *load)).collect(),
+        None => loads
+            .iter()
+            .map(|load| Pace::for_load(trace, &profile, workers, *load))
+            .collect(),
     };
     let mut cells = Vec::new();
     for workers in args.workers.iter().copied() {
@@ -126,7 +155,15 @@ fn cells(
                 engine_priority: configured.engine_priority,
                 mishaps: mishaps.clone(),
                 seed: args.seed,
-                ..Cell::new(RoutingSettings { policy: *policy, ..configured.routing.clone() }, workers, pace, profile)
+                ..Cell::new(
+                    RoutingSettings {
+                        policy: *policy,
+                        ..configured.routing.clone()
+                    },
+                    workers,
+                    pace,
+                    profile,
+                )
             }));
         }
     }

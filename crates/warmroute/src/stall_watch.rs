@@ -17,7 +17,11 @@ pub(crate) fn start(clock: Clock, registry: &mut Registry) -> JoinHandle<()> {
     tokio::spawn(async move {
         // What was seen outlives a panic: no stall is counted twice.
         let (mut task, mut seen) = (Task::new("stall_watch"), clock.beat());
-        while task.attempt(watch(clock, &seconds, &mut seen)).await.is_none() {}
+        while task
+            .attempt(watch(clock, &seconds, &mut seen))
+            .await
+            .is_none()
+        {}
     })
 }
 
@@ -29,7 +33,10 @@ async fn watch(clock: Clock, seconds: &Counter<f64, AtomicU64>, seen: &mut Durat
         if latest > 0.0 {
             *seen = stalled;
             seconds.inc_by(latest);
-            tracing::warn!(stalled_s = latest, "the process stood still: leases are extended by that time");
+            tracing::warn!(
+                stalled_s = latest,
+                "the process stood still: leases are extended by that time"
+            );
         }
     }
 }

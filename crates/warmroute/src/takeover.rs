@@ -86,10 +86,22 @@ pub(crate) struct Handing {
 
 impl Handing {
     /// Of a process with these listeners.
-    pub(crate) fn new(data: &Listeners, admin: &Arc<Listener>, draining: Arc<Draining>) -> Arc<Self> {
-        let data = data.all().iter().map(|listener| (Door::Data, Arc::downgrade(listener)));
+    pub(crate) fn new(
+        data: &Listeners,
+        admin: &Arc<Listener>,
+        draining: Arc<Draining>,
+    ) -> Arc<Self> {
+        let data = data
+            .all()
+            .iter()
+            .map(|listener| (Door::Data, Arc::downgrade(listener)));
         let doors = data.chain([(Door::Admin, Arc::downgrade(admin))]).collect();
-        Arc::new(Self { doors, draining, done: watch::Sender::new(false), asked: AtomicBool::new(false) })
+        Arc::new(Self {
+            doors,
+            draining,
+            done: watch::Sender::new(false),
+            asked: AtomicBool::new(false),
+        })
     }
 
     /// Resolves when another process has taken over.
@@ -100,31 +112,51 @@ impl Handing {
     /// Gives the sockets to the process that listens at `socket`. Blocks for a moment; what follows is waited for aside.
     pub(crate) fn to(self: &Arc<Self>, socket: &Path) -> Result<(), String> {
         if self.asked.swap(true, Ordering::AcqRel) {
-            return Err("another process is taking over already: wait until it has, or has ended".to_owned());
+            return Err(
+                "another process is taking over already: wait until it has, or has ended"
+                    .to_owned(),
+            );
         }
-        let given = self.give(socket).inspect_err(|_| self.asked.store(false, Ordering::Release));
-        let (stream, shared) = given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
+        let given = self
+            .give(socket)
+            .inspect_err(|_| self.asked.store(false, Ordering::Release));
+        let (stream, shared) =
+            given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
         // A thread that nobody waits for: this process may be told to end meanwhile.
         let waiting = std::thread::Builder::new().name("takeover".to_owned());
-        waiting.spawn(move || this.wait(&stream, &shared)).map_err(|error| error.to_string())?;
+        waiting
+            .spawn(move || this.wait(&stream, &shared))
+            .map_err(|error| error.to_string())?;
         Ok(())
     }
 
     fn give(&self, socket: &Path) -> io::Result<(UnixStream, Vec<Shared>)> {
-        let mut note = Note { schema: SCHEMA.to_owned(), sockets: Vec::new() };
+        let mut note = Note {
+            schema: SCHEMA.to_owned(),
+            sockets: Vec::new(),
+        };
         let mut shared = Vec::new();
         for (door, listener) in &self.doors {
-            let Some(listener) = listener.upgrade() else { return Err(io::Error::other("this process is ending")) };
+            let Some(listener) = listener.upgrade() else {
+                return Err(io::Error::other("this process is ending"));
+            };
             let share = listener.share()?;
-            note.sockets.push(Named { door: *door, address: share.address.to_string() });
+            note.sockets.push(Named {
+                door: *door,
+                address: share.address.to_string(),
+            });
             shared.push(share);
         }
         let stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(LONGEST_START))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         let sockets: Vec<_> = shared.iter().map(|share| share.socket.as_fd()).collect();
-        handover::give(&stream, &sockets, &serde_json::to_vec(&note).map_err(io::Error::other)?)?;
+        handover::give(
+            &stream,
+            &sockets,
+            &serde_json::to_vec(&note).map_err(io::Error::other)?,
+        )?;
         Ok((stream, shared))
     }
 
@@ -135,7 +167,9 @@ impl Handing {
             self.draining.begin(NewConnections::HandedOver, None);
             self.done.send_replace(true);
         } else {
-            tracing::warn!("the process that asked for the listening sockets has not taken over: going on");
+            tracing::warn!(
+                "the process that asked for the listening sockets has not taken over: going on"
+            );
             self.asked.store(false, Ordering::Release);
         }
     }
@@ -151,7 +185,11 @@ pub(crate) struct Given {
 impl Given {
     /// The socket for this door, if the running process had one at `wanted`, or at a port that the system chose where
     /// `wanted` leaves that to it.
-    pub(crate) fn listener(&mut self, door: Door, wanted: &ListenAddr) -> Option<io::Result<Listener>> {
+    pub(crate) fn listener(
+        &mut self,
+        door: Door,
+        wanted: &ListenAddr,
+    ) -> Option<io::Result<Listener>> {
         let any_port = wanted.port() == Some(0);
         let fits = |(own, address, _): &(Door, ListenAddr, OwnedFd)| {
             let same_host = any_port && address.clone().with_port(0).address() == wanted.address();
@@ -179,7 +217,12 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverEr
         // Nobody can be at a place that is not known yet.
         return Ok(None);
     }
-    if settings.admin.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some()) {
+    if settings
+        .admin
+        .tls
+        .as_ref()
+        .is_some_and(|tls| tls.client_ca.is_some())
+    {
         let why = "--takeover cannot show a certificate to an admin listener with admin.tls.client_ca: stop the running process, \
                    then start this one";
         return Err(TakeoverError::new(why));
@@ -189,32 +232,59 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverEr
         // It is this machine that is asked, under an address that certificates seldom name.
         url = url.believing(Trust::blind().map_err(|error| TakeoverError(error.to_string()))?);
     }
-    let meeting =
-        Meeting::new().map_err(|error| TakeoverError(format!("no socket for a take-over could be made: {error}")))?;
+    let meeting = Meeting::new().map_err(|error| {
+        TakeoverError(format!("no socket for a take-over could be made: {error}"))
+    })?;
     let mut headers = HeaderMap::new();
     // The start has checked the file; the running process says so if it wants another token.
-    let token = settings.admin.token_file.as_ref().and_then(|path| std::fs::read_to_string(path).ok());
-    if let Some(value) = token.and_then(|token| HeaderValue::try_from(format!("Bearer {}", token.trim())).ok()) {
+    let token = settings
+        .admin
+        .token_file
+        .as_ref()
+        .and_then(|path| std::fs::read_to_string(path).ok());
+    if let Some(value) =
+        token.and_then(|token| HeaderValue::try_from(format!("Bearer {}", token.trim())).ok())
+    {
         headers.insert(AUTHORIZATION, value);
     }
     let body = serde_json::json!({"socket": meeting.path}).to_string();
-    let asked = fetch::post(&url, "/admin/takeover", &headers, Some(Bytes::from(body)), PATIENCE, LONGEST_ANSWER);
+    let asked = fetch::post(
+        &url,
+        "/admin/takeover",
+        &headers,
+        Some(Bytes::from(body)),
+        PATIENCE,
+        LONGEST_ANSWER,
+    );
     let reply = match asked.await {
         Ok(reply) => reply,
         Err(fetch::FetchError::Connect { .. }) => return Ok(None),
-        Err(error) => return Err(TakeoverError(format!("the running process did not answer a take-over: {error}"))),
+        Err(error) => {
+            return Err(TakeoverError(format!(
+                "the running process did not answer a take-over: {error}"
+            )));
+        }
     };
     if !reply.status.is_success() {
-        let why = String::from_utf8_lossy(&reply.body).chars().take(500).collect::<String>();
+        let why = String::from_utf8_lossy(&reply.body)
+            .chars()
+            .take(500)
+            .collect::<String>();
         let status = reply.status.as_u16();
-        return Err(TakeoverError(format!("the running process refused a take-over with status {status}: {why}")));
+        return Err(TakeoverError(format!(
+            "the running process refused a take-over with status {status}: {why}"
+        )));
     }
     let taken = tokio::task::spawn_blocking(move || meeting.take()).await;
     taken
         .map_err(io::Error::other)
         .and_then(|taken| taken)
         .map(Some)
-        .map_err(|error| TakeoverError(format!("the running process gave no listening sockets: {error}")))
+        .map_err(|error| {
+            TakeoverError(format!(
+                "the running process gave no listening sockets: {error}"
+            ))
+        })
 }
 
 fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, TakeoverError> {
@@ -223,7 +293,11 @@ fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, Takeover
         Address::Tcp { .. } => format!("http://{listen}"),
         Address::Unix(path) => format!("unix://{}", path.display()),
     };
-    text.parse().map_err(|error| TakeoverError(format!("admin.listen cannot be asked for a take-over: {error}")))
+    text.parse().map_err(|error| {
+        TakeoverError(format!(
+            "admin.listen cannot be asked for a take-over: {error}"
+        ))
+    })
 }
 
 /// Where the running process brings the sockets.
@@ -242,7 +316,11 @@ impl Meeting {
         let path = folder.join("sockets");
         let listener = UnixListener::bind(&path);
         let listener = listener.inspect_err(|_| drop(std::fs::remove_dir(&folder)))?;
-        Ok(Self { folder, path, listener })
+        Ok(Self {
+            folder,
+            path,
+            listener,
+        })
     }
 
     /// The running process connected before it answered.
@@ -254,13 +332,23 @@ impl Meeting {
         let (sockets, note) = handover::take(&stream)?;
         let note: Note = serde_json::from_slice(&note).map_err(io::Error::other)?;
         if note.schema != SCHEMA || note.sockets.len() != sockets.len() {
-            return Err(io::Error::other(format!("it speaks {:?}, expected {SCHEMA}", note.schema)));
+            return Err(io::Error::other(format!(
+                "it speaks {:?}, expected {SCHEMA}",
+                note.schema
+            )));
         }
         let mut named = Vec::new();
         for (Named { door, address }, socket) in note.sockets.into_iter().zip(sockets) {
-            named.push((door, address.parse::<ListenAddr>().map_err(io::Error::other)?, socket));
+            named.push((
+                door,
+                address.parse::<ListenAddr>().map_err(io::Error::other)?,
+                socket,
+            ));
         }
-        Ok(Given { sockets: named, stream })
+        Ok(Given {
+            sockets: named,
+            stream,
+        })
     }
 }
 

@@ -30,9 +30,18 @@ impl std::fmt::Display for Unreadable {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Io(error) => write!(f, "it cannot be read: {error}"),
-            Self::TooLong => write!(f, "it holds more than {MOST_BYTES} bytes: cut it into shorter ones"),
-            Self::NotZstd(problem) => write!(f, "it cannot be decompressed ({problem}): expected plain text or zstd"),
-            Self::NotText(at) => write!(f, "byte {at} is no UTF-8: expected JSON lines, plain or compressed with zstd"),
+            Self::TooLong => write!(
+                f,
+                "it holds more than {MOST_BYTES} bytes: cut it into shorter ones"
+            ),
+            Self::NotZstd(problem) => write!(
+                f,
+                "it cannot be decompressed ({problem}): expected plain text or zstd"
+            ),
+            Self::NotText(at) => write!(
+                f,
+                "byte {at} is no UTF-8: expected JSON lines, plain or compressed with zstd"
+            ),
         }
     }
 }
@@ -40,9 +49,15 @@ impl std::fmt::Display for Unreadable {
 /// The text in a file.
 pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
     let mut bytes = Vec::new();
-    File::open(path).and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes)).map_err(Unreadable::Io)?;
+    File::open(path)
+        .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
+        .map_err(Unreadable::Io)?;
     let bytes = within_bounds(bytes)?;
-    let text = if bytes.starts_with(&ZSTD) { decompressed(&bytes)? } else { bytes };
+    let text = if bytes.starts_with(&ZSTD) {
+        decompressed(&bytes)?
+    } else {
+        bytes
+    };
     String::from_utf8(text).map_err(|error| Unreadable::NotText(error.utf8_error().valid_up_to()))
 }
 
@@ -52,21 +67,32 @@ fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
     while !rest.is_empty() {
         let mut frame = match StreamingDecoder::new(&mut rest) {
             Ok(frame) => frame,
-            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame { length, .. })) => {
+            Err(FrameDecoderError::ReadFrameHeaderError(ReadFrameHeaderError::SkipFrame {
+                length,
+                ..
+            })) => {
                 rest = rest.get(length as usize..).unwrap_or_default();
                 continue;
             }
             Err(error) => return Err(Unreadable::NotZstd(error.to_string())),
         };
         let room = MOST_BYTES + 1 - text.len() as u64;
-        frame.by_ref().take(room).read_to_end(&mut text).map_err(|error| Unreadable::NotZstd(error.to_string()))?;
+        frame
+            .by_ref()
+            .take(room)
+            .read_to_end(&mut text)
+            .map_err(|error| Unreadable::NotZstd(error.to_string()))?;
         text = within_bounds(text)?;
     }
     Ok(text)
 }
 
 fn within_bounds(bytes: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
-    if bytes.len() as u64 > MOST_BYTES { Err(Unreadable::TooLong) } else { Ok(bytes) }
+    if bytes.len() as u64 > MOST_BYTES {
+        Err(Unreadable::TooLong)
+    } else {
+        Ok(bytes)
+    }
 }
 
 #[cfg(test)]
@@ -86,9 +112,15 @@ mod tests {
     }
 
     #[test]
-    fn plain_and_compressed_files_read_the_same_also_in_several_frames_with_something_between_them() {
+    fn plain_and_compressed_files_read_the_same_also_in_several_frames_with_something_between_them()
+    {
         let skippable = [0x50, 0x2a, 0x4d, 0x18, 3, 0, 0, 0, b'a', b'b', b'c'];
-        let framed = [compressed("one\n").as_slice(), &skippable, &compressed("two\n")].concat();
+        let framed = [
+            compressed("one\n").as_slice(),
+            &skippable,
+            &compressed("two\n"),
+        ]
+        .concat();
         assert_eq!(read_back(b"one\ntwo\n").unwrap(), "one\ntwo\n");
         assert_eq!(read_back(&framed).unwrap(), "one\ntwo\n");
     }
@@ -96,8 +128,14 @@ mod tests {
     #[test]
     fn what_is_damaged_is_told_apart() {
         let whole = compressed(&"a line\n".repeat(1000));
-        assert!(matches!(read_back(&whole[..whole.len() - 5]), Err(Unreadable::NotZstd(_))));
+        assert!(matches!(
+            read_back(&whole[..whole.len() - 5]),
+            Err(Unreadable::NotZstd(_))
+        ));
         assert!(matches!(read_back(b"ab\xff"), Err(Unreadable::NotText(2))));
-        assert!(matches!(read(Path::new("there is no such file")), Err(Unreadable::Io(_))));
+        assert!(matches!(
+            read(Path::new("there is no such file")),
+            Err(Unreadable::Io(_))
+        ));
     }
 }

@@ -103,14 +103,19 @@ pub(crate) struct Running {
 
 /// Binds every listener, or takes them from the process that runs, then starts everything behind them. A worker that is
 /// down does not stop the start.
-pub(crate) async fn start(settings: Settings, sources: Sources, extras: Extras) -> Result<Running, StartError> {
+pub(crate) async fn start(
+    settings: Settings,
+    sources: Sources,
+    extras: Extras,
+) -> Result<Running, StartError> {
     let mut given = match extras.takeover {
         true => takeover::ask(&settings).await?,
         false => None,
     };
     let bound = listeners::bind(&settings, given.as_mut()).await?;
     let probe = bound.probe.clone();
-    let (mut running, gateway) = start_on(settings, sources, extras, bound, given.is_some()).await?;
+    let (mut running, gateway) =
+        start_on(settings, sources, extras, bound, given.is_some()).await?;
     let taken = given.is_some();
     if let Some(Err(error)) = given.map(Given::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
@@ -144,10 +149,16 @@ async fn start_on(
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
     let ring = Arc::new(Ring::new(from_settings::ring(&settings.decisions)));
     let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
-    let (prefix_tally, kv_tally) = (Arc::new(PrefixTally::default()), Arc::new(KvTally::default()));
+    let (prefix_tally, kv_tally) = (
+        Arc::new(PrefixTally::default()),
+        Arc::new(KvTally::default()),
+    );
     let in_force = Arc::new(settings.clone());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
-    let access = Access { token: extras.token, loopback: settings.admin.listen.is_local() };
+    let access = Access {
+        token: extras.token,
+        loopback: settings.admin.listen.is_local(),
+    };
     let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
     let draining = Draining::new(usual(&settings.server), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
@@ -169,7 +180,10 @@ async fn start_on(
     let tokens = redis::tokens(settings.routing.lmcache.as_ref(), redis.as_ref(), clock)?;
     let cache = redis::replies(&settings.response_cache, redis, clock, &mut registry)?;
     let lmcache = lmcache::controller(&settings.routing, &mut registry);
-    let log = settings.decisions.log.map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
+    let log = settings
+        .decisions
+        .log
+        .map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
     let gateway = InForce::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
@@ -226,7 +240,8 @@ async fn start_on(
         dry_run: dry_run(&gateway, limits.max_body_bytes),
         clock,
     };
-    let ((stop, stopped), (stop_admin, admin_stopped)) = (watch::channel(false), watch::channel(false));
+    let ((stop, stopped), (stop_admin, admin_stopped)) =
+        (watch::channel(false), watch::channel(false));
     let mut addresses = data.addresses().into_iter();
     let watch_task = tokio::spawn(live::keep(Arc::clone(&live)));
     if taken {
@@ -235,7 +250,9 @@ async fn start_on(
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
     let running = Running {
         // There is always a first one.
-        data: addresses.next().unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
+        data: addresses
+            .next()
+            .unwrap_or_else(|| ListenAddr::tcp("0.0.0.0", 0)),
         also: addresses.collect(),
         probes: Mutex::new(None),
         admin: admin.address(),
@@ -274,7 +291,10 @@ fn takeover(handing: &Arc<Handing>) -> Takeover {
 
 /// How a drain goes that nobody asked for otherwise.
 fn usual(server: &Server) -> Usual {
-    Usual { grace: server.drain_grace, timeout: server.drain_timeout }
+    Usual {
+        grace: server.drain_grace,
+        timeout: server.drain_timeout,
+    }
 }
 
 /// Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
@@ -358,7 +378,15 @@ fn doctor(live: &Arc<Live>, api_key: bool) -> Doctor {
         let probe = if probe { Probe::Send } else { Probe::Nothing };
         async move {
             let surroundings = surroundings(&settings, api_key);
-            let report = doctor::diagnose(&settings, &surroundings, Options { probe, timeout: USUAL_TIMEOUT }).await;
+            let report = doctor::diagnose(
+                &settings,
+                &surroundings,
+                Options {
+                    probe,
+                    timeout: USUAL_TIMEOUT,
+                },
+            )
+            .await;
             serde_json::to_value(report).unwrap_or_default()
         }
     })
@@ -375,9 +403,15 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
 
 /// The end of the data listener, for operators.
 fn drain(draining: &Arc<Draining>, gateway: &Arc<InForce>) -> Drain {
-    let (begins, tells, gateway) = (Arc::clone(draining), Arc::clone(draining), Arc::clone(gateway));
+    let (begins, tells, gateway) = (
+        Arc::clone(draining),
+        Arc::clone(draining),
+        Arc::clone(gateway),
+    );
     let begin = move |timeout| begins.begin(NewConnections::Served, timeout);
-    Drain::new(begin, move || tells.status(gateway.now().running_requests()))
+    Drain::new(begin, move || {
+        tells.status(gateway.now().running_requests())
+    })
 }
 
 /// The request path's own answer to who would get a request.

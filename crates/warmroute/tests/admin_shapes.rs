@@ -5,7 +5,10 @@ mod harness;
 use std::collections::{BTreeMap, BTreeSet};
 
 use contract_id::contract;
-use harness::{Page, Program, RawClient, RawReply, Routed, Router, Sim, Turn, assert_shape, eventually, says, words};
+use harness::{
+    Page, Program, RawClient, RawReply, Routed, Router, Sim, Turn, assert_shape, eventually, says,
+    words,
+};
 use serde_json::{Value, json};
 
 fn get(routed: &Routed, path: &str) -> RawReply {
@@ -13,7 +16,9 @@ fn get(routed: &Routed, path: &str) -> RawReply {
 }
 
 fn list<'a>(body: &'a Value, key: &str) -> &'a Vec<Value> {
-    body[key].as_array().unwrap_or_else(|| panic!("no list {key} in {body}"))
+    body[key]
+        .as_array()
+        .unwrap_or_else(|| panic!("no list {key} in {body}"))
 }
 
 fn target() -> Value {
@@ -61,7 +66,10 @@ fn receipt() -> Value {
 fn routed() -> (Routed, Vec<Turn>) {
     let routed = Routed::start(&[&["--loras", "red"], &["--dp-size", "2"]]);
     let messages = [says("user", &words("shape", 60))];
-    let turns = vec![routed.chat(&messages, &[]), routed.chat(&messages, &[("x-request-id", "mine")])];
+    let turns = vec![
+        routed.chat(&messages, &[]),
+        routed.chat(&messages, &[("x-request-id", "mine")]),
+    ];
     (routed, turns)
 }
 
@@ -87,15 +95,41 @@ fn a_worker_is_described_whole() {
     let a = &list(&body, "workers")[0];
     let says = |key: &str| a[key].clone();
     assert_eq!(a["url"], routed.engines[0].url());
-    assert_eq!([says("name"), says("type"), says("state"), says("role")], ["a", "vllm", "ready", "unified"]);
-    assert_eq!([says("models"), says("loras")], [json!(["sim"]), json!(["red"])]);
-    assert_eq!([says("block_size"), says("dp_ranks"), says("weight")], [json!(16), json!(1), json!(1.0)]);
-    assert_eq!([says("cache_source"), says("circuit"), says("parity")], ["events", "closed", "no_data"]);
+    assert_eq!(
+        [says("name"), says("type"), says("state"), says("role")],
+        ["a", "vllm", "ready", "unified"]
+    );
+    assert_eq!(
+        [says("models"), says("loras")],
+        [json!(["sim"]), json!(["red"])]
+    );
+    assert_eq!(
+        [says("block_size"), says("dp_ranks"), says("weight")],
+        [json!(16), json!(1), json!(1.0)]
+    );
+    assert_eq!(
+        [says("cache_source"), says("circuit"), says("parity")],
+        ["events", "closed", "no_data"]
+    );
     assert_eq!(a["engine"]["num_blocks"], 4096);
-    let keys = |worker: &Value| worker.as_object().expect("an object").keys().cloned().collect::<Vec<_>>();
-    assert_eq!(keys(&routed.worker("a")), keys(a), "one worker has the shape of one in the list");
+    let keys = |worker: &Value| {
+        worker
+            .as_object()
+            .expect("an object")
+            .keys()
+            .cloned()
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        keys(&routed.worker("a")),
+        keys(a),
+        "one worker has the shape of one in the list"
+    );
     let unknown = get(&routed, "/admin/workers/nobody");
-    assert_eq!((unknown.status, &unknown.json()["error"]["code"]), (404, &json!("worker_not_found")));
+    assert_eq!(
+        (unknown.status, &unknown.json()["error"]["code"]),
+        (404, &json!("worker_not_found"))
+    );
 }
 
 #[test]
@@ -114,11 +148,26 @@ fn a_stream_is_described_whole() {
     let body = get(&routed, "/admin/streams").json();
     assert_shape(&body, &json!({"streams": [stream]}));
     let streams = list(&body, "streams");
-    let names: Vec<_> = streams.iter().map(|it| (it["worker"].as_str(), it["dp_rank"].as_u64())).collect();
-    assert_eq!(names, [(Some("a"), Some(0)), (Some("b"), Some(0)), (Some("b"), Some(1))]);
-    let used = streams.iter().find(|it| it["worker"] == *turns[0].worker && it["counts"]["batches"] != 0);
+    let names: Vec<_> = streams
+        .iter()
+        .map(|it| (it["worker"].as_str(), it["dp_rank"].as_u64()))
+        .collect();
+    assert_eq!(
+        names,
+        [
+            (Some("a"), Some(0)),
+            (Some("b"), Some(0)),
+            (Some("b"), Some(1))
+        ]
+    );
+    let used = streams
+        .iter()
+        .find(|it| it["worker"] == *turns[0].worker && it["counts"]["batches"] != 0);
     let used = used.expect("the engine that answered published something");
-    assert_eq!((&used["source"], &used["state"], &used["epoch"]), (&json!("zmq"), &json!("live"), &json!(1)));
+    assert_eq!(
+        (&used["source"], &used["state"], &used["epoch"]),
+        (&json!("zmq"), &json!("live"), &json!(1))
+    );
     assert_eq!(used["counts"]["applied"], used["counts"]["events"]);
 }
 
@@ -128,31 +177,61 @@ fn a_receipt_is_described_whole() {
     let last = routed.receipt(&turns[1]);
     assert_shape(&last, &receipt());
     let says = |key: &str| last[key].clone();
-    assert_eq!([says("schema"), says("request_id")], ["warmroute.receipt/1", "mine"]);
-    assert_eq!([says("route"), says("method"), says("tenant")], ["/v1/chat/completions", "policy", "default"]);
+    assert_eq!(
+        [says("schema"), says("request_id")],
+        ["warmroute.receipt/1", "mine"]
+    );
+    assert_eq!(
+        [says("route"), says("method"), says("tenant")],
+        ["/v1/chat/completions", "policy", "default"]
+    );
     assert_eq!(last["id"], turns[1].decision);
     assert_eq!(last["winner"]["worker"], turns[1].worker);
     assert_eq!(last["candidates_total"], 3);
     let rows = list(&last, "candidates");
     let ranks: Vec<_> = rows.iter().map(|row| row["rank"].as_u64()).collect();
     assert_eq!(ranks, [Some(1), Some(2), Some(3)]);
-    assert_eq!((&rows[0]["target"], &rows[1]["target"]), (&last["winner"], &last["runner_up"]));
+    assert_eq!(
+        (&rows[0]["target"], &rows[1]["target"]),
+        (&last["winner"], &last["runner_up"])
+    );
     let cost = |row: &Value| row["cost"].as_f64().expect("a cost");
     assert!(cost(&rows[0]) <= cost(&rows[1]), "the cheapest wins");
     for row in rows {
-        let terms = row["terms"].as_object().expect("terms").values().filter_map(Value::as_f64).sum::<f64>();
-        assert!((terms - cost(row)).abs() < 1e-6, "the terms of {row} add up to its cost");
+        let terms = row["terms"]
+            .as_object()
+            .expect("terms")
+            .values()
+            .filter_map(Value::as_f64)
+            .sum::<f64>();
+        assert!(
+            (terms - cost(row)).abs() < 1e-6,
+            "the terms of {row} add up to its cost"
+        );
     }
-    assert_eq!((&last["prompt"]["tokens"], &last["outcome"]["kind"]), (&json!(turns[1].prompt_tokens), &json!("ok")));
     assert_eq!(
-        (&last["outcome"]["cached_tokens"], &last["outcome"]["drift_tokens"]),
+        (&last["prompt"]["tokens"], &last["outcome"]["kind"]),
+        (&json!(turns[1].prompt_tokens), &json!("ok"))
+    );
+    assert_eq!(
+        (
+            &last["outcome"]["cached_tokens"],
+            &last["outcome"]["drift_tokens"]
+        ),
         (&json!(turns[1].cached), &json!(0))
     );
     assert_eq!(last["attempts"][0]["result"], "ok");
-    assert_eq!(last["outcome"]["ttft_ms"], Value::Null, "a whole reply does not say when its first token was there");
+    assert_eq!(
+        last["outcome"]["ttft_ms"],
+        Value::Null,
+        "a whole reply does not say when its first token was there"
+    );
     assert!(last["request_id"] == "mine" && turns[1].reply.header("x-request-id") == Some("mine"));
     let missing = get(&routed, "/admin/decisions/0123456789abcdef");
-    assert_eq!((missing.status, &missing.json()["error"]["code"]), (404, &json!("decision_not_found")));
+    assert_eq!(
+        (missing.status, &missing.json()["error"]["code"]),
+        (404, &json!("decision_not_found"))
+    );
     assert_eq!(get(&routed, "/admin/decisions/none").status, 404);
 }
 
@@ -160,15 +239,28 @@ fn a_receipt_is_described_whole() {
 #[contract("V43")]
 fn decisions_are_listed_newest_first_and_narrowed() {
     let routed = Routed::start(&[&[], &[]]);
-    let ids: Vec<String> = [("a", "warm"), ("b", "warm"), ("a", "random"), ("b", "round_robin"), ("a", "warm")]
-        .map(|(worker, policy)| {
-            let headers = [("x-warmroute-worker", worker), ("x-warmroute-policy", policy)];
-            routed.chat(&[says("user", "hi")], &headers).decision
-        })
-        .into();
+    let ids: Vec<String> = [
+        ("a", "warm"),
+        ("b", "warm"),
+        ("a", "random"),
+        ("b", "round_robin"),
+        ("a", "warm"),
+    ]
+    .map(|(worker, policy)| {
+        let headers = [
+            ("x-warmroute-worker", worker),
+            ("x-warmroute-policy", policy),
+        ];
+        routed.chat(&[says("user", "hi")], &headers).decision
+    })
+    .into();
     let listed = |query: &str| -> Vec<usize> {
         let body = get(&routed, &format!("/admin/decisions{query}")).json();
-        let place = |receipt: &Value| ids.iter().position(|id| receipt["id"] == **id).expect("one of ours");
+        let place = |receipt: &Value| {
+            ids.iter()
+                .position(|id| receipt["id"] == **id)
+                .expect("one of ours")
+        };
         list(&body, "decisions").iter().map(place).collect()
     };
     assert_eq!(listed(""), [4, 3, 2, 1, 0]);
@@ -181,12 +273,21 @@ fn decisions_are_listed_newest_first_and_narrowed() {
     assert_eq!(listed("?tenant=default").len(), 5);
     assert_eq!(listed("?tenant=nobody"), [0; 0]);
     assert_eq!(listed("?worker=nobody"), [0; 0]);
-    for (query, code) in
-        [("limit=x", "invalid_request"), ("limit=-1", "invalid_request"), ("policy=x", "unknown_policy")]
-    {
+    for (query, code) in [
+        ("limit=x", "invalid_request"),
+        ("limit=-1", "invalid_request"),
+        ("policy=x", "unknown_policy"),
+    ] {
         let reply = get(&routed, &format!("/admin/decisions?{query}"));
-        assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!(code)), "{query}");
-        assert_eq!(reply.json()["error"]["param"], query.split_once('=').expect("a pair").0);
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (400, &json!(code)),
+            "{query}"
+        );
+        assert_eq!(
+            reply.json()["error"]["param"],
+            query.split_once('=').expect("a pair").0
+        );
     }
 }
 
@@ -202,11 +303,23 @@ fn models_say_where_tokens_and_templates_come_from() {
     let body = get(&routed, "/admin/models").json();
     assert_shape(&body, &json!({"models": [model]}));
     let models = list(&body, "models");
-    let sim = models.iter().find(|it| it["id"] == "sim").expect("the engines' model");
-    assert_eq!((&sim["workers"], &sim["block_sizes"]), (&json!(["a", "b"]), &json!([16])));
-    assert_eq!((&sim["tokenizer"]["source"], &sim["template"]["source"]), (&json!("engine"), &json!("engine")));
+    let sim = models
+        .iter()
+        .find(|it| it["id"] == "sim")
+        .expect("the engines' model");
+    assert_eq!(
+        (&sim["workers"], &sim["block_sizes"]),
+        (&json!(["a", "b"]), &json!([16]))
+    );
+    assert_eq!(
+        (&sim["tokenizer"]["source"], &sim["template"]["source"]),
+        (&json!("engine"), &json!("engine"))
+    );
     assert_eq!(sim["max_context_tokens"], 32768);
-    let red = models.iter().find(|it| it["id"] == "red").expect("the adapter");
+    let red = models
+        .iter()
+        .find(|it| it["id"] == "red")
+        .expect("the adapter");
     assert_eq!(red["workers"], json!(["a"]));
 }
 
@@ -220,8 +333,14 @@ fn the_index_shows_what_it_holds() {
     assert_shape(&body, &json!({"targets": [row]}));
     let reply = get(&routed, "/admin/kv-index/dump");
     let text = reply.text();
-    assert!(!text.contains("secret-salt"), "a salt is shown as its digest only");
-    let rows: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect();
+    assert!(
+        !text.contains("secret-salt"),
+        "a salt is shown as its digest only"
+    );
+    let rows: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON lines"))
+        .collect();
     let template = json!({
         "model": "string", "lora": "null|string", "salt": "null|hex", "block_size": "int", "worker": "string",
         "dp_rank": "int", "tier": "string", "depth": "int", "hash": "hex", "parent": "null|hex",
@@ -231,16 +350,27 @@ fn the_index_shows_what_it_holds() {
     assert_eq!(namespaces.len(), 2, "one with a salt and one without");
     for row in &rows {
         let depth = row["depth"].as_u64().expect("a depth");
-        let parent = rows.iter().find(|other| other["hash"] == row["parent"] && other["salt"] == row["salt"]);
+        let parent = rows
+            .iter()
+            .find(|other| other["hash"] == row["parent"] && other["salt"] == row["salt"]);
         match parent {
             None => assert_eq!((depth, &row["parent"]), (0, &Value::Null), "{row}"),
             Some(parent) => assert_eq!(parent["depth"], depth - 1, "{row}"),
         }
     }
-    let blocks: u64 = list(&body, "targets").iter().filter_map(|row| row["blocks"].as_u64()).sum();
+    let blocks: u64 = list(&body, "targets")
+        .iter()
+        .filter_map(|row| row["blocks"].as_u64())
+        .sum();
     assert_eq!(rows.len() as u64, blocks);
-    let chat = rows.iter().filter(|row| row["worker"] == *turns[0].worker && row["salt"].is_null()).count() as u64;
-    assert!(chat >= turns[0].prompt_tokens / 16, "every whole block of the prompt is there");
+    let chat = rows
+        .iter()
+        .filter(|row| row["worker"] == *turns[0].worker && row["salt"].is_null())
+        .count() as u64;
+    assert!(
+        chat >= turns[0].prompt_tokens / 16,
+        "every whole block of the prompt is there"
+    );
 }
 
 #[test]
@@ -257,20 +387,38 @@ fn what_is_not_there_answers_with_the_error_table() {
         assert_eq!(reply.status, 404, "{path}");
         assert_shape(&reply.json(), &error);
         let body = reply.json()["error"].clone();
-        assert_eq!([&body["code"], &body["type"]], ["unknown_route", "not_found_error"], "{path}");
+        assert_eq!(
+            [&body["code"], &body["type"]],
+            ["unknown_route", "not_found_error"],
+            "{path}"
+        );
         assert_eq!(reply.header("x-request-id"), body["request_id"].as_str());
         assert_eq!(reply.header("x-should-retry"), Some("false"));
     }
     let wrong = RawClient::post(&routed.router.admin(), "/admin/models", b"{}");
-    assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (405, &json!("method_not_allowed")));
+    assert_eq!(
+        (wrong.status, &wrong.json()["error"]["code"]),
+        (405, &json!("method_not_allowed"))
+    );
     assert_eq!(wrong.header("allow"), Some("GET,HEAD"));
     let data = routed.router.data();
     for path in ["/v1/rout", "/reset_prefix_cache", "/v1/nothing"] {
         let reply = RawClient::post(&data, path, b"{}");
-        assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("unknown_route")), "{path}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (404, &json!("unknown_route")),
+            "{path}"
+        );
     }
-    let model = RawClient::post(&data, "/v1/completions", br#"{"model":"none","prompt":"x"}"#);
-    assert_eq!((model.status, &model.json()["error"]["code"]), (404, &json!("model_not_found")));
+    let model = RawClient::post(
+        &data,
+        "/v1/completions",
+        br#"{"model":"none","prompt":"x"}"#,
+    );
+    assert_eq!(
+        (model.status, &model.json()["error"]["code"]),
+        (404, &json!("model_not_found"))
+    );
 }
 
 #[test]
@@ -282,13 +430,24 @@ fn health_is_told_on_the_data_listener() {
     assert_eq!((good.status, good.json()), (200, whole));
     for path in ["/livez", "/readyz"] {
         let reply = RawClient::get(&routed.router.data(), path);
-        assert_eq!((reply.status, reply.json()), (200, json!({"status": "ok", "reasons": []})), "{path}");
+        assert_eq!(
+            (reply.status, reply.json()),
+            (200, json!({"status": "ok", "reasons": []})),
+            "{path}"
+        );
     }
     routed.engines[0].kill();
-    eventually("the loss to show", || (health(&routed).json()["status"] == "degraded").then_some(()));
-    assert_eq!(health(&routed).json()["workers"], json!({"ready": 1, "total": 2}));
+    eventually("the loss to show", || {
+        (health(&routed).json()["status"] == "degraded").then_some(())
+    });
+    assert_eq!(
+        health(&routed).json()["workers"],
+        json!({"ready": 1, "total": 2})
+    );
     routed.engines[1].kill();
-    eventually("the outage to show", || (health(&routed).json()["status"] == "unavailable").then_some(()));
+    eventually("the outage to show", || {
+        (health(&routed).json()["status"] == "unavailable").then_some(())
+    });
     assert_eq!(RawClient::get(&routed.router.data(), "/livez").status, 200);
     assert_eq!(RawClient::get(&routed.router.data(), "/readyz").status, 503);
 }
@@ -300,9 +459,18 @@ fn stream(routed: &Routed, worker: &str) -> Value {
     });
     let mut client = RawClient::connect(&routed.router.data());
     let headers = [("x-warmroute-worker", worker), ("x-request-id", "streamed")];
-    client.send("POST", "/v1/completions", &headers, body.to_string().as_bytes());
+    client.send(
+        "POST",
+        "/v1/completions",
+        &headers,
+        body.to_string().as_bytes(),
+    );
     let reply = client.reply();
-    assert!(reply.clean && reply.text().ends_with("data: [DONE]\n\n"), "{}", reply.text());
+    assert!(
+        reply.clean && reply.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        reply.text()
+    );
     routed.caught_up();
     routed.router.receipt("streamed")
 }
@@ -317,7 +485,11 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_task_panics", "counter", &["task"]),
     ("warmroute_telemetry_dropped", "counter", &["sink"]),
     ("warmroute_scheduler_stall_seconds", "counter", &[]),
-    ("warmroute_upstream_failures", "counter", &["worker", "reason"]),
+    (
+        "warmroute_upstream_failures",
+        "counter",
+        &["worker", "reason"],
+    ),
     ("warmroute_local_failures", "counter", &[]),
     ("warmroute_upstream_throttled", "counter", &["worker"]),
     ("warmroute_streams_incomplete", "counter", &["worker"]),
@@ -326,7 +498,11 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_prompt_tokens", "counter", &["worker"]),
     ("warmroute_predicted_cached_tokens", "counter", &["worker"]),
     ("warmroute_actual_cached_tokens", "counter", &["worker"]),
-    ("warmroute_parity_requests", "counter", &["worker", "result"]),
+    (
+        "warmroute_parity_requests",
+        "counter",
+        &["worker", "result"],
+    ),
     ("warmroute_parity_exact_ratio", "gauge", &["worker"]),
     ("warmroute_kv_events", "counter", &["worker", "kind"]),
     ("warmroute_kv_events_ignored", "counter", &["reason"]),
@@ -365,14 +541,26 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("continuum_response_cache_hit_rate", "gauge", &[]),
     ("continuum_response_cache_evictions", "counter", &[]),
     ("continuum_cache_backend_type", "gauge", &["backend"]),
-    ("continuum_cache_tier_requests", "counter", &["result", "tier"]),
+    (
+        "continuum_cache_tier_requests",
+        "counter",
+        &["result", "tier"],
+    ),
     ("continuum_cache_promotions", "counter", &[]),
     ("continuum_cache_demotions", "counter", &[]),
-    ("continuum_cache_s3_latency_seconds", "histogram", &["operation"]),
+    (
+        "continuum_cache_s3_latency_seconds",
+        "histogram",
+        &["operation"],
+    ),
     ("continuum_cache_redis_connections_active", "gauge", &[]),
     ("continuum_cache_redis_connections_idle", "gauge", &[]),
     ("continuum_cache_redis_errors", "counter", &["type"]),
-    ("continuum_cache_redis_latency_seconds", "histogram", &["operation"]),
+    (
+        "continuum_cache_redis_latency_seconds",
+        "histogram",
+        &["operation"],
+    ),
     ("continuum_cache_fallback_active", "gauge", &[]),
     ("warmroute_cache_lookups_abandoned", "counter", &[]),
     ("warmroute_cache_writes_dropped", "counter", &[]),
@@ -384,8 +572,16 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("warmroute_deduplicated_requests", "counter", &["result"]),
     ("warmroute_model_list_refreshes", "counter", &[]),
     ("warmroute_hooks", "counter", &["hook", "result"]),
-    ("continuum_prefix_routing_requests", "counter", &["strategy"]),
-    ("continuum_prefix_routing_backend_distribution", "gauge", &["backend"]),
+    (
+        "continuum_prefix_routing_requests",
+        "counter",
+        &["strategy"],
+    ),
+    (
+        "continuum_prefix_routing_backend_distribution",
+        "gauge",
+        &["backend"],
+    ),
     ("continuum_prefix_routing_prefix_cardinality", "gauge", &[]),
     ("continuum_kv_event_received", "counter", &["backend"]),
     ("continuum_kv_event_processed", "counter", &["backend"]),
@@ -395,9 +591,17 @@ const FAMILIES: &[(&str, &str, &[&str])] = &[
     ("continuum_kv_index_entries", "gauge", &[]),
     ("continuum_kv_index_events", "counter", &["backend", "type"]),
     ("continuum_kv_index_query_latency_seconds", "histogram", &[]),
-    ("continuum_kv_index_routing_decisions", "counter", &["decision"]),
+    (
+        "continuum_kv_index_routing_decisions",
+        "counter",
+        &["decision"],
+    ),
     ("continuum_kv_index_overlap_score", "histogram", &[]),
-    ("continuum_kv_index_event_source_status", "gauge", &["backend", "status"]),
+    (
+        "continuum_kv_index_event_source_status",
+        "gauge",
+        &["backend", "status"],
+    ),
 ];
 
 /// Families whose labels are not known before the first sample.
@@ -416,44 +620,101 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
     let worker = turns[0].worker.as_str();
     let other = if worker == "a" { "b" } else { "a" };
     let streamed = stream(&routed, other);
-    assert!(streamed["outcome"]["ttft_ms"].as_f64() > Some(0.0), "{streamed:#}");
+    assert!(
+        streamed["outcome"]["ttft_ms"].as_f64() > Some(0.0),
+        "{streamed:#}"
+    );
     let reply = get(&routed, "/metrics");
     let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    assert_eq!((reply.status, reply.header("content-type")), (200, Some(kind)));
+    assert_eq!(
+        (reply.status, reply.header("content-type")),
+        (200, Some(kind))
+    );
     let page = Page::read(&reply.text());
 
-    let known: BTreeMap<&str, (&str, BTreeSet<&str>)> =
-        FAMILIES.iter().map(|(name, kind, labels)| (*name, (*kind, labels.iter().copied().collect()))).collect();
+    let known: BTreeMap<&str, (&str, BTreeSet<&str>)> = FAMILIES
+        .iter()
+        .map(|(name, kind, labels)| (*name, (*kind, labels.iter().copied().collect())))
+        .collect();
     for (name, (kind, _)) in &known {
         if ONLY_WHEN_IT_HAPPENS.contains(name) {
             continue;
         }
-        assert_eq!(page.families.get(*name).map(String::as_str), Some(*kind), "{name}");
+        assert_eq!(
+            page.families.get(*name).map(String::as_str),
+            Some(*kind),
+            "{name}"
+        );
     }
     for name in page.families.keys() {
         assert!(known.contains_key(&**name), "{name} is documented");
     }
     for sample in &page.samples {
-        let labels: BTreeSet<&str> = sample.labels.keys().map(String::as_str).filter(|label| *label != "le").collect();
+        let labels: BTreeSet<&str> = sample
+            .labels
+            .keys()
+            .map(String::as_str)
+            .filter(|label| *label != "le")
+            .collect();
         assert_eq!(labels, known[&*sample.family].1, "{sample:?}");
     }
 
     let sum = |count: fn(&Turn) -> u64| turns.iter().map(count).sum::<u64>() as f64;
     let route = ("route", "/v1/chat/completions");
     let workers = routed.router.workers();
-    let warm =
-        |tier: &str| workers.iter().filter_map(|worker| worker["warm_blocks"][tier].as_u64()).sum::<u64>() as f64;
+    let warm = |tier: &str| {
+        workers
+            .iter()
+            .filter_map(|worker| worker["warm_blocks"][tier].as_u64())
+            .sum::<u64>() as f64
+    };
     let version = Program::finish(&["--version"]).stdout;
-    let version = version.trim().strip_prefix("warmroute ").expect("name and version").to_owned();
+    let version = version
+        .trim()
+        .strip_prefix("warmroute ")
+        .expect("name and version")
+        .to_owned();
     for (name, labels, value) in [
-        ("warmroute_requests_total", &[route, ("outcome", "ok")][..], 2.0),
-        ("warmroute_decisions_total", &[("policy", "warm"), ("method", "policy")], 2.0),
-        ("warmroute_prompt_tokens_total", &[("worker", worker)], sum(|turn| turn.prompt_tokens)),
-        ("warmroute_predicted_cached_tokens_total", &[("worker", worker)], sum(|turn| turn.predicted)),
-        ("warmroute_actual_cached_tokens_total", &[("worker", worker)], sum(|turn| turn.cached)),
-        ("warmroute_parity_requests_total", &[("worker", worker), ("result", "exact")], 2.0),
-        ("warmroute_prompt_source_total", &[("source", "tokens")], 3.0),
-        ("warmroute_decisions_total", &[("policy", "warm"), ("method", "pinned")], 1.0),
+        (
+            "warmroute_requests_total",
+            &[route, ("outcome", "ok")][..],
+            2.0,
+        ),
+        (
+            "warmroute_decisions_total",
+            &[("policy", "warm"), ("method", "policy")],
+            2.0,
+        ),
+        (
+            "warmroute_prompt_tokens_total",
+            &[("worker", worker)],
+            sum(|turn| turn.prompt_tokens),
+        ),
+        (
+            "warmroute_predicted_cached_tokens_total",
+            &[("worker", worker)],
+            sum(|turn| turn.predicted),
+        ),
+        (
+            "warmroute_actual_cached_tokens_total",
+            &[("worker", worker)],
+            sum(|turn| turn.cached),
+        ),
+        (
+            "warmroute_parity_requests_total",
+            &[("worker", worker), ("result", "exact")],
+            2.0,
+        ),
+        (
+            "warmroute_prompt_source_total",
+            &[("source", "tokens")],
+            3.0,
+        ),
+        (
+            "warmroute_decisions_total",
+            &[("policy", "warm"), ("method", "pinned")],
+            1.0,
+        ),
         ("warmroute_ttft_seconds_count", &[("worker", other)], 1.0),
         ("warmroute_request_seconds_count", &[route], 2.0),
         ("warmroute_workers", &[("state", "ready")], 2.0),
@@ -462,20 +723,51 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
         ("warmroute_leases", &[], 0.0),
         ("warmroute_open_streams", &[], 0.0),
         ("warmroute_held_body_bytes", &[], 0.0),
-        ("warmroute_index_blocks", &[("tier", "device")], warm("device")),
+        (
+            "warmroute_index_blocks",
+            &[("tier", "device")],
+            warm("device"),
+        ),
         ("warmroute_index_blocks", &[("tier", "remote")], 0.0),
         ("warmroute_index_memberships", &[], warm("device")),
         ("warmroute_index_budget_bytes", &[], f64::from(512 << 20)),
-        ("warmroute_index_shed_total", &[("reason", "memory_budget")], 0.0),
-        ("warmroute_kv_stream_state", &[("worker", "b"), ("state", "live")], 1.0),
-        ("warmroute_cache_source", &[("worker", "a"), ("source", "events")], 1.0),
-        ("warmroute_cache_source", &[("worker", "a"), ("source", "predicted")], 0.0),
+        (
+            "warmroute_index_shed_total",
+            &[("reason", "memory_budget")],
+            0.0,
+        ),
+        (
+            "warmroute_kv_stream_state",
+            &[("worker", "b"), ("state", "live")],
+            1.0,
+        ),
+        (
+            "warmroute_cache_source",
+            &[("worker", "a"), ("source", "events")],
+            1.0,
+        ),
+        (
+            "warmroute_cache_source",
+            &[("worker", "a"), ("source", "predicted")],
+            0.0,
+        ),
         ("warmroute_kv_decode_errors_total", &[("worker", "a")], 0.0),
         ("warmroute_degraded", &[("part", "workers")], 0.0),
         ("warmroute_degraded", &[("part", "tokenizer")], 0.0),
-        ("warmroute_build_info", &[("version", &*version), ("features", "nats,redis-cache,s3-cache")], 1.0),
+        (
+            "warmroute_build_info",
+            &[
+                ("version", &*version),
+                ("features", "nats,redis-cache,s3-cache"),
+            ],
+            1.0,
+        ),
     ] {
-        assert_eq!(page.value(name, labels).to_bits(), value.to_bits(), "{name} {labels:?}");
+        assert_eq!(
+            page.value(name, labels).to_bits(),
+            value.to_bits(),
+            "{name} {labels:?}"
+        );
     }
     assert!(warm("device") > 0.0);
     assert!(page.value("warmroute_index_bytes", &[]) > 0.0);
@@ -492,12 +784,23 @@ fn failures_and_refusals_are_counted_with_their_reasons() {
     routed.engines[0].fault("500", 1);
     assert_eq!(ask(&routed), 500);
     routed.engines[0].kill();
-    eventually("the router to be out of workers", || (ask(&routed) == 503).then_some(()));
+    eventually("the router to be out of workers", || {
+        (ask(&routed) == 503).then_some(())
+    });
     let page = Page::read(&get(&routed, "/metrics").text());
     assert!(page.value("warmroute_shed_total", &[("reason", "no_worker")]) > 0.0);
     let failures: Vec<_> = page.of("warmroute_upstream_failures_total").collect();
-    assert!(failures.iter().any(|it| it.labels["worker"] == "a" && it.value > 0.0), "{failures:?}");
-    assert_eq!(page.value("warmroute_degraded", &[("part", "workers")]).to_bits(), 1.0f64.to_bits());
+    assert!(
+        failures
+            .iter()
+            .any(|it| it.labels["worker"] == "a" && it.value > 0.0),
+        "{failures:?}"
+    );
+    assert_eq!(
+        page.value("warmroute_degraded", &[("part", "workers")])
+            .to_bits(),
+        1.0f64.to_bits()
+    );
     routed.router.settled();
 }
 
@@ -508,8 +811,13 @@ fn a_request_in_flight_shows_in_the_gauges() {
         let asked = scope.spawn(|| routed.chat(&[says("user", "slow")], &[]));
         eventually("the request to be counted", || {
             let page = Page::read(&get(&routed, "/metrics").text());
-            let one = [("warmroute_in_flight", &[("worker", "a")][..]), ("warmroute_leases", &[])];
-            one.iter().all(|(name, labels)| page.value(name, labels) > 0.5).then_some(())
+            let one = [
+                ("warmroute_in_flight", &[("worker", "a")][..]),
+                ("warmroute_leases", &[]),
+            ];
+            one.iter()
+                .all(|(name, labels)| page.value(name, labels) > 0.5)
+                .then_some(())
         });
         asked.join().expect("the request is answered");
     });
@@ -520,5 +828,8 @@ fn a_request_in_flight_shows_in_the_gauges() {
 fn metrics_can_be_switched_off() {
     let routed = Routed::with(&[&[]], "metrics: {enabled: false}\n", &[]);
     let reply = get(&routed, "/metrics");
-    assert_eq!((reply.status, &reply.json()["error"]["code"]), (404, &json!("unknown_route")));
+    assert_eq!(
+        (reply.status, &reply.json()["error"]["code"]),
+        (404, &json!("unknown_route"))
+    );
 }

@@ -5,24 +5,35 @@ mod harness;
 use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use contract_id::contract;
-use harness::{Finished, Program, RawClient, Routed, Router, chat, eventually, says, streamed, words};
+use harness::{
+    Finished, Program, RawClient, Routed, Router, chat, eventually, says, streamed, words,
+};
 use serde_json::{Value, json};
 
 /// Routed with a log in the folder of its configuration, under a name that is not known before.
 fn logged(folder: &Path, more: &str) -> (Routed, String) {
     let path = folder.join("decisions.jsonl").display().to_string();
-    let routed = Routed::with(&[&[], &[]], &format!("decision_log: {{path: \"{path}\", {more}}}\n"), &[]);
+    let routed = Routed::with(
+        &[&[], &[]],
+        &format!("decision_log: {{path: \"{path}\", {more}}}\n"),
+        &[],
+    );
     (routed, path)
 }
 
 fn lines(path: &str) -> Vec<Value> {
     let text = fs::read_to_string(path).expect("the log is there");
-    text.lines().map(|line| serde_json::from_str(line).expect("JSON lines")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("JSON lines"))
+        .collect()
 }
 
 fn chats(routed: &Routed, count: usize) -> Vec<String> {
     let chat = |n: usize| {
-        let messages = [says("system", &words("confidential", 60)), says("user", &format!("question {n}"))];
+        let messages = [
+            says("system", &words("confidential", 60)),
+            says("user", &format!("question {n}")),
+        ];
         routed.chat(&messages, &[]).decision
     };
     (0..count).map(chat).collect()
@@ -49,33 +60,85 @@ fn every_finished_request_is_a_line_with_its_receipt_and_no_text() {
         let lines = lines(&path);
         (lines.len() == 3).then_some(lines)
     });
-    assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o600);
-    assert!(!fs::read_to_string(&path).expect("text").contains("confidential"), "no text");
+    assert_eq!(
+        fs::metadata(&path).expect("a file").permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(
+        !fs::read_to_string(&path)
+            .expect("text")
+            .contains("confidential"),
+        "no text"
+    );
     for (line, id) in lines.iter().zip(&ids) {
         assert_eq!(line["id"], **id);
-        let mut receipt = RawClient::get(&routed.router.admin(), &format!("/admin/decisions/{id}")).json();
+        let mut receipt =
+            RawClient::get(&routed.router.admin(), &format!("/admin/decisions/{id}")).json();
         let chain = line["chain"].as_array().expect("a chain").clone();
         assert_eq!(json!(chain.len()), receipt["prompt"]["blocks"]);
-        assert!(chain.iter().all(|hash| hash.as_str().is_some_and(|hash| hash.len() == 16)));
+        assert!(
+            chain
+                .iter()
+                .all(|hash| hash.as_str().is_some_and(|hash| hash.len() == 16))
+        );
         receipt["chain"] = json!(chain);
         assert_eq!(*line, receipt, "the receipt, settled");
     }
-    assert_eq!(lines[0]["chain"][0], lines[1]["chain"][0], "they begin alike");
-    assert_eq!(routed.router.metric("warmroute_decision_log_written_total", ""), 3.0);
-    assert_eq!(routed.router.metric("warmroute_decision_log_lost_total", ""), 0.0);
+    assert_eq!(
+        lines[0]["chain"][0], lines[1]["chain"][0],
+        "they begin alike"
+    );
+    assert_eq!(
+        routed
+            .router
+            .metric("warmroute_decision_log_written_total", ""),
+        3.0
+    );
+    assert_eq!(
+        routed
+            .router
+            .metric("warmroute_decision_log_lost_total", ""),
+        0.0
+    );
 
     let replayed = replay(&path, THREE_WORKERS, &["--json"]);
     assert_eq!(replayed.code, Some(0), "{}", replayed.stderr);
     let report: Value = serde_json::from_str(&replayed.stdout).expect("one JSON object");
-    assert_eq!((&report["schema"], &report["trace"]["requests"]), (&json!("warmroute.simulation/1"), &json!(3)));
+    assert_eq!(
+        (&report["schema"], &report["trace"]["requests"]),
+        (&json!("warmroute.simulation/1"), &json!(3))
+    );
     let cells = report["cells"].as_array().expect("cells");
-    assert_eq!((cells.len(), &cells[0]["policy"], &cells[0]["workers"]), (1, &json!("least_loaded"), &json!(3)));
-    assert_eq!((&cells[0]["finished"], &cells[0]["unfinished"]), (&json!(3), &json!(0)));
-    assert_eq!((&report["recorded"]["requests"], &report["recorded"]["skipped"]), (&json!(3), &json!(0)));
-    assert!(report["recorded"]["token_hit_ratio"].as_f64() > Some(0.0), "{report}");
+    assert_eq!(
+        (cells.len(), &cells[0]["policy"], &cells[0]["workers"]),
+        (1, &json!("least_loaded"), &json!(3))
+    );
+    assert_eq!(
+        (&cells[0]["finished"], &cells[0]["unfinished"]),
+        (&json!(3), &json!(0))
+    );
+    assert_eq!(
+        (
+            &report["recorded"]["requests"],
+            &report["recorded"]["skipped"]
+        ),
+        (&json!(3), &json!(0))
+    );
+    assert!(
+        report["recorded"]["token_hit_ratio"].as_f64() > Some(0.0),
+        "{report}"
+    );
     let table = replay(&path, THREE_WORKERS, &[]);
-    assert!(table.stdout.contains("as recorded") && table.stdout.contains("least_loaded"), "{}", table.stdout);
-    assert_eq!(replay(&path, THREE_WORKERS, &["--json"]).stdout, replayed.stdout, "the same bytes");
+    assert!(
+        table.stdout.contains("as recorded") && table.stdout.contains("least_loaded"),
+        "{}",
+        table.stdout
+    );
+    assert_eq!(
+        replay(&path, THREE_WORKERS, &["--json"]).stdout,
+        replayed.stdout,
+        "the same bytes"
+    );
 }
 
 #[test]
@@ -90,10 +153,15 @@ fn text_is_in_the_log_only_where_that_is_asked_for_and_nowhere_else() {
         (lines.len() == 2).then_some(lines)
     });
     let text = lines[0]["request_text"].as_str().expect("text");
-    assert!(text.starts_with("system\nconfidential0 ") && text.ends_with("\nuser\nquestion 0\n"), "{text}");
+    assert!(
+        text.starts_with("system\nconfidential0 ") && text.ends_with("\nuser\nquestion 0\n"),
+        "{text}"
+    );
     assert_eq!(lines[1]["request_text"], "once upon a time");
     let receipt = RawClient::get(&routed.router.admin(), &format!("/admin/decisions/{id}"));
-    assert!(!receipt.text().contains("confidential") && receipt.json().get("request_text").is_none());
+    assert!(
+        !receipt.text().contains("confidential") && receipt.json().get("request_text").is_none()
+    );
     assert!(!routed.router.stderr().contains("confidential"));
     let replayed = replay(&path, THREE_WORKERS, &["--json"]);
     assert!(!replayed.stdout.contains("confidential") && !replayed.stderr.contains("confidential"));
@@ -105,20 +173,42 @@ fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_canno
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(folder.path(), "interval: 1h");
     let ids = chats(&routed, 2);
-    let Routed { router, engines: _engines, .. } = routed;
+    let Routed {
+        router,
+        engines: _engines,
+        ..
+    } = routed;
     router.signal("TERM");
     assert_eq!(router.wait().code, Some(0));
     let lines = lines(&path);
-    assert_eq!(json!(lines.iter().map(|line| &line["id"]).collect::<Vec<_>>()), json!(ids));
-    assert!(lines.iter().all(|line| line.get("chain").is_none() && line["outcome"]["kind"] == "ok"));
+    assert_eq!(
+        json!(lines.iter().map(|line| &line["id"]).collect::<Vec<_>>()),
+        json!(ids)
+    );
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.get("chain").is_none() && line["outcome"]["kind"] == "ok")
+    );
 
     let refused = replay(&path, THREE_WORKERS, &["--json"]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""));
-    assert!(refused.stderr.contains("decisions.log.chains: true"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("decisions.log.chains: true"),
+        "{}",
+        refused.stderr
+    );
     let nobody = replay(&path, "workers: []\n", &[]);
-    assert!(nobody.code == Some(78) && nobody.stderr.contains("0 workers"), "{}", nobody.stderr);
+    assert!(
+        nobody.code == Some(78) && nobody.stderr.contains("0 workers"),
+        "{}",
+        nobody.stderr
+    );
     assert_eq!(replay("/no/such/file", THREE_WORKERS, &[]).code, Some(78));
-    assert_eq!(replay(&path, "routing: {polcy: warm}\n", &[]).code, Some(78));
+    assert_eq!(
+        replay(&path, "routing: {polcy: warm}\n", &[]).code,
+        Some(78)
+    );
 }
 
 #[test]
@@ -127,10 +217,25 @@ fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices(
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(&folder.path().join("not there"), "interval: 10ms");
     chats(&routed, 2);
-    let lost = || routed.router.metric("warmroute_decision_log_lost_total", "reason=\"write_failed\"");
+    let lost = || {
+        routed.router.metric(
+            "warmroute_decision_log_lost_total",
+            "reason=\"write_failed\"",
+        )
+    };
     eventually("the loss to be counted", || (lost() >= 2.0).then_some(()));
-    assert!(routed.router.metric("warmroute_sink_errors_total", "sink=\"decision_log\"") >= 2.0);
-    let said = routed.router.stderr().lines().filter(|line| line.contains("decision log cannot be written")).count();
+    assert!(
+        routed
+            .router
+            .metric("warmroute_sink_errors_total", "sink=\"decision_log\"")
+            >= 2.0
+    );
+    let said = routed
+        .router
+        .stderr()
+        .lines()
+        .filter(|line| line.contains("decision log cannot be written"))
+        .count();
     assert_eq!(said, 1);
     fs::create_dir(folder.path().join("not there")).expect("it can be made");
     let id = chats(&routed, 1).remove(0);
@@ -165,24 +270,48 @@ fn streamed_prompts(routed: &Routed) -> usize {
 fn a_log_tells_the_simulator_how_fast_the_engines_were() {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().join("decisions.jsonl").display().to_string();
-    let engine = ["--speed", "1", "--prefill-tps", "4000", "--itl-ms", "10", "--overhead-ms", "5"];
+    let engine = [
+        "--speed",
+        "1",
+        "--prefill-tps",
+        "4000",
+        "--itl-ms",
+        "10",
+        "--overhead-ms",
+        "5",
+    ];
     let config = format!("decision_log: {{path: \"{path}\", interval: 10ms}}\n");
     let routed = Routed::with(&[&engine, &engine], &config, &["--policy", "round_robin"]);
     let fit = || {
-        let trace = ["simulate", "--trace", "synthetic:chat?sessions=20", "--workers", "2", "--fit", &path];
+        let trace = [
+            "simulate",
+            "--trace",
+            "synthetic:chat?sessions=20",
+            "--workers",
+            "2",
+            "--fit",
+            &path,
+        ];
         Program::finish(&[&trace[..], &["--json"]].concat())
     };
     let sent = streamed_prompts(&routed);
-    let written = eventually("the log to be written", || Some(lines(&path)).filter(|lines| lines.len() == sent));
+    let written = eventually("the log to be written", || {
+        Some(lines(&path)).filter(|lines| lines.len() == sent)
+    });
     assert!(written.iter().all(|line| line["outcome"]["kind"] == "ok"));
 
     let fitted = fit();
     assert_eq!(fitted.code, Some(0), "{}", fitted.stderr);
     let report: Value = serde_json::from_str(&fitted.stdout).expect("one JSON object");
-    assert_eq!((&report["profile"], &report["fit"]["requests"]), (&json!("fitted"), &json!(sent)));
+    assert_eq!(
+        (&report["profile"], &report["fit"]["requests"]),
+        (&json!("fitted"), &json!(sent))
+    );
     let found = |name: &str| report["fit"][name].as_f64().expect("a number");
-    let prompt_ms =
-        found("overhead_ms") + found("step_ms") + 600.0 * found("prefill_ms") + 36e4 * found("attention_ms");
+    let prompt_ms = found("overhead_ms")
+        + found("step_ms")
+        + 600.0 * found("prefill_ms")
+        + 36e4 * found("attention_ms");
     // 5 ms, 10 ms and 150 ms; how much more it is, is this machine's affair.
     assert!(prompt_ms > 0.95 * 165.0, "{}", report["fit"]);
 
@@ -190,5 +319,9 @@ fn a_log_tells_the_simulator_how_fast_the_engines_were() {
     fs::write(&path, few.join("\n")).expect("it can be written");
     let refused = fit();
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""));
-    assert!(refused.stderr.contains("expected at least 20"), "{}", refused.stderr);
+    assert!(
+        refused.stderr.contains("expected at least 20"),
+        "{}",
+        refused.stderr
+    );
 }

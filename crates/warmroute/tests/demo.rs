@@ -30,15 +30,28 @@ fn one_round_prints_one_object_and_warm_finds_more_blocks() {
         }),
     );
     assert_eq!(report["schema"], "warmroute.demo/1");
-    assert_eq!((&report["seed"], &report["workers"]), (&json!(3), &json!(2)));
+    assert_eq!(
+        (&report["seed"], &report["workers"]),
+        (&json!(3), &json!(2))
+    );
     let runs = report["runs"].as_array().expect("a list of runs");
-    assert_eq!([&runs[0]["policy"], &runs[1]["policy"]], ["round_robin", "warm"]);
+    assert_eq!(
+        [&runs[0]["policy"], &runs[1]["policy"]],
+        ["round_robin", "warm"]
+    );
     for run in runs {
-        assert_eq!((&run["errors"], &run["requests"]), (&json!(0), &report["requests"]), "{report}");
+        assert_eq!(
+            (&run["errors"], &run["requests"]),
+            (&json!(0), &report["requests"]),
+            "{report}"
+        );
         let hits = run["block_hit_ratio"].as_f64().expect("a ratio");
         assert!((0.0..=1.0).contains(&hits), "{report}");
     }
-    assert!(report["ratio"]["block_hit"].as_f64() >= Some(1.2), "{report}");
+    assert!(
+        report["ratio"]["block_hit"].as_f64() >= Some(1.2),
+        "{report}"
+    );
 }
 
 /// A demo that has begun to route, and the addresses it told.
@@ -51,15 +64,24 @@ fn begun() -> (Child, Vec<String>) {
         .spawn()
         .expect("the program starts");
     let stderr = demo.stderr.take().expect("stderr is piped");
-    let line = limit::find_line(stderr, Duration::from_secs(60), |line| line.contains("http://"));
+    let line = limit::find_line(stderr, Duration::from_secs(60), |line| {
+        line.contains("http://")
+    });
     let line = line.expect("it says where it is");
-    let address = |text: &str| text.split([' ', ',', ')']).next().expect("a first part").to_owned();
+    let address = |text: &str| {
+        text.split([' ', ',', ')'])
+            .next()
+            .expect("a first part")
+            .to_owned()
+    };
     let addresses = line.split("http://").skip(1).map(address).collect();
     (demo, addresses)
 }
 
 fn ended(demo: &mut Child) -> ExitStatus {
-    eventually("the demo to end", || demo.try_wait().expect("a child can be asked"))
+    eventually("the demo to end", || {
+        demo.try_wait().expect("a child can be asked")
+    })
 }
 
 #[test]
@@ -68,17 +90,30 @@ fn a_signal_ends_it_with_its_code_and_nothing_is_left() {
         let (mut demo, addresses) = begun();
         assert_eq!(addresses.len(), 2, "{addresses:?}");
         for address in &addresses {
-            assert!(TcpStream::connect(address).is_ok(), "{address} answers while it runs");
+            assert!(
+                TcpStream::connect(address).is_ok(),
+                "{address} answers while it runs"
+            );
         }
         let pid = demo.id();
-        let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-        assert_eq!(children, "", "engines and clients are no processes of their own");
-        let sent = Command::new("kill").args([format!("-{signal}"), pid.to_string()]).status();
+        let children =
+            std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+        assert_eq!(
+            children, "",
+            "engines and clients are no processes of their own"
+        );
+        let sent = Command::new("kill")
+            .args([format!("-{signal}"), pid.to_string()])
+            .status();
         assert!(sent.is_ok_and(|status| status.success()));
         let waiting = Stopwatch::start();
         let status = ended(&mut demo);
         assert_eq!(status.code(), Some(code), "SIG{signal}");
-        assert!(waiting.elapsed() < Duration::from_secs(5), "SIG{signal} took {:?}", waiting.elapsed());
+        assert!(
+            waiting.elapsed() < Duration::from_secs(5),
+            "SIG{signal} took {:?}",
+            waiting.elapsed()
+        );
         for address in &addresses {
             assert!(TcpStream::connect(address).is_err(), "{address} is closed");
         }

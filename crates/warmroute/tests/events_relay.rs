@@ -51,7 +51,11 @@ impl Relay {
                 let _ = sender.send(line);
             }
         });
-        Self { child, lines, reading: Some(reading) }
+        Self {
+            child,
+            lines,
+            reading: Some(reading),
+        }
     }
 
     async fn until_it_says(&mut self, text: &str) -> String {
@@ -63,19 +67,30 @@ impl Relay {
                 }
             }
         };
-        tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("it never said {text:?}"))
+        tokio::time::timeout(PATIENCE, wait)
+            .await
+            .unwrap_or_else(|_| panic!("it never said {text:?}"))
     }
 
     /// Sends it a signal, and gives its exit status and its last line.
     async fn end_by(mut self, signal: &str) -> (ExitStatus, String) {
-        let sent = Command::new("kill").args([&format!("-{signal}"), &self.child.id().to_string()]).status().unwrap();
+        let sent = Command::new("kill")
+            .args([&format!("-{signal}"), &self.child.id().to_string()])
+            .status()
+            .unwrap();
         assert!(sent.success());
         let mut last = String::new();
         // The pipe's end is the program's.
-        while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.recv()).await.expect("it ends") {
+        while let Some(line) = tokio::time::timeout(PATIENCE, self.lines.recv())
+            .await
+            .expect("it ends")
+        {
             last = line;
         }
-        (test_programs::limit::wait(&mut self.child, PATIENCE, "warmroute events relay"), last)
+        (
+            test_programs::limit::wait(&mut self.child, PATIENCE, "warmroute events relay"),
+            last,
+        )
     }
 }
 
@@ -90,7 +105,10 @@ impl Drop for Relay {
 }
 
 fn target() -> Target {
-    Target { worker: WorkerId(0), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(0),
+        rank: DpRank(0),
+    }
 }
 
 fn index() -> Arc<KvIndex> {
@@ -112,7 +130,10 @@ async fn until(source: &SourceHandle, what: &str, is_so: impl Fn() -> bool) {
 /// Prompts an engine, so that it has something to publish.
 fn prompt(engine: &Program, seed: &str) {
     let body = chat("sim", &words(seed, 60), 4).to_string();
-    assert_eq!(RawClient::post(&engine.data(), "/v1/chat/completions", body.as_bytes()).status, 200);
+    assert_eq!(
+        RawClient::post(&engine.data(), "/v1/chat/completions", body.as_bytes()).status,
+        200
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -123,18 +144,34 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
     let endpoint = |name: &str| engine.ready[name][0].as_str().unwrap().to_owned();
     let (live, replay) = (endpoint("kv_events"), endpoint("replay"));
     prompt(&engine, "before");
-    let mut relay =
-        Relay::start(&["--endpoint", &live, "--replay", &replay, "--nats", &server.url(), "--subject", SUBJECT]);
+    let mut relay = Relay::start(&[
+        "--endpoint",
+        &live,
+        "--replay",
+        &replay,
+        "--nats",
+        &server.url(),
+        "--subject",
+        SUBJECT,
+    ]);
     relay.until_it_says("relaying to nats://127.0.0.1").await;
 
     let (beside, behind) = (index(), index());
     let mut spec = SourceSpec::new(target(), "w", "sim", live.parse().unwrap());
     spec.replay_endpoint = Some(replay.parse().unwrap());
     let near = ZmqSource::spawn(spec, Arc::clone(&beside), Clock::system());
-    let spec = NatsSpec::new(target(), "w", "sim", format!("{}/{SUBJECT}", server.url()).parse().unwrap());
+    let spec = NatsSpec::new(
+        target(),
+        "w",
+        "sim",
+        format!("{}/{SUBJECT}", server.url()).parse().unwrap(),
+    );
     let far = NatsSource::spawn(spec, Arc::clone(&behind), Clock::system());
     until(&near, "history", || near.report().last_seq.is_some()).await;
-    until(&far, "the same history", || behind.digest() == beside.digest()).await;
+    until(&far, "the same history", || {
+        behind.digest() == beside.digest()
+    })
+    .await;
 
     server.kill();
     relay.until_it_says("lost").await;
@@ -143,20 +180,29 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
     for n in 0.. {
         prompt(&engine, &format!("while the server is away {n}"));
         let mut changes = near.changes();
-        let news = async { while near.report().last_seq <= before && changes.changed().await.is_ok() {} };
-        if tokio::time::timeout(Duration::from_secs(1), news).await.is_ok() {
+        let news =
+            async { while near.report().last_seq <= before && changes.changed().await.is_ok() {} };
+        if tokio::time::timeout(Duration::from_secs(1), news)
+            .await
+            .is_ok()
+        {
             break;
         }
         assert!(n < 20, "no news ever came: {:?}", near.report());
     }
     server.start_again();
     relay.until_it_says("relaying to nats://127.0.0.1").await;
-    until(&far, "the news", || behind.digest() == beside.digest() && far.report().last_seq == near.report().last_seq)
-        .await;
+    until(&far, "the news", || {
+        behind.digest() == beside.digest() && far.report().last_seq == near.report().last_seq
+    })
+    .await;
 
     let (status, last) = relay.end_by("INT").await;
     assert_eq!(status.code(), Some(130));
-    assert!(last.contains("messages relayed; let go: 0 while nats was away or slow"), "{last}");
+    assert!(
+        last.contains("messages relayed; let go: 0 while nats was away or slow"),
+        "{last}"
+    );
     until(&far, "the farewell", || far.report().state == "connecting").await;
 }
 
@@ -172,7 +218,14 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
     let engine = Program::engine(&["--block-size", "16"]);
     let endpoint = |name: &str| engine.ready[name][0].as_str().unwrap().to_owned();
     let (live, replay) = (endpoint("kv_events"), endpoint("replay"));
-    let to = ["--nats", &server.url(), "--subject", SUBJECT, "--credentials", file];
+    let to = [
+        "--nats",
+        &server.url(),
+        "--subject",
+        SUBJECT,
+        "--credentials",
+        file,
+    ];
     let mut relay = Relay::start(&[&["--endpoint", &live, "--replay", &replay][..], &to].concat());
     relay.until_it_says("relaying to nats://127.0.0.1").await;
     prompt(&engine, "before the router");
@@ -184,14 +237,21 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
     );
     let near = Program::serve(&[format!("a={}", engine.url())], &[]).ready(1);
     let far = Program::serve_with(&format!("workers:\n{worker}"), &[], &[]).ready(1);
-    let digest = |router: &Program| RawClient::get(&router.admin(), "/admin/kv-index/digest").json();
-    let same = || (digest(&near) == digest(&far) && digest(&near)["targets"][0]["blocks"] != 0).then_some(());
+    let digest =
+        |router: &Program| RawClient::get(&router.admin(), "/admin/kv-index/digest").json();
+    let same = || {
+        (digest(&near) == digest(&far) && digest(&near)["targets"][0]["blocks"] != 0).then_some(())
+    };
     eventually("the same history", same);
     prompt(&engine, "after it");
     eventually("the same news", same);
     let streams = RawClient::get(&far.admin(), "/admin/streams").json();
     let stream = &streams["streams"][0];
-    assert_eq!((&stream["source"], &stream["state"]), (&"nats".into(), &"live".into()), "{stream}");
+    assert_eq!(
+        (&stream["source"], &stream["state"]),
+        (&"nats".into(), &"live".into()),
+        "{stream}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -199,8 +259,17 @@ async fn it_waits_for_engine_and_server_and_ends_on_a_signal() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     server.kill();
-    let mut relay = Relay::start(&["--endpoint", "tcp://127.0.0.1:1", "--nats", &server.url(), "--subject", SUBJECT]);
-    relay.until_it_says("check that a nats server listens there").await;
+    let mut relay = Relay::start(&[
+        "--endpoint",
+        "tcp://127.0.0.1:1",
+        "--nats",
+        &server.url(),
+        "--subject",
+        SUBJECT,
+    ]);
+    relay
+        .until_it_says("check that a nats server listens there")
+        .await;
     server.start_again();
     relay.until_it_says("relaying to").await;
     assert_eq!(relay.end_by("TERM").await.0.code(), Some(143));
@@ -212,10 +281,22 @@ fn wrong_flags_are_named() {
     for (args, said) in [
         (&["--subject", SUBJECT][..], "--nats"),
         (&["--nats", "nats://127.0.0.1:1"], "--subject"),
-        (&["--nats", "http://127.0.0.1:1", "--subject", SUBJECT], "use nats or tls"),
-        (&["--nats", "nats://127.0.0.1:1/kv.a", "--subject", SUBJECT], "only scheme, host and port"),
-        (&["--nats", "nats://127.0.0.1:1", "--subject", "kv.*"], "wildcard"),
-        (&["--nats", "nats://127.0.0.1:1", "--subject", ""], "subject"),
+        (
+            &["--nats", "http://127.0.0.1:1", "--subject", SUBJECT],
+            "use nats or tls",
+        ),
+        (
+            &["--nats", "nats://127.0.0.1:1/kv.a", "--subject", SUBJECT],
+            "only scheme, host and port",
+        ),
+        (
+            &["--nats", "nats://127.0.0.1:1", "--subject", "kv.*"],
+            "wildcard",
+        ),
+        (
+            &["--nats", "nats://127.0.0.1:1", "--subject", ""],
+            "subject",
+        ),
     ] {
         let end = Program::finish(&[&common[..], args].concat());
         assert_eq!(end.code, Some(2), "{end:?}");
@@ -226,13 +307,35 @@ fn wrong_flags_are_named() {
 #[test]
 fn what_cannot_begin_is_said_and_ends_with_one() {
     let folder = tempfile::tempdir().unwrap();
-    let (missing, empty) = (folder.path().join("missing.creds"), folder.path().join("empty.creds"));
+    let (missing, empty) = (
+        folder.path().join("missing.creds"),
+        folder.path().join("empty.creds"),
+    );
     fs::write(&empty, "\n").unwrap();
     let to = ["--nats", "nats://127.0.0.1:1", "--subject", SUBJECT];
     for (args, said) in [
-        (["--endpoint", "tcp://127.0.0.1:1", "--credentials", missing.to_str().unwrap()], "missing.creds"),
-        (["--endpoint", "tcp://127.0.0.1:1", "--credentials", empty.to_str().unwrap()], "expected a token"),
-        (["--endpoint", "tcp://*:5557", "--topic", ""], "put the engine's host and port in it"),
+        (
+            [
+                "--endpoint",
+                "tcp://127.0.0.1:1",
+                "--credentials",
+                missing.to_str().unwrap(),
+            ],
+            "missing.creds",
+        ),
+        (
+            [
+                "--endpoint",
+                "tcp://127.0.0.1:1",
+                "--credentials",
+                empty.to_str().unwrap(),
+            ],
+            "expected a token",
+        ),
+        (
+            ["--endpoint", "tcp://*:5557", "--topic", ""],
+            "put the engine's host and port in it",
+        ),
     ] {
         let end = Program::finish(&[&["events", "relay"], &to[..], &args[..]].concat());
         assert_eq!(end.code, Some(1), "{end:?}");

@@ -7,12 +7,19 @@ mod harness;
 use std::thread;
 
 use contract_id::contract;
-use harness::{Program, RawClient, Reply, Routed, Router, ScriptedEngine, Turn, eventually, json_reply, says, words};
+use harness::{
+    Program, RawClient, Reply, Routed, Router, ScriptedEngine, Turn, eventually, json_reply, says,
+    words,
+};
 use serde_json::{Value, json};
 
 /// What the winner of a receipt holds of the prompt, by tier.
 fn warm(receipt: &Value) -> &Value {
-    let winner = receipt["candidates"].as_array().expect("candidates").iter().find(|row| row["rank"] == 1);
+    let winner = receipt["candidates"]
+        .as_array()
+        .expect("candidates")
+        .iter()
+        .find(|row| row["rank"] == 1);
     &winner.expect("one candidate is first")["warm_tokens"]
 }
 
@@ -24,11 +31,15 @@ fn exact(turn: &Turn) {
 #[contract("V6", "V7")]
 fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
     let routed = Routed::start(&[&[], &[]]);
-    let mut chats: Vec<(Vec<Value>, Vec<Turn>)> =
-        ["red", "blue"].map(|topic| (vec![says("system", &words(topic, 40))], Vec::new())).into();
+    let mut chats: Vec<(Vec<Value>, Vec<Turn>)> = ["red", "blue"]
+        .map(|topic| (vec![says("system", &words(topic, 40))], Vec::new()))
+        .into();
     for n in 0..4 {
         for (messages, turns) in &mut chats {
-            messages.push(says("user", &words(&format!("turn{n}of{}", turns.len()), 10)));
+            messages.push(says(
+                "user",
+                &words(&format!("turn{n}of{}", turns.len()), 10),
+            ));
             let turn = routed.chat(messages, &[]);
             messages.push(says("assistant", &turn.text));
             turns.push(turn);
@@ -43,12 +54,21 @@ fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
         }
         let receipt = routed.receipt(&turns[3]);
         assert_eq!(receipt["policy"], "warm");
-        assert_eq!((&receipt["prompt"]["source"], &receipt["prompt"]["exact"]), (&json!("tokens"), &json!(true)));
+        assert_eq!(
+            (&receipt["prompt"]["source"], &receipt["prompt"]["exact"]),
+            (&json!("tokens"), &json!(true))
+        );
         assert_eq!(receipt["prompt"]["tokens"], turns[3].prompt_tokens);
         assert_eq!(receipt["outcome"]["drift_tokens"], 0);
-        assert!(warm(&receipt)["device"].as_u64() >= Some(turns[3].cached), "{receipt:#}");
+        assert!(
+            warm(&receipt)["device"].as_u64() >= Some(turns[3].cached),
+            "{receipt:#}"
+        );
     }
-    assert_ne!(chats[0].1[0].worker, chats[1].1[0].worker, "a chat that is warm nowhere goes to the idle engine");
+    assert_ne!(
+        chats[0].1[0].worker, chats[1].1[0].worker,
+        "a chat that is warm nowhere goes to the idle engine"
+    );
 }
 
 #[test]
@@ -64,7 +84,10 @@ fn completions_are_known_by_their_text_or_their_token_ids() {
         assert!(second.cached > 0, "{second:?}");
         assert_eq!(second.worker, first.worker);
         assert_eq!(routed.receipt(&second)["prompt"]["source"], source);
-        assert_eq!(routed.receipt(&second)["prompt"]["tokens"], second.prompt_tokens);
+        assert_eq!(
+            routed.receipt(&second)["prompt"]["tokens"],
+            second.prompt_tokens
+        );
     }
 }
 
@@ -75,9 +98,15 @@ fn salts_and_adapters_have_caches_of_their_own() {
     let mut fields = json!({"prompt": prompt});
     let mut twice = |key: &str, value: &str| {
         fields[key] = json!(value);
-        let turns = [routed.completion(fields.clone(), &[]), routed.completion(fields.clone(), &[])];
+        let turns = [
+            routed.completion(fields.clone(), &[]),
+            routed.completion(fields.clone(), &[]),
+        ];
         turns.iter().for_each(exact);
-        assert_eq!(turns[0].cached, 0, "nobody else's blocks count for {key} {value}");
+        assert_eq!(
+            turns[0].cached, 0,
+            "nobody else's blocks count for {key} {value}"
+        );
         assert!(turns[1].cached > 0, "its own do for {key} {value}");
     };
     twice("model", "sim");
@@ -95,30 +124,57 @@ fn every_rank_of_a_worker_has_a_cache_of_its_own() {
     let prompt = json!({"prompt": words("ranked", 50)});
     for rank in ["a/1", "a/0"] {
         let pinned = [("x-warmroute-worker", rank)];
-        let turns = [routed.completion(prompt.clone(), &pinned), routed.completion(prompt.clone(), &pinned)];
+        let turns = [
+            routed.completion(prompt.clone(), &pinned),
+            routed.completion(prompt.clone(), &pinned),
+        ];
         turns.iter().for_each(exact);
-        assert_eq!(turns[0].cached, 0, "the other rank's blocks are not this one's");
+        assert_eq!(
+            turns[0].cached, 0,
+            "the other rank's blocks are not this one's"
+        );
         assert!(turns[1].cached > 0);
         let receipt = routed.receipt(&turns[1]);
         let (worker, number) = rank.split_once('/').expect("name and rank");
-        assert_eq!(receipt["winner"], json!({"worker": worker, "dp_rank": number.parse::<u32>().expect("a rank")}));
+        assert_eq!(
+            receipt["winner"],
+            json!({"worker": worker, "dp_rank": number.parse::<u32>().expect("a rank")})
+        );
     }
 }
 
 #[test]
 #[contract("V11", "V12")]
 fn events_in_the_older_layouts_mean_the_same_also_after_a_restart_of_the_router() {
-    let old = ["--event-format", "array", "--hash-format", "bytes", "--replay-format", "old"];
+    let old = [
+        "--event-format",
+        "array",
+        "--hash-format",
+        "bytes",
+        "--replay-format",
+        "old",
+    ];
     let mut routed = Routed::start(&[&old, &[]]);
     let chats = ["old", "new"].map(|topic| [says("user", &words(topic, 60))]);
-    let first: Vec<Turn> = chats.iter().map(|messages| routed.chat(messages, &[])).collect();
+    let first: Vec<Turn> = chats
+        .iter()
+        .map(|messages| routed.chat(messages, &[]))
+        .collect();
     assert_ne!(first[0].worker, first[1].worker);
     let before = routed.digest();
-    assert_eq!(before["targets"].as_array().map(Vec::len), Some(2), "{before:#}");
+    assert_eq!(
+        before["targets"].as_array().map(Vec::len),
+        Some(2),
+        "{before:#}"
+    );
 
     routed.restart_router();
 
-    assert_eq!(routed.digest(), before, "the replay gives the same index back");
+    assert_eq!(
+        routed.digest(),
+        before,
+        "the replay gives the same index back"
+    );
     for (messages, first) in chats.iter().zip(&first) {
         let again = routed.chat(messages, &[]);
         exact(&again);
@@ -131,20 +187,48 @@ fn events_in_the_older_layouts_mean_the_same_also_after_a_restart_of_the_router(
 fn a_worker_behind_a_unix_socket_works_with_events_over_ipc() {
     let dir = tempfile::tempdir().expect("a directory");
     let path = |name: &str| dir.path().join(name).display().to_string();
-    let (http, events, replay) = (path("http"), format!("ipc://{}", path("ev")), format!("ipc://{}", path("re")));
-    let _engine = Program::engine(&["--uds", &http, "--kv-events", &events, "--replay", &replay, "--speed", "20"]);
+    let (http, events, replay) = (
+        path("http"),
+        format!("ipc://{}", path("ev")),
+        format!("ipc://{}", path("re")),
+    );
+    let _engine = Program::engine(&[
+        "--uds",
+        &http,
+        "--kv-events",
+        &events,
+        "--replay",
+        &replay,
+        "--speed",
+        "20",
+    ]);
     let router = Program::serve(&[format!("unix://{http}")], &[]).ready(1);
     let name = format!("unix:{}", http.trim_start_matches('/').replace('/', "-"));
     assert_eq!(router.workers()[0]["name"], name);
     let chat = json!({
         "model": "sim", "messages": [says("user", &words("socket", 40))], "max_tokens": 4, "ignore_eos": true,
     });
-    let ask = || RawClient::post(&router.data(), "/v1/chat/completions", chat.to_string().as_bytes());
+    let ask = || {
+        RawClient::post(
+            &router.data(),
+            "/v1/chat/completions",
+            chat.to_string().as_bytes(),
+        )
+    };
     assert_eq!(ask().header("x-warmroute-worker"), Some(&*name));
-    eventually("the events to arrive", || (router.workers()[0]["warm_blocks"]["device"] != 0).then_some(()));
-    eventually("the stream to be live", || (router.workers()[0]["cache_source"] == "events").then_some(()));
-    let predicted = ask().header("x-warmroute-predicted-cached-tokens").map(str::to_owned);
-    assert!(predicted.as_deref().is_some_and(|tokens| tokens != "0"), "{predicted:?}");
+    eventually("the events to arrive", || {
+        (router.workers()[0]["warm_blocks"]["device"] != 0).then_some(())
+    });
+    eventually("the stream to be live", || {
+        (router.workers()[0]["cache_source"] == "events").then_some(())
+    });
+    let predicted = ask()
+        .header("x-warmroute-predicted-cached-tokens")
+        .map(str::to_owned);
+    assert!(
+        predicted.as_deref().is_some_and(|tokens| tokens != "0"),
+        "{predicted:?}"
+    );
 }
 
 #[test]
@@ -191,10 +275,16 @@ fn a_cache_that_the_engine_empties_is_empty_here_too() {
     assert_eq!(reset.json()["success"], true);
     // As with vLLM, the engine says so with the events of its next step.
     let other = routed.chat(&[says("user", "hi")], &[]);
-    assert!(routed.worker("a")["warm_blocks"]["device"].as_u64() <= Some(other.prompt_tokens.div_ceil(16) + 2));
+    assert!(
+        routed.worker("a")["warm_blocks"]["device"].as_u64()
+            <= Some(other.prompt_tokens.div_ceil(16) + 2)
+    );
     let cold = routed.chat(&messages, &[]);
     exact(&cold);
-    assert!(cold.cached < 32, "no more than what both chats begin with: {cold:?}");
+    assert!(
+        cold.cached < 32,
+        "no more than what both chats begin with: {cold:?}"
+    );
 }
 
 #[test]
@@ -206,7 +296,12 @@ fn a_burst_follows_its_first_request_before_any_event_says_so() {
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| routed.chat(&messages, &[]));
         eventually("the first request to be placed", || {
-            routed.router.workers().iter().any(|worker| worker["load"]["in_flight"] == 1).then_some(())
+            routed
+                .router
+                .workers()
+                .iter()
+                .any(|worker| worker["load"]["in_flight"] == 1)
+                .then_some(())
         });
         let second = routed.chat(&messages, &[]);
         (first.join().expect("the first request is answered"), second)
@@ -214,13 +309,23 @@ fn a_burst_follows_its_first_request_before_any_event_says_so() {
     assert_eq!(second.worker, first.worker);
     let receipt = routed.receipt(&second);
     assert_eq!(warm(&receipt)["device"], 0, "no event has come yet");
-    assert!(warm(&receipt)["speculative"].as_u64() > Some(1000), "{receipt:#}");
+    assert!(
+        warm(&receipt)["speculative"].as_u64() > Some(1000),
+        "{receipt:#}"
+    );
 
     let third = routed.chat(&messages, &[]);
     exact(&third);
     let receipt = routed.receipt(&third);
-    assert_eq!(warm(&receipt)["speculative"], 0, "confirmed blocks are not expected any more");
-    assert!(warm(&receipt)["device"].as_u64() > Some(1000), "{receipt:#}");
+    assert_eq!(
+        warm(&receipt)["speculative"],
+        0,
+        "confirmed blocks are not expected any more"
+    );
+    assert!(
+        warm(&receipt)["device"].as_u64() > Some(1000),
+        "{receipt:#}"
+    );
 }
 
 #[test]
@@ -243,7 +348,11 @@ fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
 
 #[test]
 fn without_a_tokenizer_the_text_is_what_a_chat_is_known_by() {
-    let routed = Routed::with(&[&[], &[]], "models: {entries: {sim: {tokenizer: none}}}\n", &[]);
+    let routed = Routed::with(
+        &[&[], &[]],
+        "models: {entries: {sim: {tokenizer: none}}}\n",
+        &[],
+    );
     let mut messages = vec![says("system", &words("plain", 60))];
     let mut workers = Vec::new();
     for n in 0..3 {
@@ -251,7 +360,10 @@ fn without_a_tokenizer_the_text_is_what_a_chat_is_known_by() {
         let turn = routed.chat(&messages, &[]);
         messages.push(says("assistant", &turn.text));
         let prompt = routed.receipt(&turn)["prompt"].clone();
-        assert_eq!((&prompt["source"], &prompt["exact"]), (&json!("text_prefix"), &json!(false)));
+        assert_eq!(
+            (&prompt["source"], &prompt["exact"]),
+            (&json!("text_prefix"), &json!(false))
+        );
         if n > 0 {
             assert!(turn.cached > 0, "{turn:?}");
             assert!(turn.predicted > 0, "{turn:?}");
@@ -288,9 +400,18 @@ fn a_request_may_name_its_worker_and_its_policy() {
     ] {
         let mut client = RawClient::connect(&routed.router.data());
         let body = json!({"model": "sim", "messages": messages}).to_string();
-        client.send("POST", "/v1/chat/completions", &[(header, value)], body.as_bytes());
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[(header, value)],
+            body.as_bytes(),
+        );
         let reply = client.reply();
-        assert_eq!((reply.status, &reply.json()["error"]["code"]), (400, &json!(code)), "{header}: {value}");
+        assert_eq!(
+            (reply.status, &reply.json()["error"]["code"]),
+            (400, &json!(code)),
+            "{header}: {value}"
+        );
         assert_eq!(reply.header("x-should-retry"), Some("false"));
     }
 }
@@ -309,7 +430,10 @@ fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
     let routed = Routed::with(&[&[], &[]], "", &["--policy", "kv_aware"]);
     let (head, tail) = (words("head", 40), words("tail", 40));
     routed.chat(&[says("user", &head)], &[("x-warmroute-worker", "a")]);
-    routed.chat(&[says("user", &format!("{head}{tail}"))], &[("x-warmroute-worker", "b")]);
+    routed.chat(
+        &[says("user", &format!("{head}{tail}"))],
+        &[("x-warmroute-worker", "b")],
+    );
     let more = routed.chat(&[says("user", &format!("{head}{tail}and more"))], &[]);
     exact(&more);
     assert_eq!(more.worker, "b");
@@ -329,12 +453,22 @@ fn a_decision_asks_nobody_anything() {
     let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &reply)));
     let config = "routing: {tokenize_budget: 60s}\nhealth_checks: {enabled: false}\n";
     let tokenizer = format!("m={}", dir.path().display());
-    let router = Program::serve_with(config, &[format!("a={}", engine.url())], &["--tokenizer", &tokenizer]).ready(1);
+    let router = Program::serve_with(
+        config,
+        &[format!("a={}", engine.url())],
+        &["--tokenizer", &tokenizer],
+    )
+    .ready(1);
 
     let ask = |n: u32| {
         let body = json!({"model": "m", "prompt": words(&format!("topic{n}"), 80)}).to_string();
         let mut client = RawClient::connect(&router.data());
-        client.send("POST", "/v1/completions", &[("x-request-id", &format!("n{n}"))], body.as_bytes());
+        client.send(
+            "POST",
+            "/v1/completions",
+            &[("x-request-id", &format!("n{n}"))],
+            body.as_bytes(),
+        );
         assert_eq!(client.reply().status, 200);
     };
     ask(0);
@@ -347,18 +481,49 @@ fn a_decision_asks_nobody_anything() {
     assert!(questions < 50, "{questions} questions for 100 requests");
     assert_eq!(engine.requests(), 101);
     let receipt = router.receipt("n100");
-    assert_eq!((&receipt["prompt"]["source"], &receipt["prompt"]["exact"]), (&json!("tokens"), &json!(true)));
-    assert!(receipt["timing_us"]["lookup"].is_number() && receipt["timing_us"]["decide"].is_number(), "{receipt:#}");
+    assert_eq!(
+        (&receipt["prompt"]["source"], &receipt["prompt"]["exact"]),
+        (&json!("tokens"), &json!(true))
+    );
+    assert!(
+        receipt["timing_us"]["lookup"].is_number() && receipt["timing_us"]["decide"].is_number(),
+        "{receipt:#}"
+    );
 }
 
 #[test]
 fn each_worker_gets_one_line_that_says_what_was_found() {
-    let routed = Routed::with(&[&[], &["--no-kv-events", "--block-size", "32", "--model", "other"]], "", &[]);
+    let routed = Routed::with(
+        &[
+            &[],
+            &["--no-kv-events", "--block-size", "32", "--model", "other"],
+        ],
+        "",
+        &[],
+    );
     for (name, engine, found) in [
-        ("a", 0, "model=sim block=16 events=live replay=yes tokenizer=exact"),
-        ("b", 1, "model=other block=32 events=none replay=no tokenizer=exact"),
+        (
+            "a",
+            0,
+            "model=sim block=16 events=live replay=yes tokenizer=exact",
+        ),
+        (
+            "b",
+            1,
+            "model=other block=32 events=none replay=no tokenizer=exact",
+        ),
     ] {
-        let line = format!("{name} {} ready vllm 0.32.0 {found}", routed.engines[engine].url());
-        eventually(&line, || routed.router.stderr().lines().any(|said| said == line).then_some(()));
+        let line = format!(
+            "{name} {} ready vllm 0.32.0 {found}",
+            routed.engines[engine].url()
+        );
+        eventually(&line, || {
+            routed
+                .router
+                .stderr()
+                .lines()
+                .any(|said| said == line)
+                .then_some(())
+        });
     }
 }

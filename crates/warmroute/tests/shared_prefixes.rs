@@ -24,10 +24,16 @@ impl Pair {
         let events = PrefixStream::start();
         let source = format!("{{backend_name: b, endpoint: \"{}\"}}", events.url());
         let hears = Routed::with(&[&[], &[], &[]], &config(redis, &source), &[]);
-        let workers: Vec<String> =
-            ('a'..).zip(&hears.engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
+        let workers: Vec<String> = ('a'..)
+            .zip(&hears.engines)
+            .map(|(name, engine)| format!("{name}={}", engine.url()))
+            .collect();
         let other = Program::serve_with(&config(redis, ""), &workers, &[]).ready(3);
-        Self { hears, other, events }
+        Self {
+            hears,
+            other,
+            events,
+        }
     }
 
     fn routers(&self) -> [&Program; 2] {
@@ -46,14 +52,22 @@ fn config(redis: &RedisServer, source: &str) -> String {
 /// The worker that a request with this system prompt is sent to. It never fails.
 fn asked(router: &Program, system: &str) -> String {
     let messages = [says("system", system), says("user", "hello")];
-    let reply =
-        RawClient::chat(&router.data(), &json!({"model": "sim", "messages": messages, "max_tokens": 1})).reply();
+    let reply = RawClient::chat(
+        &router.data(),
+        &json!({"model": "sim", "messages": messages, "max_tokens": 1}),
+    )
+    .reply();
     assert_eq!(reply.status, 200, "{}", reply.text());
-    reply.header("x-warmroute-worker").expect("the reply names its worker").to_owned()
+    reply
+        .header("x-warmroute-worker")
+        .expect("the reply names its worker")
+        .to_owned()
 }
 
 fn until_sent(router: &Program, system: &str, worker: &str) {
-    eventually("the request to be sent there", || (asked(router, system) == worker).then_some(()));
+    eventually("the request to be sent there", || {
+        (asked(router, system) == worker).then_some(())
+    });
 }
 
 fn health(router: &Program) -> Value {
@@ -61,14 +75,18 @@ fn health(router: &Program) -> Value {
 }
 
 fn until_degraded(router: &Program, degraded: &Value) {
-    eventually("the health to say so", || (health(router)["degraded"] == *degraded).then_some(()));
+    eventually("the health to say so", || {
+        (health(router)["degraded"] == *degraded).then_some(())
+    });
 }
 
 /// A system prompt that the ring does not send to b.
 fn prompt(pair: &Pair) -> (String, String) {
     let prompts = (0..20).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30)));
     let mut homes = prompts.map(|prompt| (asked(&pair.other, &prompt), prompt));
-    let (home, prompt) = homes.find(|(home, _)| home != "b").expect("a ring has more than one owner");
+    let (home, prompt) = homes
+        .find(|(home, _)| home != "b")
+        .expect("a ring has more than one owner");
     assert_eq!(asked(&pair.hears.router, &prompt), home, "rings agree");
     (prompt, home)
 }
@@ -89,7 +107,10 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
     }
     let stats = |router: &Program| RawClient::get(&router.admin(), "/admin/kv-index/stats").json();
     let [heard, told] = pair.routers().map(stats);
-    assert_eq!((&heard["config"]["backend"], &heard["index"]["entry_count"]), (&json!("redis"), &json!(1)));
+    assert_eq!(
+        (&heard["config"]["backend"], &heard["index"]["entry_count"]),
+        (&json!("redis"), &json!(1))
+    );
     assert_eq!(told["index"]["entry_count"], 0, "what it heard itself");
     assert!(told["index"]["total_hits"].as_u64() > Some(0));
 
@@ -116,7 +137,10 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
                 (health(router)["degraded"] == json!(["redis"])).then_some(())
             });
             let page = RawClient::get(&router.admin(), "/metrics").text();
-            assert!(page.contains("continuum_cache_fallback_active 1\n"), "{page}");
+            assert!(
+                page.contains("continuum_cache_fallback_active 1\n"),
+                "{page}"
+            );
         }
         // The one goes by what it heard, the other by the ring.
         until_sent(&pair.hears.router, &prompt, "b");
@@ -148,9 +172,24 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
 #[contract("CK33", "CK41")]
 fn without_a_url_the_start_is_refused() {
     let ended = Program::finish_with_env(
-        &["serve", "-w", "http://127.0.0.1:1", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0"],
-        &[("WARMROUTE_KV_CACHE_INDEX__ENABLED", "true"), ("WARMROUTE_KV_CACHE_INDEX__BACKEND", "redis")],
+        &[
+            "serve",
+            "-w",
+            "http://127.0.0.1:1",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+        ],
+        &[
+            ("WARMROUTE_KV_CACHE_INDEX__ENABLED", "true"),
+            ("WARMROUTE_KV_CACHE_INDEX__BACKEND", "redis"),
+        ],
     );
     assert_eq!(ended.code, Some(78), "{}", ended.stderr);
-    assert!(ended.stderr.contains("response_cache.redis.url"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("response_cache.redis.url"),
+        "{}",
+        ended.stderr
+    );
 }

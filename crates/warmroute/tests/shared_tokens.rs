@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use contract_id::contract;
 use harness::{
-    LmcacheController, Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, chat, eventually, json_reply,
+    LmcacheController, Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, chat,
+    eventually, json_reply,
 };
 use redis_server::RedisServer;
 use serde_json::{Value, json};
@@ -26,8 +27,13 @@ struct Shared {
 
 impl Shared {
     fn start() -> Self {
-        let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)));
-        Self { engine, controller: LmcacheController::start(), redis: RedisServer::start() }
+        let engine =
+            ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)));
+        Self {
+            engine,
+            controller: LmcacheController::start(),
+            redis: RedisServer::start(),
+        }
     }
 
     fn router(&self) -> Program {
@@ -43,7 +49,8 @@ impl Shared {
             self.redis.url(),
             self.controller.url()
         );
-        let router = Program::serve_with(&config, &[format!("w={}", self.engine.url())], &[]).ready(1);
+        let router =
+            Program::serve_with(&config, &[format!("w={}", self.engine.url())], &[]).ready(1);
         until_connected(&router);
         router
     }
@@ -51,8 +58,10 @@ impl Shared {
     /// The engine will tell so many tokens, once.
     fn tells(&self, count: u32) {
         let tokens: Vec<u32> = (0..count).collect();
-        let answer = json!({"count": count, "max_model_len": 4096, "tokens": tokens, "token_strs": null});
-        self.engine.once(Reply::whole(json_reply("200 OK", "", &answer.to_string())));
+        let answer =
+            json!({"count": count, "max_model_len": 4096, "tokens": tokens, "token_strs": null});
+        self.engine
+            .once(Reply::whole(json_reply("200 OK", "", &answer.to_string())));
     }
 
     /// What the engine was asked for next.
@@ -72,21 +81,36 @@ impl Shared {
 }
 
 fn until_connected(router: &Program) {
-    eventually("the router to be connected", || router.stderr().contains("redis answers").then_some(()));
+    eventually("the router to be connected", || {
+        router.stderr().contains("redis answers").then_some(())
+    });
 }
 
 /// The tokens of the prompt, as the receipt of a request with it tells of them. It never fails.
 fn prompt(router: &Program, id: &str, text: &str) -> Value {
     let (id, body) = (id.replace(' ', "-"), chat("m", text, 1).to_string());
-    let reply = RawClient::post_with(&router.data(), CHAT, &[("x-request-id", &id)], body.as_bytes());
+    let reply = RawClient::post_with(
+        &router.data(),
+        CHAT,
+        &[("x-request-id", &id)],
+        body.as_bytes(),
+    );
     assert_eq!(reply.status, 200, "{}", reply.text());
     router.receipt(&id)["prompt"].clone()
 }
 
 /// Tokens, new ones among them, and where they come from.
 fn counted(prompt: &Value) -> (u64, u64, &str) {
-    let number = |key: &str| prompt[key].as_u64().unwrap_or_else(|| panic!("no {key} in {prompt}"));
-    (number("tokens"), number("new_tokens"), prompt["source"].as_str().expect("a word"))
+    let number = |key: &str| {
+        prompt[key]
+            .as_u64()
+            .unwrap_or_else(|| panic!("no {key} in {prompt}"))
+    };
+    (
+        number("tokens"),
+        number("new_tokens"),
+        prompt["source"].as_str().expect("a word"),
+    )
 }
 
 #[test]
@@ -96,27 +120,49 @@ fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
     let shared = Shared::start();
     let [first, second] = [shared.router(), shared.router()];
     shared.tells(100);
-    assert_eq!(counted(&prompt(&first, "told", "a secret")), (100, 100, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&first, "told", "a secret")),
+        (100, 100, "engine_tokenize")
+    );
     assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT]);
 
     let key = shared.key();
     let digest = key.strip_prefix("cr:tok:").expect("the prefix");
-    assert!(digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()), "{key}");
-    assert_eq!(shared.redis.ask(&["STRLEN", &key]), ["413"], "ids, and nothing of the text");
-    let ttl: u64 = shared.redis.ask(&["TTL", &key])[0].parse().expect("seconds");
+    assert!(
+        digest.len() == 64 && digest.bytes().all(|byte| byte.is_ascii_hexdigit()),
+        "{key}"
+    );
+    assert_eq!(
+        shared.redis.ask(&["STRLEN", &key]),
+        ["413"],
+        "ids, and nothing of the text"
+    );
+    let ttl: u64 = shared.redis.ask(&["TTL", &key])[0]
+        .parse()
+        .expect("seconds");
     assert!((3500..=3600).contains(&ttl), "{ttl}");
 
     for id in ["found", "again"] {
-        assert_eq!(counted(&prompt(&second, id, "a secret")), (100, 0, "engine_tokenize"), "{id}");
+        assert_eq!(
+            counted(&prompt(&second, id, "a secret")),
+            (100, 0, "engine_tokenize"),
+            "{id}"
+        );
         assert_eq!(shared.asked(), CHAT, "{id}");
     }
     // What was found is remembered: it is not looked for in Redis again.
     shared.redis.ask(&["DEL", &key]);
-    assert_eq!(counted(&prompt(&second, "remembered", "a secret")), (100, 0, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&second, "remembered", "a secret")),
+        (100, 0, "engine_tokenize")
+    );
     assert_eq!(shared.asked(), CHAT);
     // Another prompt is another question.
     shared.tells(7);
-    assert_eq!(counted(&prompt(&second, "other", "another")), (7, 7, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&second, "other", "another")),
+        (7, 7, "engine_tokenize")
+    );
     assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT]);
     assert_eq!(shared.engine.requests(), 7);
 }
@@ -130,15 +176,25 @@ fn tokens_count_no_longer_than_configured_in_redis_too() {
     shared.tells(5);
     prompt(&first, "told", "hello");
     let key = shared.key();
-    let ttl: u64 = shared.redis.ask(&["TTL", &key])[0].parse().expect("seconds");
+    let ttl: u64 = shared.redis.ask(&["TTL", &key])[0]
+        .parse()
+        .expect("seconds");
     assert!((1..=90).contains(&ttl), "{ttl}");
     // Near its end, when the second router takes it: from then on it is asked for again.
     shared.redis.ask(&["PEXPIRE", &key, "3000"]);
-    assert_eq!(counted(&prompt(&second, "near its end", "hello")), (5, 0, "engine_tokenize"));
-    eventually("the key to end", || (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(()));
+    assert_eq!(
+        counted(&prompt(&second, "near its end", "hello")),
+        (5, 0, "engine_tokenize")
+    );
+    eventually("the key to end", || {
+        (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(())
+    });
     shared.engine.forget();
     shared.tells(6);
-    assert_eq!(counted(&prompt(&second, "after it", "hello")), (6, 6, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&second, "after it", "hello")),
+        (6, 6, "engine_tokenize")
+    );
 }
 
 #[test]
@@ -163,24 +219,41 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
     for (n, commands) in changes.into_iter().enumerate() {
         let text = format!("prompt {n}");
         shared.tells(100);
-        assert_eq!(counted(&prompt(&first, &format!("told {n}"), &text)), (100, 100, "engine_tokenize"));
+        assert_eq!(
+            counted(&prompt(&first, &format!("told {n}"), &text)),
+            (100, 100, "engine_tokenize")
+        );
         let key = shared.key();
         for command in commands {
-            let words: Vec<&str> = command.iter().map(|word| if *word == "KEY" { &*key } else { *word }).collect();
+            let words: Vec<&str> = command
+                .iter()
+                .map(|word| if *word == "KEY" { &*key } else { *word })
+                .collect();
             shared.redis.ask(&words);
         }
         shared.engine.forget();
         // The engine does not tell now, so that nothing is written in its place.
-        shared.engine.once(Reply::whole(json_reply("400 Bad Request", "", "{}")));
-        assert_eq!(prompt(&second, &format!("changed {n}"), &text)["source"], "text_prefix", "{n}");
+        shared
+            .engine
+            .once(Reply::whole(json_reply("400 Bad Request", "", "{}")));
+        assert_eq!(
+            prompt(&second, &format!("changed {n}"), &text)["source"],
+            "text_prefix",
+            "{n}"
+        );
         assert_eq!([shared.asked(), shared.asked()], [TOKENIZE, CHAT], "{n}");
-        eventually("it to be gone", || (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(()));
+        eventually("it to be gone", || {
+            (shared.redis.ask(&["EXISTS", &key]) == ["0"]).then_some(())
+        });
     }
     // And one that nobody changed.
     shared.tells(100);
     prompt(&first, "told", "hello");
     shared.key();
-    assert_eq!(counted(&prompt(&second, "found", "hello")), (100, 0, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&second, "found", "hello")),
+        (100, 0, "engine_tokenize")
+    );
 }
 
 #[test]
@@ -190,17 +263,28 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
     let mut shared = Shared::start();
     let router = shared.router();
     shared.tells(3);
-    assert_eq!(counted(&prompt(&router, "before", "before")), (3, 3, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&router, "before", "before")),
+        (3, 3, "engine_tokenize")
+    );
     shared.key();
     let ask = |shared: &Shared, what: &str| {
         let begun = Stopwatch::start();
         for n in 0..10 {
             let id = format!("{what} {n}");
             shared.tells(3);
-            assert_eq!(counted(&prompt(&router, &id, &id)), (3, 3, "engine_tokenize"), "{id}");
+            assert_eq!(
+                counted(&prompt(&router, &id, &id)),
+                (3, 3, "engine_tokenize"),
+                "{id}"
+            );
         }
         // Each would have waited until Redis is given up.
-        assert!(begun.elapsed() < Duration::from_secs(10), "{what}: {:?}", begun.elapsed());
+        assert!(
+            begun.elapsed() < Duration::from_secs(10),
+            "{what}: {:?}",
+            begun.elapsed()
+        );
     };
     shared.redis.pause();
     ask(&shared, "stopped");
@@ -208,7 +292,10 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
     shared.redis.kill();
     ask(&shared, "killed");
     // What this router knows it goes on to know.
-    assert_eq!(counted(&prompt(&router, "known", "before")), (3, 0, "engine_tokenize"));
+    assert_eq!(
+        counted(&prompt(&router, "known", "before")),
+        (3, 0, "engine_tokenize")
+    );
     shared.redis.start_again();
     eventually("tokens to be shared again", || {
         shared.engine.forget();

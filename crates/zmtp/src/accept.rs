@@ -35,13 +35,21 @@ impl Accepting {
             let mut acceptor = Acceptor::new(listener, most);
             let (mut peers, mut number) = (JoinSet::new(), 0);
             let mut task = Task::new("zmtp_accept");
-            while task.attempt(accept(&mut acceptor, &mut serve, &mut peers, &mut number)).await.is_none() {}
+            while task
+                .attempt(accept(&mut acceptor, &mut serve, &mut peers, &mut number))
+                .await
+                .is_none()
+            {}
         }))
     }
 }
 
-async fn accept<S, F>(acceptor: &mut Acceptor, serve: &mut S, peers: &mut JoinSet<()>, number: &mut u64)
-where
+async fn accept<S, F>(
+    acceptor: &mut Acceptor,
+    serve: &mut S,
+    peers: &mut JoinSet<()>,
+    number: &mut u64,
+) where
     S: FnMut(Peer) -> F,
     F: Future<Output = ()> + Send + 'static,
 {
@@ -49,7 +57,11 @@ where
         let (stream, slot) = acceptor.next().await;
         while peers.try_join_next().is_some() {}
         *number += 1;
-        peers.spawn(serve(Peer { number: *number, stream, slot }));
+        peers.spawn(serve(Peer {
+            number: *number,
+            stream,
+            slot,
+        }));
     }
 }
 

@@ -24,7 +24,9 @@ mod tests {
     #[test]
     fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
         let mut backoff = reconnects();
-        let waits: Vec<u128> = (0..8).map(|_| backoff.after(Duration::ZERO).as_millis()).collect();
+        let waits: Vec<u128> = (0..8)
+            .map(|_| backoff.after(Duration::ZERO).as_millis())
+            .collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000, 2000]);
         assert_eq!(backoff.after(Duration::from_millis(999)).as_millis(), 2000);
         assert_eq!(backoff.after(GOOD).as_millis(), 100);

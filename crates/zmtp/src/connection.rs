@@ -105,14 +105,26 @@ pub(crate) struct Connection {
 
 impl Connection {
     /// Shakes hands on a connection that we made.
-    pub(crate) async fn open(stream: Stream, socket: SocketType, limits: &Limits) -> Result<Self, Disconnect> {
+    pub(crate) async fn open(
+        stream: Stream,
+        socket: SocketType,
+        limits: &Limits,
+    ) -> Result<Self, Disconnect> {
         Ok(Self::shake_hands(stream, None, socket, limits).await?.0)
     }
 
     /// Shakes hands with a peer of a bound socket; its routing id comes with the connection.
-    pub(crate) async fn accept(peer: Peer, socket: SocketType, limits: &Limits) -> Result<(Self, Bytes), Disconnect> {
+    pub(crate) async fn accept(
+        peer: Peer,
+        socket: SocketType,
+        limits: &Limits,
+    ) -> Result<(Self, Bytes), Disconnect> {
         let account = limits.receive_budget.account(limits.max_message);
-        let inbound = Inbound { slot: peer.slot, account, kept: Instant::now() };
+        let inbound = Inbound {
+            slot: peer.slot,
+            account,
+            kept: Instant::now(),
+        };
         Self::shake_hands(peer.stream, Some(inbound), socket, limits).await
     }
 
@@ -179,13 +191,25 @@ impl Connection {
 
     /// What is here of incomplete messages counts with that of all other peers of bound sockets.
     fn count_bytes(&mut self) -> Result<(), Disconnect> {
-        let bytes = self.incoming.len().saturating_add(self.session.incomplete_bytes());
-        let fits = self.inbound.as_mut().is_none_or(|inbound| inbound.account.set(bytes));
-        if fits { Ok(()) } else { Err(Disconnect::ReceiveBudget) }
+        let bytes = self
+            .incoming
+            .len()
+            .saturating_add(self.session.incomplete_bytes());
+        let fits = self
+            .inbound
+            .as_mut()
+            .is_none_or(|inbound| inbound.account.set(bytes));
+        if fits {
+            Ok(())
+        } else {
+            Err(Disconnect::ReceiveBudget)
+        }
     }
 
     fn came(&mut self, incoming: &Incoming) {
-        let Incoming::Message(frames) = incoming else { return };
+        let Incoming::Message(frames) = incoming else {
+            return;
+        };
         if let Some(inbound) = &mut self.inbound {
             inbound.heard();
         }
@@ -203,7 +227,10 @@ impl Connection {
     }
 
     /// Waits for `done`, unless the connection has to go before.
-    pub(crate) async fn unless_gone<T>(&self, done: impl Future<Output = T>) -> Result<T, Disconnect> {
+    pub(crate) async fn unless_gone<T>(
+        &self,
+        done: impl Future<Output = T>,
+    ) -> Result<T, Disconnect> {
         tokio::select! {
             done = done => Ok(done),
             reason = must_go(&self.inbound) => Err(reason),
@@ -256,8 +283,12 @@ impl Connection {
         if quiet >= self.heartbeat && self.session.outgoing().is_empty() {
             self.session.ping();
         }
-        let next = limit.map_or(self.heartbeat, |limit| limit.saturating_sub(quiet).min(self.heartbeat));
-        self.alarm.as_mut().reset(Instant::now() + next.max(Duration::from_millis(10)));
+        let next = limit.map_or(self.heartbeat, |limit| {
+            limit.saturating_sub(quiet).min(self.heartbeat)
+        });
+        self.alarm
+            .as_mut()
+            .reset(Instant::now() + next.max(Duration::from_millis(10)));
         Ok(())
     }
 }

@@ -21,8 +21,15 @@ pub struct Dealer {
 
 impl Dealer {
     /// Connects within `timeout` and shakes hands within the limits' time.
-    pub async fn connect(endpoint: &Endpoint, limits: Limits, timeout: Duration) -> Result<Self, Disconnect> {
-        let stream = limits.destinations.connect(&endpoint.to_address()?, timeout).await?;
+    pub async fn connect(
+        endpoint: &Endpoint,
+        limits: Limits,
+        timeout: Duration,
+    ) -> Result<Self, Disconnect> {
+        let stream = limits
+            .destinations
+            .connect(&endpoint.to_address()?, timeout)
+            .await?;
         let connection = Connection::open(stream, SocketType::Dealer, &limits).await?;
         Ok(Self { connection })
     }

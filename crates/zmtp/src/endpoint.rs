@@ -35,19 +35,25 @@ pub enum EndpointError {
         text: String,
     },
     /// Not `host:port`.
-    #[error("endpoint {text:?} is not host and port: write tcp://host:port, for example tcp://10.0.0.5:5557")]
+    #[error(
+        "endpoint {text:?} is not host and port: write tcp://host:port, for example tcp://10.0.0.5:5557"
+    )]
     HostPort {
         /// The text.
         text: String,
     },
     /// No path, a relative one, or an abstract name.
-    #[error("endpoint {text:?} is not a path: write ipc:///absolute/path (abstract names are not supported)")]
+    #[error(
+        "endpoint {text:?} is not a path: write ipc:///absolute/path (abstract names are not supported)"
+    )]
     Path {
         /// The text.
         text: String,
     },
     /// A wildcard or port 0 where a destination is needed.
-    #[error("endpoint {text:?} says where to listen, not where to connect: put the engine's host and port in it")]
+    #[error(
+        "endpoint {text:?} says where to listen, not where to connect: put the engine's host and port in it"
+    )]
     NotADestination {
         /// The endpoint.
         text: String,
@@ -64,7 +70,10 @@ impl Endpoint {
     #[must_use]
     pub fn with_host(self, host: &str) -> Self {
         match self {
-            Self::Tcp { port, .. } => Self::Tcp { host: host.to_owned(), port },
+            Self::Tcp { port, .. } => Self::Tcp {
+                host: host.to_owned(),
+                port,
+            },
             ipc @ Self::Ipc(_) => ipc,
         }
     }
@@ -84,9 +93,16 @@ impl Endpoint {
     /// A wildcard and port 0 say where to listen: [`EndpointError::NotADestination`].
     pub fn to_address(&self) -> Result<Address, EndpointError> {
         match self {
-            Self::Tcp { port: 0, .. } => Err(EndpointError::NotADestination { text: self.to_string() }),
-            _ if self.is_wildcard() => Err(EndpointError::NotADestination { text: self.to_string() }),
-            Self::Tcp { host, port } => Ok(Address::Tcp { host: host.clone(), port: *port }),
+            Self::Tcp { port: 0, .. } => Err(EndpointError::NotADestination {
+                text: self.to_string(),
+            }),
+            _ if self.is_wildcard() => Err(EndpointError::NotADestination {
+                text: self.to_string(),
+            }),
+            Self::Tcp { host, port } => Ok(Address::Tcp {
+                host: host.clone(),
+                port: *port,
+            }),
             Self::Ipc(path) => Ok(Address::Unix(path.clone())),
         }
     }
@@ -104,7 +120,10 @@ impl Endpoint {
 impl From<&Address> for Endpoint {
     fn from(address: &Address) -> Self {
         match address {
-            Address::Tcp { host, port } => Self::Tcp { host: host.clone(), port: *port },
+            Address::Tcp { host, port } => Self::Tcp {
+                host: host.clone(),
+                port: *port,
+            },
             Address::Unix(path) => Self::Ipc(path.clone()),
         }
     }
@@ -126,12 +145,22 @@ impl FromStr for Endpoint {
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         if let Some(path) = text.strip_prefix("ipc://") {
             let good = path.starts_with('/') && path.len() > 1 && !path.contains('\0');
-            return if good { Ok(Self::Ipc(path.into())) } else { Err(EndpointError::Path { text: text.to_owned() }) };
+            return if good {
+                Ok(Self::Ipc(path.into()))
+            } else {
+                Err(EndpointError::Path {
+                    text: text.to_owned(),
+                })
+            };
         }
         let Some(rest) = text.strip_prefix("tcp://") else {
-            return Err(EndpointError::Transport { text: text.to_owned() });
+            return Err(EndpointError::Transport {
+                text: text.to_owned(),
+            });
         };
-        host_port(rest).ok_or_else(|| EndpointError::HostPort { text: text.to_owned() })
+        host_port(rest).ok_or_else(|| EndpointError::HostPort {
+            text: text.to_owned(),
+        })
     }
 }
 
@@ -143,7 +172,11 @@ fn host_port(rest: &str) -> Option<Endpoint> {
         _ => return None,
     };
     let host = match host.strip_prefix('[') {
-        Some(inner) => inner.strip_suffix(']')?.parse::<Ipv6Addr>().ok()?.to_string(),
+        Some(inner) => inner
+            .strip_suffix(']')?
+            .parse::<Ipv6Addr>()
+            .ok()?
+            .to_string(),
         // Python publishers write "tcp://:::5557" for every address of both families.
         None if host == "::" => host.to_owned(),
         None => {
@@ -160,9 +193,13 @@ mod tests {
 
     #[test]
     fn endpoints_are_read_and_written_back() {
-        for text in
-            ["tcp://*:5557", "tcp://127.0.0.1:0", "tcp://[::1]:5557", "tcp://engine-0.pool:65535", "ipc:///run/kv.sock"]
-        {
+        for text in [
+            "tcp://*:5557",
+            "tcp://127.0.0.1:0",
+            "tcp://[::1]:5557",
+            "tcp://engine-0.pool:65535",
+            "ipc:///run/kv.sock",
+        ] {
             assert_eq!(text.parse::<Endpoint>().unwrap().to_string(), text);
         }
     }
@@ -184,18 +221,48 @@ mod tests {
             assert!(error.contains("tcp://host:port"), "{error}");
         }
         for text in ["ipc://", "ipc://relative", "ipc://@abstract"] {
-            assert!(matches!(text.parse::<Endpoint>(), Err(EndpointError::Path { .. })), "{text}");
+            assert!(
+                matches!(text.parse::<Endpoint>(), Err(EndpointError::Path { .. })),
+                "{text}"
+            );
         }
-        assert!(matches!("inproc://kv".parse::<Endpoint>(), Err(EndpointError::Transport { .. })));
+        assert!(matches!(
+            "inproc://kv".parse::<Endpoint>(),
+            Err(EndpointError::Transport { .. })
+        ));
     }
 
     #[test]
     fn a_wildcard_is_no_destination_until_a_host_is_put_in() {
-        for text in ["tcp://*:5557", "tcp://0.0.0.0:5557", "tcp://[::]:5557", "tcp://:::5557"] {
+        for text in [
+            "tcp://*:5557",
+            "tcp://0.0.0.0:5557",
+            "tcp://[::]:5557",
+            "tcp://:::5557",
+        ] {
             let endpoint: Endpoint = text.parse().unwrap();
-            assert!(matches!(endpoint.to_address(), Err(EndpointError::NotADestination { .. })), "{text}");
-            assert_eq!(endpoint.with_host("10.0.0.5").to_address().unwrap().to_string(), "10.0.0.5:5557");
+            assert!(
+                matches!(
+                    endpoint.to_address(),
+                    Err(EndpointError::NotADestination { .. })
+                ),
+                "{text}"
+            );
+            assert_eq!(
+                endpoint
+                    .with_host("10.0.0.5")
+                    .to_address()
+                    .unwrap()
+                    .to_string(),
+                "10.0.0.5:5557"
+            );
         }
-        assert!("tcp://host:0".parse::<Endpoint>().unwrap().to_address().is_err());
+        assert!(
+            "tcp://host:0"
+                .parse::<Endpoint>()
+                .unwrap()
+                .to_address()
+                .is_err()
+        );
     }
 }

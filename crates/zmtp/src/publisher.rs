@@ -36,7 +36,11 @@ pub struct PubSettings {
 
 impl Default for PubSettings {
     fn default() -> Self {
-        Self { limits: Limits::default(), queue_messages: 65_536, queue_bytes: 256 << 20 }
+        Self {
+            limits: Limits::default(),
+            queue_messages: 65_536,
+            queue_bytes: 256 << 20,
+        }
     }
 }
 
@@ -55,7 +59,10 @@ enum Link {
 
 impl Pub {
     /// Lets subscribers connect. The endpoint that comes back has the port that the system chose.
-    pub async fn bind(endpoint: &Endpoint, settings: PubSettings) -> Result<(Self, Endpoint), ListenError> {
+    pub async fn bind(
+        endpoint: &Endpoint,
+        settings: PubSettings,
+    ) -> Result<(Self, Endpoint), ListenError> {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let shared = Arc::new(Shared::new(settings));
@@ -76,7 +83,10 @@ impl Pub {
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
         let shared = Arc::new(Shared::new(settings));
-        let link = Link::Connects(Dialling(tokio::spawn(keep_dialling(address, Arc::clone(&shared)))));
+        let link = Link::Connects(Dialling(tokio::spawn(keep_dialling(
+            address,
+            Arc::clone(&shared),
+        ))));
         Ok(Self { shared, link })
     }
 
@@ -88,7 +98,9 @@ impl Pub {
         let encoded = encoded.freeze();
         let subscribers = self.shared.subscribers.lock();
         for subscriber in subscribers.iter().flat_map(BTreeMap::values) {
-            if subscriber.wants(topic.as_ref()) && !subscriber.offer(&encoded, self.shared.settings.queue_bytes) {
+            if subscriber.wants(topic.as_ref())
+                && !subscriber.offer(&encoded, self.shared.settings.queue_bytes)
+            {
                 self.shared.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -148,7 +160,9 @@ impl Shared {
     /// `false`: the publisher is closing.
     pub(crate) fn join(&self, number: u64, subscriber: Subscriber) -> bool {
         let mut subscribers = self.subscribers.lock();
-        let Some(subscribers) = subscribers.as_mut() else { return false };
+        let Some(subscribers) = subscribers.as_mut() else {
+            return false;
+        };
         subscribers.insert(number, subscriber);
         self.connected.send_modify(|count| *count += 1);
         true
@@ -172,8 +186,11 @@ impl Shared {
     }
 
     fn count(&self, subscribers: Option<&BTreeMap<u64, Subscriber>>) {
-        let now = subscribers.map_or(0, |all| all.values().filter(|one| one.is_subscribed()).count());
-        self.subscribed.send_if_modified(|count| std::mem::replace(count, now) != now);
+        let now = subscribers.map_or(0, |all| {
+            all.values().filter(|one| one.is_subscribed()).count()
+        });
+        self.subscribed
+            .send_if_modified(|count| std::mem::replace(count, now) != now);
     }
 }
 
@@ -190,7 +207,11 @@ impl Drop for Dialling {
 async fn keep_dialling(address: Address, shared: Arc<Shared>) {
     let mut number = 0;
     let mut task = Task::new("zmtp_dial");
-    while task.attempt(dial(&address, &shared, &mut number)).await.is_none() {}
+    while task
+        .attempt(dial(&address, &shared, &mut number))
+        .await
+        .is_none()
+    {}
 }
 
 /// Each connection gets a number of its own, over all attempts.

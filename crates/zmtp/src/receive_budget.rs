@@ -44,7 +44,10 @@ struct Entry {
 impl ReceiveBudget {
     /// A budget of so many bytes.
     pub fn new(most: usize) -> Arc<Self> {
-        Arc::new(Self { most, state: Mutex::default() })
+        Arc::new(Self {
+            most,
+            state: Mutex::default(),
+        })
     }
 
     /// That of the process, 256 MiB.
@@ -121,7 +124,13 @@ impl ReceiveAccount {
             return true;
         }
         state.total += bytes;
-        state.accounts.insert(self.id, Entry { bytes, revoked: Arc::clone(&self.revoked) });
+        state.accounts.insert(
+            self.id,
+            Entry {
+                bytes,
+                revoked: Arc::clone(&self.revoked),
+            },
+        );
         while state.total > self.most {
             let Some(largest) = state.largest_but(self.id) else {
                 // With what it has itself it would go on taking from others.

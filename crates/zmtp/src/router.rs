@@ -35,7 +35,10 @@ type Peers = Mutex<HashMap<PeerId, mpsc::Sender<Bytes>>>;
 
 impl Router {
     /// Lets peers connect. The endpoint that comes back has the port that the system chose.
-    pub async fn bind(endpoint: &Endpoint, limits: Limits) -> Result<(Self, Endpoint), ListenError> {
+    pub async fn bind(
+        endpoint: &Endpoint,
+        limits: Limits,
+    ) -> Result<(Self, Endpoint), ListenError> {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let peers = Arc::new(Peers::default());
@@ -50,7 +53,14 @@ impl Router {
                 }
             }
         });
-        Ok((Self { received, peers, _accepting: accepting }, bound))
+        Ok((
+            Self {
+                received,
+                peers,
+                _accepting: accepting,
+            },
+            bound,
+        ))
     }
 
     /// The next message of any peer, without a frame for its routing id. May be cancelled without losing anything.
@@ -72,7 +82,9 @@ impl Router {
         if let Ok(sent) = tokio::time::timeout(PATIENCE, queue.send(encoded.freeze())).await {
             return sent.is_ok();
         }
-        self.peers.lock().retain(|known, held| known != peer || !held.same_channel(&queue));
+        self.peers
+            .lock()
+            .retain(|known, held| known != peer || !held.same_channel(&queue));
         false
     }
 }
@@ -85,7 +97,11 @@ async fn serve(
 ) -> Result<(), Disconnect> {
     let number = peer.number;
     let (mut connection, identity) = Connection::accept(peer, SocketType::Router, limits).await?;
-    let peer = if identity.is_empty() { made_up(number) } else { PeerId(identity) };
+    let peer = if identity.is_empty() {
+        made_up(number)
+    } else {
+        PeerId(identity)
+    };
     let (queue, mut messages) = mpsc::channel::<Bytes>(QUEUE);
     {
         let mut known = peers.lock();
@@ -96,7 +112,11 @@ async fn serve(
         }
         known.insert(peer.clone(), queue.clone());
     }
-    let _leave = Leave { peer: peer.clone(), queue: queue.downgrade(), peers };
+    let _leave = Leave {
+        peer: peer.clone(),
+        queue: queue.downgrade(),
+        peers,
+    };
     drop(queue);
     loop {
         let room = connection.has_room();
@@ -132,7 +152,11 @@ struct Leave {
 
 impl Drop for Leave {
     fn drop(&mut self) {
-        let Some(queue) = self.queue.upgrade() else { return };
-        self.peers.lock().retain(|known, held| known != &self.peer || !held.same_channel(&queue));
+        let Some(queue) = self.queue.upgrade() else {
+            return;
+        };
+        self.peers
+            .lock()
+            .retain(|known, held| known != &self.peer || !held.same_channel(&queue));
     }
 }

@@ -65,9 +65,16 @@ enum Mode {
 impl Sub {
     /// Follows one publisher. Nothing happens before [`Sub::next`], which connects, and connects again after 100 ms,
     /// doubling up to 2 s.
-    pub fn connect(endpoint: &Endpoint, topics: &[&[u8]], limits: Limits) -> Result<Self, EndpointError> {
+    pub fn connect(
+        endpoint: &Endpoint,
+        topics: &[&[u8]],
+        limits: Limits,
+    ) -> Result<Self, EndpointError> {
         Ok(Self(Mode::Connects(Box::new(Connecting {
-            dial: Dial { address: endpoint.to_address()?, limits },
+            dial: Dial {
+                address: endpoint.to_address()?,
+                limits,
+            },
             topics: owned(topics),
             backoff: backoff::reconnects(),
             peers: 0,
@@ -77,7 +84,11 @@ impl Sub {
     }
 
     /// Lets publishers connect. The endpoint that comes back has the port that the system chose.
-    pub async fn bind(endpoint: &Endpoint, topics: &[&[u8]], limits: Limits) -> Result<(Self, Endpoint), ListenError> {
+    pub async fn bind(
+        endpoint: &Endpoint,
+        topics: &[&[u8]],
+        limits: Limits,
+    ) -> Result<(Self, Endpoint), ListenError> {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
         let topics = owned(topics);
@@ -85,10 +96,19 @@ impl Sub {
         let (events, queue) = mpsc::channel(16);
         let queue_room = Arc::new(Semaphore::new(QUEUE_BYTES));
         let accepting = Accepting::start(listener, limits.max_peers, move |peer| {
-            let events = Events { queue: events.clone(), room: Arc::clone(&queue_room) };
+            let events = Events {
+                queue: events.clone(),
+                room: Arc::clone(&queue_room),
+            };
             serve(peer, topics.clone(), limits.clone(), events)
         });
-        Ok((Self(Mode::Binds(Bound { queue, _accepting: accepting })), bound))
+        Ok((
+            Self(Mode::Binds(Bound {
+                queue,
+                _accepting: accepting,
+            })),
+            bound,
+        ))
     }
 
     /// The next event; there is always another one. May be cancelled without losing anything.
@@ -105,7 +125,10 @@ impl Sub {
 }
 
 fn owned(topics: &[&[u8]]) -> Vec<Bytes> {
-    topics.iter().map(|topic| Bytes::copy_from_slice(topic)).collect()
+    topics
+        .iter()
+        .map(|topic| Bytes::copy_from_slice(topic))
+        .collect()
 }
 
 #[derive(Debug)]
@@ -135,7 +158,9 @@ impl Connecting {
                 }
                 Link::Opening(attempt) => match attempt.await {
                     Ok(mut connection) => {
-                        self.topics.iter().for_each(|topic| connection.subscribe(topic));
+                        self.topics
+                            .iter()
+                            .for_each(|topic| connection.subscribe(topic));
                         self.link = Link::Open(Box::new(connection));
                         self.since = Instant::now();
                         self.peers += 1;
@@ -143,15 +168,25 @@ impl Connecting {
                     }
                     Err(reason) => {
                         self.wait(Duration::ZERO);
-                        return SubEvent::Unreachable { reason: reason.to_string() };
+                        return SubEvent::Unreachable {
+                            reason: reason.to_string(),
+                        };
                     }
                 },
                 Link::Open(connection) => match connection.next().await {
-                    Ok(Incoming::Message(frames)) => return SubEvent::Message { peer: self.peers, frames },
+                    Ok(Incoming::Message(frames)) => {
+                        return SubEvent::Message {
+                            peer: self.peers,
+                            frames,
+                        };
+                    }
                     Ok(_) => {}
                     Err(reason) => {
                         self.wait(self.since.elapsed());
-                        return SubEvent::Disconnected { peer: self.peers, reason: reason.to_string() };
+                        return SubEvent::Disconnected {
+                            peer: self.peers,
+                            reason: reason.to_string(),
+                        };
                     }
                 },
             }
@@ -181,7 +216,11 @@ struct Dial {
 
 impl Dial {
     async fn open(self) -> Result<Connection, Disconnect> {
-        let stream = self.limits.destinations.connect(&self.address, self.limits.handshake_timeout).await?;
+        let stream = self
+            .limits
+            .destinations
+            .connect(&self.address, self.limits.handshake_timeout)
+            .await?;
         Connection::open(stream, SocketType::Sub, &self.limits).await
     }
 }
@@ -211,12 +250,22 @@ impl Events {
     /// socket is gone.
     async fn send(&self, event: SubEvent) -> bool {
         let bytes = match &event {
-            SubEvent::Message { frames, .. } => frames.iter().map(Bytes::len).sum::<usize>().min(QUEUE_BYTES),
+            SubEvent::Message { frames, .. } => frames
+                .iter()
+                .map(Bytes::len)
+                .sum::<usize>()
+                .min(QUEUE_BYTES),
             _ => 0,
         };
         // Never closed.
-        let room = Arc::clone(&self.room).acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX)).await.ok();
-        self.queue.send(QueuedEvent { event, _room: room }).await.is_ok()
+        let room = Arc::clone(&self.room)
+            .acquire_many_owned(u32::try_from(bytes).unwrap_or(u32::MAX))
+            .await
+            .ok();
+        self.queue
+            .send(QueuedEvent { event, _room: room })
+            .await
+            .is_ok()
     }
 }
 
@@ -226,7 +275,11 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: Events) {
     let mut connection = match Connection::accept(peer, SocketType::Sub, &limits).await {
         Ok((connection, _)) => connection,
         Err(reason) => {
-            events.send(SubEvent::Unreachable { reason: reason.to_string() }).await;
+            events
+                .send(SubEvent::Unreachable {
+                    reason: reason.to_string(),
+                })
+                .await;
             return;
         }
     };
@@ -234,10 +287,17 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: Events) {
     if !events.send(SubEvent::Connected { peer: number }).await {
         return;
     }
-    let Some(reason) = pass_on(number, &mut connection, &events).await else { return };
+    let Some(reason) = pass_on(number, &mut connection, &events).await else {
+        return;
+    };
     // The place and the bytes are somebody else's by now.
     drop(connection);
-    events.send(SubEvent::Disconnected { peer: number, reason: reason.to_string() }).await;
+    events
+        .send(SubEvent::Disconnected {
+            peer: number,
+            reason: reason.to_string(),
+        })
+        .await;
 }
 
 /// Returns why the connection is over; `None`: the socket is gone.
@@ -248,7 +308,10 @@ async fn pass_on(peer: u64, connection: &mut Connection, events: &Events) -> Opt
             Ok(_) => continue,
             Err(reason) => return Some(reason),
         };
-        match connection.unless_gone(events.send(SubEvent::Message { peer, frames })).await {
+        match connection
+            .unless_gone(events.send(SubEvent::Message { peer, frames }))
+            .await
+        {
             Ok(true) => {}
             Ok(false) => return None,
             Err(reason) => return Some(reason),

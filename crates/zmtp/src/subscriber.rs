@@ -39,12 +39,15 @@ impl Subscriber {
 
     /// Queues a message unless that breaks a bound; `false`: dropped.
     pub(crate) fn offer(&self, encoded: &Bytes, max_bytes: usize) -> bool {
-        let before = self.queued_bytes.fetch_add(encoded.len(), Ordering::Relaxed);
+        let before = self
+            .queued_bytes
+            .fetch_add(encoded.len(), Ordering::Relaxed);
         // A single message longer than the bound still passes when nothing else waits.
         let fits = before == 0 || before.saturating_add(encoded.len()) <= max_bytes;
         let queued = fits && self.queue.try_send(encoded.clone()).is_ok();
         if !queued {
-            self.queued_bytes.fetch_sub(encoded.len(), Ordering::Relaxed);
+            self.queued_bytes
+                .fetch_sub(encoded.len(), Ordering::Relaxed);
         }
         queued
     }
@@ -53,25 +56,41 @@ impl Subscriber {
 /// Serves a subscriber that connected to us, until it leaves or the publisher is closed.
 pub(crate) async fn accept(peer: Peer, shared: Arc<Shared>) -> Result<(), Disconnect> {
     let number = peer.number;
-    let (connection, _) = Connection::accept(peer, SocketType::Pub, &shared.settings.limits).await?;
+    let (connection, _) =
+        Connection::accept(peer, SocketType::Pub, &shared.settings.limits).await?;
     serve(number, connection, shared).await
 }
 
 /// The same for one that we connected to.
-pub(crate) async fn connected(number: u64, stream: Stream, shared: Arc<Shared>) -> Result<(), Disconnect> {
+pub(crate) async fn connected(
+    number: u64,
+    stream: Stream,
+    shared: Arc<Shared>,
+) -> Result<(), Disconnect> {
     let connection = Connection::open(stream, SocketType::Pub, &shared.settings.limits).await?;
     serve(number, connection, shared).await
 }
 
-async fn serve(number: u64, mut connection: Connection, shared: Arc<Shared>) -> Result<(), Disconnect> {
+async fn serve(
+    number: u64,
+    mut connection: Connection,
+    shared: Arc<Shared>,
+) -> Result<(), Disconnect> {
     // When full, the publisher drops the new message for this subscriber and counts it.
     let (queue, mut messages) = mpsc::channel::<Bytes>(shared.settings.queue_messages.max(1));
     let queued_bytes = Arc::new(AtomicUsize::new(0));
-    let subscriber = Subscriber { topics: Vec::new(), queue, queued_bytes: Arc::clone(&queued_bytes) };
+    let subscriber = Subscriber {
+        topics: Vec::new(),
+        queue,
+        queued_bytes: Arc::clone(&queued_bytes),
+    };
     if !shared.join(number, subscriber) {
         return Ok(());
     }
-    let _leave = Leave { number, shared: Arc::clone(&shared) };
+    let _leave = Leave {
+        number,
+        shared: Arc::clone(&shared),
+    };
     loop {
         let room = connection.has_room();
         tokio::select! {
@@ -108,7 +127,9 @@ fn subscribe(shared: &Shared, number: u64, topic: Bytes) -> Result<(), Disconnec
         held = subscriber.topics.len();
     });
     if held > MAX_TOPICS {
-        return Err(Disconnect::Io(std::io::Error::other(format!("more than {MAX_TOPICS} subscriptions"))));
+        return Err(Disconnect::Io(std::io::Error::other(format!(
+            "more than {MAX_TOPICS} subscriptions"
+        ))));
     }
     Ok(())
 }

@@ -20,7 +20,9 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn bound(limits: Limits) -> (Sub, Endpoint) {
-    Sub::bind(&"tcp://127.0.0.1:0".parse().unwrap(), &[b""], limits).await.unwrap()
+    Sub::bind(&"tcp://127.0.0.1:0".parse().unwrap(), &[b""], limits)
+        .await
+        .unwrap()
 }
 
 /// A connection to the endpoint whose greeting and READY, as a publisher, are sent.
@@ -29,7 +31,9 @@ async fn greeted(endpoint: &Endpoint) -> TcpStream {
     bytes.extend_from_slice(b"NULL");
     bytes.resize(64, 0);
     bytes.extend_from_slice(b"\x04\x19\x05READY\x0bSocket-Type\x00\x00\x00\x03PUB");
-    let mut stream = TcpStream::connect(endpoint.to_string().trim_start_matches("tcp://")).await.unwrap();
+    let mut stream = TcpStream::connect(endpoint.to_string().trim_start_matches("tcp://"))
+        .await
+        .unwrap();
     stream.write_all(&bytes).await.unwrap();
     stream
 }
@@ -71,7 +75,11 @@ async fn publisher(endpoint: &Endpoint, sub: &mut Sub) -> Pub {
 #[tokio::test]
 #[contract("S79")]
 async fn peers_that_send_nothing_keep_no_publisher_out() {
-    let (mut sub, endpoint) = bound(Limits { max_peers: 16, ..Limits::default() }).await;
+    let (mut sub, endpoint) = bound(Limits {
+        max_peers: 16,
+        ..Limits::default()
+    })
+    .await;
     let mut silent = Vec::new();
     for _ in 0..16 {
         silent.push(greeted(&endpoint).await);
@@ -90,7 +98,10 @@ async fn peers_that_send_nothing_keep_no_publisher_out() {
     let mut displaced = 0;
     while displaced < 15 {
         if let SubEvent::Disconnected { reason, .. } = soon(sub.next()).await {
-            assert!(reason.contains("had sent nothing for the longest time"), "{reason}");
+            assert!(
+                reason.contains("had sent nothing for the longest time"),
+                "{reason}"
+            );
             displaced += 1;
         }
     }
@@ -101,7 +112,11 @@ async fn peers_that_send_nothing_keep_no_publisher_out() {
 #[tokio::test]
 #[contract("S79")]
 async fn incomplete_messages_of_all_peers_have_one_bound() {
-    let limits = Limits { max_message: MIB, receive_budget: ReceiveBudget::new(4 * MIB), ..Limits::default() };
+    let limits = Limits {
+        max_message: MIB,
+        receive_budget: ReceiveBudget::new(4 * MIB),
+        ..Limits::default()
+    };
     let (mut sub, endpoint) = bound(limits).await;
     let mut hoarding = Vec::new();
     for _ in 0..12 {
@@ -117,7 +132,10 @@ async fn incomplete_messages_of_all_peers_have_one_bound() {
     // Four of them have 3.3 MiB that count, a fifth would be one too many.
     while gone < 8 {
         if let SubEvent::Disconnected { reason, .. } = soon(sub.next()).await {
-            assert!(reason.contains("incomplete messages of all peers"), "{reason}");
+            assert!(
+                reason.contains("incomplete messages of all peers"),
+                "{reason}"
+            );
             gone += 1;
         }
     }
@@ -130,7 +148,8 @@ async fn incomplete_messages_of_all_peers_have_one_bound() {
     for peer in &mut hoarding {
         // Greeting, READY and a subscription come in any case.
         let mut bytes = Vec::new();
-        let ended = tokio::time::timeout(Duration::from_millis(50), peer.read_to_end(&mut bytes)).await;
+        let ended =
+            tokio::time::timeout(Duration::from_millis(50), peer.read_to_end(&mut bytes)).await;
         open += usize::from(ended.is_err());
     }
     assert!((1..=4).contains(&open), "{open} are left");

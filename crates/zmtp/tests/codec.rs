@@ -44,11 +44,22 @@ mod recorded {
 }
 
 fn unhex(hex: &str) -> Vec<u8> {
-    hex.as_bytes().chunks(2).map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
+    hex.as_bytes()
+        .chunks(2)
+        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
+        .collect()
 }
 
 fn session(socket: SocketType) -> Session {
-    Session::new(socket, &[], &Limits { max_message: 4096, max_frames: 4, ..Limits::default() })
+    Session::new(
+        socket,
+        &[],
+        &Limits {
+            max_message: 4096,
+            max_frames: 4,
+            ..Limits::default()
+        },
+    )
 }
 
 /// Feeds `pieces` and collects what comes in, up to the first error.
@@ -75,11 +86,18 @@ fn feed_all(socket: SocketType, bytes: &[u8]) -> (Vec<Incoming>, Option<Protocol
 }
 
 fn ready() -> Incoming {
-    Incoming::Ready { identity: Bytes::new() }
+    Incoming::Ready {
+        identity: Bytes::new(),
+    }
 }
 
 fn message(frames: &[&[u8]]) -> Incoming {
-    Incoming::Message(frames.iter().map(|frame| Bytes::copy_from_slice(frame)).collect())
+    Incoming::Message(
+        frames
+            .iter()
+            .map(|frame| Bytes::copy_from_slice(frame))
+            .collect(),
+    )
 }
 
 /// Greeting and READY of a peer.
@@ -103,7 +121,13 @@ fn recorded_publisher_bytes_are_read() {
     bytes.extend_from_slice(&[b'x'; 300]);
     let (came, error) = feed_all(SocketType::Sub, &bytes);
     assert_eq!(error, None);
-    assert_eq!(came, [ready(), message(&[b"kv", &7_u64.to_be_bytes(), &[b'x'; 300]])]);
+    assert_eq!(
+        came,
+        [
+            ready(),
+            message(&[b"kv", &7_u64.to_be_bytes(), &[b'x'; 300]])
+        ]
+    );
 }
 
 #[test]
@@ -112,25 +136,43 @@ fn recorded_subscriptions_are_read_in_both_forms() {
         let (came, error) = feed_all(SocketType::Pub, &unhex(hex));
         let topic = Bytes::from_static(b"kv");
         assert_eq!(error, None);
-        assert_eq!(came, [ready(), Incoming::Subscribe(topic.clone()), Incoming::Cancel(topic)]);
+        assert_eq!(
+            came,
+            [
+                ready(),
+                Incoming::Subscribe(topic.clone()),
+                Incoming::Cancel(topic)
+            ]
+        );
     }
 }
 
 #[test]
 fn recorded_dealer_and_router_bytes_are_read() {
     let (came, error) = feed_all(SocketType::Dealer, &unhex(recorded::ROUTER));
-    assert_eq!((came, error), (vec![ready(), message(&[b"", &[0xff; 8], b""])], None));
+    assert_eq!(
+        (came, error),
+        (vec![ready(), message(&[b"", &[0xff; 8], b""])], None)
+    );
     let (came, error) = feed_all(SocketType::Router, &unhex(recorded::DEALER));
-    assert_eq!((came, error), (vec![ready(), message(&[b"", &5_u64.to_be_bytes()])], None));
+    assert_eq!(
+        (came, error),
+        (vec![ready(), message(&[b"", &5_u64.to_be_bytes()])], None)
+    );
 }
 
 #[test]
 fn what_we_send_is_what_libzmq_sends() {
-    for (ours, peer, recorded) in
-        [(SocketType::Sub, "PUB", recorded::SUB), (SocketType::Dealer, "ROUTER", recorded::DEALER)]
-    {
+    for (ours, peer, recorded) in [
+        (SocketType::Sub, "PUB", recorded::SUB),
+        (SocketType::Dealer, "ROUTER", recorded::DEALER),
+    ] {
         let mut session = session(ours);
-        assert_eq!(session.outgoing().len(), 64, "READY waits for the peer's greeting");
+        assert_eq!(
+            session.outgoing().len(),
+            64,
+            "READY waits for the peer's greeting"
+        );
         feed(&mut session, [&hello(peer)[..]]);
         if ours == SocketType::Sub {
             session.subscribe(b"kv");
@@ -158,7 +200,10 @@ fn an_older_peer_is_sent_subscriptions_as_messages_and_no_pings() {
 #[test]
 fn a_ping_is_answered_with_its_context() {
     let mut session = session(SocketType::Sub);
-    let (came, error) = feed(&mut session, [&after_hello("PUB", b"\x04\x0a\x04PING\x00\x1eabc")[..]]);
+    let (came, error) = feed(
+        &mut session,
+        [&after_hello("PUB", b"\x04\x0a\x04PING\x00\x1eabc")[..]],
+    );
     assert_eq!((came, error), (vec![ready()], None));
     assert!(session.outgoing().ends_with(b"\x04\x08\x04PONGabc"));
     assert_eq!(session.peer_ttl(), Some(std::time::Duration::from_secs(3)));
@@ -170,16 +215,35 @@ fn a_ping_is_answered_with_its_context() {
 fn peers_that_do_not_fit_are_refused_by_their_first_bytes() {
     let error = |bytes: &[u8]| feed_all(SocketType::Sub, bytes).1;
     assert_eq!(error(b"H"), Some(ProtocolError::NotZmtp));
-    assert_eq!(error(b"\xff\0\0\0\0\0\0\0\0\0"), Some(ProtocolError::NotZmtp));
-    assert_eq!(error(b"\xff\0\0\0\0\0\0\0\x01\x7f\x01"), Some(ProtocolError::Version { major: 1 }));
+    assert_eq!(
+        error(b"\xff\0\0\0\0\0\0\0\0\0"),
+        Some(ProtocolError::NotZmtp)
+    );
+    assert_eq!(
+        error(b"\xff\0\0\0\0\0\0\0\x01\x7f\x01"),
+        Some(ProtocolError::Version { major: 1 })
+    );
     let mut curve = hello("PUB");
     curve[12..17].copy_from_slice(b"CURVE");
-    assert_eq!(error(&curve), Some(ProtocolError::Mechanism { name: "CURVE".into() }));
+    assert_eq!(
+        error(&curve),
+        Some(ProtocolError::Mechanism {
+            name: "CURVE".into()
+        })
+    );
     let swapped = error(&hello("ROUTER")).unwrap().to_string();
-    assert!(swapped.contains("our SUB talks to PUB or XPUB, check that the endpoints are not swapped"), "{swapped}");
+    assert!(
+        swapped.contains("our SUB talks to PUB or XPUB, check that the endpoints are not swapped"),
+        "{swapped}"
+    );
     let mut refusal = hello("PUB")[..64].to_vec();
     refusal.extend_from_slice(b"\x04\x0a\x05ERROR\x03no!");
-    assert_eq!(error(&refusal), Some(ProtocolError::Refused { reason: "no!".into() }));
+    assert_eq!(
+        error(&refusal),
+        Some(ProtocolError::Refused {
+            reason: "no!".into()
+        })
+    );
 }
 
 #[test]
@@ -187,12 +251,18 @@ fn a_length_over_the_limit_is_refused_by_the_header_alone() {
     let huge = [&[0b010][..], &(1_u64 << 62).to_be_bytes()].concat();
     assert_eq!(
         feed_all(SocketType::Sub, &after_hello("PUB", &huge)).1,
-        Some(ProtocolError::MessageTooLong { announced: 1 << 62, limit: 4096 })
+        Some(ProtocolError::MessageTooLong {
+            announced: 1 << 62,
+            limit: 4096
+        })
     );
     let huge = [&[0b010][..], &u64::MAX.to_be_bytes()].concat();
     assert!(matches!(
         feed_all(SocketType::Sub, &after_hello("PUB", &huge)).1,
-        Some(ProtocolError::MessageTooLong { announced: u64::MAX, .. })
+        Some(ProtocolError::MessageTooLong {
+            announced: u64::MAX,
+            ..
+        })
     ));
     let command = [&[0b110][..], &8193_u64.to_be_bytes()].concat();
     assert_eq!(
@@ -210,9 +280,18 @@ fn the_limit_holds_for_all_frames_together_and_for_their_number() {
         feed_all(SocketType::Sub, &after_hello("PUB", &bytes)).1
     };
     assert_eq!(frames(&[2048, 2048]), None);
-    assert_eq!(frames(&[2048, 2049]), Some(ProtocolError::MessageTooLong { announced: 4097, limit: 4096 }));
+    assert_eq!(
+        frames(&[2048, 2049]),
+        Some(ProtocolError::MessageTooLong {
+            announced: 4097,
+            limit: 4096
+        })
+    );
     assert_eq!(frames(&[0, 0, 0, 0]), None);
-    assert_eq!(frames(&[0, 0, 0, 0, 0]), Some(ProtocolError::TooManyFrames { limit: 4 }));
+    assert_eq!(
+        frames(&[0, 0, 0, 0, 0]),
+        Some(ProtocolError::TooManyFrames { limit: 4 })
+    );
 }
 
 #[test]
@@ -234,26 +313,45 @@ fn malformed_traffic_is_refused() {
         (b"\x04\x02\x09S", ProtocolError::Command),
         (b"\x04\x06\x05READY", ProtocolError::Command),
         (b"\x04\x06\x04PING\x00", ProtocolError::Command),
-        (b"\x04\x18\x04PING\x00\x0012345678901234567", ProtocolError::Command),
+        (
+            b"\x04\x18\x04PING\x00\x0012345678901234567",
+            ProtocolError::Command,
+        ),
         (b"\x01\x01a\x04\x05\x04PONG", ProtocolError::Command),
     ] {
-        assert_eq!(feed_all(SocketType::Sub, &after_hello("PUB", bytes)).1, Some(expected), "{bytes:02x?}");
+        assert_eq!(
+            feed_all(SocketType::Sub, &after_hello("PUB", bytes)).1,
+            Some(expected),
+            "{bytes:02x?}"
+        );
     }
     let early = [&hello("PUB")[..64], b"\x00\x01a"].concat();
-    assert_eq!(feed_all(SocketType::Sub, &early).1, Some(ProtocolError::Early));
+    assert_eq!(
+        feed_all(SocketType::Sub, &early).1,
+        Some(ProtocolError::Early)
+    );
     let zero_id = b"\x0bSocket-Type\x00\x00\x00\x06DEALER\x08Identity\x00\x00\x00\x01\x00";
     let mut bytes = hello("PUB")[..64].to_vec();
     bytes.extend_from_slice(&[4, u8::try_from(zero_id.len() + 6).unwrap(), 5]);
     bytes.extend_from_slice(b"READY");
     bytes.extend_from_slice(zero_id);
-    assert_eq!(feed_all(SocketType::Router, &bytes).1, Some(ProtocolError::Command));
+    assert_eq!(
+        feed_all(SocketType::Router, &bytes).1,
+        Some(ProtocolError::Command)
+    );
 }
 
 #[test]
 fn what_has_no_reader_is_passed_over() {
-    let (came, error) = feed_all(SocketType::Sub, &after_hello("XPUB", b"\x04\x06\x05LATER\x04\x0c\x09SUBSCRIBEkv"));
+    let (came, error) = feed_all(
+        SocketType::Sub,
+        &after_hello("XPUB", b"\x04\x06\x05LATER\x04\x0c\x09SUBSCRIBEkv"),
+    );
     assert_eq!((came, error), (vec![ready()], None));
-    let (came, error) = feed_all(SocketType::Pub, &after_hello("XSUB", b"\x00\x02hi\x01\x01\x01\x00\x01\x01\x00\x00"));
+    let (came, error) = feed_all(
+        SocketType::Pub,
+        &after_hello("XSUB", b"\x00\x02hi\x01\x01\x01\x00\x01\x01\x00\x00"),
+    );
     assert_eq!((came, error), (vec![ready()], None));
 }
 

@@ -19,7 +19,8 @@ struct Python(Child);
 
 impl Python {
     fn run(endpoint: &str, script: &str) -> Self {
-        let script = format!("import sys, zmq\nctx = zmq.Context()\nendpoint = {endpoint:?}\n{script}");
+        let script =
+            format!("import sys, zmq\nctx = zmq.Context()\nendpoint = {endpoint:?}\n{script}");
         Self(
             Command::new(test_programs::python())
                 .args(["-u", "-c", &script])
@@ -79,7 +80,10 @@ for n in range(10**9):
 async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_sees_it_go() {
     test_programs::require!(Libzmq);
     let dir = tempfile::tempdir().unwrap();
-    for at in ["tcp://127.0.0.1:*".to_owned(), format!("ipc://{}/kv.sock", dir.path().display())] {
+    for at in [
+        "tcp://127.0.0.1:*".to_owned(),
+        format!("ipc://{}/kv.sock", dir.path().display()),
+    ] {
         let bind = "s = ctx.socket(zmq.PUB); s.bind(endpoint); print(s.getsockopt_string(zmq.LAST_ENDPOINT))";
         let mut python = Python::run(&at, &format!("{bind}{PUBLISH}"));
         let endpoint: Endpoint = python.line().await.parse().unwrap();
@@ -100,7 +104,10 @@ async fn our_sub_reads_a_bound_pub_of_libzmq_over_tcp_and_ipc_and_sees_it_go() {
                 }
             }
         };
-        assert!(matches!(soon(end).await, SubEvent::Disconnected { peer: 1, .. }));
+        assert!(matches!(
+            soon(end).await,
+            SubEvent::Disconnected { peer: 1, .. }
+        ));
     }
 }
 
@@ -111,7 +118,10 @@ async fn libzmq_answers_our_pings() {
 print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
     let mut python = Python::run("", script);
     let endpoint: Endpoint = python.line().await.parse().unwrap();
-    let limits = Limits { heartbeat: Duration::from_millis(100), ..Limits::default() };
+    let limits = Limits {
+        heartbeat: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let mut sub = Sub::connect(&endpoint, &[b""], limits).unwrap();
     assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });
     let quiet = tokio::time::timeout(Duration::from_secs(1), sub.next()).await;
@@ -121,8 +131,13 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); sys.stdin.read()";
 #[tokio::test]
 async fn our_bound_sub_takes_a_connecting_pub_of_libzmq() {
     test_programs::require!(Libzmq);
-    let (mut sub, endpoint) = Sub::bind(&any(), &[b"kv@"], Limits::default()).await.unwrap();
-    let _python = Python::run(&endpoint.to_string(), &format!("s = ctx.socket(zmq.PUB); s.connect(endpoint){PUBLISH}"));
+    let (mut sub, endpoint) = Sub::bind(&any(), &[b"kv@"], Limits::default())
+        .await
+        .unwrap();
+    let _python = Python::run(
+        &endpoint.to_string(),
+        &format!("s = ctx.socket(zmq.PUB); s.connect(endpoint){PUBLISH}"),
+    );
     assert_eq!(message(&mut sub).await[0].as_ref(), b"kv@a");
 }
 
@@ -136,14 +151,18 @@ for _ in range(2):
 s.setsockopt(zmq.UNSUBSCRIBE, b'kv@'); sys.stdin.read()";
     let mut python = Python::run(&endpoint.to_string(), script);
     let mut subscribers = publisher.watch_subscribers();
-    soon(subscribers.wait_for(|count| *count == 1)).await.unwrap();
+    soon(subscribers.wait_for(|count| *count == 1))
+        .await
+        .unwrap();
     for size in [0, 70_000] {
         publisher.send(&[b"other".to_vec(), vec![], vec![]]);
         publisher.send(&[b"kv@a".to_vec(), vec![0, 255], vec![0; size]]);
     }
     assert_eq!(python.line().await, "kv@a 00ff 0");
     assert_eq!(python.line().await, "kv@a 00ff 70000");
-    soon(subscribers.wait_for(|count| *count == 0)).await.unwrap();
+    soon(subscribers.wait_for(|count| *count == 0))
+        .await
+        .unwrap();
 }
 
 #[tokio::test]
@@ -154,7 +173,9 @@ print(s.getsockopt_string(zmq.LAST_ENDPOINT)); print(s.recv_multipart())";
     let mut python = Python::run("", script);
     let endpoint: Endpoint = python.line().await.parse().unwrap();
     let publisher = Pub::connect(&endpoint, PubSettings::default()).unwrap();
-    soon(publisher.watch_subscribers().wait_for(|count| *count == 1)).await.unwrap();
+    soon(publisher.watch_subscribers().wait_for(|count| *count == 1))
+        .await
+        .unwrap();
     publisher.send(&["a", "b"]);
     assert_eq!(python.line().await, "[b'a', b'b']");
 }
@@ -170,8 +191,13 @@ for n in range(int.from_bytes(start, 'big'), 2000):
 s.send_multipart([who, b'', b'', b'\\xff' * 8, b'']); sys.stdin.read()";
     let mut python = Python::run("", script);
     let endpoint: Endpoint = python.line().await.parse().unwrap();
-    let mut dealer = Dealer::connect(&endpoint, Limits::default(), PATIENCE).await.unwrap();
-    dealer.send(&[&b""[..], &5_u64.to_be_bytes()]).await.unwrap();
+    let mut dealer = Dealer::connect(&endpoint, Limits::default(), PATIENCE)
+        .await
+        .unwrap();
+    dealer
+        .send(&[&b""[..], &5_u64.to_be_bytes()])
+        .await
+        .unwrap();
     // libzmq sends to one ROUTER peer at most its high-water mark ahead, 1000 by default, and drops the rest.
     for number in 5..1000_u64 {
         let got = soon(dealer.recv()).await.unwrap();
@@ -183,16 +209,23 @@ s.send_multipart([who, b'', b'', b'\\xff' * 8, b'']); sys.stdin.read()";
 async fn dealers_and_reqs_of_libzmq_are_answered_by_our_router() {
     test_programs::require!(Libzmq);
     let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
-    let script = "d = ctx.socket(zmq.DEALER); d.setsockopt(zmq.IDENTITY, b'me'); d.connect(endpoint)
+    let script =
+        "d = ctx.socket(zmq.DEALER); d.setsockopt(zmq.IDENTITY, b'me'); d.connect(endpoint)
 d.send_multipart([b'', b'1']); print(d.recv_multipart())
 r = ctx.socket(zmq.REQ); r.connect(endpoint); r.send(b'2'); print(r.recv())";
     let mut python = Python::run(&endpoint.to_string(), script);
     let (peer, got) = soon(router.recv()).await;
-    assert_eq!((peer.0.as_ref(), got), (&b"me"[..], vec![Bytes::new(), Bytes::from_static(b"1")]));
+    assert_eq!(
+        (peer.0.as_ref(), got),
+        (&b"me"[..], vec![Bytes::new(), Bytes::from_static(b"1")])
+    );
     assert!(router.send(&peer, &["", "one"]).await);
     assert_eq!(python.line().await, "[b'', b'one']");
     let (peer, got) = soon(router.recv()).await;
-    assert_eq!((peer.0[0], got), (0, vec![Bytes::new(), Bytes::from_static(b"2")]));
+    assert_eq!(
+        (peer.0[0], got),
+        (0, vec![Bytes::new(), Bytes::from_static(b"2")])
+    );
     assert!(router.send(&peer, &["", "two"]).await);
     assert_eq!(python.line().await, "b'two'");
 }

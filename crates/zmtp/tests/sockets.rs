@@ -23,7 +23,9 @@ async fn soon<T>(future: impl Future<Output = T>) -> T {
 }
 
 async fn subscribed(publisher: &Pub, count: usize) {
-    soon(publisher.watch_subscribers().wait_for(|now| *now == count)).await.unwrap();
+    soon(publisher.watch_subscribers().wait_for(|now| *now == count))
+        .await
+        .unwrap();
 }
 
 async fn message(sub: &mut Sub) -> Vec<Bytes> {
@@ -37,14 +39,18 @@ async fn message(sub: &mut Sub) -> Vec<Bytes> {
 async fn reason_of_end(sub: &mut Sub) -> String {
     loop {
         match soon(sub.next()).await {
-            SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => return reason,
+            SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
+                return reason;
+            }
             _ => {}
         }
     }
 }
 
 fn frames(list: &[&[u8]]) -> Vec<Bytes> {
-    list.iter().map(|frame| Bytes::copy_from_slice(frame)).collect()
+    list.iter()
+        .map(|frame| Bytes::copy_from_slice(frame))
+        .collect()
 }
 
 /// A greeting and a READY, as bytes.
@@ -107,9 +113,15 @@ async fn every_lost_connection_is_an_event_and_the_next_one_follows() {
     assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });
     drop(publisher);
     let lost = soon(sub.next()).await;
-    assert!(matches!(lost, SubEvent::Disconnected { peer: 1, .. }), "{lost:?}");
+    assert!(
+        matches!(lost, SubEvent::Disconnected { peer: 1, .. }),
+        "{lost:?}"
+    );
     let refused = soon(sub.next()).await;
-    assert!(matches!(refused, SubEvent::Unreachable { .. }), "{refused:?}");
+    assert!(
+        matches!(refused, SubEvent::Unreachable { .. }),
+        "{refused:?}"
+    );
 
     let (publisher, _) = Pub::bind(&endpoint, PubSettings::default()).await.unwrap();
     let connected = async {
@@ -168,14 +180,26 @@ async fn a_bound_subscriber_tells_its_publishers_apart() {
     subscribed(&first, 1).await;
     subscribed(&second, 1).await;
     second.send(&["from the second"]);
-    assert_eq!(soon(sub.next()).await, SubEvent::Message { peer: 2, frames: frames(&[b"from the second"]) });
+    assert_eq!(
+        soon(sub.next()).await,
+        SubEvent::Message {
+            peer: 2,
+            frames: frames(&[b"from the second"])
+        }
+    );
     drop(first);
-    assert!(matches!(soon(sub.next()).await, SubEvent::Disconnected { peer: 1, .. }));
+    assert!(matches!(
+        soon(sub.next()).await,
+        SubEvent::Disconnected { peer: 1, .. }
+    ));
 }
 
 #[tokio::test]
 async fn a_subscriber_that_reads_nothing_loses_messages_and_delays_nobody() {
-    let settings = PubSettings { queue_messages: 8, ..PubSettings::default() };
+    let settings = PubSettings {
+        queue_messages: 8,
+        ..PubSettings::default()
+    };
     let (publisher, endpoint) = Pub::bind(&any(), settings).await.unwrap();
     let mut stuck = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     soon(stuck.next()).await;
@@ -196,7 +220,10 @@ async fn a_subscriber_that_reads_nothing_loses_messages_and_delays_nobody() {
 
 #[tokio::test]
 async fn a_queue_is_bounded_in_bytes_too() {
-    let settings = PubSettings { queue_bytes: 1000, ..PubSettings::default() };
+    let settings = PubSettings {
+        queue_bytes: 1000,
+        ..PubSettings::default()
+    };
     let (publisher, endpoint) = Pub::bind(&any(), settings).await.unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     let (got, ()) = tokio::join!(message(&mut sub), async {
@@ -235,8 +262,12 @@ async fn closing_lets_the_queue_leave() {
 #[tokio::test]
 async fn dealers_and_a_router_exchange_whole_messages() {
     let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
-    let mut one = Dealer::connect(&endpoint, Limits::default(), PATIENCE).await.unwrap();
-    let mut two = Dealer::connect(&endpoint, Limits::default(), PATIENCE).await.unwrap();
+    let mut one = Dealer::connect(&endpoint, Limits::default(), PATIENCE)
+        .await
+        .unwrap();
+    let mut two = Dealer::connect(&endpoint, Limits::default(), PATIENCE)
+        .await
+        .unwrap();
     one.send(&[&b""[..], b"one"]).await.unwrap();
     let (first, got) = soon(router.recv()).await;
     assert_eq!(got, frames(&[b"", b"one"]));
@@ -250,13 +281,18 @@ async fn dealers_and_a_router_exchange_whole_messages() {
     assert_eq!(soon(two.recv()).await.unwrap(), frames(&[b"to two"]));
 
     drop(router);
-    assert!(matches!(soon(one.recv()).await, Err(Disconnect::Closed | Disconnect::Io(_))));
+    assert!(matches!(
+        soon(one.recv()).await,
+        Err(Disconnect::Closed | Disconnect::Io(_))
+    ));
 }
 
 #[tokio::test]
 async fn a_message_to_a_peer_that_left_is_reported_lost() {
     let (mut router, endpoint) = Router::bind(&any(), Limits::default()).await.unwrap();
-    let mut dealer = Dealer::connect(&endpoint, Limits::default(), PATIENCE).await.unwrap();
+    let mut dealer = Dealer::connect(&endpoint, Limits::default(), PATIENCE)
+        .await
+        .unwrap();
     dealer.send(&["hello"]).await.unwrap();
     let (peer, _) = soon(router.recv()).await;
     drop(dealer);
@@ -304,7 +340,9 @@ async fn a_header_that_announces_the_world_is_refused_by_every_socket() {
     };
     // Those who connect.
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], Limits::default()).unwrap();
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -331,27 +369,44 @@ async fn a_header_that_announces_the_world_is_refused_by_every_socket() {
     let (_router, of_router) = Router::bind(&any(), Limits::default()).await.unwrap();
     let (mut bound, of_sub) = Sub::bind(&any(), &[b""], Limits::default()).await.unwrap();
     for (endpoint, socket) in [(of_pub, "SUB"), (of_router, "DEALER"), (of_sub, "PUB")] {
-        let mut stream = TcpStream::connect(("127.0.0.1", endpoint.port().unwrap())).await.unwrap();
+        let mut stream = TcpStream::connect(("127.0.0.1", endpoint.port().unwrap()))
+            .await
+            .unwrap();
         stream.write_all(&attack(socket)).await.unwrap();
         let mut answer = Vec::new();
         let _ = soon(stream.read_to_end(&mut answer)).await;
         assert!(answer.len() < 200, "{socket}");
     }
-    assert!(reason_of_end(&mut bound).await.contains("4611686018427387904"));
+    assert!(
+        reason_of_end(&mut bound)
+            .await
+            .contains("4611686018427387904")
+    );
 }
 
 #[tokio::test]
 async fn a_peer_that_never_shakes_hands_is_given_up() {
-    let limits = Limits { handshake_timeout: Duration::from_millis(100), ..Limits::default() };
+    let limits = Limits {
+        handshake_timeout: Duration::from_millis(100),
+        ..Limits::default()
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], limits.clone()).unwrap();
-    assert!(reason_of_end(&mut sub).await.contains("no zmtp handshake within 100ms"));
+    assert!(
+        reason_of_end(&mut sub)
+            .await
+            .contains("no zmtp handshake within 100ms")
+    );
     let dealer = Dealer::connect(&endpoint, limits.clone(), PATIENCE).await;
     assert!(matches!(dealer, Err(Disconnect::HandshakeTimeout(_))));
 
     let (_router, endpoint) = Router::bind(&any(), limits).await.unwrap();
-    let mut stream = TcpStream::connect(("127.0.0.1", endpoint.port().unwrap())).await.unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", endpoint.port().unwrap()))
+        .await
+        .unwrap();
     let mut greeting = Vec::new();
     soon(stream.read_to_end(&mut greeting)).await.unwrap();
     assert_eq!(greeting.len(), 64);
@@ -359,9 +414,14 @@ async fn a_peer_that_never_shakes_hands_is_given_up() {
 
 #[tokio::test]
 async fn a_peer_that_falls_silent_is_asked_and_then_given_up() {
-    let limits = Limits { heartbeat: Duration::from_millis(50), ..Limits::default() };
+    let limits = Limits {
+        heartbeat: Duration::from_millis(50),
+        ..Limits::default()
+    };
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+    let endpoint: Endpoint = format!("tcp://{}", listener.local_addr().unwrap())
+        .parse()
+        .unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], limits).unwrap();
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -376,13 +436,23 @@ async fn a_peer_that_falls_silent_is_asked_and_then_given_up() {
         reason
     };
     let (reason, sent) = soon(async { tokio::join!(follow, serve) }).await;
-    assert!(reason.contains("nothing was heard from the peer for 150ms"), "{reason}");
-    assert!(sent.windows(9).any(|bytes| bytes == b"\x04\x07\x04PING\x00\x00"), "{sent:?}");
+    assert!(
+        reason.contains("nothing was heard from the peer for 150ms"),
+        "{reason}"
+    );
+    assert!(
+        sent.windows(9)
+            .any(|bytes| bytes == b"\x04\x07\x04PING\x00\x00"),
+        "{sent:?}"
+    );
 }
 
 #[tokio::test]
 async fn a_quiet_publisher_that_answers_is_kept() {
-    let limits = Limits { heartbeat: Duration::from_millis(20), ..Limits::default() };
+    let limits = Limits {
+        heartbeat: Duration::from_millis(20),
+        ..Limits::default()
+    };
     let (publisher, endpoint) = Pub::bind(&any(), PubSettings::default()).await.unwrap();
     let mut sub = Sub::connect(&endpoint, &[b""], limits).unwrap();
     assert_eq!(soon(sub.next()).await, SubEvent::Connected { peer: 1 });

@@ -31,7 +31,8 @@ pub(super) struct Dependency {
 
 impl Metadata {
     pub(super) fn read(json: &[u8]) -> Result<Self, String> {
-        serde_json::from_slice(json).map_err(|error| format!("the output of cargo metadata is not understood: {error}"))
+        serde_json::from_slice(json)
+            .map_err(|error| format!("the output of cargo metadata is not understood: {error}"))
     }
 }
 

@@ -99,24 +99,50 @@ impl Licenses {
             return None;
         }
         let Some(license) = &package.license else {
-            return Some("its manifest names no licence: look at its licence file, and add an exception".to_owned());
+            return Some(
+                "its manifest names no licence: look at its licence file, and add an exception"
+                    .to_owned(),
+            );
         };
         let expression = match Expression::parse_mode(license, ParseMode::LAX) {
             Ok(expression) => expression,
-            Err(error) => return Some(format!("the licence `{license}` is no SPDX expression: {}", error.reason)),
+            Err(error) => {
+                return Some(format!(
+                    "the licence `{license}` is no SPDX expression: {}",
+                    error.reason
+                ));
+            }
         };
-        let exceptions = self.exceptions.iter().filter(|exception| exception.name == package.name);
-        let allowed: Vec<&String> =
-            self.allow.iter().chain(exceptions.flat_map(|exception| &exception.allow)).collect();
-        let fits = expression.evaluate(|required| allowed.iter().any(|name| **name == required.to_string()));
+        let exceptions = self
+            .exceptions
+            .iter()
+            .filter(|exception| exception.name == package.name);
+        let allowed: Vec<&String> = self
+            .allow
+            .iter()
+            .chain(exceptions.flat_map(|exception| &exception.allow))
+            .collect();
+        let fits = expression
+            .evaluate(|required| allowed.iter().any(|name| **name == required.to_string()));
         (!fits).then(|| format!("the licence `{license}` is not allowed by licenses.allow"))
     }
 
     /// Exceptions for crates that are not there.
-    pub(super) fn unused_exceptions<'a>(&'a self, metadata: &'a Metadata) -> impl Iterator<Item = String> + 'a {
+    pub(super) fn unused_exceptions<'a>(
+        &'a self,
+        metadata: &'a Metadata,
+    ) -> impl Iterator<Item = String> + 'a {
         let is_there = |name: &str| metadata.packages.iter().any(|package| package.name == name);
-        let unused = self.exceptions.iter().filter(move |exception| !is_there(&exception.name));
-        unused.map(|exception| format!("{}: licenses.exceptions names it, and nothing depends on it", exception.name))
+        let unused = self
+            .exceptions
+            .iter()
+            .filter(move |exception| !is_there(&exception.name));
+        unused.map(|exception| {
+            format!(
+                "{}: licenses.exceptions names it, and nothing depends on it",
+                exception.name
+            )
+        })
     }
 }
 
@@ -144,14 +170,26 @@ impl Bans {
     /// Whether it is banned.
     pub(super) fn problem(&self, package: &Package) -> Option<String> {
         let ban = self.deny.iter().find(|ban| ban.name == package.name)?;
-        Some(format!("banned by bans.deny: {} (`cargo tree -i {}` says who wants it)", ban.reason, package.name))
+        Some(format!(
+            "banned by bans.deny: {} (`cargo tree -i {}` says who wants it)",
+            ban.reason, package.name
+        ))
     }
 
     /// Whether a crate of ours takes any version of another.
     pub(super) fn wildcard(&self, package: &Package) -> Option<String> {
-        let any = |required: &&super::metadata::Dependency| required.req == "*" && required.path.is_none();
-        let dependency = package.dependencies.iter().find(any).filter(|_| package.source.is_none())?;
-        Some(format!("takes any version of {}: name one", dependency.name))
+        let any = |required: &&super::metadata::Dependency| {
+            required.req == "*" && required.path.is_none()
+        };
+        let dependency = package
+            .dependencies
+            .iter()
+            .find(any)
+            .filter(|_| package.source.is_none())?;
+        Some(format!(
+            "takes any version of {}: name one",
+            dependency.name
+        ))
     }
 }
 
@@ -169,7 +207,11 @@ impl Sources {
     /// Whether it comes from elsewhere.
     pub(super) fn problem(&self, package: &Package) -> Option<String> {
         let source = package.source.as_deref()?;
-        let is_known = self.allow_registry.iter().any(|url| source.strip_prefix("registry+") == Some(url.as_str()));
-        (!is_known).then(|| format!("comes from {source}, which sources.allow-registry does not name"))
+        let is_known = self
+            .allow_registry
+            .iter()
+            .any(|url| source.strip_prefix("registry+") == Some(url.as_str()));
+        (!is_known)
+            .then(|| format!("comes from {source}, which sources.allow-registry does not name"))
     }
 }

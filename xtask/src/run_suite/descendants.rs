@@ -11,7 +11,12 @@ pub(super) fn kill(child: &mut Child) {
     let mut family = vec![child.id()];
     let mut at = 0;
     while let Some(parent) = family.get(at).copied() {
-        family.extend(processes.iter().filter(|(_, of)| *of == parent).map(|(id, _)| *id));
+        family.extend(
+            processes
+                .iter()
+                .filter(|(_, of)| *of == parent)
+                .map(|(id, _)| *id),
+        );
         at += 1;
     }
     let _ = child.kill();
@@ -26,12 +31,23 @@ pub(super) fn kill(child: &mut Child) {
 fn processes() -> Vec<(u32, u32)> {
     let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
     let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
-    ids.filter_map(|id: u32| Some((id, parent(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?))).collect()
+    ids.filter_map(|id: u32| {
+        Some((
+            id,
+            parent(&fs::read_to_string(format!("/proc/{id}/stat")).ok()?)?,
+        ))
+    })
+    .collect()
 }
 
 /// `ID (NAME) STATE PARENT ...`; the name may have spaces and brackets of its own.
 fn parent(stat: &str) -> Option<u32> {
-    stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
+    stat.rsplit_once(')')?
+        .1
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
 }
 
 #[cfg(test)]

@@ -33,7 +33,9 @@ impl Line {
     pub(super) fn pass_on(&self) {
         // Whoever does not read any more does not miss it.
         let _ = match self.pipe {
-            Pipe::Stdout => std::io::stdout().write_all(&self.bytes).and_then(|()| std::io::stdout().flush()),
+            Pipe::Stdout => std::io::stdout()
+                .write_all(&self.bytes)
+                .and_then(|()| std::io::stdout().flush()),
             Pipe::Stderr => std::io::stderr().write_all(&self.bytes),
         };
     }
@@ -64,7 +66,10 @@ impl Output {
         if let Some(stderr) = child.stderr.take() {
             read(stderr, Pipe::Stderr, sender);
         }
-        Self { lines, at_end: Cell::new(false) }
+        Self {
+            lines,
+            at_end: Cell::new(false),
+        }
     }
 
     pub(super) fn next(&self, limit: Duration) -> Next {

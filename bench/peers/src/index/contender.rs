@@ -35,7 +35,9 @@ impl Contender {
         match self {
             Self::Ours => "warmroute",
             Self::SmgChain => "kv-index 2.0.0",
-            Self::DynamoCrtc | Self::DynamoPosBinary | Self::DynamoPosStrided => "dynamo-kv-router 1.6.1",
+            Self::DynamoCrtc | Self::DynamoPosBinary | Self::DynamoPosStrided => {
+                "dynamo-kv-router 1.6.1"
+            }
         }
     }
 }

@@ -7,8 +7,8 @@ use dynamo_kv_router::{
     ConcurrentRadixTreeCompressed, PositionalIndexer,
     indexer::{SyncIndexer, WorkerTask, positional::SearchMode},
     protocols::{
-        ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData, KvCacheStoreData,
-        KvCacheStoredBlockData, LocalBlockHash, OverlapScores, RouterEvent,
+        ExternalSequenceBlockHash, KvCacheEvent, KvCacheEventData, KvCacheRemoveData,
+        KvCacheStoreData, KvCacheStoredBlockData, LocalBlockHash, OverlapScores, RouterEvent,
     },
 };
 use kv_blocks::SequenceHash;
@@ -71,7 +71,9 @@ pub(crate) struct Feed(flume::Sender<WorkerTask>);
 
 impl Feed {
     fn send(&self, task: WorkerTask) {
-        self.0.send(task).expect("the lane's thread runs until it is told to end");
+        self.0
+            .send(task)
+            .expect("the lane's thread runs until it is told to end");
     }
 }
 
@@ -94,19 +96,34 @@ impl<K: Kind> Index for Lane<K> {
         let (feed, tasks) = flume::unbounded();
         let lane = indexer.clone();
         std::thread::spawn(move || lane.worker(tasks, None));
-        (Arc::new(Self { indexer, kind: PhantomData }), Feed(feed))
+        (
+            Arc::new(Self {
+                indexer,
+                kind: PhantomData,
+            }),
+            Feed(feed),
+        )
     }
 
     fn prompts(workload: &Workload) -> Vec<LocalBlockHash> {
-        workload.all_content().iter().map(|hash| LocalBlockHash(*hash)).collect()
+        workload
+            .all_content()
+            .iter()
+            .map(|hash| LocalBlockHash(*hash))
+            .collect()
     }
 
     fn read(prompts: &Vec<LocalBlockHash>, prompt: Span) -> u64 {
-        prompts[prompt.start..prompt.start + prompt.len].iter().fold(0, |all, hash| all ^ hash.0)
+        prompts[prompt.start..prompt.start + prompt.len]
+            .iter()
+            .fold(0, |all, hash| all ^ hash.0)
     }
 
     fn events(workload: &Workload, changes: &[Change]) -> Vec<RouterEvent> {
-        changes.iter().map(|change| event(workload, change)).collect()
+        changes
+            .iter()
+            .map(|change| event(workload, change))
+            .collect()
     }
 
     fn apply(&self, feed: &mut Feed, events: &mut Vec<RouterEvent>) {
@@ -122,18 +139,30 @@ impl<K: Kind> Index for Lane<K> {
     }
 
     fn query(&self, prompts: &Vec<LocalBlockHash>, prompt: Span, answer: &mut OverlapScores) {
-        *answer = self.indexer.find_matches(&prompts[prompt.start..prompt.start + prompt.len], false);
+        *answer = self
+            .indexer
+            .find_matches(&prompts[prompt.start..prompt.start + prompt.len], false);
     }
 
     fn pairs(answer: &OverlapScores, pairs: &mut Vec<(u32, u32)>) {
-        pairs.extend(answer.scores.iter().map(|(worker, depth)| (worker.worker_id as u32, *depth)));
+        pairs.extend(
+            answer
+                .scores
+                .iter()
+                .map(|(worker, depth)| (worker.worker_id as u32, *depth)),
+        );
     }
 }
 
 fn event(workload: &Workload, change: &Change) -> RouterEvent {
     let external = |hash: &SequenceHash| ExternalSequenceBlockHash(hash.0);
     let (target, data) = match *change {
-        Change::Stored { target, chain, start, end } => {
+        Change::Stored {
+            target,
+            chain,
+            start,
+            end,
+        } => {
             let (span, range) = (workload.span(chain), start as usize..end as usize);
             let rolling = workload.rolling(span);
             let content = &workload.content(span)[range.clone()];
@@ -142,14 +171,34 @@ fn event(workload: &Workload, change: &Change) -> RouterEvent {
                 tokens_hash: LocalBlockHash(*content),
                 mm_extra_info: None,
             };
-            let parent_hash = range.start.checked_sub(1).map(|before| external(&rolling[before]));
+            let parent_hash = range
+                .start
+                .checked_sub(1)
+                .map(|before| external(&rolling[before]));
             let blocks = content.iter().zip(&rolling[range]).map(block).collect();
-            (target, KvCacheEventData::Stored(KvCacheStoreData { parent_hash, start_position: None, blocks }))
+            (
+                target,
+                KvCacheEventData::Stored(KvCacheStoreData {
+                    parent_hash,
+                    start_position: None,
+                    blocks,
+                }),
+            )
         }
         Change::Removed { target, blocks } => {
             let block_hashes = workload.removed(blocks).iter().map(external).collect();
-            (target, KvCacheEventData::Removed(KvCacheRemoveData { block_hashes }))
+            (
+                target,
+                KvCacheEventData::Removed(KvCacheRemoveData { block_hashes }),
+            )
         }
     };
-    RouterEvent::new(u64::from(target), KvCacheEvent { event_id: 0, data, dp_rank: 0 })
+    RouterEvent::new(
+        u64::from(target),
+        KvCacheEvent {
+            event_id: 0,
+            data,
+            dp_rank: 0,
+        },
+    )
 }

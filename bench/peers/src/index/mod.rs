@@ -50,7 +50,12 @@ pub(crate) trait Index: Send + Sync + Sized + 'static {
     fn query(&self, prompts: &Self::Prompts<'_>, prompt: Span, answer: &mut Self::Answer);
 
     /// Answers up to [`BATCH`] queries, one after another unless the index knows better.
-    fn query_batch(&self, prompts: &Self::Prompts<'_>, batch: &[Span], answers: &mut [Self::Answer]) {
+    fn query_batch(
+        &self,
+        prompts: &Self::Prompts<'_>,
+        batch: &[Span],
+        answers: &mut [Self::Answer],
+    ) {
         for (prompt, answer) in batch.iter().zip(answers) {
             self.query(prompts, *prompt, answer);
         }

@@ -13,8 +13,15 @@ pub(crate) struct SmgChain(ChainIndex);
 
 /// One event with its blocks as the crate takes them.
 pub(crate) enum Event {
-    Stored { worker: u32, parent: Option<SequenceHash>, blocks: Vec<StoredBlock> },
-    Removed { worker: u32, blocks: Vec<SequenceHash> },
+    Stored {
+        worker: u32,
+        parent: Option<SequenceHash>,
+        blocks: Vec<StoredBlock>,
+    },
+    Removed {
+        worker: u32,
+        blocks: Vec<SequenceHash>,
+    },
 }
 
 impl Index for SmgChain {
@@ -27,10 +34,15 @@ impl Index for SmgChain {
         // Its worker ids are given out in multiples of 64.
         let index = ChainIndex::with_max_workers(targets.max(64));
         for target in 0..targets {
-            let id = index.intern_worker(&format!("w{target}")).expect("there is room for every worker");
+            let id = index
+                .intern_worker(&format!("w{target}"))
+                .expect("there is room for every worker");
             assert_eq!(id as usize, target, "ids are given out in order");
         }
-        (Arc::new(Self(index)), (0..targets).map(|_| ChainBlockMap::new()).collect())
+        (
+            Arc::new(Self(index)),
+            (0..targets).map(|_| ChainBlockMap::new()).collect(),
+        )
     }
 
     fn prompts(workload: &Workload) -> Self::Prompts<'_> {
@@ -38,12 +50,20 @@ impl Index for SmgChain {
     }
 
     fn read(workload: &Self::Prompts<'_>, prompt: Span) -> u64 {
-        workload.content(prompt).iter().fold(0, |all, hash| all ^ hash)
+        workload
+            .content(prompt)
+            .iter()
+            .fold(0, |all, hash| all ^ hash)
     }
 
     fn events(workload: &Workload, changes: &[Change]) -> Vec<Event> {
         let event = |change: &Change| match *change {
-            Change::Stored { target, chain, start, end } => {
+            Change::Stored {
+                target,
+                chain,
+                start,
+                end,
+            } => {
                 let (span, range) = (workload.span(chain), start as usize..end as usize);
                 let rolling = workload.rolling(span);
                 let content = &workload.content(span)[range.clone()];
@@ -53,13 +73,20 @@ impl Index for SmgChain {
                 };
                 Event::Stored {
                     worker: target,
-                    parent: range.start.checked_sub(1).map(|before| SequenceHash(rolling[before].0)),
+                    parent: range
+                        .start
+                        .checked_sub(1)
+                        .map(|before| SequenceHash(rolling[before].0)),
                     blocks: content.iter().zip(&rolling[range]).map(block).collect(),
                 }
             }
             Change::Removed { target, blocks } => Event::Removed {
                 worker: target,
-                blocks: workload.removed(blocks).iter().map(|hash| SequenceHash(hash.0)).collect(),
+                blocks: workload
+                    .removed(blocks)
+                    .iter()
+                    .map(|hash| SequenceHash(hash.0))
+                    .collect(),
             },
         };
         changes.iter().map(event).collect()
@@ -68,12 +95,19 @@ impl Index for SmgChain {
     fn apply(&self, maps: &mut Self::Writer, events: &mut Vec<Event>) {
         for event in events {
             match event {
-                Event::Stored { worker, parent, blocks } => {
+                Event::Stored {
+                    worker,
+                    parent,
+                    blocks,
+                } => {
                     let map = &mut maps[*worker as usize];
-                    self.0.apply_stored(*worker, blocks, *parent, map).expect("parents are stored before children");
+                    self.0
+                        .apply_stored(*worker, blocks, *parent, map)
+                        .expect("parents are stored before children");
                 }
                 Event::Removed { worker, blocks } => {
-                    self.0.apply_removed(*worker, blocks, &mut maps[*worker as usize]);
+                    self.0
+                        .apply_removed(*worker, blocks, &mut maps[*worker as usize]);
                 }
             }
         }
@@ -81,7 +115,12 @@ impl Index for SmgChain {
 
     fn query(&self, workload: &Self::Prompts<'_>, prompt: Span, answer: &mut Self::Answer) {
         answer.clear();
-        self.0.score_into(workload.content(prompt), |hash| *hash, false, |worker, depth| answer.push((worker, depth)));
+        self.0.score_into(
+            workload.content(prompt),
+            |hash| *hash,
+            false,
+            |worker, depth| answer.push((worker, depth)),
+        );
     }
 
     fn pairs(answer: &Self::Answer, pairs: &mut Vec<(u32, u32)>) {

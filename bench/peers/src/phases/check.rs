@@ -25,7 +25,10 @@ pub(crate) struct Mismatch {
 ///
 /// # Errors
 /// The first answer that differs from the oracle's.
-pub(crate) fn check<I: Index>(workload: &Workload, expected: &[Expected]) -> Result<usize, Mismatch> {
+pub(crate) fn check<I: Index>(
+    workload: &Workload,
+    expected: &[Expected],
+) -> Result<usize, Mismatch> {
     let (index, mut writer) = I::empty(workload.targets);
     let prompts = I::prompts(workload);
     let mut expected = expected.iter().peekable();
@@ -44,15 +47,26 @@ pub(crate) fn check<I: Index>(workload: &Workload, expected: &[Expected]) -> Res
             latest.remove(0);
         }
         latest.push(prompt);
-        let Some(right) = expected.next_if(|right| right.step == step) else { continue };
+        let Some(right) = expected.next_if(|right| right.step == step) else {
+            continue;
+        };
         index.settle(&mut writer);
         let wrong = |how, got: Option<(u32, u32)>, expected: Option<(u32, u32)>| {
-            let show = |pair: Option<(u32, u32)>| pair.map_or("nothing".into(), |pair| format!("{pair:?}"));
-            Mismatch { step, blocks: prompt.len, how, got: show(got), expected: show(expected) }
+            let show = |pair: Option<(u32, u32)>| {
+                pair.map_or("nothing".into(), |pair| format!("{pair:?}"))
+            };
+            Mismatch {
+                step,
+                blocks: prompt.len,
+                how,
+                got: show(got),
+                expected: show(expected),
+            }
         };
         index.query_batch(&prompts, &latest, &mut answers[..latest.len()]);
         let batched = sorted::<I>(&answers[latest.len() - 1]);
-        compare(&batched, &right.pairs).map_err(|(got, expected)| wrong("in a batch", got, expected))?;
+        compare(&batched, &right.pairs)
+            .map_err(|(got, expected)| wrong("in a batch", got, expected))?;
         index.query(&prompts, prompt, &mut answers[0]);
         let alone = sorted::<I>(&answers[0]);
         compare(&alone, &right.pairs).map_err(|(got, expected)| wrong("alone", got, expected))?;
@@ -74,7 +88,9 @@ type Difference = (Option<(u32, u32)>, Option<(u32, u32)>);
 fn compare(got: &[(u32, u32)], expected: &[(u32, u32)]) -> Result<(), Difference> {
     let longest = got.len().max(expected.len());
     let both = (0..longest).map(|at| (got.get(at).copied(), expected.get(at).copied()));
-    both.into_iter().find(|(got, expected)| got != expected).map_or(Ok(()), Err)
+    both.into_iter()
+        .find(|(got, expected)| got != expected)
+        .map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -101,7 +117,10 @@ mod tests {
         type Answer = Vec<(u32, u32)>;
 
         fn empty(targets: usize) -> (Arc<Self>, ()) {
-            (Arc::new(Self(RwLock::new(vec![FxHashSet::default(); targets]))), ())
+            (
+                Arc::new(Self(RwLock::new(vec![FxHashSet::default(); targets]))),
+                (),
+            )
         }
 
         fn prompts(workload: &Workload) -> Self::Prompts<'_> {
@@ -120,7 +139,12 @@ mod tests {
             let mut held = self.0.write().unwrap();
             for (change, workload) in events {
                 match *change {
-                    Change::Stored { target, chain, start, end } => {
+                    Change::Stored {
+                        target,
+                        chain,
+                        start,
+                        end,
+                    } => {
                         let chain = workload.rolling(workload.span(chain));
                         held[target as usize].extend(&chain[start as usize..end as usize]);
                     }
@@ -136,7 +160,11 @@ mod tests {
         fn query(&self, workload: &Self::Prompts<'_>, prompt: Span, answer: &mut Self::Answer) {
             answer.clear();
             for (target, held) in (0..).zip(self.0.read().unwrap().iter()) {
-                let depth = workload.rolling(prompt).iter().take_while(|hash| held.contains(*hash)).count() as u32;
+                let depth = workload
+                    .rolling(prompt)
+                    .iter()
+                    .take_while(|hash| held.contains(*hash))
+                    .count() as u32;
                 if depth > 0 {
                     answer.push((target, depth + EXTRA));
                 }

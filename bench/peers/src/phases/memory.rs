@@ -38,5 +38,10 @@ pub(crate) fn memory<I: Index>(workload: &Workload) -> Memory {
     }
     let state_bytes = counted::live_bytes() - before - empty_bytes;
     drop((index, writer));
-    Memory { empty_bytes, state_bytes, memberships: workload.memberships, distinct: workload.distinct }
+    Memory {
+        empty_bytes,
+        state_bytes,
+        memberships: workload.memberships,
+        distinct: workload.distinct,
+    }
 }

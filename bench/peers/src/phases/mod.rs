@@ -33,7 +33,11 @@ pub(crate) struct Prepared<'w, I: Index> {
 
 impl<'w, I: Index> Prepared<'w, I> {
     pub(crate) fn new(workload: &'w Workload) -> Self {
-        Self { workload, prompts: I::prompts(workload), measured: workload.measured_prompts() }
+        Self {
+            workload,
+            prompts: I::prompts(workload),
+            measured: workload.measured_prompts(),
+        }
     }
 
     /// The measured prompts in random order, another one for each pass: the processor learns an order it has seen.

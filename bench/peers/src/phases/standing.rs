@@ -23,7 +23,9 @@ pub(crate) struct Standing<'p, 'w, I: Index> {
 }
 
 /// Applies the measured changes to a warm index: blocks per second of CPU time, stored and removed, and the index.
-pub(crate) fn change_rate<'p, 'w, I: Index>(prepared: &'p Prepared<'w, I>) -> (f64, Standing<'p, 'w, I>) {
+pub(crate) fn change_rate<'p, 'w, I: Index>(
+    prepared: &'p Prepared<'w, I>,
+) -> (f64, Standing<'p, 'w, I>) {
     let changes = prepared.workload.measured_changes();
     let blocks: usize = changes.iter().map(Change::blocks).sum();
     let (index, mut writer) = prepared.warm();
@@ -39,7 +41,14 @@ pub(crate) fn change_rate<'p, 'w, I: Index>(prepared: &'p Prepared<'w, I>) -> (f
             break;
         }
     }
-    (applied as f64 / seconds, Standing { prepared, index, _writer: writer })
+    (
+        applied as f64 / seconds,
+        Standing {
+            prepared,
+            index,
+            _writer: writer,
+        },
+    )
 }
 
 impl<I: Index> Standing<'_, '_, I> {
@@ -82,7 +91,12 @@ impl<I: Index> Standing<'_, '_, I> {
         )
     }
 
-    fn timed(&self, passes: usize, before: impl Fn(Span), mut query: impl FnMut(Span, &mut I::Answer)) -> Samples {
+    fn timed(
+        &self,
+        passes: usize,
+        before: impl Fn(Span),
+        mut query: impl FnMut(Span, &mut I::Answer),
+    ) -> Samples {
         let mut samples = Samples::with_capacity(self.prepared.measured.len() * passes);
         let mut answer = I::Answer::default();
         for pass in 0..passes {
@@ -105,7 +119,8 @@ impl<I: Index> Standing<'_, '_, I> {
             let order = self.prepared.shuffled(pass);
             let start = clock::thread_cpu_s();
             for batch in order.chunks(BATCH) {
-                self.index.query_batch(&self.prepared.prompts, batch, &mut answers[..batch.len()]);
+                self.index
+                    .query_batch(&self.prepared.prompts, batch, &mut answers[..batch.len()]);
             }
             seconds += clock::thread_cpu_s() - start;
         }

@@ -69,7 +69,11 @@ mod tests {
         figures.add(Contender::Ours, vec![(Metric::QueryP50, 100.0)]);
         figures.add(Contender::SmgChain, vec![(Metric::QueryP50, 400.0)]);
         let contenders = vec![Contender::Ours, Contender::SmgChain, Contender::DynamoCrtc];
-        let object = json(&Results { run: Run::this(1, true), contenders, workloads: vec![figures] });
+        let object = json(&Results {
+            run: Run::this(1, true),
+            contenders,
+            workloads: vec![figures],
+        });
 
         assert_eq!(object["schema"], "warmroute.index_bench/1");
         assert_eq!(object["peer"], "kv-index 2.0.0");
@@ -77,7 +81,10 @@ mod tests {
             "workload": "synthetic_512", "metric": "query_p50_ns", "ours": 100.0, "peer": 400.0, "ratio": 4.0
         });
         assert_eq!(object["rows"][0], row);
-        assert_eq!(object["rows"].as_array().map(Vec::len), Some(Metric::ALL.len()));
+        assert_eq!(
+            object["rows"].as_array().map(Vec::len),
+            Some(Metric::ALL.len())
+        );
         assert_eq!(object["rows"][1]["peer"], Value::Null);
         assert_eq!(object["more"][0]["peer"], "dynamo-kv-router 1.6.1");
     }

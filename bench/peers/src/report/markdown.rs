@@ -19,11 +19,21 @@ pub(crate) fn markdown(results: &Results) -> String {
         run.cores,
         run.date,
         run.reps,
-        if run.quick { ", a quarter of each workload" } else { "" },
+        if run.quick {
+            ", a quarter of each workload"
+        } else {
+            ""
+        },
         run.command
     );
     for metric in Metric::ALL {
-        let _ = write!(text, "\n**`{}`** {}\n\n{}", metric.name(), meaning(metric), table(results, metric).text());
+        let _ = write!(
+            text,
+            "\n**`{}`** {}\n\n{}",
+            metric.name(),
+            meaning(metric),
+            table(results, metric).text()
+        );
     }
     text
 }
@@ -35,7 +45,9 @@ pub(crate) fn markdown(results: &Results) -> String {
 pub(crate) fn write_into(path: &Path, figures: &str) -> io::Result<()> {
     let text = match fs::read_to_string(path) {
         Ok(text) => replaced(&text, figures).ok_or_else(|| {
-            let what = format!("no place for the figures: expected a line {BEGIN} and after it a line {END}");
+            let what = format!(
+                "no place for the figures: expected a line {BEGIN} and after it a line {END}"
+            );
             io::Error::new(io::ErrorKind::InvalidData, what)
         })?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => figures.to_owned(),
@@ -62,8 +74,13 @@ fn table(results: &Results, metric: Metric) -> Table {
         let mut cells = vec![workload.name.to_owned(), shown(metric, ours)];
         for peer in results.peers() {
             let theirs = workload.figure(metric, peer);
-            let ratio = ours.zip(theirs).map(|(ours, theirs)| metric.ratio(ours, theirs));
-            cells.extend([shown(metric, theirs), ratio.map_or("-".into(), |ratio| format!("{ratio:.2}"))]);
+            let ratio = ours
+                .zip(theirs)
+                .map(|(ours, theirs)| metric.ratio(ours, theirs));
+            cells.extend([
+                shown(metric, theirs),
+                ratio.map_or("-".into(), |ratio| format!("{ratio:.2}")),
+            ]);
         }
         table.row(cells);
     }
@@ -74,9 +91,15 @@ fn meaning(metric: Metric) -> &'static str {
     match metric {
         Metric::QueryP50 => "one query against the standing state, median",
         Metric::QueryP99 => "the same, 99th percentile",
-        Metric::QueryP50HotPrompt => "the prompt's hashes read just before, as if they had just been computed, median",
-        Metric::QueryP50AsPairs => "query and the answer copied into a list of (target, blocks) pairs, median",
-        Metric::BatchedQueries => "millions of queries per second of CPU time, in batches where the index has them",
+        Metric::QueryP50HotPrompt => {
+            "the prompt's hashes read just before, as if they had just been computed, median"
+        }
+        Metric::QueryP50AsPairs => {
+            "query and the answer copied into a list of (target, blocks) pairs, median"
+        }
+        Metric::BatchedQueries => {
+            "millions of queries per second of CPU time, in batches where the index has them"
+        }
         Metric::EventsBlocks => "millions of blocks stored and removed per second of CPU time",
         Metric::BytesPerMembership => "bytes asked of the allocator per pair of block and target",
         Metric::QueryP50WithWriter => "one query while a writer applies changes, median",
@@ -85,7 +108,9 @@ fn meaning(metric: Metric) -> &'static str {
 }
 
 fn shown(metric: Metric, value: Option<f64>) -> String {
-    let Some(value) = value else { return "-".into() };
+    let Some(value) = value else {
+        return "-".into();
+    };
     match metric {
         Metric::BatchedQueries | Metric::EventsBlocks => format!("{:.2} M", value / 1e6),
         Metric::BytesPerMembership => format!("{value:.1}"),

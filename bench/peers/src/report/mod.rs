@@ -21,6 +21,9 @@ pub(crate) struct Results {
 impl Results {
     /// Those that ours is compared with; ratios refer to the first above all.
     fn peers(&self) -> impl Iterator<Item = Contender> + '_ {
-        self.contenders.iter().copied().filter(|contender| *contender != Contender::Ours)
+        self.contenders
+            .iter()
+            .copied()
+            .filter(|contender| *contender != Contender::Ours)
     }
 }

@@ -10,22 +10,41 @@ impl Table {
     }
 
     pub(super) fn text(&self) -> String {
-        let Some(head) = self.0.first() else { return String::new() };
-        let cells = |column| self.0.iter().filter_map(move |row: &Vec<String>| row.get(column));
+        let Some(head) = self.0.first() else {
+            return String::new();
+        };
+        let cells = |column| {
+            self.0
+                .iter()
+                .filter_map(move |row: &Vec<String>| row.get(column))
+        };
         let widths: Vec<usize> = (0..head.len())
-            .map(|column| cells(column).map(|cell| cell.chars().count()).max().unwrap_or(0).max(3))
+            .map(|column| {
+                cells(column)
+                    .map(|cell| cell.chars().count())
+                    .max()
+                    .unwrap_or(0)
+                    .max(3)
+            })
             .collect();
         let line = |row: &Vec<String>| {
-            let padded = row.iter().zip(&widths).enumerate().map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            });
+            let padded = row
+                .iter()
+                .zip(&widths)
+                .enumerate()
+                .map(|(column, (cell, width))| match column {
+                    0 => format!("{cell:<width$}"),
+                    _ => format!("{cell:>width$}"),
+                });
             format!("| {} |\n", padded.collect::<Vec<_>>().join(" | "))
         };
-        let rule = widths.iter().enumerate().map(|(column, width)| match column {
-            0 => "-".repeat(width + 2),
-            _ => format!("{}:", "-".repeat(width + 1)),
-        });
+        let rule = widths
+            .iter()
+            .enumerate()
+            .map(|(column, width)| match column {
+                0 => "-".repeat(width + 2),
+                _ => format!("{}:", "-".repeat(width + 1)),
+            });
         let rule = format!("|{}|\n", rule.collect::<Vec<_>>().join("|"));
         let rows: String = self.0[1..].iter().map(line).collect();
         format!("{}{rule}{rows}", line(head))

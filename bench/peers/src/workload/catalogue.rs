@@ -59,17 +59,51 @@ const CONVERSATION: &[&str] = &["mooncake-conversation.jsonl", "conversation_tra
 const TOOL_AGENT: &[&str] = &["mooncake-toolagent.jsonl", "toolagent_trace.jsonl"];
 
 /// Few big caches, each prompt where it fits best; or many small ones, in turn.
-const AFFINE: Replay = Replay { capacity: 32_768, placement: Placement::Affine };
-const IN_TURN: Replay = Replay { capacity: 8_192, placement: Placement::RoundRobin };
+const AFFINE: Replay = Replay {
+    capacity: 32_768,
+    placement: Placement::Affine,
+};
+const IN_TURN: Replay = Replay {
+    capacity: 8_192,
+    placement: Placement::RoundRobin,
+};
 
 const ALL: [Recipe; 7] = [
-    Recipe { name: "conversation_w64", source: Source::Conversation(AFFINE), targets: 64 },
-    Recipe { name: "conversation_w512", source: Source::Conversation(IN_TURN), targets: 512 },
-    Recipe { name: "toolagent_w64", source: Source::ToolAgent(AFFINE), targets: 64 },
-    Recipe { name: "toolagent_w512", source: Source::ToolAgent(IN_TURN), targets: 512 },
-    Recipe { name: "synthetic_512", source: Source::Synthetic(512), targets: 64 },
-    Recipe { name: "synthetic_2048", source: Source::Synthetic(2048), targets: 64 },
-    Recipe { name: "synthetic_8192", source: Source::Synthetic(8192), targets: 64 },
+    Recipe {
+        name: "conversation_w64",
+        source: Source::Conversation(AFFINE),
+        targets: 64,
+    },
+    Recipe {
+        name: "conversation_w512",
+        source: Source::Conversation(IN_TURN),
+        targets: 512,
+    },
+    Recipe {
+        name: "toolagent_w64",
+        source: Source::ToolAgent(AFFINE),
+        targets: 64,
+    },
+    Recipe {
+        name: "toolagent_w512",
+        source: Source::ToolAgent(IN_TURN),
+        targets: 512,
+    },
+    Recipe {
+        name: "synthetic_512",
+        source: Source::Synthetic(512),
+        targets: 64,
+    },
+    Recipe {
+        name: "synthetic_2048",
+        source: Source::Synthetic(2048),
+        targets: 64,
+    },
+    Recipe {
+        name: "synthetic_8192",
+        source: Source::Synthetic(8192),
+        targets: 64,
+    },
 ];
 
 impl FromStr for Recipe {
@@ -77,7 +111,9 @@ impl FromStr for Recipe {
 
     fn from_str(name: &str) -> Result<Self, WorkloadError> {
         let found = ALL.iter().find(|recipe| recipe.name == name);
-        found.copied().ok_or_else(|| WorkloadError::Unknown { name: name.into() })
+        found
+            .copied()
+            .ok_or_else(|| WorkloadError::Unknown { name: name.into() })
     }
 }
 
@@ -96,7 +132,11 @@ impl Recipe {
     }
 
     /// Makes the workload. `traces`: the folder that holds the traces.
-    pub(crate) fn make(&self, traces: Option<&Path>, size: Size) -> Result<Workload, WorkloadError> {
+    pub(crate) fn make(
+        &self,
+        traces: Option<&Path>,
+        size: Size,
+    ) -> Result<Workload, WorkloadError> {
         let part = |all: usize| match size {
             Size::Full => all,
             Size::Quick => all / 4,
@@ -105,17 +145,29 @@ impl Recipe {
             Source::Synthetic(depth) => {
                 // Deep chains need fewer queries for the same number of blocks.
                 let queries = part(12_000.min(40_000_000 / depth));
-                return Ok(synthetic::draw(depth, part(1_000_000), queries, self.targets));
+                return Ok(synthetic::draw(
+                    depth,
+                    part(1_000_000),
+                    queries,
+                    self.targets,
+                ));
             }
             Source::Conversation(how) => {
                 let folder = traces.ok_or(WorkloadError::NoTraces { name: self.name })?;
                 (records::read(&records::find(folder, CONVERSATION)?)?, how)
             }
-            Source::ToolAgent(how) => match traces.and_then(|folder| records::find(folder, TOOL_AGENT).ok()) {
-                Some(path) => (records::read(&path)?, how),
-                None => (toolagent::draw(toolagent::REQUESTS), how),
-            },
+            Source::ToolAgent(how) => {
+                match traces.and_then(|folder| records::find(folder, TOOL_AGENT).ok()) {
+                    Some(path) => (records::read(&path)?, how),
+                    None => (toolagent::draw(toolagent::REQUESTS), how),
+                }
+            }
         };
-        Ok(replay(&records[..part(records.len())], self.targets, how.capacity, how.placement))
+        Ok(replay(
+            &records[..part(records.len())],
+            self.targets,
+            how.capacity,
+            how.placement,
+        ))
     }
 }

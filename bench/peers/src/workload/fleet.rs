@@ -37,9 +37,15 @@ struct Use {
 impl Fleet {
     /// `capacity`: blocks a target holds at most; `None` for no bound.
     pub(super) fn new(targets: usize, capacity: Option<usize>) -> Self {
-        let cache = || Cache { capacity: capacity.unwrap_or(usize::MAX), ..Cache::default() };
+        let cache = || Cache {
+            capacity: capacity.unwrap_or(usize::MAX),
+            ..Cache::default()
+        };
         Self {
-            workload: Workload { targets, ..Workload::default() },
+            workload: Workload {
+                targets,
+                ..Workload::default()
+            },
             caches: (0..targets).map(|_| cache()).collect(),
             now: 0,
         }
@@ -68,15 +74,30 @@ impl Fleet {
             cache.used.insert(workload.rolling[at], self.now);
         }
         let first = workload.removed.len();
-        cache.evict((cache.used.len() + len - start).saturating_sub(cache.capacity), workload);
-        let evicted = Span { start: first, len: workload.removed.len() - first };
+        cache.evict(
+            (cache.used.len() + len - start).saturating_sub(cache.capacity),
+            workload,
+        );
+        let evicted = Span {
+            start: first,
+            len: workload.removed.len() - first,
+        };
         for at in span.start + start..span.start + len {
             cache.used.insert(workload.rolling[at], self.now);
         }
-        cache.uses.push_back(Use { at: self.now, chain, len });
+        cache.uses.push_back(Use {
+            at: self.now,
+            chain,
+            len,
+        });
         self.removed(target, evicted);
         if len > start {
-            let change = Change::Stored { target: target as u32, chain, start: start as u32, end: len as u32 };
+            let change = Change::Stored {
+                target: target as u32,
+                chain,
+                start: start as u32,
+                end: len as u32,
+            };
             self.workload.steps.push(Step::Change(change));
         }
     }
@@ -91,19 +112,32 @@ impl Fleet {
             self.caches[target].used.remove(&hash);
             self.workload.removed.push(hash);
         }
-        self.removed(target, Span { start: first, len: self.workload.removed.len() - first });
+        self.removed(
+            target,
+            Span {
+                start: first,
+                len: self.workload.removed.len() - first,
+            },
+        );
     }
 
     fn removed(&mut self, target: usize, blocks: Span) {
         if blocks.len > 0 {
-            self.workload.steps.push(Step::Change(Change::Removed { target: target as u32, blocks }));
+            self.workload.steps.push(Step::Change(Change::Removed {
+                target: target as u32,
+                blocks,
+            }));
         }
     }
 
     /// What was written down.
     pub(super) fn finish(mut self) -> Workload {
         self.workload.memberships = self.caches.iter().map(|cache| cache.used.len()).sum();
-        let distinct: FxHashSet<_> = self.caches.iter().flat_map(|cache| cache.used.keys()).collect();
+        let distinct: FxHashSet<_> = self
+            .caches
+            .iter()
+            .flat_map(|cache| cache.used.keys())
+            .collect();
         self.workload.distinct = distinct.len();
         self.workload
     }
@@ -113,7 +147,9 @@ impl Cache {
     /// Forgets the `count` least recently used blocks and writes them to the workload's removals.
     fn evict(&mut self, mut count: usize, workload: &mut Workload) {
         while count > 0 {
-            let Some(mut oldest) = self.uses.pop_front() else { break };
+            let Some(mut oldest) = self.uses.pop_front() else {
+                break;
+            };
             let start = workload.span(oldest.chain).start;
             while oldest.len > 0 && count > 0 {
                 oldest.len -= 1;

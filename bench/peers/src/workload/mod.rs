@@ -31,7 +31,12 @@ pub(crate) struct Chain(u32);
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Change {
     /// The target now holds the blocks `start..end` of the chain, and those before them already.
-    Stored { target: u32, chain: Chain, start: u32, end: u32 },
+    Stored {
+        target: u32,
+        chain: Chain,
+        start: u32,
+        end: u32,
+    },
     /// The target holds these no more; the span lies in [`Workload::removed`].
     Removed { target: u32, blocks: Span },
 }
@@ -115,7 +120,10 @@ impl Workload {
             self.rolling.push(hash);
             parent = Some(hash);
         }
-        self.chains.push(Span { start, len: self.content.len() - start });
+        self.chains.push(Span {
+            start,
+            len: self.content.len() - start,
+        });
         Chain(u32::try_from(self.chains.len() - 1).expect("a workload has fewer than 2^32 chains"))
     }
 }

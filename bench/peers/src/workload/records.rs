@@ -26,7 +26,10 @@ pub(super) struct Record {
 pub(crate) enum TraceError {
     /// No file of the names that are known.
     #[error("no trace {} in {}: expected one of these, plain or with .zst behind it", names.join(" or "), folder.display())]
-    Missing { folder: PathBuf, names: &'static [&'static str] },
+    Missing {
+        folder: PathBuf,
+        names: &'static [&'static str],
+    },
     /// It cannot be read.
     #[error("{}: {error}", path.display())]
     Unreadable { path: PathBuf, error: io::Error },
@@ -35,7 +38,11 @@ pub(crate) enum TraceError {
     Short { path: PathBuf, requests: usize },
     /// A line is not a request.
     #[error("{} line {line}: {error}; expected an object with input_length and hash_ids", path.display())]
-    Line { path: PathBuf, line: usize, error: serde_json::Error },
+    Line {
+        path: PathBuf,
+        line: usize,
+        error: serde_json::Error,
+    },
 }
 
 #[derive(serde::Deserialize)]
@@ -46,14 +53,22 @@ struct Line {
 
 /// The first of `names` that is in the folder, plain or compressed.
 pub(super) fn find(folder: &Path, names: &'static [&'static str]) -> Result<PathBuf, TraceError> {
-    let candidates = names.iter().flat_map(|name| [folder.join(name), folder.join(format!("{name}.zst"))]);
+    let candidates = names
+        .iter()
+        .flat_map(|name| [folder.join(name), folder.join(format!("{name}.zst"))]);
     let found = candidates.into_iter().find(|path| path.is_file());
-    found.ok_or_else(|| TraceError::Missing { folder: folder.into(), names })
+    found.ok_or_else(|| TraceError::Missing {
+        folder: folder.into(),
+        names,
+    })
 }
 
 /// All requests with at least one whole block.
 pub(super) fn read(path: &Path) -> Result<Vec<Record>, TraceError> {
-    let unreadable = |error| TraceError::Unreadable { path: path.into(), error };
+    let unreadable = |error| TraceError::Unreadable {
+        path: path.into(),
+        error,
+    };
     let file = BufReader::new(File::open(path).map_err(unreadable)?);
     let text: Box<dyn io::Read> = if path.extension().is_some_and(|end| end == "zst") {
         Box::new(zstd::stream::read::Decoder::with_buffer(file).map_err(unreadable)?)
@@ -71,13 +86,20 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>, TraceError> {
             line: number + 1,
             error,
         })?;
-        let blocks = (request.input_length / BLOCK_TOKENS).min(request.hash_ids.len() * BLOCKS_PER_ID);
+        let blocks =
+            (request.input_length / BLOCK_TOKENS).min(request.hash_ids.len() * BLOCKS_PER_ID);
         if blocks > 0 {
-            records.push(Record { blocks, hash_ids: request.hash_ids });
+            records.push(Record {
+                blocks,
+                hash_ids: request.hash_ids,
+            });
         }
     }
     if records.len() < LEAST_REQUESTS {
-        return Err(TraceError::Short { path: path.into(), requests: records.len() });
+        return Err(TraceError::Short {
+            path: path.into(),
+            requests: records.len(),
+        });
     }
     Ok(records)
 }
@@ -88,7 +110,8 @@ mod tests {
 
     use super::*;
 
-    const LINE: &str = r#"{"timestamp": 0, "input_length": 530, "output_length": 5, "hash_ids": [7, 8]}"#;
+    const LINE: &str =
+        r#"{"timestamp": 0, "input_length": 530, "output_length": 5, "hash_ids": [7, 8]}"#;
 
     #[test]
     fn a_trace_reads_the_same_plain_and_compressed() {
@@ -97,7 +120,8 @@ mod tests {
         let text = format!("{LINE}\n").repeat(LEAST_REQUESTS);
         fs::write(&plain, &text).unwrap();
         let compressed = folder.path().join("other.jsonl.zst");
-        let mut encoder = zstd::stream::Encoder::new(fs::File::create(&compressed).unwrap(), 3).unwrap();
+        let mut encoder =
+            zstd::stream::Encoder::new(fs::File::create(&compressed).unwrap(), 3).unwrap();
         encoder.write_all(text.as_bytes()).unwrap();
         encoder.finish().unwrap();
 

@@ -19,14 +19,27 @@ pub(super) enum Placement {
 }
 
 /// The first half of the requests builds the state.
-pub(super) fn replay(records: &[Record], targets: usize, capacity: usize, placement: Placement) -> Workload {
+pub(super) fn replay(
+    records: &[Record],
+    targets: usize,
+    capacity: usize,
+    placement: Placement,
+) -> Workload {
     let mut fleet = Fleet::new(targets, Some(capacity));
-    let mut shares = Shares { blocks: vec![0; targets], total: 0 };
+    let mut shares = Shares {
+        blocks: vec![0; targets],
+        total: 0,
+    };
     for (number, record) in records.iter().enumerate() {
         if number == records.len() / 2 {
             fleet.workload.warm = fleet.workload.steps.len();
         }
-        let block = |at: usize| hash_pair(record.hash_ids[at / BLOCKS_PER_ID], (at % BLOCKS_PER_ID) as u64);
+        let block = |at: usize| {
+            hash_pair(
+                record.hash_ids[at / BLOCKS_PER_ID],
+                (at % BLOCKS_PER_ID) as u64,
+            )
+        };
         let chain = fleet.workload.add_chain((0..record.blocks).map(block));
         fleet.query(chain);
         let target = match placement {
@@ -53,7 +66,9 @@ impl Shares {
 
     fn affine(&self, fleet: &Fleet, chain: Chain, blocks: usize) -> usize {
         let targets = || 0..self.blocks.len();
-        let least = targets().min_by_key(|target| self.blocks[*target]).unwrap_or(0);
+        let least = targets()
+            .min_by_key(|target| self.blocks[*target])
+            .unwrap_or(0);
         let deepest = targets()
             .map(|target| (fleet.depth(target, chain), target))
             .max_by_key(|(depth, target)| (*depth, Reverse(self.blocks[*target])));

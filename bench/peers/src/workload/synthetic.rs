@@ -18,13 +18,21 @@ pub(super) fn draw(depth: usize, distinct: usize, queries: usize, targets: usize
         let mut blocks = Random::new(random.next());
         (0..len).map(move |_| blocks.next())
     };
-    let prompts: Vec<Vec<u64>> = (0..SYSTEM_PROMPTS).map(|_| tail(&mut random, system).collect()).collect();
+    let prompts: Vec<Vec<u64>> = (0..SYSTEM_PROMPTS)
+        .map(|_| tail(&mut random, system).collect())
+        .collect();
     let mut held = vec![];
     for k in 0..distinct / (depth - system) {
-        let blocks = prompts[k % SYSTEM_PROMPTS].iter().copied().chain(tail(&mut random, depth - system));
+        let blocks = prompts[k % SYSTEM_PROMPTS]
+            .iter()
+            .copied()
+            .chain(tail(&mut random, depth - system));
         let chain = fleet.workload.add_chain(blocks);
         let holders: [usize; 4] = std::array::from_fn(|_| random.below(targets));
-        for (holder, len) in holders.into_iter().zip([depth, depth, depth * 3 / 4, depth / 2]) {
+        for (holder, len) in holders
+            .into_iter()
+            .zip([depth, depth, depth * 3 / 4, depth / 2])
+        {
             fleet.store(holder, chain, len);
         }
         held.push((chain, holders[0]));

@@ -15,7 +15,9 @@ pub(super) fn of_a_block(change: &Change) -> &'static [ContinuumKind] {
         (ChangeKind::Stored { elsewhere: false }, _) => &[Created, Offloaded],
         (ChangeKind::Stored { elsewhere: true }, Tier::Device) => &[Reloaded],
         (ChangeKind::Removed { elsewhere: true }, Tier::Device) => &[Offloaded],
-        (ChangeKind::Stored { elsewhere: true } | ChangeKind::Removed { elsewhere: true }, _) => &[],
+        (ChangeKind::Stored { elsewhere: true } | ChangeKind::Removed { elsewhere: true }, _) => {
+            &[]
+        }
         (ChangeKind::Removed { elsewhere: false }, _) if change.cleared => &[Purged],
         (ChangeKind::Removed { elsewhere: false }, _) => &[Evicted],
     }
@@ -44,9 +46,14 @@ pub(super) fn medium(tier: Tier) -> &'static str {
 
 /// Some of a change's blocks.
 pub(super) fn part(change: &Change, blocks: std::ops::Range<usize>) -> Change {
-    let parent = blocks.start.checked_sub(1).map_or(change.parent, |before| Some(change.hashes[before]));
+    let parent = blocks
+        .start
+        .checked_sub(1)
+        .map_or(change.parent, |before| Some(change.hashes[before]));
     Change {
-        depth: change.depth.saturating_add(u32::try_from(blocks.start).unwrap_or(u32::MAX)),
+        depth: change
+            .depth
+            .saturating_add(u32::try_from(blocks.start).unwrap_or(u32::MAX)),
         parent,
         hashes: change.hashes[blocks].to_vec(),
         namespace: std::sync::Arc::clone(&change.namespace),

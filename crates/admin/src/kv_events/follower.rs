@@ -75,17 +75,31 @@ impl Follower {
     ) -> Result<Self, ApiError> {
         let index = Arc::clone(index);
         let changes = index.follow().ok_or_else(given_up)?;
-        let stage = if wish.snapshot { Stage::Waiting } else { Stage::Following(changes) };
+        let stage = if wish.snapshot {
+            Stage::Waiting
+        } else {
+            Stage::Following(changes)
+        };
         let writer = Writer::new(Arc::clone(&index), names, clock, wish);
         let work = Some(Box::new(Work { stage, writer }));
-        Ok(Self { index, format: wish.format, seat, work, silent_for: Duration::ZERO })
+        Ok(Self {
+            index,
+            format: wish.format,
+            seat,
+            work,
+            silent_for: Duration::ZERO,
+        })
     }
 
     /// What comes next; `None` after the last. Waits until there is something.
     pub(super) async fn next(&mut self) -> Option<Bytes> {
         loop {
             self.take_turn();
-            let chunk = if self.is_standing() { self.standing().await? } else { self.work.as_mut()?.follow() };
+            let chunk = if self.is_standing() {
+                self.standing().await?
+            } else {
+                self.work.as_mut()?.follow()
+            };
             if !chunk.is_empty() {
                 self.silent_for = Duration::ZERO;
                 return Some(chunk.into());
@@ -106,15 +120,29 @@ impl Follower {
     }
 
     fn is_standing(&self) -> bool {
-        self.work.as_ref().is_some_and(|work| matches!(work.stage, Stage::Standing { .. }))
+        self.work
+            .as_ref()
+            .is_some_and(|work| matches!(work.stage, Stage::Standing { .. }))
     }
 
     /// Begins with the standing state, if that is wanted and there is a turn.
     fn take_turn(&mut self) {
-        let Some(work) = self.work.as_mut().filter(|work| matches!(work.stage, Stage::Waiting)) else { return };
-        let Ok(turn) = Arc::clone(&self.seat.turns).try_acquire_owned() else { return };
+        let Some(work) = self
+            .work
+            .as_mut()
+            .filter(|work| matches!(work.stage, Stage::Waiting))
+        else {
+            return;
+        };
+        let Ok(turn) = Arc::clone(&self.seat.turns).try_acquire_owned() else {
+            return;
+        };
         work.stage = match self.index.follow() {
-            Some(changes) => Stage::Standing { snapshot: Box::new(Snapshot::new(self.format)), changes, _turn: turn },
+            Some(changes) => Stage::Standing {
+                snapshot: Box::new(Snapshot::new(self.format)),
+                changes,
+                _turn: turn,
+            },
             None => Stage::Over,
         };
     }
@@ -141,7 +169,12 @@ impl Work {
             if !self.writer.is_empty() {
                 continue;
             }
-            let Stage::Standing { snapshot, changes, .. } = &mut self.stage else { break };
+            let Stage::Standing {
+                snapshot, changes, ..
+            } = &mut self.stage
+            else {
+                break;
+            };
             self.writer.names().refresh();
             match snapshot.next(index, self.writer.names(), changes) {
                 Piece::Some(told) => self.writer.add(told),
@@ -149,7 +182,9 @@ impl Work {
                     let end = json!({"event": "snapshot_end", "blocks": snapshot.blocks});
                     named(&end, "snapshot_end", &mut out);
                     self.writer.add(told);
-                    if let Stage::Standing { changes, .. } = std::mem::replace(&mut self.stage, Stage::Over) {
+                    if let Stage::Standing { changes, .. } =
+                        std::mem::replace(&mut self.stage, Stage::Over)
+                    {
                         self.stage = Stage::Following(changes);
                     }
                     break;
@@ -167,7 +202,9 @@ impl Work {
             if !self.writer.is_empty() {
                 continue;
             }
-            let Stage::Following(changes) = &mut self.stage else { break };
+            let Stage::Following(changes) = &mut self.stage else {
+                break;
+            };
             match changes.take(1) {
                 Ok(taken) if taken.is_empty() => break,
                 Ok(taken) => self.writer.add(taken),
@@ -179,7 +216,11 @@ impl Work {
 
     fn cut(&mut self, lost: Option<u64>, out: &mut Vec<u8>) {
         let message = "changes were made faster than they were read: connect again with snapshot=true, and forget what came before";
-        named(&json!({"event": "lagged", "lost": lost, "message": message}), "lagged", out);
+        named(
+            &json!({"event": "lagged", "lost": lost, "message": message}),
+            "lagged",
+            out,
+        );
         self.stage = Stage::Over;
     }
 }

@@ -104,20 +104,34 @@ fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, A
     let fleet = Arc::clone(&parts.fleet);
     let roster = move || {
         let workers = &fleet.snapshot().workers;
-        workers.iter().map(|worker| (worker.id, Arc::clone(&worker.name))).collect()
+        workers
+            .iter()
+            .map(|worker| (worker.id, Arc::clone(&worker.name)))
+            .collect()
     };
     let names = Names::new(Box::new(roster), wish.worker.clone());
     if let Some(worker) = &wish.worker
         && !names.has(worker)
     {
-        let worker: String = worker.chars().filter(|c| !c.is_control()).take(100).collect();
+        let worker: String = worker
+            .chars()
+            .filter(|c| !c.is_control())
+            .take(100)
+            .collect();
         let message = format!("no worker is named {worker:?}: GET /admin/workers lists them");
         return Err(ApiError::new(ErrorCode::UnknownWorker, message).param("worker"));
     }
     let Ok(seat) = Arc::clone(&room.seats).try_acquire_owned() else {
-        let message =
-            format!("{SUBSCRIBERS} subscribers follow already, the most there can be: close one, or ask again later");
+        let message = format!(
+            "{SUBSCRIBERS} subscribers follow already, the most there can be: close one, or ask again later"
+        );
         return Err(ApiError::new(ErrorCode::Overloaded, message));
     };
-    Follower::new(&parts.index, parts.clock, names, &wish, Seat::new(seat, Arc::clone(&room.turns)))
+    Follower::new(
+        &parts.index,
+        parts.clock,
+        names,
+        &wish,
+        Seat::new(seat, Arc::clone(&room.turns)),
+    )
 }

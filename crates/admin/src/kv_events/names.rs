@@ -20,7 +20,11 @@ pub(super) struct Names {
 
 impl Names {
     pub(super) fn new(roster: Roster, only: Option<Arc<str>>) -> Self {
-        let mut names = Self { roster, only, known: HashMap::new() };
+        let mut names = Self {
+            roster,
+            only,
+            known: HashMap::new(),
+        };
         names.refresh();
         names
     }
@@ -40,7 +44,10 @@ impl Names {
     /// The name of a target's worker, if it is of interest.
     pub(super) fn wanted(&self, target: Target) -> Option<&Arc<str>> {
         let name = self.known.get(&target.worker)?;
-        self.only.as_ref().is_none_or(|only| only == name).then_some(name)
+        self.only
+            .as_ref()
+            .is_none_or(|only| only == name)
+            .then_some(name)
     }
 
     /// The same, after a look whether somebody has come.
@@ -54,6 +61,9 @@ impl Names {
 
 impl fmt::Debug for Names {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Names").field("only", &self.only).field("known", &self.known).finish_non_exhaustive()
+        f.debug_struct("Names")
+            .field("only", &self.only)
+            .field("known", &self.known)
+            .finish_non_exhaustive()
     }
 }

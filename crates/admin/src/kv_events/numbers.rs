@@ -19,13 +19,23 @@ const MOST: usize = 16_384;
 
 impl<K: Eq + Hash> Numbers<K> {
     pub(super) fn new() -> Self {
-        Self { next: HashMap::new(), first: 0 }
+        Self {
+            next: HashMap::new(),
+            first: 0,
+        }
     }
 
     /// The next number of a stream.
     pub(super) fn next(&mut self, stream: K) -> u64 {
         if self.next.len() >= MOST && !self.next.contains_key(&stream) {
-            self.first = self.next.values().copied().max().unwrap_or(self.first).max(self.first) + 1;
+            self.first = self
+                .next
+                .values()
+                .copied()
+                .max()
+                .unwrap_or(self.first)
+                .max(self.first)
+                + 1;
             self.next.clear();
         }
         let next = self.next.entry(stream).or_insert(self.first);
@@ -42,7 +52,10 @@ mod tests {
     #[test]
     fn each_stream_counts_for_itself_from_0() {
         let mut numbers = Numbers::new();
-        assert_eq!(["a", "a", "b", "a"].map(|stream| numbers.next(stream)), [0, 1, 0, 2]);
+        assert_eq!(
+            ["a", "a", "b", "a"].map(|stream| numbers.next(stream)),
+            [0, 1, 0, 2]
+        );
     }
 
     #[test]

@@ -43,14 +43,23 @@ pub(super) enum Piece {
 
 impl Snapshot {
     pub(super) fn new(format: Format) -> Self {
-        Self { place: StandingPlace::default(), touched: Touched::default(), format, blocks: 0 }
+        Self {
+            place: StandingPlace::default(),
+            touched: Touched::default(),
+            format,
+            blocks: 0,
+        }
     }
 
     /// The next piece. Takes the index's lock, and some milliseconds.
     pub(super) fn next(&mut self, index: &KvIndex, names: &Names, changes: &mut Changes) -> Piece {
         let piece = index.standing(&mut self.place, &|target| names.wanted(target).is_some());
-        let Some(since) = self.drain(index, changes) else { return Piece::Lost };
-        let Some(piece) = piece else { return Piece::Last(since) };
+        let Some(since) = self.drain(index, changes) else {
+            return Piece::Lost;
+        };
+        let Some(piece) = piece else {
+            return Piece::Last(since);
+        };
         let (mut told, mut back) = (Vec::new(), Vec::new());
         for standing in piece {
             self.tell(index, standing, &mut told, &mut back);
@@ -71,7 +80,10 @@ impl Snapshot {
             }
             for change in taken {
                 blocks += change.hashes.len();
-                if !self.touched.note(index, &change) || blocks > MOST_BLOCKS || all.len() == MOST_CHANGES {
+                if !self.touched.note(index, &change)
+                    || blocks > MOST_BLOCKS
+                    || all.len() == MOST_CHANGES
+                {
                     return None;
                 }
                 all.push(change);
@@ -101,14 +113,32 @@ impl Snapshot {
     }
 
     /// Tells of blocks so that others find their place behind them, and takes that back.
-    fn lend(&self, index: &KvIndex, part: Change, told: &mut Vec<Arc<Change>>, back: &mut Vec<Arc<Change>>) {
+    fn lend(
+        &self,
+        index: &KvIndex,
+        part: Change,
+        told: &mut Vec<Arc<Change>>,
+        back: &mut Vec<Arc<Change>>,
+    ) {
         // An event per block says nothing of the block before, so nobody could need that.
         if self.format == Format::Continuum {
             return;
         }
-        let lent = Change { tier: LENT, kind: ChangeKind::Stored { elsewhere: false }, ..part };
-        let taken_back = Change { kind: ChangeKind::Removed { elsewhere: false }, ..lent.clone() };
-        back.extend(self.touched.not_stored(index, taken_back).into_iter().map(Arc::new));
+        let lent = Change {
+            tier: LENT,
+            kind: ChangeKind::Stored { elsewhere: false },
+            ..part
+        };
+        let taken_back = Change {
+            kind: ChangeKind::Removed { elsewhere: false },
+            ..lent.clone()
+        };
+        back.extend(
+            self.touched
+                .not_stored(index, taken_back)
+                .into_iter()
+                .map(Arc::new),
+        );
         told.push(Arc::new(lent));
     }
 }

@@ -6,7 +6,9 @@ use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
 use futures_util::{Stream, StreamExt};
-use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, Named, Removed, Stored, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, EngineHash, IndexUpdate, Named, Removed, Stored, Target, Tier, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use serde_json::{Value, json};
@@ -16,12 +18,18 @@ use super::*;
 const FORMATS: [&str; 2] = ["continuum", "rfc1527"];
 
 pub(super) fn target(worker: u32) -> Target {
-    Target { worker: WorkerId(worker), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(worker),
+        rank: DpRank(0),
+    }
 }
 
 /// Workers 0 to 2.
 pub(super) fn index() -> Arc<KvIndex> {
-    let index = KvIndex::new(IndexSettings { memory_budget: 256 << 20, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        memory_budget: 256 << 20,
+        ..IndexSettings::default()
+    });
     for worker in 0..3 {
         index.register(target(worker), "m".into());
     }
@@ -42,7 +50,10 @@ pub(super) fn stored(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> Ind
 }
 
 pub(super) fn removed(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed { hashes: blocks.map(|block| name(salt, block)).collect(), tier })
+    IndexUpdate::Removed(Removed {
+        hashes: blocks.map(|block| name(salt, block)).collect(),
+        tier,
+    })
 }
 
 fn name(salt: u32, block: u32) -> EngineHash {
@@ -50,10 +61,22 @@ fn name(salt: u32, block: u32) -> EngineHash {
 }
 
 /// What a subscriber with this query is sent; no worker 3 is known.
-pub(super) fn subscribe_to(index: &Arc<KvIndex>, query: &[(&str, &str)]) -> impl Stream<Item = String> + use<> {
-    let asked = json!(query.iter().copied().collect::<std::collections::HashMap<_, _>>());
+pub(super) fn subscribe_to(
+    index: &Arc<KvIndex>,
+    query: &[(&str, &str)],
+) -> impl Stream<Item = String> + use<> {
+    let asked = json!(
+        query
+            .iter()
+            .copied()
+            .collect::<std::collections::HashMap<_, _>>()
+    );
     let wish = Wish::try_from(serde_json::from_value::<Asked>(asked).unwrap()).unwrap();
-    let roster = || (0..3).map(|worker| (WorkerId(worker), format!("w{worker}").into())).collect();
+    let roster = || {
+        (0..3)
+            .map(|worker| (WorkerId(worker), format!("w{worker}").into()))
+            .collect()
+    };
     let names = Names::new(Box::new(roster), wish.worker.clone());
     let [seats, turns] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
     let seat = Seat::new(seats.try_acquire_owned().unwrap(), turns);
@@ -76,7 +99,9 @@ pub(super) async fn all_of(events: &mut (impl Stream<Item = String> + Unpin)) ->
 /// Name and data of each event, after a look at its form.
 pub(super) fn parsed(text: &str) -> Vec<(String, Value)> {
     let mut seen = std::collections::BTreeMap::<String, u64>::new();
-    let events = text.split_terminator("\n\n").filter(|event| !event.starts_with(':'));
+    let events = text
+        .split_terminator("\n\n")
+        .filter(|event| !event.starts_with(':'));
     events
         .map(|event| {
             let lines: Vec<_> = event.lines().collect();
@@ -84,12 +109,21 @@ pub(super) fn parsed(text: &str) -> Vec<(String, Value)> {
                 [id, rest @ ..] if id.starts_with("id: ") => (Some(&id[4..]), rest),
                 rest => (None, rest),
             };
-            let [name, data] = lines else { panic!("a name and data: {event}") };
-            let (name, data) = (name.strip_prefix("event: ").unwrap(), data.strip_prefix("data: ").unwrap());
+            let [name, data] = lines else {
+                panic!("a name and data: {event}")
+            };
+            let (name, data) = (
+                name.strip_prefix("event: ").unwrap(),
+                data.strip_prefix("data: ").unwrap(),
+            );
             if let Some(id) = id {
                 let (stream, number) = id.rsplit_once('/').unwrap();
                 let next = seen.entry(stream.to_owned()).or_default();
-                assert_eq!(number.parse(), Ok(*next), "events of {stream} are numbered in a row");
+                assert_eq!(
+                    number.parse(),
+                    Ok(*next),
+                    "events of {stream} are numbered in a row"
+                );
                 *next += 1;
             }
             (name.to_owned(), serde_json::from_str(data).unwrap())
@@ -103,7 +137,13 @@ async fn a_block_is_created_offloaded_reloaded_evicted_and_purged() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[]));
     index.apply(target(1), &stored(0, 0..1, Tier::Device));
-    index.apply(target(1), &IndexUpdate::Named(Named { hashes: vec![name(0, 0)], tier: Tier::Host }));
+    index.apply(
+        target(1),
+        &IndexUpdate::Named(Named {
+            hashes: vec![name(0, 0)],
+            tier: Tier::Host,
+        }),
+    );
     index.apply(target(1), &removed(0, 0..1, Tier::Device));
     index.apply(target(1), &stored(0, 0..1, Tier::Device));
     index.apply(target(1), &removed(0, 0..1, Tier::Host));
@@ -112,7 +152,14 @@ async fn a_block_is_created_offloaded_reloaded_evicted_and_purged() {
     index.clear(target(1));
     let (text, _) = all_of(&mut events).await;
     let names: Vec<_> = parsed(&text).into_iter().map(|(name, _)| name).collect();
-    let kinds = ["created", "offloaded", "reloaded", "evicted", "created", "purged"];
+    let kinds = [
+        "created",
+        "offloaded",
+        "reloaded",
+        "evicted",
+        "created",
+        "purged",
+    ];
     assert_eq!(names, kinds.map(|kind| format!("cache_{kind}")));
 }
 
@@ -124,11 +171,18 @@ async fn a_block_s_event_has_its_prefix_hash_and_the_tokens_up_to_its_end() {
     let mut events = Box::pin(subscribe_to(&index, &[]));
     index.apply(target(1), &stored(0, 2..3, Tier::Device));
     let (text, ended) = all_of(&mut events).await;
-    let hash =
-        kv_blocks::HashScheme::default().chain(None, &(0..12).collect::<Vec<_>>(), BlockSize::new(4).unwrap())[2];
-    let data =
-        format!(r#"{{"event":"cache_created","backend":"w1","dp_rank":0,"prefix_hash":"{hash}","token_count":12}}"#);
-    assert_eq!(text, format!("id: w1/0/0\nevent: cache_created\ndata: {data}\n\n"));
+    let hash = kv_blocks::HashScheme::default().chain(
+        None,
+        &(0..12).collect::<Vec<_>>(),
+        BlockSize::new(4).unwrap(),
+    )[2];
+    let data = format!(
+        r#"{{"event":"cache_created","backend":"w1","dp_rank":0,"prefix_hash":"{hash}","token_count":12}}"#
+    );
+    assert_eq!(
+        text,
+        format!("id: w1/0/0\nevent: cache_created\ndata: {data}\n\n")
+    );
     assert!(!ended);
 }
 
@@ -137,7 +191,10 @@ async fn a_block_that_never_was_on_the_device_is_told_as_moved() {
     let index = index();
     let mut events = Box::pin(subscribe_to(&index, &[]));
     index.apply(target(0), &stored(0, 0..1, Tier::Disk));
-    let names: Vec<_> = parsed(&all_of(&mut events).await.0).into_iter().map(|(name, _)| name).collect();
+    let names: Vec<_> = parsed(&all_of(&mut events).await.0)
+        .into_iter()
+        .map(|(name, _)| name)
+        .collect();
     assert_eq!(names, ["cache_created", "cache_offloaded"]);
 }
 
@@ -149,7 +206,11 @@ async fn an_envelope_has_all_fields_of_the_contract() {
     index.apply(target(2), &stored(5, 0..2, Tier::Host));
     index.apply(target(2), &removed(5, 1..2, Tier::Host));
     let told = parsed(&all_of(&mut events).await.0);
-    let chain = kv_blocks::HashScheme::default().chain(None, &(0..8).collect::<Vec<_>>(), BlockSize::new(4).unwrap());
+    let chain = kv_blocks::HashScheme::default().chain(
+        None,
+        &(0..8).collect::<Vec<_>>(),
+        BlockSize::new(4).unwrap(),
+    );
     let envelope = |id: u64, kind: &str, timestamp: &Value| {
         json!({
             "event_id": id, "timestamp": timestamp, "event_type": kind, "model_name": "m", "block_size": 4,
@@ -165,7 +226,13 @@ async fn an_envelope_has_all_fields_of_the_contract() {
     let mut removal = envelope(1, "removed", &told[1].1["timestamp"]);
     removal["seq_hashes"] = json!([chain[1].0]);
     removal["base_block_idx"] = json!(1);
-    assert_eq!(told, [("cache_created".to_owned(), store), ("cache_evicted".to_owned(), removal)]);
+    assert_eq!(
+        told,
+        [
+            ("cache_created".to_owned(), store),
+            ("cache_evicted".to_owned(), removal)
+        ]
+    );
     assert!(told[0].1["timestamp"].as_u64() > Some(1_600_000_000_000));
 }
 
@@ -180,7 +247,10 @@ async fn a_long_stretch_comes_in_envelopes_that_readers_can_hold() {
     let mut depth = 0;
     let mut last = Value::Null;
     for (_, data) in &told {
-        assert_eq!((&data["base_block_idx"], &data["parent_hash"]), (&json!(depth), &last));
+        assert_eq!(
+            (&data["base_block_idx"], &data["parent_hash"]),
+            (&json!(depth), &last)
+        );
         let hashes = data["seq_hashes"].as_array().unwrap();
         depth += hashes.len();
         last = hashes.last().unwrap().clone();
@@ -194,11 +264,23 @@ async fn the_standing_state_comes_first_if_it_is_wanted_and_its_end_is_told() {
         let index = index();
         index.apply(target(0), &stored(0, 0..5, Tier::Device));
         index.apply(target(1), &stored(0, 0..3, Tier::Device));
-        let mut events = Box::pin(subscribe_to(&index, &[("format", format), ("snapshot", "true"), ("worker", "w0")]));
+        let mut events = Box::pin(subscribe_to(
+            &index,
+            &[("format", format), ("snapshot", "true"), ("worker", "w0")],
+        ));
         let mut told = parsed(&all_of(&mut events).await.0);
         let end = told.pop().unwrap();
-        assert_eq!(end, ("snapshot_end".to_owned(), json!({"event": "snapshot_end", "blocks": 5})));
-        assert!(!told.is_empty() && told.iter().all(|(name, _)| name == "cache_created"), "{told:?}");
+        assert_eq!(
+            end,
+            (
+                "snapshot_end".to_owned(),
+                json!({"event": "snapshot_end", "blocks": 5})
+            )
+        );
+        assert!(
+            !told.is_empty() && told.iter().all(|(name, _)| name == "cache_created"),
+            "{told:?}"
+        );
         index.apply(target(1), &stored(0, 3..4, Tier::Device));
         index.apply(target(0), &removed(0, 4..5, Tier::Device));
         let later = parsed_later(&all_of(&mut events).await.0);
@@ -207,7 +289,10 @@ async fn the_standing_state_comes_first_if_it_is_wanted_and_its_end_is_told() {
 }
 
 fn parsed_later(text: &str) -> Vec<String> {
-    text.lines().filter_map(|line| line.strip_prefix("event: ")).map(str::to_owned).collect()
+    text.lines()
+        .filter_map(|line| line.strip_prefix("event: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -224,7 +309,10 @@ async fn a_reader_that_fell_behind_is_told_so_and_cut() {
         let (text, ended) = all_of(&mut events).await;
         let told = parsed(&text);
         assert_eq!(told.len(), 1);
-        assert_eq!((&*told[0].0, told[0].1["lost"].as_u64() > Some(0)), ("lagged", true));
+        assert_eq!(
+            (&*told[0].0, told[0].1["lost"].as_u64() > Some(0)),
+            ("lagged", true)
+        );
         assert!(ended);
     }
 }

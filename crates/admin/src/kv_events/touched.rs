@@ -22,7 +22,11 @@ impl Touched {
     pub(super) fn note(&mut self, index: &KvIndex, change: &Change) -> bool {
         let blocks = self.blocks.entry(key(index, change)).or_default();
         let stored = matches!(change.kind, ChangeKind::Stored { .. });
-        self.count += change.hashes.iter().filter(|hash| blocks.insert(**hash, stored).is_none()).count();
+        self.count += change
+            .hashes
+            .iter()
+            .filter(|hash| blocks.insert(**hash, stored).is_none())
+            .count();
         self.count <= MOST
     }
 
@@ -34,17 +38,33 @@ impl Touched {
     /// What of a removal is about blocks that are not stored after all.
     pub(super) fn not_stored(&self, index: &KvIndex, removal: Change) -> Vec<Change> {
         let parts = self.cut_where(index, removal, |stored| stored).into_iter();
-        parts.filter(|(_, stored)| !stored).map(|(part, _)| part).collect()
+        parts
+            .filter(|(_, stored)| !stored)
+            .map(|(part, _)| part)
+            .collect()
     }
 
-    fn cut_where(&self, index: &KvIndex, change: Change, apart: impl Fn(bool) -> bool) -> Vec<(Change, bool)> {
-        let Some(touched) = self.blocks.get(&key(index, &change)) else { return vec![(change, false)] };
-        let is_apart = |at: usize| touched.get(&change.hashes[at]).is_some_and(|stored| apart(*stored));
+    fn cut_where(
+        &self,
+        index: &KvIndex,
+        change: Change,
+        apart: impl Fn(bool) -> bool,
+    ) -> Vec<(Change, bool)> {
+        let Some(touched) = self.blocks.get(&key(index, &change)) else {
+            return vec![(change, false)];
+        };
+        let is_apart = |at: usize| {
+            touched
+                .get(&change.hashes[at])
+                .is_some_and(|stored| apart(*stored))
+        };
         let mut parts = Vec::new();
         let mut from = 0;
         while from < change.hashes.len() {
             let kind = is_apart(from);
-            let to = (from..change.hashes.len()).find(|at| is_apart(*at) != kind).unwrap_or(change.hashes.len());
+            let to = (from..change.hashes.len())
+                .find(|at| is_apart(*at) != kind)
+                .unwrap_or(change.hashes.len());
             parts.push((part(&change, from..to), kind));
             from = to;
         }

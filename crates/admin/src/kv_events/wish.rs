@@ -52,12 +52,19 @@ impl TryFrom<Asked> for Wish {
     type Error = ApiError;
 
     fn try_from(asked: Asked) -> Result<Self, ApiError> {
-        let formats = [("continuum", Format::Continuum), ("rfc1527", Format::Rfc1527)];
+        let formats = [
+            ("continuum", Format::Continuum),
+            ("rfc1527", Format::Rfc1527),
+        ];
         let salts = [("digest", Salts::Digest), ("plain", Salts::Plain)];
         Ok(Self {
             worker: asked.worker.map(Arc::from),
             format: one_of("format", asked.format.as_deref(), &formats)?,
-            snapshot: one_of("snapshot", asked.snapshot.as_deref(), &[("false", false), ("true", true)])?,
+            snapshot: one_of(
+                "snapshot",
+                asked.snapshot.as_deref(),
+                &[("false", false), ("true", true)],
+            )?,
             salts: one_of("salts", asked.salts.as_deref(), &salts)?,
         })
     }
@@ -65,13 +72,19 @@ impl TryFrom<Asked> for Wish {
 
 /// The first is what it is if nothing was said.
 fn one_of<T: Copy>(name: &str, asked: Option<&str>, known: &[(&str, T)]) -> Result<T, ApiError> {
-    let Some(asked) = asked else { return Ok(known[0].1) };
-    known.iter().find(|(word, _)| *word == asked).map(|(_, meant)| *meant).ok_or_else(|| {
-        let asked: String = asked.chars().filter(|c| !c.is_control()).take(60).collect();
-        let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
-        let message = format!("{name} is {asked:?}: expected {}", words.join(" or "));
-        ApiError::new(ErrorCode::InvalidRequest, message).param(name)
-    })
+    let Some(asked) = asked else {
+        return Ok(known[0].1);
+    };
+    known
+        .iter()
+        .find(|(word, _)| *word == asked)
+        .map(|(_, meant)| *meant)
+        .ok_or_else(|| {
+            let asked: String = asked.chars().filter(|c| !c.is_control()).take(60).collect();
+            let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+            let message = format!("{name} is {asked:?}: expected {}", words.join(" or "));
+            ApiError::new(ErrorCode::InvalidRequest, message).param(name)
+        })
 }
 
 #[cfg(test)]
@@ -79,8 +92,19 @@ mod tests {
     use super::*;
 
     fn asked(query: &[(&str, &str)]) -> Result<Wish, ApiError> {
-        let of = |name| query.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
-        Asked { worker: of("worker"), format: of("format"), snapshot: of("snapshot"), salts: of("salts") }.try_into()
+        let of = |name| {
+            query
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        Asked {
+            worker: of("worker"),
+            format: of("format"),
+            snapshot: of("snapshot"),
+            salts: of("salts"),
+        }
+        .try_into()
     }
 
     #[test]
@@ -96,8 +120,17 @@ mod tests {
     fn a_word_that_is_none_of_those_known_is_named_with_them() {
         for (name, value) in [("format", "rfc1403"), ("snapshot", "1"), ("salts", "")] {
             let error = asked(&[(name, value)]).unwrap_err();
-            assert_eq!((error.code, error.param.as_deref()), (ErrorCode::InvalidRequest, Some(name)));
-            assert!(error.message.contains(&format!("{name} is {value:?}: expected ")), "{}", error.message);
+            assert_eq!(
+                (error.code, error.param.as_deref()),
+                (ErrorCode::InvalidRequest, Some(name))
+            );
+            assert!(
+                error
+                    .message
+                    .contains(&format!("{name} is {value:?}: expected ")),
+                "{}",
+                error.message
+            );
         }
     }
 }

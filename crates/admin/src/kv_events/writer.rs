@@ -143,18 +143,36 @@ impl Writer {
                     parent_hash: stretch.parent.map(|parent| parent.0),
                     token_ids: None,
                 },
-                ChangeKind::Removed { .. } => StandardChange::Removed { seq_hashes, base_block_idx },
+                ChangeKind::Removed { .. } => StandardChange::Removed {
+                    seq_hashes,
+                    base_block_idx,
+                },
             },
             object_key: None,
         };
-        self.event(change.target, name, of_a_tier(change), &encode_json(&event), out);
+        self.event(
+            change.target,
+            name,
+            of_a_tier(change),
+            &encode_json(&event),
+            out,
+        );
     }
 
-    fn event(&mut self, target: Target, name: &str, kind: ContinuumKind, data: &str, out: &mut Vec<u8>) {
+    fn event(
+        &mut self,
+        target: Target,
+        name: &str,
+        kind: ContinuumKind,
+        data: &str,
+        out: &mut Vec<u8>,
+    ) {
         // A line feed in a name would end the line.
         let name: String = name.chars().filter(|c| !c.is_control()).collect();
         let (rank, number, kind) = (target.rank.0, self.events.next(target), kind.as_str());
-        out.extend_from_slice(format!("id: {name}/{rank}/{number}\nevent: {kind}\ndata: {data}\n\n").as_bytes());
+        out.extend_from_slice(
+            format!("id: {name}/{rank}/{number}\nevent: {kind}\ndata: {data}\n\n").as_bytes(),
+        );
     }
 }
 

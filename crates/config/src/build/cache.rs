@@ -16,11 +16,23 @@ pub(super) fn cache(section: &Checked) -> Cache {
 
 /// Section `model_aggregation`. An empty list that counts longer at first than at last is a problem.
 pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) -> ModelAggregation {
-    let (base, most) = (section.key("empty_response_base_ttl_seconds"), section.key("empty_response_max_ttl_seconds"));
+    let (base, most) = (
+        section.key("empty_response_base_ttl_seconds"),
+        section.key("empty_response_max_ttl_seconds"),
+    );
     if base.int() > most.int() && !base.failed && !most.failed {
-        let message = format!("{} s is above empty_response_max_ttl_seconds, {} s", base.int(), most.int());
-        let draft = Draft::new("model_aggregation.empty_response_base_ttl_seconds", message).in_context();
-        problems.push(problem_at(draft.expected("a shorter time, or a longer one there"), base, most));
+        let message = format!(
+            "{} s is above empty_response_max_ttl_seconds, {} s",
+            base.int(),
+            most.int()
+        );
+        let draft =
+            Draft::new("model_aggregation.empty_response_base_ttl_seconds", message).in_context();
+        problems.push(problem_at(
+            draft.expected("a shorter time, or a longer one there"),
+            base,
+            most,
+        ));
     }
     let background = section.key("background_refresh");
     ModelAggregation {
@@ -29,6 +41,9 @@ pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) ->
         empty_ttl: Duration::from_secs(base.int()),
         empty_max_ttl: Duration::from_secs(most.int()),
         max_entries: usize::try_from(section.key("max_cache_entries").int()).unwrap_or(usize::MAX),
-        background: background.key("enabled").bool().then(|| background.key("check_interval").duration()),
+        background: background
+            .key("enabled")
+            .bool()
+            .then(|| background.key("check_interval").duration()),
     }
 }

@@ -2,7 +2,8 @@
 
 use super::problem_at;
 use crate::{
-    SemanticCluster, SemanticClusters, SharedPrefixRouting, Worker, checked::Checked, nearest::nearest, problem::Draft,
+    SemanticCluster, SemanticClusters, SharedPrefixRouting, Worker, checked::Checked,
+    nearest::nearest, problem::Draft,
 };
 
 const PATH: &str = "routing.semantic_clusters";
@@ -15,11 +16,17 @@ pub(super) fn semantic_clusters(
 ) -> Option<SemanticClusters> {
     let mut clusters: Vec<SemanticCluster> = Vec::new();
     for (at, entry) in section.key("clusters").items().iter().enumerate() {
-        let Some(cluster) = cluster(at, entry, workers, problems) else { continue };
+        let Some(cluster) = cluster(at, entry, workers, problems) else {
+            continue;
+        };
         if clusters.iter().any(|other| other.name == cluster.name) {
-            let draft =
-                Draft::new(format!("{PATH}.clusters[{at}].name"), format!("a second cluster `{}`", cluster.name));
-            let draft = draft.expected("another name").value(cluster.name.as_str().into());
+            let draft = Draft::new(
+                format!("{PATH}.clusters[{at}].name"),
+                format!("a second cluster `{}`", cluster.name),
+            );
+            let draft = draft
+                .expected("another name")
+                .value(cluster.name.as_str().into());
             problems.push(problem_at(draft, entry.key("name"), entry));
         }
         clusters.push(cluster);
@@ -29,14 +36,24 @@ pub(super) fn semantic_clusters(
     }
     let (model, list) = (section.key("embedding_model"), section.key("clusters"));
     let mut missing = |key: &Checked, name: &str, expected: &str| {
-        let draft = Draft::new(format!("{PATH}.{name}"), "missing").expected(expected).in_context();
+        let draft = Draft::new(format!("{PATH}.{name}"), "missing")
+            .expected(expected)
+            .in_context();
         problems.push(problem_at(draft, key, section));
     };
     if model.text().is_none_or(str::is_empty) && !model.failed {
-        missing(model, "embedding_model", "the id of a model that one of the workers serves at /v1/embeddings");
+        missing(
+            model,
+            "embedding_model",
+            "the id of a model that one of the workers serves at /v1/embeddings",
+        );
     }
     if list.items().is_empty() && !list.failed {
-        missing(list, "clusters", "a list of clusters with name, examples and workers");
+        missing(
+            list,
+            "clusters",
+            "a list of clusters with name, examples and workers",
+        );
     }
     Some(SemanticClusters {
         embedding_model: model.text()?.to_owned(),
@@ -46,10 +63,20 @@ pub(super) fn semantic_clusters(
     })
 }
 
-fn cluster(at: usize, entry: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Option<SemanticCluster> {
+fn cluster(
+    at: usize,
+    entry: &Checked,
+    workers: &[Worker],
+    problems: &mut Vec<Draft>,
+) -> Option<SemanticCluster> {
     let path = |key: &str| format!("{PATH}.clusters[{at}].{key}");
     let texts = |key: &str| -> Vec<String> {
-        entry.key(key).items().iter().filter_map(|item| item.text().map(str::to_owned)).collect()
+        entry
+            .key(key)
+            .items()
+            .iter()
+            .filter_map(|item| item.text().map(str::to_owned))
+            .collect()
     };
     let cluster = SemanticCluster {
         name: entry.key("name").text().unwrap_or_default().to_owned(),
@@ -58,21 +85,46 @@ fn cluster(at: usize, entry: &Checked, workers: &[Worker], problems: &mut Vec<Dr
     };
     for (key, lacks, expected) in [
         ("name", cluster.name.is_empty(), "the cluster's name"),
-        ("examples", cluster.examples.is_empty(), "a list of prompts that belong there"),
-        ("workers", cluster.workers.is_empty(), "a list of names of workers"),
+        (
+            "examples",
+            cluster.examples.is_empty(),
+            "a list of prompts that belong there",
+        ),
+        (
+            "workers",
+            cluster.workers.is_empty(),
+            "a list of names of workers",
+        ),
     ] {
         if lacks && !entry.key(key).failed {
-            problems.push(problem_at(Draft::new(path(key), "missing").expected(expected), entry.key(key), entry));
+            problems.push(problem_at(
+                Draft::new(path(key), "missing").expected(expected),
+                entry.key(key),
+                entry,
+            ));
         }
     }
     for (number, item) in entry.key("workers").items().iter().enumerate() {
-        let Some(name) = item.text().filter(|name| workers.iter().all(|worker| worker.name != **name)) else {
+        let Some(name) = item
+            .text()
+            .filter(|name| workers.iter().all(|worker| worker.name != **name))
+        else {
             continue;
         };
         let names = || workers.iter().map(|worker| worker.name.as_str());
-        let draft = Draft::new(path(&format!("workers[{number}]")), format!("no worker is called `{name}`"));
-        let draft = draft.expected(format!("the name of a worker: {}", names().collect::<Vec<_>>().join(", ")));
-        problems.push(problem_at(draft.nearest(nearest(name, names())).value(name.into()), item, entry));
+        let draft = Draft::new(
+            path(&format!("workers[{number}]")),
+            format!("no worker is called `{name}`"),
+        );
+        let draft = draft.expected(format!(
+            "the name of a worker: {}",
+            names().collect::<Vec<_>>().join(", ")
+        ));
+        problems.push(problem_at(
+            draft.nearest(nearest(name, names())).value(name.into()),
+            item,
+            entry,
+        ));
     }
     (!cluster.name.is_empty()).then_some(cluster)
 }

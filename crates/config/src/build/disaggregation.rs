@@ -13,7 +13,8 @@ pub(super) fn disaggregation(section: &Checked) -> Disaggregation {
             Some("sglang") => Connector::Sglang,
             _ => Connector::Nixl,
         },
-        uncached_token_threshold: u32::try_from(section.key("uncached_token_threshold").int()).unwrap_or(u32::MAX),
+        uncached_token_threshold: u32::try_from(section.key("uncached_token_threshold").int())
+            .unwrap_or(u32::MAX),
     }
 }
 
@@ -30,7 +31,11 @@ pub(super) fn role(entry: &Checked, url: &str, at: usize, problems: &mut Vec<Dra
             role.as_str()
         );
         let draft = Draft::new(format!("workers[{at}].url"), message).value(url.into());
-        problems.push(problem_at(draft.expected("http://HOST:PORT, or role: unified"), entry.key("url"), entry));
+        problems.push(problem_at(
+            draft.expected("http://HOST:PORT, or role: unified"),
+            entry.key("url"),
+            entry,
+        ));
     }
     role
 }

@@ -11,7 +11,9 @@ pub(super) fn discovery(section: &Checked, problems: &mut Vec<Draft>) -> Discove
     let names = section.key("dns").items().iter().enumerate();
     Discovery {
         file: section.key("file").text().map(Into::into),
-        dns: names.filter_map(|(at, name)| dns(name, at, problems)).collect(),
+        dns: names
+            .filter_map(|(at, name)| dns(name, at, problems))
+            .collect(),
         state_file: section.key("state_file").text().map(Into::into),
         empty_list_grace: section.key("empty_list_grace").duration(),
         flap_damping: section.key("flap_damping").duration(),
@@ -34,7 +36,11 @@ fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> 
     let host = name.key("host").text().filter(|host| is_host(host));
     if host.is_none() && !name.key("host").failed {
         let draft = Draft::new(path("host"), "is missing or no name of a host");
-        problems.push(problem_at(draft.expected("a name such as engines.example.org"), name.key("host"), name));
+        problems.push(problem_at(
+            draft.expected("a name such as engines.example.org"),
+            name.key("host"),
+            name,
+        ));
     }
     let worker = match &name.key("worker").value {
         Value::Unset => Some(serde_json::Map::new()),
@@ -49,13 +55,20 @@ fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> 
             name,
         ));
     }
-    let port = name.key("port").int_or_word().and_then(|port| u16::try_from(port).ok());
+    let port = name
+        .key("port")
+        .int_or_word()
+        .and_then(|port| u16::try_from(port).ok());
     let server = name.key("server");
     let asked = match &server.value {
         Value::Listen(Listen::Tcp(address)) => Some(*address),
         Value::Listen(Listen::Unix(_)) => {
             let draft = Draft::new(path("server"), "is no address of a name server");
-            problems.push(problem_at(draft.expected("an address such as 127.0.0.1:8600"), server, name));
+            problems.push(problem_at(
+                draft.expected("an address such as 127.0.0.1:8600"),
+                server,
+                name,
+            ));
             None
         }
         _ => None,

@@ -18,17 +18,20 @@ pub(super) fn hooks(list: &Checked, problems: &mut Vec<Draft>) -> Vec<Hook> {
             let draft = Draft::new(path("name"), "missing").expected("the hook's name");
             problems.push(problem_at(draft, name, entry));
         } else if !name.failed && !is_name(text) {
-            let draft = Draft::new(path("name"), format!("`{text}` cannot stand in a header")).value(text.into());
+            let draft = Draft::new(path("name"), format!("`{text}` cannot stand in a header"))
+                .value(text.into());
             let draft = draft.expected("letters, digits, - and _ only");
             problems.push(problem_at(draft, name, entry));
         }
         if hooks.iter().any(|other| other.name == text) {
-            let draft = Draft::new(path("name"), format!("a second hook `{text}`")).value(text.into());
+            let draft =
+                Draft::new(path("name"), format!("a second hook `{text}`")).value(text.into());
             problems.push(problem_at(draft.expected("another name"), name, entry));
         }
         let Value::WorkerUrl { url, .. } = &url.value else {
             if !url.failed {
-                let draft = Draft::new(path("url"), "missing").expected("a URL such as http://127.0.0.1:9000/check");
+                let draft = Draft::new(path("url"), "missing")
+                    .expected("a URL such as http://127.0.0.1:9000/check");
                 problems.push(problem_at(draft, url, entry));
             }
             continue;
@@ -41,12 +44,20 @@ pub(super) fn hooks(list: &Checked, problems: &mut Vec<Draft>) -> Vec<Hook> {
             allow_on_error: entry.key("on_error").word() == Some("allow"),
             reject_status: u16::try_from(on_reject.key("status").int()).unwrap_or(403),
             reject_message: on_reject.key("message").text().map(str::to_owned),
-            models: entry.key("models").items().iter().filter_map(|item| item.text().map(str::to_owned)).collect(),
+            models: entry
+                .key("models")
+                .items()
+                .iter()
+                .filter_map(|item| item.text().map(str::to_owned))
+                .collect(),
         });
     }
     hooks
 }
 
 fn is_name(text: &str) -> bool {
-    text.len() <= 64 && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    text.len() <= 64
+        && text
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }

@@ -4,8 +4,8 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use super::{problem_at, redis::redis};
 use crate::{
-    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource, PrefixHashKind, Scoring, Worker,
-    checked::Checked, problem::Draft,
+    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource,
+    PrefixHashKind, Scoring, Worker, checked::Checked, problem::Draft,
 };
 
 /// How far the sum of the weights may be from 1.
@@ -22,7 +22,11 @@ pub(super) fn kv_events(section: &Checked) -> KvEvents {
         },
         block_hash_seed: section.key("block_hash_seed").int(),
         default_port: u16::try_from(section.key("default_port").int()).unwrap_or(u16::MAX),
-        topic_filter: section.key("topic_filter").text().unwrap_or_default().to_owned(),
+        topic_filter: section
+            .key("topic_filter")
+            .text()
+            .unwrap_or_default()
+            .to_owned(),
         replay: section.key("replay").bool(),
         max_message: section.key("max_message").size_in_memory(),
         queue_batches: usize::try_from(section.key("queue_batches").int()).unwrap_or(usize::MAX),
@@ -38,7 +42,8 @@ pub(super) fn kv_events(section: &Checked) -> KvEvents {
 
 /// The three weights of a score are shares of it.
 pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
-    let weights = ["overlap_weight", "load_weight", "health_weight"].map(|key| (key, scoring.key(key)));
+    let weights =
+        ["overlap_weight", "load_weight", "health_weight"].map(|key| (key, scoring.key(key)));
     if weights.iter().any(|(_, weight)| weight.failed) {
         return;
     }
@@ -47,10 +52,19 @@ pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
         return;
     }
     // The last one that was set is the one to correct.
-    let (key, weight) = weights.iter().rfind(|(_, weight)| weight.is_set()).unwrap_or(&weights[0]);
+    let (key, weight) = weights
+        .iter()
+        .rfind(|(_, weight)| weight.is_set())
+        .unwrap_or(&weights[0]);
     let message = format!("overlap_weight, load_weight and health_weight make {sum:.6}");
-    let draft = Draft::new(format!("kv_cache_index.scoring.{key}"), message).value(weight.shown()).in_context();
-    problems.push(problem_at(draft.expected("weights that make 1"), weight, scoring));
+    let draft = Draft::new(format!("kv_cache_index.scoring.{key}"), message)
+        .value(weight.shown())
+        .in_context();
+    problems.push(problem_at(
+        draft.expected("weights that make 1"),
+        weight,
+        scoring,
+    ));
 }
 
 fn scoring(section: &Checked) -> Scoring {
@@ -66,7 +80,11 @@ fn scoring(section: &Checked) -> Scoring {
 }
 
 /// Entries whose problem is filed are left out.
-pub(super) fn kv_cache_index(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> KvCacheIndex {
+pub(super) fn kv_cache_index(
+    root: &Checked,
+    workers: &[Worker],
+    problems: &mut Vec<Draft>,
+) -> KvCacheIndex {
     let section = root.key("kv_cache_index");
     let enabled = section.key("enabled").bool();
     let chosen = enabled && section.key("backend").word() == Some("redis");
@@ -74,7 +92,16 @@ pub(super) fn kv_cache_index(root: &Checked, workers: &[Worker], problems: &mut 
     let sources = section.key("event_sources").items().iter().enumerate();
     KvCacheIndex {
         enabled,
-        redis: chosen.then(|| redis(root, "kv_cache_index.backend", section.key("backend"), problems)).flatten(),
+        redis: chosen
+            .then(|| {
+                redis(
+                    root,
+                    "kv_cache_index.backend",
+                    section.key("backend"),
+                    problems,
+                )
+            })
+            .flatten(),
         max_entries: usize::try_from(section.key("max_entries").int())
             .ok()
             .and_then(NonZeroUsize::new)
@@ -82,11 +109,15 @@ pub(super) fn kv_cache_index(root: &Checked, workers: &[Worker], problems: &mut 
         entry_ttl: Duration::from_secs(section.key("entry_ttl_seconds").int()),
         scoring: scoring(section.key("scoring")),
         offloading: if offloading.key("enabled").bool() {
-            Offloading::On { evicted_too: offloading.key("treat_eviction_as_offload").bool() }
+            Offloading::On {
+                evicted_too: offloading.key("treat_eviction_as_offload").bool(),
+            }
         } else {
             Offloading::Off
         },
-        event_sources: sources.filter_map(|(at, entry)| event_source(at, entry, workers, problems)).collect(),
+        event_sources: sources
+            .filter_map(|(at, entry)| event_source(at, entry, workers, problems))
+            .collect(),
     }
 }
 
@@ -101,19 +132,36 @@ fn event_source(
         let draft = Draft::new(path(key), "missing").expected(expected);
         problems.push(problem_at(draft, entry.key(key), entry));
     };
-    let names = || workers.iter().map(|worker| worker.name.as_str()).collect::<Vec<_>>().join(", ");
+    let names = || {
+        workers
+            .iter()
+            .map(|worker| worker.name.as_str())
+            .collect::<Vec<_>>()
+            .join(", ")
+    };
     let (backend, endpoint) = (entry.key("backend_name"), entry.key("endpoint"));
     if backend.text().is_none() && !backend.failed {
         missing("backend_name", format!("the name of a worker: {}", names()));
     }
     if endpoint.text().is_none() && !endpoint.failed {
-        missing("endpoint", "a URL such as http://10.0.0.1:8000/v1/kv_events".to_owned());
+        missing(
+            "endpoint",
+            "a URL such as http://10.0.0.1:8000/v1/kv_events".to_owned(),
+        );
     }
     let (backend_name, endpoint) = (backend.text()?.to_owned(), endpoint.text()?.to_owned());
     if workers.iter().all(|worker| worker.name != backend_name) {
-        let draft = Draft::new(path("backend_name"), format!("no worker is called `{backend_name}`"));
-        let nearest = crate::nearest::nearest(&backend_name, workers.iter().map(|worker| worker.name.as_str()));
-        let draft = draft.expected(format!("the name of a worker: {}", names())).nearest(nearest);
+        let draft = Draft::new(
+            path("backend_name"),
+            format!("no worker is called `{backend_name}`"),
+        );
+        let nearest = crate::nearest::nearest(
+            &backend_name,
+            workers.iter().map(|worker| worker.name.as_str()),
+        );
+        let draft = draft
+            .expected(format!("the name of a worker: {}", names()))
+            .nearest(nearest);
         problems.push(problem_at(draft.value(backend_name.into()), backend, entry));
         return None;
     }

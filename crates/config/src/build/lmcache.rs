@@ -16,25 +16,44 @@ const POLICY: &str = "lmcache_aware";
 const CACHE_BACKEND: &str = "routing.lmcache.prompt_cache.backend";
 
 /// `None` where no controller is named; what else is set is checked all the same.
-pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Option<Lmcache> {
+pub(super) fn lmcache(
+    root: &Checked,
+    workers: &[Worker],
+    problems: &mut Vec<Draft>,
+) -> Option<Lmcache> {
     let routing = root.key("routing");
     let section = routing.key("lmcache");
     workers_are_known(root, section.key("worker_map"), workers, problems);
     let url = section.key("controller_url");
-    let Value::WorkerUrl { url: controller_url, .. } = &url.value else {
+    let Value::WorkerUrl {
+        url: controller_url,
+        ..
+    } = &url.value
+    else {
         if let Some((path, key)) = chosen_by(routing).filter(|_| !url.failed) {
-            let draft = Draft::new(format!("{PATH}.controller_url"), format!("missing, and `{path}` is {POLICY}"));
-            let draft = draft.expected("the URL of an LMCache controller such as http://127.0.0.1:9000").in_context();
+            let draft = Draft::new(
+                format!("{PATH}.controller_url"),
+                format!("missing, and `{path}` is {POLICY}"),
+            );
+            let draft = draft
+                .expected("the URL of an LMCache controller such as http://127.0.0.1:9000")
+                .in_context();
             problems.push(problem_at(draft, section, key));
         }
         return None;
     };
-    let (key, cache) = (section.key("controller_api_key"), section.key("prompt_cache"));
+    let (key, cache) = (
+        section.key("controller_api_key"),
+        section.key("prompt_cache"),
+    );
     let shared = cache.key("backend").word() == Some("redis");
     let entry = |(instance, named): &(String, Checked)| {
         let named = named.text()?;
         let known = workers.iter().find(|worker| is(worker, named));
-        Some((instance.clone(), known.map_or(place(named), |worker| &worker.name).to_owned()))
+        Some((
+            instance.clone(),
+            known.map_or(place(named), |worker| &worker.name).to_owned(),
+        ))
     };
     Some(Lmcache {
         mode: match section.key("mode").word() {
@@ -50,12 +69,20 @@ pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         controller_timeout: section.key("controller_timeout").duration(),
         lookup_budget: section.key("lookup_budget").duration(),
         cache_weight: section.key("cache_weight").float(),
-        worker_map: section.key("worker_map").entries().iter().filter_map(entry).collect(),
+        worker_map: section
+            .key("worker_map")
+            .entries()
+            .iter()
+            .filter_map(entry)
+            .collect(),
         fallback: section.key("fallback").word().unwrap_or("power_of_two"),
         prompt_cache: PromptCache {
             ttl: cache.key("ttl").duration(),
-            capacity: NonZeroUsize::try_from(cache.key("capacity").count()).unwrap_or(NonZeroUsize::MAX),
-            redis: shared.then(|| redis(root, CACHE_BACKEND, cache.key("backend"), problems)).flatten(),
+            capacity: NonZeroUsize::try_from(cache.key("capacity").count())
+                .unwrap_or(NonZeroUsize::MAX),
+            redis: shared
+                .then(|| redis(root, CACHE_BACKEND, cache.key("backend"), problems))
+                .flatten(),
         },
     })
 }
@@ -64,26 +91,52 @@ pub(super) fn lmcache(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
 fn chosen_by(routing: &Checked) -> Option<(String, &Checked)> {
     const KEYS: [&str; 3] = ["policy", "prefill_policy", "decode_policy"];
     let own = KEYS.map(|key| (format!("routing.{key}"), routing.key(key)));
-    let models = routing.key("models").entries().iter().flat_map(|(name, entry)| {
-        KEYS.map(|key| (format!("{}.{key}", map_path("routing.models", name)), entry.key(key)))
-    });
-    own.into_iter().chain(models).find(|(_, key)| key.word() == Some(POLICY))
+    let models = routing
+        .key("models")
+        .entries()
+        .iter()
+        .flat_map(|(name, entry)| {
+            KEYS.map(|key| {
+                (
+                    format!("{}.{key}", map_path("routing.models", name)),
+                    entry.key(key),
+                )
+            })
+        });
+    own.into_iter()
+        .chain(models)
+        .find(|(_, key)| key.word() == Some(POLICY))
 }
 
 /// A worker that nobody is would never be found to hold anything. Those that are discovered are not known yet.
 fn workers_are_known(root: &Checked, map: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) {
     let discovery = root.key("discovery");
-    if discovery.key("file").is_set() || !discovery.key("dns").items().is_empty() || workers.is_empty() {
+    if discovery.key("file").is_set()
+        || !discovery.key("dns").items().is_empty()
+        || workers.is_empty()
+    {
         return;
     }
     for (instance, entry) in map.entries() {
-        let Some(named) = entry.text().filter(|named| !workers.iter().any(|worker| is(worker, named))) else {
+        let Some(named) = entry
+            .text()
+            .filter(|named| !workers.iter().any(|worker| is(worker, named)))
+        else {
             continue;
         };
         let names = || workers.iter().map(|worker| worker.name.as_str());
-        let draft = Draft::new(map_path(&format!("{PATH}.worker_map"), instance), format!("`{named}` is no worker"));
-        let expected = format!("the name, host:port or URL of a worker: {}", names().collect::<Vec<_>>().join(", "));
-        let draft = draft.expected(expected).nearest(nearest(named, names())).value(named.into());
+        let draft = Draft::new(
+            map_path(&format!("{PATH}.worker_map"), instance),
+            format!("`{named}` is no worker"),
+        );
+        let expected = format!(
+            "the name, host:port or URL of a worker: {}",
+            names().collect::<Vec<_>>().join(", ")
+        );
+        let draft = draft
+            .expected(expected)
+            .nearest(nearest(named, names()))
+            .value(named.into());
         problems.push(problem_at(draft, entry, map));
     }
 }
@@ -94,5 +147,8 @@ fn is(worker: &Worker, named: &str) -> bool {
 
 /// A URL without its scheme; a name stays as it is.
 fn place(named: &str) -> &str {
-    named.split_once("://").map_or(named, |(_, rest)| rest).trim_end_matches('/')
+    named
+        .split_once("://")
+        .map_or(named, |(_, rest)| rest)
+        .trim_end_matches('/')
 }

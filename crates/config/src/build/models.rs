@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::problem_at;
-use crate::{ChatTemplate, Model, ModelRule, Models, Tokenizer, check::map_path, checked::Checked, problem::Draft};
+use crate::{
+    ChatTemplate, Model, ModelRule, Models, Tokenizer, check::map_path, checked::Checked,
+    problem::Draft,
+};
 
 /// The section; rules and aliases that could not work are filed.
 pub(super) fn models(section: &Checked, problems: &mut Vec<Draft>) -> Models {
@@ -11,14 +14,20 @@ pub(super) fn models(section: &Checked, problems: &mut Vec<Draft>) -> Models {
     let entries = section.key("entries").entries().iter();
     Models {
         defaults: model(defaults, None),
-        entries: entries.map(|(id, own)| (id.clone(), model(defaults, Some(own)))).collect(),
+        entries: entries
+            .map(|(id, own)| (id.clone(), model(defaults, Some(own))))
+            .collect(),
         rules: rules(section.key("rules"), problems),
         aliases: aliases(section.key("aliases"), problems),
     }
 }
 
 fn model(defaults: &Checked, own: Option<&Checked>) -> Model {
-    let of = |name: &str| own.map(|own| own.key(name)).filter(|own| own.is_set()).unwrap_or_else(|| defaults.key(name));
+    let of = |name: &str| {
+        own.map(|own| own.key(name))
+            .filter(|own| own.is_set())
+            .unwrap_or_else(|| defaults.key(name))
+    };
     let (tokenizer, template) = (of("tokenizer"), of("chat_template"));
     Model {
         tokenizer: match (tokenizer.text(), tokenizer.word()) {
@@ -27,7 +36,9 @@ fn model(defaults: &Checked, own: Option<&Checked>) -> Model {
             (None, Some("none")) => Tokenizer::None,
             _ => Tokenizer::Auto,
         },
-        chat_template: template.text().map_or(ChatTemplate::Auto, |path| ChatTemplate::File(path.into())),
+        chat_template: template
+            .text()
+            .map_or(ChatTemplate::Auto, |path| ChatTemplate::File(path.into())),
     }
 }
 
@@ -37,15 +48,24 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
         let path = |key: &str| format!("models.rules[{at}].{key}");
         let (pattern, rewrite) = (entry.key("match"), entry.key("rewrite"));
         if pattern.text().is_none_or(str::is_empty) && !pattern.failed {
-            let draft = Draft::new(path("match"), "missing").expected("a model's name; `*` stands for anything");
+            let draft = Draft::new(path("match"), "missing")
+                .expected("a model's name; `*` stands for anything");
             problems.push(problem_at(draft, pattern, entry));
         }
-        let fallback: Vec<String> =
-            entry.key("fallback").items().iter().filter_map(|item| item.text().map(str::to_owned)).collect();
+        let fallback: Vec<String> = entry
+            .key("fallback")
+            .items()
+            .iter()
+            .filter_map(|item| item.text().map(str::to_owned))
+            .collect();
         let inner = entry.key("rewrite").failed || entry.key("fallback").failed || entry.failed;
         if rewrite.text().is_none() && fallback.is_empty() && !inner {
             let draft = Draft::new(format!("models.rules[{at}]"), "the rule changes nothing");
-            problems.push(problem_at(draft.expected("rewrite, fallback or both"), entry, list));
+            problems.push(problem_at(
+                draft.expected("rewrite, fallback or both"),
+                entry,
+                list,
+            ));
         }
         for (key, name) in rewrite
             .text()
@@ -54,8 +74,13 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
             .chain(fallback.iter().map(|name| ("fallback", name.as_str())))
         {
             if name.is_empty() || name.contains('*') {
-                let draft = Draft::new(path(key), format!("`{name}` is no model")).value(name.into());
-                problems.push(problem_at(draft.expected("the name of one model"), entry.key(key), entry));
+                let draft =
+                    Draft::new(path(key), format!("`{name}` is no model")).value(name.into());
+                problems.push(problem_at(
+                    draft.expected("the name of one model"),
+                    entry.key(key),
+                    entry,
+                ));
             }
         }
         rules.push(ModelRule {
@@ -69,8 +94,11 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
 
 /// A name leads to a model in one step: chains of names could lead round in a circle.
 fn aliases(map: &Checked, problems: &mut Vec<Draft>) -> BTreeMap<String, String> {
-    let aliases: BTreeMap<String, String> =
-        map.entries().iter().filter_map(|(name, model)| Some((name.clone(), model.text()?.to_owned()))).collect();
+    let aliases: BTreeMap<String, String> = map
+        .entries()
+        .iter()
+        .filter_map(|(name, model)| Some((name.clone(), model.text()?.to_owned())))
+        .collect();
     for (name, entry) in map.entries() {
         let Some(model) = entry.text() else { continue };
         let wrong = if name.is_empty() || model.is_empty() {

@@ -9,7 +9,12 @@ const URL: &str = "response_cache.redis.url";
 
 /// `response_cache.redis`, because `key`, called `chosen_by`, selects it. Without a URL that is a problem, told once
 /// however many need the server, and `None`.
-pub(super) fn redis(root: &Checked, chosen_by: &str, key: &Checked, problems: &mut Vec<Draft>) -> Option<Redis> {
+pub(super) fn redis(
+    root: &Checked,
+    chosen_by: &str,
+    key: &Checked,
+    problems: &mut Vec<Draft>,
+) -> Option<Redis> {
     let found = server(root);
     if found.is_none() && !problems.iter().any(|problem| problem.path == URL) {
         problems.extend(missing(root, chosen_by, key));

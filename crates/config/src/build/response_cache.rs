@@ -4,8 +4,8 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use super::{problem_at, redis};
 use crate::{
-    AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering, L1Kind, ResponseCache,
-    S3Credentials, SemanticCache, checked::Checked, problem::Draft,
+    AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering,
+    L1Kind, ResponseCache, S3Credentials, SemanticCache, checked::Checked, problem::Draft,
 };
 
 /// A cache that is on and lacks what its backend needs is a problem; one that is off may lack anything.
@@ -64,7 +64,9 @@ fn cache_redis(
     let cache = root.key("response_cache");
     let chosen = match (backend, l1.kind) {
         (CacheBackend::Redis, _) => Some(("response_cache.backend", cache.key("backend"))),
-        (CacheBackend::Tiered, L1Kind::Redis) => Some(("response_cache.l1.type", cache.key("l1").key("type"))),
+        (CacheBackend::Tiered, L1Kind::Redis) => {
+            Some(("response_cache.l1.type", cache.key("l1").key("type")))
+        }
         _ => None,
     };
     let server = match chosen {
@@ -76,11 +78,18 @@ fn cache_redis(
     let section = cache.key("redis");
     CacheRedis {
         server,
-        key_prefix: section.key("key_prefix").text().unwrap_or_default().to_owned(),
-        fallback: section.key("fallback_to_memory").bool().then(|| CacheFallback {
-            capacity: count(section.key("fallback_capacity")),
-            ttl: Duration::from_secs(section.key("fallback_ttl_seconds").int()),
-        }),
+        key_prefix: section
+            .key("key_prefix")
+            .text()
+            .unwrap_or_default()
+            .to_owned(),
+        fallback: section
+            .key("fallback_to_memory")
+            .bool()
+            .then(|| CacheFallback {
+                capacity: count(section.key("fallback_capacity")),
+                ttl: Duration::from_secs(section.key("fallback_ttl_seconds").int()),
+            }),
     }
 }
 
@@ -96,14 +105,19 @@ fn l1(section: &Checked) -> CacheL1 {
 
 fn l2(section: &Checked) -> CacheL2 {
     let text = |key: &str| section.key(key).text().map(str::to_owned);
-    let credentials = section.key("access_key").secret().zip(section.key("secret_key").secret());
+    let credentials = section
+        .key("access_key")
+        .secret()
+        .zip(section.key("secret_key").secret());
     CacheL2 {
         endpoint: text("endpoint"),
         bucket: text("bucket"),
         key_prefix: text("key_prefix").unwrap_or_default(),
         region: text("region").unwrap_or_default(),
-        credentials: credentials
-            .map(|(access, secret)| S3Credentials { access_key: access.clone(), secret_key: secret.clone() }),
+        credentials: credentials.map(|(access, secret)| S3Credentials {
+            access_key: access.clone(),
+            secret_key: secret.clone(),
+        }),
         ttl_override: section.key("ttl_override").duration_if_set(),
     }
 }
@@ -122,7 +136,10 @@ fn semantic(section: &Checked) -> SemanticCache {
 fn object_store_is_named(cache: &Checked, problems: &mut Vec<Draft>) {
     let section = cache.key("l2");
     for (key, expected) in [
-        ("endpoint", "the URL of an object store such as https://s3.us-east-1.amazonaws.com"),
+        (
+            "endpoint",
+            "the URL of an object store such as https://s3.us-east-1.amazonaws.com",
+        ),
         ("bucket", "the name of a bucket"),
     ] {
         let found = section.key(key);
@@ -139,7 +156,11 @@ fn a_model_says_what_means_the_same(section: &Checked, problems: &mut Vec<Draft>
     if on.bool() && model.text().is_none_or(str::is_empty) && !model.failed {
         let message = "missing, and `response_cache.semantic.enabled` is true";
         let draft = Draft::new("response_cache.semantic.embedding_model", message);
-        problems.push(problem_at(draft.expected("a model that a worker serves at /v1/embeddings"), section, on));
+        problems.push(problem_at(
+            draft.expected("a model that a worker serves at /v1/embeddings"),
+            section,
+            on,
+        ));
     }
 }
 
@@ -149,14 +170,18 @@ fn key_has_its_other_half(section: &Checked, problems: &mut Vec<Draft>) {
         let (found, lacking) = (section.key(there), section.key(missing));
         if found.secret().is_some() && lacking.secret().is_none() && !lacking.failed {
             let message = format!("missing, and `response_cache.l2.{there}` is set");
-            let draft = Draft::new(format!("response_cache.l2.{missing}"), message).expected("both or neither");
+            let draft = Draft::new(format!("response_cache.l2.{missing}"), message)
+                .expected("both or neither");
             problems.push(problem_at(draft, found, section));
         }
     }
 }
 
 fn count(key: &Checked) -> NonZeroUsize {
-    usize::try_from(key.int()).ok().and_then(NonZeroUsize::new).unwrap_or(NonZeroUsize::MAX)
+    usize::try_from(key.int())
+        .ok()
+        .and_then(NonZeroUsize::new)
+        .unwrap_or(NonZeroUsize::MAX)
 }
 
 fn bytes(key: &Checked) -> usize {

@@ -6,8 +6,8 @@ use super::{
     lmcache::lmcache,
 };
 use crate::{
-    Dynamo, MediumWeights, ModelRouting, Routing, Session, SessionMode, Worker, check::map_path, checked::Checked,
-    problem::Draft,
+    Dynamo, MediumWeights, ModelRouting, Routing, Session, SessionMode, Worker, check::map_path,
+    checked::Checked, problem::Draft,
 };
 
 pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
@@ -49,13 +49,20 @@ pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         lmcache: lmcache(root, workers, problems),
         semantic_clusters: semantic_clusters(section.key("semantic_clusters"), workers, problems),
         shared_prefix_routing: shared_prefix_routing(section.key("shared_prefix_routing")),
-        models: models.iter().map(|(name, entry)| (name.clone(), model(entry, medium_weights))).collect(),
+        models: models
+            .iter()
+            .map(|(name, entry)| (name.clone(), model(entry, medium_weights)))
+            .collect(),
     }
 }
 
 /// Whether caches count for anybody.
 pub(super) fn caches_count(section: &Checked) -> bool {
-    let models = section.key("models").entries().iter().map(|(_, entry)| entry);
+    let models = section
+        .key("models")
+        .entries()
+        .iter()
+        .map(|(_, entry)| entry);
     std::iter::once(section)
         .chain(models)
         .filter_map(|section| section.key("overlap_weight").float_if_set())
@@ -92,7 +99,11 @@ fn model(section: &Checked, usual: MediumWeights) -> ModelRouting {
 }
 
 fn session(section: &Checked) -> Session {
-    let headers = section.key("headers").items().iter().filter_map(Checked::text);
+    let headers = section
+        .key("headers")
+        .items()
+        .iter()
+        .filter_map(Checked::text);
     Session {
         mode: match section.key("mode").word() {
             Some("hard") => SessionMode::Hard,

@@ -19,8 +19,22 @@ pub(super) fn a_body_fits(section: &Checked, problems: &mut Vec<Draft>) {
         return;
     }
     // The one that was set is the one to correct; where both were, that for all bodies.
-    let (name, set) = if all.is_set() { ("max_held_bytes", all) } else { ("max_body_bytes", one) };
-    let message = format!("server.max_held_bytes {} is below server.max_body_bytes {}", all.size(), one.size());
-    let draft = Draft::new(format!("server.{name}"), message).value(set.shown()).in_context();
-    problems.push(problem_at(draft.expected("max_held_bytes >= max_body_bytes"), set, section));
+    let (name, set) = if all.is_set() {
+        ("max_held_bytes", all)
+    } else {
+        ("max_body_bytes", one)
+    };
+    let message = format!(
+        "server.max_held_bytes {} is below server.max_body_bytes {}",
+        all.size(),
+        one.size()
+    );
+    let draft = Draft::new(format!("server.{name}"), message)
+        .value(set.shown())
+        .in_context();
+    problems.push(problem_at(
+        draft.expected("max_held_bytes >= max_body_bytes"),
+        set,
+        section,
+    ));
 }

@@ -16,7 +16,11 @@ fn path(section: &Checked, key: &str) -> Option<PathBuf> {
 /// `server.tls` or `admin.tls`, where it is whole.
 pub(super) fn listener(section: &Checked) -> Option<ListenerTls> {
     let (cert, key) = (path(section, "cert")?, path(section, "key")?);
-    Some(ListenerTls { cert, key, client_ca: path(section, "client_ca") })
+    Some(ListenerTls {
+        cert,
+        key,
+        client_ca: path(section, "client_ca"),
+    })
 }
 
 /// A certificate without its key, and the like, would silently leave connections plain.
@@ -32,7 +36,10 @@ pub(super) fn listeners_are_whole(root: &Checked, problems: &mut Vec<Draft>) {
         if section.key("cert").failed || section.key("key").failed {
             continue;
         }
-        let draft = Draft::new(format!("{name}.tls.{missing}"), format!("`{name}.tls` has no `{missing}`"));
+        let draft = Draft::new(
+            format!("{name}.tls.{missing}"),
+            format!("`{name}.tls` has no `{missing}`"),
+        );
         let draft = draft.expected("`cert` and `key` together").in_context();
         problems.push(problem_at(draft, section.key(missing), section));
     }
@@ -44,21 +51,37 @@ pub(super) fn knows_its_clients(section: &Checked) -> bool {
 }
 
 /// `workers[].tls` of the worker at place `at`.
-pub(super) fn worker(entry: &Checked, url: &str, at: usize, problems: &mut Vec<Draft>) -> WorkerTls {
+pub(super) fn worker(
+    entry: &Checked,
+    url: &str,
+    at: usize,
+    problems: &mut Vec<Draft>,
+) -> WorkerTls {
     let section = entry.key("tls");
     let skip = section.key("insecure_skip_verify");
     let (ca, insecure_skip_verify) = (path(section, "ca"), skip.value == Value::Bool(true));
-    let encrypted = url.get(..8).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
-    let idle = if ca.is_some() { Some("ca") } else { insecure_skip_verify.then_some("insecure_skip_verify") };
+    let encrypted = url
+        .get(..8)
+        .is_some_and(|scheme| scheme.eq_ignore_ascii_case("https://"));
+    let idle = if ca.is_some() {
+        Some("ca")
+    } else {
+        insecure_skip_verify.then_some("insecure_skip_verify")
+    };
     if let Some(key) = idle.filter(|_| !encrypted) {
         let message = "the worker is not encrypted: nothing of `tls` applies";
-        let draft = Draft::new(format!("workers[{at}].tls.{key}"), message).expected("an https:// URL, or no `tls`");
+        let draft = Draft::new(format!("workers[{at}].tls.{key}"), message)
+            .expected("an https:// URL, or no `tls`");
         problems.push(problem_at(draft.in_context(), section.key(key), entry));
     }
     if ca.is_some() && insecure_skip_verify {
         let message = "`insecure_skip_verify` believes any certificate, and `ca` is for those that are checked";
-        let draft = Draft::new(format!("workers[{at}].tls.insecure_skip_verify"), message).expected("one of the two");
+        let draft = Draft::new(format!("workers[{at}].tls.insecure_skip_verify"), message)
+            .expected("one of the two");
         problems.push(problem_at(draft.in_context(), skip, entry));
     }
-    WorkerTls { ca, insecure_skip_verify }
+    WorkerTls {
+        ca,
+        insecure_skip_verify,
+    }
 }

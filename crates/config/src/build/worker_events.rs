@@ -4,14 +4,24 @@ use super::problem_at;
 use crate::{EventSource, ReplayEndpoint, WorkerKvEvents, checked::Checked, problem::Draft};
 
 /// `entry` is the worker's, number `at`.
-pub(super) fn kv_events(section: &Checked, entry: &Checked, at: usize, problems: &mut Vec<Draft>) -> WorkerKvEvents {
+pub(super) fn kv_events(
+    section: &Checked,
+    entry: &Checked,
+    at: usize,
+    problems: &mut Vec<Draft>,
+) -> WorkerKvEvents {
     let (endpoint, replay) = (section.key("endpoint"), section.key("replay_endpoint"));
     let source = source(section);
     let bind = section.key("bind").bool();
     let mut file = |key: &str, message: String, expected: &str| {
         let at_key = section.key(key);
-        let draft = Draft::new(format!("workers[{at}].kv_events.{key}"), message).expected(expected);
-        problems.push(problem_at(draft.value(at_key.shown()).in_context(), at_key, entry));
+        let draft =
+            Draft::new(format!("workers[{at}].kv_events.{key}"), message).expected(expected);
+        problems.push(problem_at(
+            draft.value(at_key.shown()).in_context(),
+            at_key,
+            entry,
+        ));
     };
     if !endpoint.failed && !section.key("source").failed {
         let scheme = endpoint.text().and_then(scheme);
@@ -23,9 +33,17 @@ pub(super) fn kv_events(section: &Checked, entry: &Checked, at: usize, problems:
                     [] => "no endpoint: the worker's own URL is asked".to_owned(),
                     schemes => format!("one of {}://", schemes.join("://, ")),
                 };
-                file("endpoint", format!("{scheme}:// is no place for source `{word}`"), &expected);
+                file(
+                    "endpoint",
+                    format!("{scheme}:// is no place for source `{word}`"),
+                    &expected,
+                );
             }
-            None if matches!(source, EventSource::Sse | EventSource::Ws | EventSource::Nats) => {
+            None if matches!(
+                source,
+                EventSource::Sse | EventSource::Ws | EventSource::Nats
+            ) =>
+            {
                 file(
                     "endpoint",
                     format!("source `{word}` has no endpoint"),
@@ -44,7 +62,11 @@ pub(super) fn kv_events(section: &Checked, entry: &Checked, at: usize, problems:
             );
         }
         if replay.text().is_some() && !off && !zmq {
-            file("replay_endpoint", format!("source `{word}` is never asked for history there"), "this key left out");
+            file(
+                "replay_endpoint",
+                format!("source `{word}` is never asked for history there"),
+                "this key left out",
+            );
         }
     }
     WorkerKvEvents {

@@ -18,22 +18,33 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
     let mut workers = Vec::new();
     for (at, entry) in root.key_mut("workers").items_mut().iter_mut().enumerate() {
-        let Value::WorkerUrl { url, host_port } = entry.key("url").value.clone() else { continue };
+        let Value::WorkerUrl { url, host_port } = entry.key("url").value.clone() else {
+            continue;
+        };
         if entry.key("name").failed {
             continue;
         }
         let name = entry.key("name").text().map_or(host_port, Into::into);
         if !is_name(&name) {
-            let draft = Draft::new(format!("workers[{at}].name"), format!("cannot use `{name}` as a name"));
-            let draft =
-                draft.expected("1 to 128 visible ASCII characters without `/`, `,` and `\"`").value(name.into());
+            let draft = Draft::new(
+                format!("workers[{at}].name"),
+                format!("cannot use `{name}` as a name"),
+            );
+            let draft = draft
+                .expected("1 to 128 visible ASCII characters without `/`, `,` and `\"`")
+                .value(name.into());
             problems.push(problem_at(draft, entry.key("name"), entry));
             continue;
         }
         if let Some(first) = seen.get(&name) {
             let message = format!("`{name}` is also the name of workers[{first}]");
-            let draft = Draft::new(format!("workers[{at}].name"), message).expected("a name of its own");
-            problems.push(problem_at(draft.value(name.into()), entry.key("name"), entry));
+            let draft =
+                Draft::new(format!("workers[{at}].name"), message).expected("a name of its own");
+            problems.push(problem_at(
+                draft.value(name.into()),
+                entry.key("name"),
+                entry,
+            ));
             continue;
         }
         seen.insert(name.clone(), at);
@@ -43,7 +54,10 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
         let role = disaggregation::role(entry, &url, at, problems);
         let tls = tls::worker(entry, &url, at, problems);
-        workers.push(Worker { tls, ..worker(entry, name, url, role, kv_events) });
+        workers.push(Worker {
+            tls,
+            ..worker(entry, name, url, role, kv_events)
+        });
     }
     workers
 }
@@ -51,7 +65,9 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
 /// A name stands in headers, labels and paths.
 fn is_name(name: &str) -> bool {
     (1..=128).contains(&name.len())
-        && name.bytes().all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'"'))
+        && name
+            .bytes()
+            .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'"'))
 }
 
 fn inherit(own: &mut Checked, default: &Checked) {
@@ -60,8 +76,22 @@ fn inherit(own: &mut Checked, default: &Checked) {
     }
 }
 
-fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: WorkerKvEvents) -> Worker {
-    let texts = |key: &str| entry.key(key).items().iter().filter_map(Checked::text).map(Into::into).collect();
+fn worker(
+    entry: &Checked,
+    name: String,
+    url: String,
+    role: Role,
+    kv_events: WorkerKvEvents,
+) -> Worker {
+    let texts = |key: &str| {
+        entry
+            .key(key)
+            .items()
+            .iter()
+            .filter_map(Checked::text)
+            .map(Into::into)
+            .collect()
+    };
     Worker {
         name,
         url,
@@ -79,34 +109,58 @@ fn worker(entry: &Checked, name: String, url: String, role: Role, kv_events: Wor
             Value::Secret(secret) => Some(secret.clone()),
             _ => None,
         },
-        block_size: entry.key("block_size").int_or_word().and_then(|tokens| BlockSize::new(tokens).ok()),
+        block_size: entry
+            .key("block_size")
+            .int_or_word()
+            .and_then(|tokens| BlockSize::new(tokens).ok()),
         dp_ranks: entry.key("dp_ranks").count_or_word(),
         bootstrap_port: port(entry.key("bootstrap_port")),
         tls: WorkerTls::default(),
         health_check: health_check(entry.key("health_check")),
         kv_events,
-        allow_tiers: entry.key("allow_tiers").items().iter().filter_map(tier).collect(),
+        allow_tiers: entry
+            .key("allow_tiers")
+            .items()
+            .iter()
+            .filter_map(tier)
+            .collect(),
     }
 }
 
 fn port(key: &Checked) -> Option<NonZeroU16> {
-    key.int_or_word().and_then(|port| u16::try_from(port).ok()).and_then(NonZeroU16::new)
+    key.int_or_word()
+        .and_then(|port| u16::try_from(port).ok())
+        .and_then(NonZeroU16::new)
 }
 
 fn tier(word: &Checked) -> Option<Tier> {
-    Tier::ALL.into_iter().find(|tier| word.word() == Some(tier.as_str()))
+    Tier::ALL
+        .into_iter()
+        .find(|tier| word.word() == Some(tier.as_str()))
 }
 
 fn health_check(section: &Checked) -> HealthCheck {
     let statuses = |key: &str| {
-        let statuses = section.key(key).items().iter().filter_map(Checked::int_or_word);
-        statuses.filter_map(|status| u16::try_from(status).ok()).collect()
+        let statuses = section
+            .key(key)
+            .items()
+            .iter()
+            .filter_map(Checked::int_or_word);
+        statuses
+            .filter_map(|status| u16::try_from(status).ok())
+            .collect()
     };
     let fallbacks = section.key("fallback_endpoints");
     HealthCheck {
         endpoint: section.key("endpoint").text().map(Into::into),
-        fallback_endpoints: (fallbacks.value != Value::Unset)
-            .then(|| fallbacks.items().iter().filter_map(Checked::text).map(Into::into).collect()),
+        fallback_endpoints: (fallbacks.value != Value::Unset).then(|| {
+            fallbacks
+                .items()
+                .iter()
+                .filter_map(Checked::text)
+                .map(Into::into)
+                .collect()
+        }),
         method: section.key("method").word().map(|word| match word {
             "POST" => CheckMethod::Post,
             "HEAD" => CheckMethod::Head,
@@ -116,7 +170,8 @@ fn health_check(section: &Checked) -> HealthCheck {
             Value::Free(body) => Some(body.clone()),
             _ => None,
         },
-        accept_status: (section.key("accept_status").value != Value::Unset).then(|| statuses("accept_status")),
+        accept_status: (section.key("accept_status").value != Value::Unset)
+            .then(|| statuses("accept_status")),
         warmup_status: statuses("warmup_status"),
         timeout: section.key("timeout").duration_if_set(),
     }

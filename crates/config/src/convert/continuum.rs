@@ -38,7 +38,10 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
         return Err(report(problems, name));
     }
     let origin = Origin::File { line: 1, column: 1 };
-    let mut tree = tree.unwrap_or(Located { node: Node::Null, origin: origin.clone() });
+    let mut tree = tree.unwrap_or(Located {
+        node: Node::Null,
+        origin: origin.clone(),
+    });
     if matches!(tree.node, Node::Null) {
         tree.node = Node::Map(Vec::new());
     }
@@ -54,7 +57,10 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
     let mut text = format!("# {TITLE}\n");
     let refused = refused(&body);
     if !refused.is_empty() {
-        text += &format!("# refused by `warmroute config check` in this version: {}\n", refused.join(", "));
+        text += &format!(
+            "# refused by `warmroute config check` in this version: {}\n",
+            refused.join(", ")
+        );
     }
     for (_, path) in unused {
         text += &format!("# no counterpart: {path}\n");
@@ -65,9 +71,13 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
 /// Gives renamed keys their names here, unless a key of that name stands there already.
 fn rename(tree: &mut Located) {
     for (theirs, ours) in RENAMED {
-        let Some(value) = taken(tree, theirs) else { continue };
+        let Some(value) = taken(tree, theirs) else {
+            continue;
+        };
         let origin = value.origin.clone();
-        let place = ours.iter().try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
+        let place = ours
+            .iter()
+            .try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
         match place {
             Some(place) if matches!(place.node, Node::Null) => *place = value,
             _ => {}
@@ -78,22 +88,32 @@ fn rename(tree: &mut Located) {
 /// The value under a path, removed; an emptied section goes with it.
 fn taken(tree: &mut Located, path: &[&str]) -> Option<Located> {
     let (first, rest) = path.split_first()?;
-    let Node::Map(entries) = &mut tree.node else { return None };
+    let Node::Map(entries) = &mut tree.node else {
+        return None;
+    };
     let at = entries.iter().position(|entry| entry.key == *first)?;
     if rest.is_empty() {
         return Some(entries.remove(at).value);
     }
     let found = taken(&mut entries.get_mut(at)?.value, rest);
-    if entries.get(at).is_some_and(|entry| matches!(&entry.value.node, Node::Map(left) if left.is_empty())) {
+    if entries
+        .get(at)
+        .is_some_and(|entry| matches!(&entry.value.node, Node::Map(left) if left.is_empty()))
+    {
         entries.remove(at);
     }
     found
 }
 
 fn prune_top(tree: &mut Located, unused: &mut Vec<(Origin, String)>) {
-    let Node::Map(entries) = &mut tree.node else { return };
+    let Node::Map(entries) = &mut tree.node else {
+        return;
+    };
     entries.retain_mut(|entry| {
-        let alias = TOP_ALIASES.iter().find(|(alias, _)| *alias == entry.key).map(|(_, path)| *path);
+        let alias = TOP_ALIASES
+            .iter()
+            .find(|(alias, _)| *alias == entry.key)
+            .map(|(_, path)| *path);
         let own = [entry.key.as_str()];
         let path: &[&str] = alias.unwrap_or(&own);
         match kind_at(path) {
@@ -118,13 +138,17 @@ fn kind_at(path: &[&str]) -> Option<&'static Kind> {
             _ => return None,
         }
     }
-    keys.iter().find(|key| key.name == *last).map(|key| &key.kind)
+    keys.iter()
+        .find(|key| key.name == *last)
+        .map(|key| &key.kind)
 }
 
 /// Takes out what the schema does not know.
 fn prune(kind: &'static Kind, given: &mut Located, path: &str, unused: &mut Vec<(Origin, String)>) {
     match (kind, &mut given.node) {
-        (Kind::Section(keys) | Kind::Worker(keys), Node::Map(entries)) => prune_section(keys, entries, path, unused),
+        (Kind::Section(keys) | Kind::Worker(keys), Node::Map(entries)) => {
+            prune_section(keys, entries, path, unused)
+        }
         (Kind::List(item), Node::List(items)) => {
             for (at, inner) in items.iter_mut().enumerate() {
                 prune(item, inner, &format!("{path}[{at}]"), unused);
@@ -132,14 +156,24 @@ fn prune(kind: &'static Kind, given: &mut Located, path: &str, unused: &mut Vec<
         }
         (Kind::Map(item), Node::Map(entries)) => {
             for entry in entries {
-                prune(item, &mut entry.value, &crate::check::map_path(path, &entry.key), unused);
+                prune(
+                    item,
+                    &mut entry.value,
+                    &crate::check::map_path(path, &entry.key),
+                    unused,
+                );
             }
         }
         _ => {}
     }
 }
 
-fn prune_section(keys: &'static [Key], entries: &mut Vec<Entry>, path: &str, unused: &mut Vec<(Origin, String)>) {
+fn prune_section(
+    keys: &'static [Key],
+    entries: &mut Vec<Entry>,
+    path: &str,
+    unused: &mut Vec<(Origin, String)>,
+) {
     entries.retain_mut(|entry| {
         let path = crate::check::map_path(path, &entry.key);
         match keys.iter().find(|key| key.name == entry.key) {

@@ -37,14 +37,21 @@ pub(super) struct Fields<'a> {
 impl<'a> Field<'a> {
     /// One of its values, where it is a list.
     pub(super) fn item(&self, at: usize, value: &'a Located) -> Self {
-        Self { path: format!("{}[{at}]", self.path), value }
+        Self {
+            path: format!("{}[{at}]", self.path),
+            value,
+        }
     }
 }
 
 impl<'a> Fields<'a> {
     /// Those of a mapping that is left out: none.
     pub(super) fn absent(&self, key: &str) -> Self {
-        Self { path: path_of(&self.path, key), origin: self.origin, entries: Vec::new() }
+        Self {
+            path: path_of(&self.path, key),
+            origin: self.origin,
+            entries: Vec::new(),
+        }
     }
 
     /// The names of the keys.
@@ -57,7 +64,10 @@ impl<'a> Fields<'a> {
         let at = self.entries.iter().position(|entry| entry.key == key)?;
         let entry = self.entries.remove(at);
         let filled = !matches!(entry.value.node, Node::Null);
-        filled.then(|| Field { path: path_of(&self.path, key), value: &entry.value })
+        filled.then(|| Field {
+            path: path_of(&self.path, key),
+            value: &entry.value,
+        })
     }
 
     /// Path and place of a key, those of the mapping if the key is left out.
@@ -71,15 +81,28 @@ impl Given {
     /// The YAML text as a tree, where it can be read.
     pub(super) fn parse(text: &str) -> (Option<Located>, Self) {
         let (tree, problems) = yaml::parse(text);
-        (tree, Self { problems, unused: Vec::new() })
+        (
+            tree,
+            Self {
+                problems,
+                unused: Vec::new(),
+            },
+        )
     }
 
     /// The keys at the top.
     pub(super) fn top<'a>(&mut self, tree: &'a Located) -> Option<Fields<'a>> {
         if matches!(tree.node, Node::Null) {
-            return Some(Fields { path: String::new(), origin: &tree.origin, entries: Vec::new() });
+            return Some(Fields {
+                path: String::new(),
+                origin: &tree.origin,
+                entries: Vec::new(),
+            });
         }
-        self.fields(&Field { path: String::new(), value: tree })
+        self.fields(&Field {
+            path: String::new(),
+            value: tree,
+        })
     }
 
     /// The keys of a mapping.
@@ -100,9 +123,16 @@ impl Given {
     /// The values of a list.
     pub(super) fn items<'a>(&mut self, field: &Field<'a>) -> Vec<Field<'a>> {
         match &field.value.node {
-            Node::List(items) => items.iter().enumerate().map(|(at, value)| field.item(at, value)).collect(),
+            Node::List(items) => items
+                .iter()
+                .enumerate()
+                .map(|(at, value)| field.item(at, value))
+                .collect(),
             _ => {
-                self.refuse(field, Fault::unusable(field.value, &Kind::List(&Kind::Free)));
+                self.refuse(
+                    field,
+                    Fault::unusable(field.value, &Kind::List(&Kind::Free)),
+                );
                 Vec::new()
             }
         }
@@ -110,7 +140,9 @@ impl Given {
 
     /// The value of a simple kind that holds no URL.
     pub(super) fn value(&mut self, field: &Field<'_>, kind: &Kind) -> Option<Value> {
-        self.scalar(field, kind, |url| Err(format!("`{url}` is not expected to be a URL")))
+        self.scalar(field, kind, |url| {
+            Err(format!("`{url}` is not expected to be a URL"))
+        })
     }
 
     /// A URL that `check` takes.
@@ -122,11 +154,18 @@ impl Given {
     }
 
     fn scalar(&mut self, field: &Field<'_>, kind: &Kind, check: CheckUrl) -> Option<Value> {
-        scalar(kind, field.value, field.value, check).map_err(|fault| self.refuse(field, fault)).ok()
+        scalar(kind, field.value, field.value, check)
+            .map_err(|fault| self.refuse(field, fault))
+            .ok()
     }
 
     /// The value of a key that has to be there.
-    pub(super) fn required<'a>(&mut self, fields: &mut Fields<'a>, key: &str, expected: &str) -> Option<Field<'a>> {
+    pub(super) fn required<'a>(
+        &mut self,
+        fields: &mut Fields<'a>,
+        key: &str,
+        expected: &str,
+    ) -> Option<Field<'a>> {
         let field = fields.take(key);
         if field.is_none() {
             let draft = Draft::new(path_of(&fields.path, key), "missing").expected(expected);
@@ -146,8 +185,14 @@ impl Given {
     }
 
     /// Two values that are fine, but not together.
-    pub(super) fn contradiction(&mut self, (path, origin): (String, Origin), message: String, expected: String) {
-        self.problems.push(Draft::new(path, message).expected(expected).at(origin));
+    pub(super) fn contradiction(
+        &mut self,
+        (path, origin): (String, Origin),
+        message: String,
+        expected: String,
+    ) {
+        self.problems
+            .push(Draft::new(path, message).expected(expected).at(origin));
     }
 
     /// A value that means nothing to us.
@@ -158,7 +203,11 @@ impl Given {
     /// Every key that is left has no counterpart.
     pub(super) fn leave(&mut self, fields: Fields<'_>) {
         let Fields { path, entries, .. } = fields;
-        self.unused.extend(entries.iter().map(|entry| (entry.origin.clone(), path_of(&path, &entry.key))));
+        self.unused.extend(
+            entries
+                .iter()
+                .map(|entry| (entry.origin.clone(), path_of(&path, &entry.key))),
+        );
     }
 
     /// The paths without a counterpart by their place, or every problem.
@@ -184,7 +233,10 @@ impl Given {
 
 /// A path stands in comments too, so a key with odd characters is quoted.
 fn path_of(path: &str, key: &str) -> String {
-    let plain = !key.is_empty() && key.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
+    let plain = !key.is_empty()
+        && key
+            .bytes()
+            .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
     let key = shown_text(key);
     match (plain, path.is_empty()) {
         (true, true) => key,

@@ -15,7 +15,9 @@ pub(super) enum ModelPath {
 
 /// By the spelling alone, as the file may be converted on another machine than the one it is for.
 pub(super) fn model_path(text: &str) -> ModelPath {
-    let (directory, last) = text.rsplit_once('/').map_or((None, text), |(directory, last)| (Some(directory), last));
+    let (directory, last) = text
+        .rsplit_once('/')
+        .map_or((None, text), |(directory, last)| (Some(directory), last));
     if text.contains("://") || text.is_empty() {
         ModelPath::Other
     } else if last == "tokenizer.json" {
@@ -23,7 +25,9 @@ pub(super) fn model_path(text: &str) -> ModelPath {
             None => ".".to_owned(),
             Some("") => "/".to_owned(),
             // A name alone could be one of the words that the key takes.
-            Some(name) if !name.contains('/') && !name.starts_with(['.', '~']) => format!("./{name}"),
+            Some(name) if !name.contains('/') && !name.starts_with(['.', '~']) => {
+                format!("./{name}")
+            }
             Some(directory) => directory.to_owned(),
         })
     } else if is_hub_id(text) {
@@ -36,7 +40,9 @@ pub(super) fn model_path(text: &str) -> ModelPath {
 fn is_hub_id(text: &str) -> bool {
     let is_name = |part: &str| {
         part.starts_with(|letter: char| letter.is_ascii_alphanumeric())
-            && part.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
+            && part
+                .bytes()
+                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte))
     };
     text.len() <= MAX_HUB_ID_BYTES && text.split('/').count() <= 2 && text.split('/').all(is_name)
 }
@@ -59,7 +65,11 @@ mod tests {
             ("auto/tokenizer.json", "./auto"),
             ("models/meta/llama", "models/meta/llama"),
         ] {
-            assert_eq!(model_path(text), ModelPath::Directory(directory.to_owned()), "{text}");
+            assert_eq!(
+                model_path(text),
+                ModelPath::Directory(directory.to_owned()),
+                "{text}"
+            );
         }
         for id in ["meta-llama/Llama-3.1-8B-Instruct", "gpt2", "Qwen/Qwen2.5_x"] {
             assert_eq!(model_path(id), ModelPath::HubId(id.to_owned()));

@@ -33,10 +33,21 @@ struct Setting {
 impl Ours {
     /// Sets a key, its value given as YAML. A key that has another value already keeps it, and that value is given back
     /// with the key of the other router that set it.
-    pub(super) fn set(&mut self, key: &'static str, value: String, from: &str) -> Result<(), (String, String)> {
-        let setting = Setting { value, from: from.to_owned(), note: None };
+    pub(super) fn set(
+        &mut self,
+        key: &'static str,
+        value: String,
+        from: &str,
+    ) -> Result<(), (String, String)> {
+        let setting = Setting {
+            value,
+            from: from.to_owned(),
+            note: None,
+        };
         match self.settings.get(key) {
-            Some(before) if before.value != setting.value => Err((before.value.clone(), before.from.clone())),
+            Some(before) if before.value != setting.value => {
+                Err((before.value.clone(), before.from.clone()))
+            }
             Some(_) => Ok(()),
             None => {
                 self.settings.insert(key, setting);
@@ -58,7 +69,10 @@ impl Ours {
         let mut text = format!("# {title}\n");
         let refused = refused(&body);
         if !refused.is_empty() {
-            text += &format!("# refused by `warmroute config check` in this version: {}\n", refused.join(", "));
+            text += &format!(
+                "# refused by `warmroute config check` in this version: {}\n",
+                refused.join(", ")
+            );
         }
         for path in unused {
             text += &format!("# no counterpart: {path}\n");
@@ -67,7 +81,12 @@ impl Ours {
     }
 
     fn body(&self) -> String {
-        let mut text = if self.workers.is_empty() { "workers: []\n" } else { "workers:\n" }.to_owned();
+        let mut text = if self.workers.is_empty() {
+            "workers: []\n"
+        } else {
+            "workers:\n"
+        }
+        .to_owned();
         for worker in &self.workers {
             text += &format!("  - {{url: {}", quoted(&worker.url));
             if let Some((key, word)) = worker.word {
@@ -82,7 +101,11 @@ impl Ours {
         for (path, setting) in &self.settings {
             let mut steps: Vec<&str> = path.split('.').collect();
             let key = steps.pop().unwrap_or_default();
-            let common = open.iter().zip(&steps).take_while(|(left, right)| left == right).count();
+            let common = open
+                .iter()
+                .zip(&steps)
+                .take_while(|(left, right)| left == right)
+                .count();
             for (depth, section) in steps.iter().enumerate().skip(common) {
                 text += &format!("{:1$}{section}:\n", "", depth * 2);
             }
@@ -133,7 +156,11 @@ pub(super) fn refused(body: &str) -> Vec<String> {
     let mut keys = Vec::new();
     for problem in problems {
         // Without a key the whole text is meant, and the message says what is wrong with it.
-        let key = if problem.path.is_empty() { problem.message } else { without_indices(&problem.path) };
+        let key = if problem.path.is_empty() {
+            problem.message
+        } else {
+            without_indices(&problem.path)
+        };
         if !keys.contains(&key) {
             keys.push(key);
         }

@@ -30,7 +30,11 @@ const MODE: Kind = Kind::Word(&[
 ]);
 
 const fn mode(word: &'static str, also: &'static [&'static str]) -> Choice {
-    Choice { word, also, built: Built::Now }
+    Choice {
+        word,
+        also,
+        built: Built::Now,
+    }
 }
 
 /// Policies by the key of either side. That router's documents have them at the top and under `mode`.
@@ -45,8 +49,15 @@ const KV_AWARE: &str = "kv_aware";
 /// The policy that asks LMCache's controller.
 const LMCACHE_AWARE: &str = "lmcache_aware";
 
-const PORT: Kind = Kind::Int { min: 1, max: 65_535 };
-const WEIGHT: Kind = Kind::Float(Range { min: 0.0, max: 1.0, open: false });
+const PORT: Kind = Kind::Int {
+    min: 1,
+    max: 65_535,
+};
+const WEIGHT: Kind = Kind::Float(Range {
+    min: 0.0,
+    max: 1.0,
+    open: false,
+});
 const PAIR: &str = "[URL, bootstrap port or null], or a URL";
 
 /// A simple key.
@@ -61,12 +72,21 @@ struct Key {
 }
 
 const fn key(theirs: &'static str, ours: &'static str, kind: Kind) -> Key {
-    Key { theirs, ours, kind, unit: "", default: None }
+    Key {
+        theirs,
+        ours,
+        kind,
+        unit: "",
+        default: None,
+    }
 }
 
 impl Key {
     const fn or(self, default: &'static str) -> Self {
-        Self { default: Some(default), ..self }
+        Self {
+            default: Some(default),
+            ..self
+        }
     }
 }
 
@@ -74,24 +94,41 @@ const TOP: &[Key] = &[
     key(
         "engine_wait_timeout_secs",
         "queue.engine_wait_timeout_secs",
-        Kind::Int { min: 0, max: MAX_DURATION.as_secs() },
+        Kind::Int {
+            min: 0,
+            max: MAX_DURATION.as_secs(),
+        },
     ),
     key(
         "pd_uncached_token_threshold",
         "disaggregation.uncached_token_threshold",
-        Kind::Int { min: 0, max: u32::MAX as u64 },
+        Kind::Int {
+            min: 0,
+            max: u32::MAX as u64,
+        },
     ),
 ];
 
 const KV_AWARE_KEYS: &[Key] = &[
-    key("block_size", "models.defaults.block_size", Kind::Int { min: 1, max: 1 << 16 }).or("16"),
+    key(
+        "block_size",
+        "models.defaults.block_size",
+        Kind::Int {
+            min: 1,
+            max: 1 << 16,
+        },
+    )
+    .or("16"),
     key("enable_speculative", "routing.speculative", Kind::Bool).or("true"),
     Key {
         unit: "ms",
         ..key(
             "speculative_ttl_ms",
             "routing.speculative_ttl",
-            Kind::Int { min: 1, max: MAX_DURATION.as_secs() * 1_000 },
+            Kind::Int {
+                min: 1,
+                max: MAX_DURATION.as_secs() * 1_000,
+            },
         )
         .or("2000ms")
     },
@@ -123,7 +160,10 @@ const WEIGHTS_KEYS: &[Key] = &[
 /// ```
 pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem>> {
     let (tree, given) = Given::parse(text);
-    let mut work = Work { given, ours: Ours::default() };
+    let mut work = Work {
+        given,
+        ours: Ours::default(),
+    };
     if let Some(top) = tree.as_ref().and_then(|tree| work.given.top(tree)) {
         work.file(top);
     }
@@ -138,7 +178,10 @@ pub(super) fn convert_tree(
     tree: &Located,
     mut unused: Vec<String>,
 ) -> Result<String, Vec<Problem>> {
-    let mut work = Work { given: Given::default(), ours: Ours::default() };
+    let mut work = Work {
+        given: Given::default(),
+        ours: Ours::default(),
+    };
     if let Some(mut top) = work.given.top(tree) {
         work.process(&mut top);
         work.file(top);
@@ -155,7 +198,11 @@ struct Work {
 
 impl Work {
     fn file(&mut self, mut top: Fields<'_>) {
-        let mode = self.given.required(&mut top, "mode", "a mapping with type and the URLs of workers");
+        let mode = self.given.required(
+            &mut top,
+            "mode",
+            "a mapping with type and the URLs of workers",
+        );
         let mut mode = mode.and_then(|mode| self.given.fields(&mode));
         if let Some(mode) = &mut mode {
             self.workers(mode);
@@ -174,18 +221,28 @@ impl Work {
         self.serving(&mut top);
         self.content(&mut top);
         self.prompt_cache(&mut top);
-        mode.into_iter().chain([top]).for_each(|fields| self.given.leave(fields));
+        mode.into_iter()
+            .chain([top])
+            .for_each(|fields| self.given.leave(fields));
     }
 
     fn workers(&mut self, mode: &mut Fields<'_>) {
-        let Some(word) = self.given.required(mode, "type", &MODE.expected()) else { return };
+        let Some(word) = self.given.required(mode, "type", &MODE.expected()) else {
+            return;
+        };
         match self.given.value(&word, &MODE) {
             Some(Value::Word("regular")) => self.pool(mode, "worker_urls", None, any_url),
-            Some(Value::Word("openai")) => self.pool(mode, "worker_urls", Some(("type", "openai")), any_url),
+            Some(Value::Word("openai")) => {
+                self.pool(mode, "worker_urls", Some(("type", "openai")), any_url)
+            }
             Some(theirs) => {
                 if theirs == Value::Word("prefill_decode") {
                     // The mode of SGLang's engines.
-                    self.set("disaggregation.connector", "sglang".to_owned(), &mode.place("type", Some(&word)));
+                    self.set(
+                        "disaggregation.connector",
+                        "sglang".to_owned(),
+                        &mode.place("type", Some(&word)),
+                    );
                 }
                 self.prefill_pool(mode);
                 self.pool(mode, "decode_urls", Some(("role", "decode")), pool_url);
@@ -194,17 +251,34 @@ impl Work {
         }
     }
 
-    fn pool(&mut self, mode: &mut Fields<'_>, key: &str, word: Option<(&'static str, &'static str)>, check: CheckUrl) {
-        let Some(urls) = self.given.required(mode, key, "a list of URLs") else { return };
+    fn pool(
+        &mut self,
+        mode: &mut Fields<'_>,
+        key: &str,
+        word: Option<(&'static str, &'static str)>,
+        check: CheckUrl,
+    ) {
+        let Some(urls) = self.given.required(mode, key, "a list of URLs") else {
+            return;
+        };
         for entry in self.given.items(&urls) {
             if let Some(url) = self.given.url(&entry, check) {
-                self.ours.workers.push(Worker { url, word, bootstrap_port: None });
+                self.ours.workers.push(Worker {
+                    url,
+                    word,
+                    bootstrap_port: None,
+                });
             }
         }
     }
 
     fn prefill_pool(&mut self, mode: &mut Fields<'_>) {
-        let Some(urls) = self.given.required(mode, "prefill_urls", &format!("a list of {PAIR}")) else { return };
+        let Some(urls) = self
+            .given
+            .required(mode, "prefill_urls", &format!("a list of {PAIR}"))
+        else {
+            return;
+        };
         for entry in self.given.items(&urls) {
             self.prefill_worker(&entry);
         }
@@ -216,7 +290,11 @@ impl Work {
             Node::List(pair) if pair.len() == 2 => {
                 let (url, port) = (entry.item(0, &pair[0]), entry.item(1, &pair[1]));
                 let filled = !matches!(port.value.node, Node::Null);
-                let port = if filled { self.given.value(&port, &PORT) } else { None };
+                let port = if filled {
+                    self.given.value(&port, &PORT)
+                } else {
+                    None
+                };
                 (self.given.url(&url, pool_url), port)
             }
             _ => {
@@ -230,12 +308,20 @@ impl Work {
             _ => None,
         };
         if let Some(url) = url {
-            self.ours.workers.push(Worker { url, word: Some(("role", "prefill")), bootstrap_port });
+            self.ours.workers.push(Worker {
+                url,
+                word: Some(("role", "prefill")),
+                bootstrap_port,
+            });
         }
     }
 
     /// The one that is there; both would leave open which one counts.
-    fn either<'a>(&mut self, inner: Option<Field<'a>>, outer: Option<Field<'a>>) -> Option<Field<'a>> {
+    fn either<'a>(
+        &mut self,
+        inner: Option<Field<'a>>,
+        outer: Option<Field<'a>>,
+    ) -> Option<Field<'a>> {
         if let (Some(inner), Some(outer)) = (&inner, &outer) {
             let fault = Fault::new(format!("set a second time: `{}` is there too", inner.path));
             self.given.refuse(outer, fault.expected("one of the two"));
@@ -244,8 +330,14 @@ impl Work {
     }
 
     fn policy(&mut self, policy: &Field<'_>, ours: &'static str) {
-        let Some(mut fields) = self.given.fields(policy) else { return };
-        let Some(name) = self.given.required(&mut fields, "type", "the name of a policy, such as kv_aware") else {
+        let Some(mut fields) = self.given.fields(policy) else {
+            return;
+        };
+        let Some(name) = self.given.required(
+            &mut fields,
+            "type",
+            "the name of a policy, such as kv_aware",
+        ) else {
             return;
         };
         match self.given.value(&name, &Kind::Text) {
@@ -267,7 +359,9 @@ impl Work {
 
     fn kv_aware(&mut self, policy: &mut Fields<'_>) {
         self.keys(KV_AWARE_KEYS, policy);
-        let events = policy.take("kv_events").and_then(|events| self.given.fields(&events));
+        let events = policy
+            .take("kv_events")
+            .and_then(|events| self.given.fields(&events));
         let mut events = events.unwrap_or_else(|| policy.absent("kv_events"));
         self.keys(KV_EVENTS_KEYS, &mut events);
         self.given.leave(events);
@@ -276,7 +370,9 @@ impl Work {
 
     /// That router's documents name the weights without their place, so they may stand with the policy and at the top.
     fn weights(&mut self, fields: &mut Fields<'_>) {
-        let weights = fields.take("medium_weights").and_then(|weights| self.given.fields(&weights));
+        let weights = fields
+            .take("medium_weights")
+            .and_then(|weights| self.given.fields(&weights));
         if let Some(mut weights) = weights {
             self.keys(WEIGHTS_KEYS, &mut weights);
             self.given.leave(weights);
@@ -285,13 +381,20 @@ impl Work {
 
     fn tokenizer(&mut self, field: Field<'_>) {
         const OURS: &str = "models.defaults.tokenizer";
-        let Some(Value::Text(text)) = self.given.value(&field, &Kind::Text) else { return };
+        let Some(Value::Text(text)) = self.given.value(&field, &Kind::Text) else {
+            return;
+        };
         let place = (field.path.clone(), field.value.origin.clone());
         match model_path(&text) {
-            ModelPath::Directory(directory) => self.set(OURS, yaml(&Value::Text(directory)), &place),
+            ModelPath::Directory(directory) => {
+                self.set(OURS, yaml(&Value::Text(directory)), &place)
+            }
             ModelPath::HubId(id) => {
                 self.set(OURS, "auto".to_owned(), &place);
-                self.ours.note(OURS, format!("the model was {id}: found on this machine, or asked of the engine"));
+                self.ours.note(
+                    OURS,
+                    format!("the model was {id}: found on this machine, or asked of the engine"),
+                );
             }
             ModelPath::Other => self.given.unused(field),
         }
@@ -302,7 +405,10 @@ impl Work {
             let field = fields.take(key.theirs);
             let place = fields.place(key.theirs, field.as_ref());
             let value = match &field {
-                Some(field) => self.given.value(field, &key.kind).map(|value| yaml(&value) + key.unit),
+                Some(field) => self
+                    .given
+                    .value(field, &key.kind)
+                    .map(|value| yaml(&value) + key.unit),
                 None => key.default.map(str::to_owned),
             };
             if let Some(value) = value {
@@ -323,15 +429,24 @@ impl Work {
 
 /// The policy of ours with this name, also if this version does not have it yet.
 fn policy_of(name: &str) -> Option<&'static str> {
-    let Kind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind else { return None };
-    let Kind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else { return None };
-    policies.iter().find(|policy| policy.matches(name)).map(|policy| policy.word)
+    let Kind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind else {
+        return None;
+    };
+    let Kind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else {
+        return None;
+    };
+    policies
+        .iter()
+        .find(|policy| policy.matches(name))
+        .map(|policy| policy.word)
 }
 
 /// A worker's URL, also behind a Unix socket.
 fn any_url(url: &str) -> Result<String, String> {
     match url.strip_prefix("unix://") {
-        Some(path) if path.starts_with('/') && path.len() > 1 && is_plain(path) => Ok(path.to_owned()),
+        Some(path) if path.starts_with('/') && path.len() > 1 && is_plain(path) => {
+            Ok(path.to_owned())
+        }
         Some(_) => Err(format!("`{url}` is not unix:///PATH")),
         None => http_url(url),
     }
@@ -340,7 +455,9 @@ fn any_url(url: &str) -> Result<String, String> {
 /// The URL of a worker that hands KV caches over: others must reach its host.
 fn pool_url(url: &str) -> Result<String, String> {
     if url.starts_with("unix:") {
-        return Err(format!("`{url}` is a Unix socket, which a prefill or decode worker cannot be behind"));
+        return Err(format!(
+            "`{url}` is a Unix socket, which a prefill or decode worker cannot be behind"
+        ));
     }
     http_url(url)
 }
@@ -348,16 +465,24 @@ fn pool_url(url: &str) -> Result<String, String> {
 /// Only the shape: what is wrong in detail, `config check` says of the converted file.
 fn http_url(url: &str) -> Result<String, String> {
     let refuse = || format!("`{url}` is not a URL of a worker");
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or_else(refuse)?;
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"))
+        .ok_or_else(refuse)?;
     let host_port = rest.split('/').next().unwrap_or_default();
     let (host, port) = match host_port.rsplit_once(':') {
         Some((host, port)) if !port.ends_with(']') => (host, port.parse().ok()),
         _ => (host_port, Some(80)),
     };
     let port_fits = port.is_some_and(|port: u16| port > 0);
-    if port_fits && !host.is_empty() && is_plain(rest) { Ok(host_port.to_owned()) } else { Err(refuse()) }
+    if port_fits && !host.is_empty() && is_plain(rest) {
+        Ok(host_port.to_owned())
+    } else {
+        Err(refuse())
+    }
 }
 
 fn is_plain(text: &str) -> bool {
-    text.bytes().all(|byte| byte.is_ascii_graphic() && !b"{}<>\"\\^`|".contains(&byte))
+    text.bytes()
+        .all(|byte| byte.is_ascii_graphic() && !b"{}<>\"\\^`|".contains(&byte))
 }

@@ -5,10 +5,19 @@ use super::{
     kinds::{PAUSE, RATIO, SECONDS, SECONDS_OR_ZERO, section},
 };
 
-const TTL: Kind = Kind::Counted { unit: Unit::Seconds, min: 1, max: 86_400 };
+const TTL: Kind = Kind::Counted {
+    unit: Unit::Seconds,
+    min: 1,
+    max: 86_400,
+};
 
 pub(super) const CACHE: &[Key] = &[
-    key("model_cache_ttl", SECONDS, "300s", "How long one worker's own list of models counts."),
+    key(
+        "model_cache_ttl",
+        SECONDS,
+        "300s",
+        "How long one worker's own list of models counts.",
+    ),
     key(
         "deduplication_ttl",
         SECONDS_OR_ZERO,
@@ -24,22 +33,55 @@ pub(super) const CACHE: &[Key] = &[
 ];
 
 pub(super) const MODEL_AGGREGATION: &[Key] = &[
-    key("cache_ttl", SECONDS, "60", "How long the merged list of models counts."),
-    key("soft_ttl_ratio", RATIO, "0.8", "Share of `cache_ttl` after which it is renewed while it still answers."),
+    key(
+        "cache_ttl",
+        SECONDS,
+        "60",
+        "How long the merged list of models counts.",
+    ),
+    key(
+        "soft_ttl_ratio",
+        RATIO,
+        "0.8",
+        "Share of `cache_ttl` after which it is renewed while it still answers.",
+    ),
     key(
         "empty_response_base_ttl_seconds",
         TTL,
         "5",
         "How long an empty list counts, doubling each time it stays empty.",
     ),
-    key("empty_response_max_ttl_seconds", TTL, "60", "Longest that an empty list counts."),
-    key("max_cache_entries", Kind::Int { min: 1, max: 1_000_000 }, "100", "Most lists kept; this version has one.")
-        .idle(),
+    key(
+        "empty_response_max_ttl_seconds",
+        TTL,
+        "60",
+        "Longest that an empty list counts.",
+    ),
+    key(
+        "max_cache_entries",
+        Kind::Int {
+            min: 1,
+            max: 1_000_000,
+        },
+        "100",
+        "Most lists kept; this version has one.",
+    )
+    .idle(),
     section(
         "background_refresh",
         &[
-            key("enabled", Kind::Bool, "true", "Renew the list before it is too old, also while nobody asks."),
-            key("check_interval", PAUSE, "10s", "Time between looks at its age."),
+            key(
+                "enabled",
+                Kind::Bool,
+                "true",
+                "Renew the list before it is too old, also while nobody asks.",
+            ),
+            key(
+                "check_interval",
+                PAUSE,
+                "10s",
+                "Time between looks at its age.",
+            ),
         ],
         "Renewal in the background.",
     ),

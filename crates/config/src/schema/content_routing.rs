@@ -6,19 +6,39 @@ use super::{
 };
 
 pub(super) const SEMANTIC_CLUSTERS: &[Key] = &[
-    key("enabled", Kind::Bool, "false", "Keep prompts that mean alike on the workers of their cluster."),
+    key(
+        "enabled",
+        Kind::Bool,
+        "false",
+        "Keep prompts that mean alike on the workers of their cluster.",
+    ),
     key(
         "embedding_model",
         Kind::Text,
         "~",
         "The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`. Required where enabled.",
     ),
-    key("threshold", RATIO, "0.7", "Least cosine between a prompt and a cluster's examples for it to belong there."),
-    key("timeout", SECONDS, "500ms", "Longest that a request waits for its vector; then it goes without a cluster."),
+    key(
+        "threshold",
+        RATIO,
+        "0.7",
+        "Least cosine between a prompt and a cluster's examples for it to belong there.",
+    ),
+    key(
+        "timeout",
+        SECONDS,
+        "500ms",
+        "Longest that a request waits for its vector; then it goes without a cluster.",
+    ),
     key(
         "clusters",
         Kind::List(&Kind::Section(&[
-            key("name", Kind::Text, "~", "Its name, in receipts and as `x-semantic-cluster-id`. Required, unique."),
+            key(
+                "name",
+                Kind::Text,
+                "~",
+                "Its name, in receipts and as `x-semantic-cluster-id`. Required, unique.",
+            ),
             key(
                 "examples",
                 Kind::List(&Kind::Text),
@@ -45,8 +65,34 @@ pub(super) const SHARED_PREFIX_ROUTING: &[Key] = &[
         "Under `kv_aware` and `cache_aware`, remember who served prompts that begin alike, for where nobody is known to have such \
          a prompt cached.",
     ),
-    key("prefix_chars", Kind::Int { min: 1, max: 65_536 }, "256", "Characters of a prompt's beginning that count."),
-    key("ttl", SECONDS, "300s", "How long an entry counts after it was written."),
-    key("write_probability", RATIO, "0.1", "How often an entry that is there already is written anew."),
-    key("max_entries", Kind::Int { min: 1, max: 100_000_000 }, "100000", "Most entries."),
+    key(
+        "prefix_chars",
+        Kind::Int {
+            min: 1,
+            max: 65_536,
+        },
+        "256",
+        "Characters of a prompt's beginning that count.",
+    ),
+    key(
+        "ttl",
+        SECONDS,
+        "300s",
+        "How long an entry counts after it was written.",
+    ),
+    key(
+        "write_probability",
+        RATIO,
+        "0.1",
+        "How often an entry that is there already is written anew.",
+    ),
+    key(
+        "max_entries",
+        Kind::Int {
+            min: 1,
+            max: 100_000_000,
+        },
+        "100000",
+        "Most entries.",
+    ),
 ];

@@ -12,8 +12,19 @@ pub(super) const DISCOVERY: &[Key] = &[
         "~",
         "File with a list of entries of `workers`, in YAML or JSON, read again whenever it changes.",
     ),
-    key("dns", Kind::List(&Kind::Section(DNS)), "[]", "Names that stand for workers: one worker for each address."),
-    key("kubernetes", Kind::Free, "~", "Workers found by the Kubernetes API.").later(),
+    key(
+        "dns",
+        Kind::List(&Kind::Section(DNS)),
+        "[]",
+        "Names that stand for workers: one worker for each address.",
+    ),
+    key(
+        "kubernetes",
+        Kind::Free,
+        "~",
+        "Workers found by the Kubernetes API.",
+    )
+    .later(),
     key(
         "state_file",
         Kind::Path,
@@ -36,8 +47,23 @@ pub(super) const DISCOVERY: &[Key] = &[
 
 const DNS: &[Key] = &[
     key("host", Kind::Text, "~", "The name. Required."),
-    key("port", ANY_PORT, "auto", "Port of the workers; `auto` = the name is asked for SRV records, which say it."),
-    key("server", Kind::Listen, "~", "Name server that is asked, such as 127.0.0.1:8600; unset = the system's."),
+    key(
+        "port",
+        ANY_PORT,
+        "auto",
+        "Port of the workers; `auto` = the name is asked for SRV records, which say it.",
+    ),
+    key(
+        "server",
+        Kind::Listen,
+        "~",
+        "Name server that is asked, such as 127.0.0.1:8600; unset = the system's.",
+    ),
     key("interval", SECONDS, "10s", "Time between questions."),
-    key("worker", Kind::Free, "~", "What else stands in the entry of each worker found, such as `type` or `api_key`."),
+    key(
+        "worker",
+        Kind::Free,
+        "~",
+        "What else stands in the entry of each worker found, such as `type` or `api_key`.",
+    ),
 ];

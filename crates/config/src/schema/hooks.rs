@@ -7,8 +7,18 @@ use super::{
 };
 
 pub(super) const HOOK: &[Key] = &[
-    key("name", Kind::Text, "~", "Its name, in headers, messages and metrics. Required, unique."),
-    key("url", Kind::WorkerUrl, "~", "Where it is asked, with its path. Required."),
+    key(
+        "name",
+        Kind::Text,
+        "~",
+        "Its name, in headers, messages and metrics. Required, unique.",
+    ),
+    key(
+        "url",
+        Kind::WorkerUrl,
+        "~",
+        "Where it is asked, with its path. Required.",
+    ),
     key("timeout", SECONDS, "1s", "Time for its answer."),
     key(
         "on_error",
@@ -19,8 +29,18 @@ pub(super) const HOOK: &[Key] = &[
     section(
         "on_reject",
         &[
-            key("status", Kind::Int { min: 400, max: 499 }, "403", "Status of a request that it rejects."),
-            key("message", Kind::Text, "~", "What the client is told; unset = what the hook says."),
+            key(
+                "status",
+                Kind::Int { min: 400, max: 499 },
+                "403",
+                "Status of a request that it rejects.",
+            ),
+            key(
+                "message",
+                Kind::Text,
+                "~",
+                "What the client is told; unset = what the hook says.",
+            ),
         ],
         "How a rejected request is answered, where the hook does not say.",
     ),

@@ -20,9 +20,24 @@ pub(super) const LMCACHE: &[Key] = &[
         "~",
         "The LMCache controller's API, as in `http://lmcache-controller:9000`. Required by the policy; unset = nobody is asked.",
     ),
-    key("controller_api_key", Kind::Secret, "~", "Sent to the controller as a bearer token."),
-    key("poll_interval", PAUSE, "10s", "Between two questions of how much each worker holds."),
-    key("controller_timeout", SECONDS, "2000ms", "Time for one answer of the controller."),
+    key(
+        "controller_api_key",
+        Kind::Secret,
+        "~",
+        "Sent to the controller as a bearer token.",
+    ),
+    key(
+        "poll_interval",
+        PAUSE,
+        "10s",
+        "Between two questions of how much each worker holds.",
+    ),
+    key(
+        "controller_timeout",
+        SECONDS,
+        "2000ms",
+        "Time for one answer of the controller.",
+    ),
     key(
         "lookup_budget",
         SECONDS,
@@ -42,7 +57,12 @@ pub(super) const LMCACHE: &[Key] = &[
         "Worker by LMCache instance id: its name, `host:port` or URL. An instance that is not here counts for the worker whose \
          name or `host:port` is its id.",
     ),
-    key("fallback", Kind::Word(FALLBACKS), "power_of_two", "The policy where the controller says nothing of anybody."),
+    key(
+        "fallback",
+        Kind::Word(FALLBACKS),
+        "power_of_two",
+        "The policy where the controller says nothing of anybody.",
+    ),
     section(
         "prompt_cache",
         &[
@@ -53,8 +73,21 @@ pub(super) const LMCACHE: &[Key] = &[
                 "Where token ids are kept that engines told. `redis` = in memory, and in the server at `response_cache.redis.url` \
                  for other routers.",
             ),
-            key("ttl", SECONDS, "3600s", "How long they count, wherever they are."),
-            key("capacity", Kind::Int { min: 2, max: 10_000_000 }, "10000", "Most prompts in memory."),
+            key(
+                "ttl",
+                SECONDS,
+                "3600s",
+                "How long they count, wherever they are.",
+            ),
+            key(
+                "capacity",
+                Kind::Int {
+                    min: 2,
+                    max: 10_000_000,
+                },
+                "10000",
+                "Most prompts in memory.",
+            ),
         ],
         "Token ids of prompts whose model has no tokenizer here, so that engines are asked for them once. Counts where \
          `controller_url` is set; elsewhere such ids count for ten minutes.",
@@ -72,5 +105,9 @@ pub(crate) const FALLBACKS: &[Choice] = &[
     word("warm"),
     word("kv_aware"),
     word("cache_aware"),
-    Choice { word: "dynamo_cost", also: &["kv"], built: super::Built::Now },
+    Choice {
+        word: "dynamo_cost",
+        also: &["kv"],
+        built: super::Built::Now,
+    },
 ];

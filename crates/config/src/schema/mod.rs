@@ -132,7 +132,10 @@ impl Unit {
             Self::Seconds => 1_000_000,
         };
         let whole = duration.as_micros();
-        whole.is_multiple_of(micros).then(|| u64::try_from(whole / micros).ok()).flatten()
+        whole
+            .is_multiple_of(micros)
+            .then(|| u64::try_from(whole / micros).ok())
+            .flatten()
     }
 }
 
@@ -178,27 +181,46 @@ impl Key {
 }
 
 const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
-    Key { name, kind, default, doc, built: Built::Now }
+    Key {
+        name,
+        kind,
+        default,
+        doc,
+        built: Built::Now,
+    }
 }
 
 const fn word(word: &'static str) -> Choice {
-    Choice { word, also: &[], built: Built::Now }
+    Choice {
+        word,
+        also: &[],
+        built: Built::Now,
+    }
 }
 
 const fn word_later(word: &'static str) -> Choice {
-    Choice { word, also: &[], built: Built::Later }
+    Choice {
+        word,
+        also: &[],
+        built: Built::Later,
+    }
 }
 
 impl Choice {
     pub(crate) fn matches(&self, text: &str) -> bool {
         let text = fold(text);
-        std::iter::once(&self.word).chain(self.also).any(|word| fold(word) == text)
+        std::iter::once(&self.word)
+            .chain(self.also)
+            .any(|word| fold(word) == text)
     }
 }
 
 /// `RoundRobin`, `round-robin` and `round_robin` are one word.
 fn fold(text: &str) -> String {
-    text.chars().filter(|letter| !matches!(letter, '-' | '_')).map(|letter| letter.to_ascii_lowercase()).collect()
+    text.chars()
+        .filter(|letter| !matches!(letter, '-' | '_'))
+        .map(|letter| letter.to_ascii_lowercase())
+        .collect()
 }
 
 impl Kind {
@@ -210,7 +232,9 @@ impl Kind {
             Self::Int { min, max } => format!("a whole number from {min} to {max}"),
             Self::Counted { unit, min, max } => {
                 let unit = unit.as_str();
-                format!("a whole number from {min} to {max} (in {unit}), or a duration such as {max}{unit}")
+                format!(
+                    "a whole number from {min} to {max} (in {unit}), or a duration such as {max}{unit}"
+                )
             }
             Self::Float(range) => range.expected(),
             Self::Duration { least } if least.is_zero() => {
@@ -229,11 +253,20 @@ impl Kind {
             Self::HeaderName => "the name of a header such as x-session-id".into(),
             Self::UrlPath => "a path such as /health".into(),
             Self::Endpoint => "tcp://HOST:PORT or ipc://PATH".into(),
-            Self::Stream(schemes) => format!("the place of a stream with one of the schemes {}", schemes.join(", ")),
+            Self::Stream(schemes) => format!(
+                "the place of a stream with one of the schemes {}",
+                schemes.join(", ")
+            ),
             Self::WorkerUrl => "a URL such as http://127.0.0.1:8000".into(),
-            Self::Listen => "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into(),
-            Self::RedisUrl => "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// if encrypted".into(),
-            Self::KeyPrefix { max } => format!("a text of 1 to {max} visible ASCII characters without * ? [ ] \\"),
+            Self::Listen => {
+                "an address such as 127.0.0.1:8080, [::1]:8080 or unix:/run/warmroute.sock".into()
+            }
+            Self::RedisUrl => {
+                "redis://[[USER]:PASSWORD@]HOST[:PORT][/DATABASE], or rediss:// if encrypted".into()
+            }
+            Self::KeyPrefix { max } => {
+                format!("a text of 1 to {max} visible ASCII characters without * ? [ ] \\")
+            }
             Self::Secret => "a text, best as ${NAME} of an environment variable".into(),
             Self::Word(choices) => format!("one of {}", words(choices)),
             Self::WordOr(choices, kind) => format!("{} or {}", words(choices), kind.expected()),
@@ -259,17 +292,30 @@ impl Range {
     }
 
     pub(crate) fn holds(self, value: f64) -> bool {
-        value.is_finite() && value <= self.max && if self.open { value > self.min } else { value >= self.min }
+        value.is_finite()
+            && value <= self.max
+            && if self.open {
+                value > self.min
+            } else {
+                value >= self.min
+            }
     }
 }
 
 /// The words that this version takes.
 fn words(choices: &[Choice]) -> String {
-    let words: Vec<_> = choices.iter().filter(|choice| choice.built == Built::Now).map(|choice| choice.word).collect();
+    let words: Vec<_> = choices
+        .iter()
+        .filter(|choice| choice.built == Built::Now)
+        .map(|choice| choice.word)
+        .collect();
     words.join(", ")
 }
 
 /// The names of some keys.
 pub(crate) fn names(keys: &[Key]) -> String {
-    keys.iter().map(|key| key.name).collect::<Vec<_>>().join(", ")
+    keys.iter()
+        .map(|key| key.name)
+        .collect::<Vec<_>>()
+        .join(", ")
 }

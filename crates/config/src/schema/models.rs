@@ -3,8 +3,18 @@
 use super::{Key, Kind, key};
 
 pub(super) const RULE: &[Key] = &[
-    key("match", Kind::Text, "~", "The model that a request names; `*` stands for anything. Required."),
-    key("rewrite", Kind::Text, "~", "The model that it gets instead; unset = the one it names."),
+    key(
+        "match",
+        Kind::Text,
+        "~",
+        "The model that a request names; `*` stands for anything. Required.",
+    ),
+    key(
+        "rewrite",
+        Kind::Text,
+        "~",
+        "The model that it gets instead; unset = the one it names.",
+    ),
     key(
         "fallback",
         Kind::List(&Kind::Text),

@@ -32,22 +32,29 @@ pub fn reference_page() -> String {
     for key in ROOT {
         match key.kind {
             Kind::Section(keys) => {
-                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
                 table(keys, key.name, &mut out);
             }
             Kind::List(Kind::Worker(keys)) => {
-                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
                 table(keys, "workers[]", &mut out);
             }
             Kind::List(Kind::Section(keys)) => {
-                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc).expect("a String takes everything");
+                write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
+                    .expect("a String takes everything");
                 table(keys, &format!("{}[]", key.name), &mut out);
             }
             _ => {}
         }
     }
     out += "## Sections of later versions\n\nKnown by name; a file that sets one is refused with a line that says so: ";
-    out += &LATER_SECTIONS.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
+    out += &LATER_SECTIONS
+        .iter()
+        .map(|name| format!("`{name}`"))
+        .collect::<Vec<_>>()
+        .join(", ");
     out + ".\n"
 }
 
@@ -62,8 +69,13 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
         let path = format!("{path}.{}", key.name);
         match key.kind {
             Kind::Section([]) => {
-                writeln!(out, "| `{path}` | `{{}}` | {} | {} |", key.kind.expected(), key.doc)
-                    .expect("a String takes everything");
+                writeln!(
+                    out,
+                    "| `{path}` | `{{}}` | {} | {} |",
+                    key.kind.expected(),
+                    key.doc
+                )
+                .expect("a String takes everything");
             }
             Kind::Section(inner) => rows(inner, &path, out),
             Kind::List(Kind::Section(inner)) => {
@@ -80,16 +92,28 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
 }
 
 fn row(key: &Key, path: &str, out: &mut String) {
-    let default = if key.default.is_empty() { "\"\"" } else { key.default };
+    let default = if key.default.is_empty() {
+        "\"\""
+    } else {
+        key.default
+    };
     let later = match key.built {
         Built::Now => "",
         Built::Idle => " *Not active yet.*",
         Built::Later => " *Not built yet.*",
     };
-    let fixed = if later.is_empty() && is_fixed(path) { " *Counts from the next start on.*" } else { "" };
+    let fixed = if later.is_empty() && is_fixed(path) {
+        " *Counts from the next start on.*"
+    } else {
+        ""
+    };
     let takes = takes(&key.kind);
-    writeln!(out, "| `{path}` | `{default}` | {takes} | {}{later}{fixed} |", key.doc)
-        .expect("a String takes everything");
+    writeln!(
+        out,
+        "| `{path}` | `{default}` | {takes} | {}{later}{fixed} |",
+        key.doc
+    )
+    .expect("a String takes everything");
 }
 
 fn takes(kind: &Kind) -> String {
@@ -97,8 +121,16 @@ fn takes(kind: &Kind) -> String {
         Kind::Duration { .. } => "duration".into(),
         Kind::List(item) => format!("list: {}", takes(item)),
         Kind::WordOr(choices, other) => {
-            let words: Vec<_> = choices.iter().filter(|choice| choice.built == Built::Now).map(|c| c.word).collect();
-            if words.is_empty() { takes(other) } else { format!("{}, or {}", words.join(", "), takes(other)) }
+            let words: Vec<_> = choices
+                .iter()
+                .filter(|choice| choice.built == Built::Now)
+                .map(|c| c.word)
+                .collect();
+            if words.is_empty() {
+                takes(other)
+            } else {
+                format!("{}, or {}", words.join(", "), takes(other))
+            }
         }
         other => other.expected(),
     }

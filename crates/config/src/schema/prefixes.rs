@@ -15,17 +15,32 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
     ),
     key(
         "max_prefix_length",
-        Kind::Int { min: 1, max: 1 << 20 },
+        Kind::Int {
+            min: 1,
+            max: 1 << 20,
+        },
         "1024",
         "Bytes of the system prompt, or else of the first message, that two requests must have in common.",
     ),
     key(
         "load_factor_epsilon",
-        Kind::Float(Range { min: 0.01, max: 10.0, open: false }),
+        Kind::Float(Range {
+            min: 0.01,
+            max: 10.0,
+            open: false,
+        }),
         "0.25",
         "A worker gets no more than its share of requests in flight times 1 + this; beyond it the next on the ring does.",
     ),
-    key("virtual_nodes", Kind::Int { min: 1, max: 10_000 }, "150", "Points of each worker on the ring."),
+    key(
+        "virtual_nodes",
+        Kind::Int {
+            min: 1,
+            max: 10_000,
+        },
+        "150",
+        "Points of each worker on the ring.",
+    ),
     key(
         "anthropic_cache_control_injection",
         Kind::Bool,
@@ -57,13 +72,20 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
     ),
     key(
         "max_entries",
-        Kind::Int { min: 100, max: 10_000_000 },
+        Kind::Int {
+            min: 100,
+            max: 10_000_000,
+        },
         "100000",
         "Most prefixes; above, the oldest tenth goes.",
     ),
     key(
         "entry_ttl_seconds",
-        Kind::Counted { unit: Unit::Seconds, min: 1, max: 86_400 },
+        Kind::Counted {
+            unit: Unit::Seconds,
+            min: 1,
+            max: 86_400,
+        },
         "600",
         "A prefix that no event confirmed for this long is forgotten.",
     ),
@@ -78,17 +100,42 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
             ),
             key("overlap_weight", RATIO, "0.6", "Weight of cached tokens."),
             key("load_weight", RATIO, "0.3", "Weight of a low load."),
-            key("health_weight", RATIO, "0.1", "Weight of requests that succeeded."),
-            key("min_overlap_threshold", RATIO, "0.3", "Below this overlap the scores do not decide."),
-            key("gpu_tier_weight", RATIO, "1.0", "Weight of prefixes in GPU memory."),
-            key("storage_tier_weight", RATIO, "0.6", "Weight of prefixes in storage."),
+            key(
+                "health_weight",
+                RATIO,
+                "0.1",
+                "Weight of requests that succeeded.",
+            ),
+            key(
+                "min_overlap_threshold",
+                RATIO,
+                "0.3",
+                "Below this overlap the scores do not decide.",
+            ),
+            key(
+                "gpu_tier_weight",
+                RATIO,
+                "1.0",
+                "Weight of prefixes in GPU memory.",
+            ),
+            key(
+                "storage_tier_weight",
+                RATIO,
+                "0.6",
+                "Weight of prefixes in storage.",
+            ),
         ],
         "How backends are scored, by policies `composite` and `continuum`; the three weights of overlap, load and health make 1.",
     ),
     section(
         "storage_offloading",
         &[
-            key("enabled", Kind::Bool, "false", "Keep what was offloaded as the second tier."),
+            key(
+                "enabled",
+                Kind::Bool,
+                "false",
+                "Keep what was offloaded as the second tier.",
+            ),
             key(
                 "treat_eviction_as_offload",
                 Kind::Bool,
@@ -101,7 +148,12 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
     key(
         "event_sources",
         Kind::List(&Kind::Section(&[
-            key("backend_name", Kind::Text, "~", "The worker whose cache the stream speaks of. Required."),
+            key(
+                "backend_name",
+                Kind::Text,
+                "~",
+                "The worker whose cache the stream speaks of. Required.",
+            ),
             key(
                 "endpoint",
                 Kind::Stream(&["http", "https", "ws", "wss"]),
@@ -110,7 +162,11 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
             ),
             key(
                 "reconnect_interval_ms",
-                Kind::Counted { unit: Unit::Milliseconds, min: 1, max: 60_000 },
+                Kind::Counted {
+                    unit: Unit::Milliseconds,
+                    min: 1,
+                    max: 60_000,
+                },
                 "5000",
                 "The second wait before a stream is connected to again; the first is a second, later ones double to a minute.",
             ),

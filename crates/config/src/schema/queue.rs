@@ -6,7 +6,12 @@ use super::{
 };
 
 pub(super) const QUEUE: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Requests wait here while workers that may take them are busy."),
+    key(
+        "enabled",
+        Kind::Bool,
+        "true",
+        "Requests wait here while workers that may take them are busy.",
+    ),
     key(
         "wait",
         SECONDS,
@@ -20,7 +25,15 @@ pub(super) const QUEUE: &[Key] = &[
         "0",
         "How long a request waits while no worker can be used at all; 0 = it is refused at once.",
     ),
-    key("max_entries", Kind::Int { min: 1, max: 10_000_000 }, "10000", "Most requests that wait."),
+    key(
+        "max_entries",
+        Kind::Int {
+            min: 1,
+            max: 10_000_000,
+        },
+        "10000",
+        "Most requests that wait.",
+    ),
     key(
         "max_bytes",
         size(1 << 10, 1 << 50),
@@ -35,7 +48,11 @@ pub(super) const QUEUE: &[Key] = &[
     ),
     key(
         "ageing",
-        Kind::Float(Range { min: 0.0, max: 100.0, open: false }),
+        Kind::Float(Range {
+            min: 0.0,
+            max: 100.0,
+            open: false,
+        }),
         "0.05",
         "The shortest prompt goes first; each millisecond waited makes up for so many milliseconds of prefill.",
     ),

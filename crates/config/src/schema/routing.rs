@@ -6,49 +6,116 @@ use super::{
     word,
 };
 
-pub(super) const OVERLAP_WEIGHT: Kind = Kind::Float(Range { min: 0.0, max: 100.0, open: false });
-pub(super) const TEMPERATURE: Kind = Kind::Float(Range { min: 0.0, max: 10.0, open: false });
+pub(super) const OVERLAP_WEIGHT: Kind = Kind::Float(Range {
+    min: 0.0,
+    max: 100.0,
+    open: false,
+});
+pub(super) const TEMPERATURE: Kind = Kind::Float(Range {
+    min: 0.0,
+    max: 10.0,
+    open: false,
+});
 
 /// An entry of `routing.models`: what is left out is that of `routing`.
 pub(super) const MODEL_ROUTING: &[Key] = &[
-    key("policy", Kind::Word(POLICIES), "~", "Policy; where the two below are unset it counts for them too."),
-    key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers."),
+    key(
+        "policy",
+        Kind::Word(POLICIES),
+        "~",
+        "Policy; where the two below are unset it counts for them too.",
+    ),
+    key(
+        "prefill_policy",
+        Kind::Word(POLICIES),
+        "~",
+        "Policy among prefill workers.",
+    ),
     key(
         "decode_policy",
         Kind::Word(POLICIES),
         "~",
         "Policy among the workers that generate, where prefill is split off.",
     ),
-    key("overlap_weight", OVERLAP_WEIGHT, "~", "Weight of cached prefixes; above 0 it has KV events followed."),
-    key("temperature", TEMPERATURE, "~", "How evenly choices are spread."),
-    key("busy_threshold", RATIO, "~", "KV cache use above which a worker gets none of its requests."),
+    key(
+        "overlap_weight",
+        OVERLAP_WEIGHT,
+        "~",
+        "Weight of cached prefixes; above 0 it has KV events followed.",
+    ),
+    key(
+        "temperature",
+        TEMPERATURE,
+        "~",
+        "How evenly choices are spread.",
+    ),
+    key(
+        "busy_threshold",
+        RATIO,
+        "~",
+        "KV cache use above which a worker gets none of its requests.",
+    ),
     section(
         "medium_weights",
         &[
             key("gpu", RATIO, "~", "Weight of blocks in GPU memory."),
             key("cpu", RATIO, "~", "Weight of blocks in host memory."),
-            key("disk", RATIO, "~", "Weight of blocks on disk or in remote storage."),
+            key(
+                "disk",
+                RATIO,
+                "~",
+                "Weight of blocks on disk or in remote storage.",
+            ),
         ],
         "What a warm block counts under `kv_aware`, by where it is.",
     ),
 ];
 
 pub(super) const MEDIUM_WEIGHTS: &[Key] = &[
-    key("gpu", RATIO, "1.0", "Weight of blocks in GPU memory, or expected there (`--kv-medium-gpu-weight`)."),
-    key("cpu", RATIO, "0.3", "Weight of blocks in host memory (`--kv-medium-cpu-weight`)."),
-    key("disk", RATIO, "0.05", "Weight of blocks on disk or in remote storage (`--kv-medium-disk-weight`)."),
+    key(
+        "gpu",
+        RATIO,
+        "1.0",
+        "Weight of blocks in GPU memory, or expected there (`--kv-medium-gpu-weight`).",
+    ),
+    key(
+        "cpu",
+        RATIO,
+        "0.3",
+        "Weight of blocks in host memory (`--kv-medium-cpu-weight`).",
+    ),
+    key(
+        "disk",
+        RATIO,
+        "0.05",
+        "Weight of blocks on disk or in remote storage (`--kv-medium-disk-weight`).",
+    ),
 ];
 
 /// Dynamo has these as flags of later releases than the one whose cost is the default here.
 pub(super) const DYNAMO: &[Key] = &[
     key(
         "active_request_weight",
-        Kind::Float(Range { min: 0.0, max: 1e6, open: false }),
+        Kind::Float(Range {
+            min: 0.0,
+            max: 1e6,
+            open: false,
+        }),
         "0.0",
         "Blocks that each request in flight on a worker adds to its cost.",
     ),
-    key("host_cache_hit_weight", RATIO, "1.0", "Share of a token cached in host memory that need not be computed."),
-    key("disk_cache_hit_weight", RATIO, "1.0", "The same of one on disk or in remote storage."),
+    key(
+        "host_cache_hit_weight",
+        RATIO,
+        "1.0",
+        "Share of a token cached in host memory that need not be computed.",
+    ),
+    key(
+        "disk_cache_hit_weight",
+        RATIO,
+        "1.0",
+        "The same of one on disk or in remote storage.",
+    ),
 ];
 
 pub(super) const POLICIES: &[Choice] = &[
@@ -62,10 +129,18 @@ pub(super) const POLICIES: &[Choice] = &[
     word("power_of_two"),
     word("consistent_hash"),
     word("rendezvous_hash"),
-    Choice { word: "prefix_hash", also: &["prefix_aware_hash"], built: Built::Now },
+    Choice {
+        word: "prefix_hash",
+        also: &["prefix_aware_hash"],
+        built: Built::Now,
+    },
     word("cache_aware"),
     word("lmcache_aware"),
-    Choice { word: "dynamo_cost", also: &["kv"], built: Built::Now },
+    Choice {
+        word: "dynamo_cost",
+        also: &["kv"],
+        built: Built::Now,
+    },
     word("composite"),
     word("continuum"),
 ];

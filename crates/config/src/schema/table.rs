@@ -9,8 +9,8 @@ use super::{
     hooks::HOOK,
     key,
     kinds::{
-        ANY_INT, ANY_PORT, AUTO, AUTO_OR_OFF, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS, SECONDS_OR_ZERO, STATUS,
-        section, size,
+        ANY_INT, ANY_PORT, AUTO, AUTO_OR_OFF, BLOCK_SIZE, COUNT, PAUSE, PORT, RATIO, SECONDS,
+        SECONDS_OR_ZERO, STATUS, section, size,
     },
     kv::{KV_EVENTS, WORKER_KV_EVENTS},
     lmcache::LMCACHE,
@@ -33,45 +33,104 @@ pub(crate) const ROOT: &[Key] = &[
         "[]",
         "The engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.",
     ),
-    section("discovery", DISCOVERY, "Workers that are found, beside those of `workers`."),
-    section("models", MODELS, "Where tokenizers and chat templates come from."),
+    section(
+        "discovery",
+        DISCOVERY,
+        "Workers that are found, beside those of `workers`.",
+    ),
+    section(
+        "models",
+        MODELS,
+        "Where tokenizers and chat templates come from.",
+    ),
     section("routing", ROUTING, "How a worker is chosen."),
-    section("disaggregation", DISAGGREGATION, "How prompts are computed apart from their replies."),
+    section(
+        "disaggregation",
+        DISAGGREGATION,
+        "How prompts are computed apart from their replies.",
+    ),
     section("queue", QUEUE, "How requests wait here for a worker."),
-    section("prefix_routing", PREFIX_ROUTING, "How requests are kept together by the beginning of their prompt."),
-    section("kv_events", KV_EVENTS, "How KV events are followed, and what the block index may hold."),
+    section(
+        "prefix_routing",
+        PREFIX_ROUTING,
+        "How requests are kept together by the beginning of their prompt.",
+    ),
+    section(
+        "kv_events",
+        KV_EVENTS,
+        "How KV events are followed, and what the block index may hold.",
+    ),
     section(
         "kv_cache_index",
         KV_CACHE_INDEX,
         "Which backend has which prompt prefix, as streams that name whole prefixes say.",
     ),
-    section("response_cache", RESPONSE_CACHE, "Redis, which `kv_cache_index` uses too; the cache of replies itself."),
-    section("cache", CACHE, "What is kept of model lists, and of requests that are alike."),
-    section("model_aggregation", MODEL_AGGREGATION, "How the lists of all workers become one."),
-    section("parity", PARITY, "How far predictions may be off before a worker's events are not believed any more."),
+    section(
+        "response_cache",
+        RESPONSE_CACHE,
+        "Redis, which `kv_cache_index` uses too; the cache of replies itself.",
+    ),
+    section(
+        "cache",
+        CACHE,
+        "What is kept of model lists, and of requests that are alike.",
+    ),
+    section(
+        "model_aggregation",
+        MODEL_AGGREGATION,
+        "How the lists of all workers become one.",
+    ),
+    section(
+        "parity",
+        PARITY,
+        "How far predictions may be off before a worker's events are not believed any more.",
+    ),
     section("health_checks", HEALTH_CHECKS, "How workers are checked."),
     section("request", REQUEST, "Time limits of one request."),
-    section("retry", RETRY, "How often and how soon a request is sent again."),
-    section("circuit_breaker", CIRCUIT_BREAKER, "When a failing worker is left out for a while."),
+    section(
+        "retry",
+        RETRY,
+        "How often and how soon a request is sent again.",
+    ),
+    section(
+        "circuit_breaker",
+        CIRCUIT_BREAKER,
+        "When a failing worker is left out for a while.",
+    ),
     key(
         "pre_routing_hooks",
         Kind::List(&Kind::Section(HOOK)),
         "[]",
         "Services that are asked about a generation before it is routed, in this order.",
     ),
-    section("replicas", REPLICAS, "What several routers of one fleet share."),
-    section("logging", LOGGING, "What is logged; the log goes to stderr."),
+    section(
+        "replicas",
+        REPLICAS,
+        "What several routers of one fleet share.",
+    ),
+    section(
+        "logging",
+        LOGGING,
+        "What is logged; the log goes to stderr.",
+    ),
     section("metrics", METRICS, "What is counted."),
     section("decisions", DECISIONS, "What is kept of each decision."),
-    section("compat", COMPAT, "Names of other routers that this one answers with too."),
+    section(
+        "compat",
+        COMPAT,
+        "Names of other routers that this one answers with too.",
+    ),
 ];
 
 /// Sections that are known by name only: a file that sets one is told so.
 pub(crate) const LATER_SECTIONS: &[&str] = &["tenants", "tracing"];
 
 /// Other names for top-level keys.
-pub(crate) const TOP_ALIASES: &[(&str, &[&str])] =
-    &[("backends", &["workers"]), ("api_keys", &["tenants"]), ("decision_log", &["decisions", "log"])];
+pub(crate) const TOP_ALIASES: &[(&str, &[&str])] = &[
+    ("backends", &["workers"]),
+    ("api_keys", &["tenants"]),
+    ("decision_log", &["decisions", "log"]),
+];
 
 const SERVER: &[Key] = &[
     key(
@@ -80,24 +139,48 @@ const SERVER: &[Key] = &[
         "127.0.0.1:8080",
         "Where clients connect; port 0 = chosen by the system. Anything but loopback needs `insecure_open`.",
     ),
-    key("port", ANY_PORT, "auto", "Port of the data listener; `auto` = the one in `listen`."),
+    key(
+        "port",
+        ANY_PORT,
+        "auto",
+        "Port of the data listener; `auto` = the one in `listen`.",
+    ),
     key(
         "insecure_open",
         Kind::Bool,
         "false",
         "Listen off loopback although no API key protects the listener (`--insecure-open`).",
     ),
-    key("also_listen", Kind::List(&Kind::Listen), "[]", "More addresses to listen at."),
+    key(
+        "also_listen",
+        Kind::List(&Kind::Listen),
+        "[]",
+        "More addresses to listen at.",
+    ),
     key(
         "probe_listen",
         Kind::Listen,
         "~",
         "Address that serves only `/livez` and `/readyz`, from a thread of its own: plainly, and to everyone.",
     ),
-    section("tls", tls::LISTENER, "TLS of the data listener; a unix socket stays as it is."),
+    section(
+        "tls",
+        tls::LISTENER,
+        "TLS of the data listener; a unix socket stays as it is.",
+    ),
     // The lower end is what the HTTP reader needs for its buffer.
-    key("max_head_bytes", size(8 << 10, 1 << 20), "32KiB", "Longest request head; above: 431."),
-    key("max_body_bytes", size(1, 4 << 30), "32MiB", "Longest request body; above: 413."),
+    key(
+        "max_head_bytes",
+        size(8 << 10, 1 << 20),
+        "32KiB",
+        "Longest request head; above: 431.",
+    ),
+    key(
+        "max_body_bytes",
+        size(1, 4 << 30),
+        "32MiB",
+        "Longest request body; above: 413.",
+    ),
     key(
         "max_held_bytes",
         size(1, 1 << 50),
@@ -105,17 +188,43 @@ const SERVER: &[Key] = &[
         "Bytes of the bodies of all running requests; what does not fit: 503. At least `max_body_bytes`. A part is left to \
          small bodies and to other clients: docs/limits.md.",
     ),
-    key("max_choices", ANY_INT, "128", "Most completions of one prompt (`n`); above: 400; 0 = off."),
-    key("max_prompts", ANY_INT, "2048", "Most prompts, or texts to compute, in one request; above: 400; 0 = off."),
-    key("max_stop", ANY_INT, "64", "Most texts to stop at (`stop`, `stop_sequences`); above: 400; 0 = off."),
+    key(
+        "max_choices",
+        ANY_INT,
+        "128",
+        "Most completions of one prompt (`n`); above: 400; 0 = off.",
+    ),
+    key(
+        "max_prompts",
+        ANY_INT,
+        "2048",
+        "Most prompts, or texts to compute, in one request; above: 400; 0 = off.",
+    ),
+    key(
+        "max_stop",
+        ANY_INT,
+        "64",
+        "Most texts to stop at (`stop`, `stop_sequences`); above: 400; 0 = off.",
+    ),
     key(
         "max_connections",
-        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 10_000_000 }),
+        Kind::WordOr(
+            AUTO,
+            &Kind::Int {
+                min: 1,
+                max: 10_000_000,
+            },
+        ),
         "auto",
         "Most open client connections; `auto` = from the limit on file descriptors. At the limit the longest idle one yields to \
          a new one.",
     ),
-    key("keep_alive", SECONDS, "75s", "An idle client connection is closed after this."),
+    key(
+        "keep_alive",
+        SECONDS,
+        "75s",
+        "An idle client connection is closed after this.",
+    ),
     key(
         "head_timeout",
         SECONDS,
@@ -136,7 +245,12 @@ const SERVER: &[Key] = &[
         "A client that ends its side of the connection after its request still gets the answer. Few clients do that, and who \
          closes looks the same: such a request is not aborted before something is written to it.",
     ),
-    key("drain_timeout", SECONDS_OR_ZERO, "300s", "How long running streams may go on after a stop signal."),
+    key(
+        "drain_timeout",
+        SECONDS_OR_ZERO,
+        "300s",
+        "How long running streams may go on after a stop signal.",
+    ),
     key(
         "drain_grace",
         SECONDS_OR_ZERO,
@@ -146,7 +260,13 @@ const SERVER: &[Key] = &[
     ),
     key(
         "memory_budget",
-        Kind::WordOr(AUTO_OR_OFF, &Kind::Size { min: 16 << 20, max: 1 << 50 }),
+        Kind::WordOr(
+            AUTO_OR_OFF,
+            &Kind::Size {
+                min: 16 << 20,
+                max: 1 << 50,
+            },
+        ),
         "auto",
         "Memory of the process (RSS) near which things are given up: at 80 % half of the caches, at 90 % what caches would take \
          in and bodies above 1 MiB (503), at 95 % new requests (503), at 98 % new connections; `auto` = 90 % of the control \
@@ -167,14 +287,36 @@ const ADMIN: &[Key] = &[
         "127.0.0.1:9191",
         "Where operators connect. Anything but loopback needs `token_file`.",
     ),
-    key("token_file", Kind::Path, "~", "File with the token that admin calls must carry."),
+    key(
+        "token_file",
+        Kind::Path,
+        "~",
+        "File with the token that admin calls must carry.",
+    ),
     section("tls", tls::LISTENER, "TLS of the admin listener."),
-    key("dashboard", Kind::Bool, "true", "Serve the dashboard where the program has one.").later(),
-    key("show_text", Kind::Bool, "false", "Show prompt text to operators.").later(),
+    key(
+        "dashboard",
+        Kind::Bool,
+        "true",
+        "Serve the dashboard where the program has one.",
+    )
+    .later(),
+    key(
+        "show_text",
+        Kind::Bool,
+        "false",
+        "Show prompt text to operators.",
+    )
+    .later(),
 ];
 
 const WORKER: &[Key] = &[
-    key("name", Kind::Text, "~", "Its name in headers, logs and metrics; unset = `host:port` of the URL. Unique."),
+    key(
+        "name",
+        Kind::Text,
+        "~",
+        "Its name in headers, logs and metrics; unset = `host:port` of the URL. Unique.",
+    ),
     key("url", Kind::WorkerUrl, "~", "Its base URL. Required."),
     key(
         "type",
@@ -188,7 +330,11 @@ const WORKER: &[Key] = &[
             word("ollama"),
             word("mlxcel"),
             word("lmstudio"),
-            Choice { word: "continuum", also: &["continuum-router"], built: Built::Now },
+            Choice {
+                word: "continuum",
+                also: &["continuum-router"],
+                built: Built::Now,
+            },
             word("generic"),
             word("azure"),
             word("anthropic"),
@@ -197,7 +343,12 @@ const WORKER: &[Key] = &[
         "auto",
         "What kind of engine it is; `auto` = found out by asking it.",
     ),
-    key("models", Kind::List(&Kind::Text), "[]", "It serves only these models; empty = those it lists."),
+    key(
+        "models",
+        Kind::List(&Kind::Text),
+        "[]",
+        "It serves only these models; empty = those it lists.",
+    ),
     key(
         "role",
         Kind::Word(&[word("unified"), word("prefill"), word("decode")]),
@@ -206,7 +357,11 @@ const WORKER: &[Key] = &[
     ),
     key(
         "weight",
-        Kind::Float(Range { min: 0.0, max: 1e6, open: true }),
+        Kind::Float(Range {
+            min: 0.0,
+            max: 1e6,
+            open: true,
+        }),
         "1.0",
         "Its share compared with the others, under `least_loaded` and `random`.",
     ),
@@ -223,7 +378,12 @@ const WORKER: &[Key] = &[
         "~",
         "Sent to the engine as a bearer token (type `anthropic`: as `x-api-key`) in place of the client's.",
     ),
-    key("block_size", BLOCK_SIZE, "auto", "Tokens per KV block; `auto` = `models.defaults.block_size`."),
+    key(
+        "block_size",
+        BLOCK_SIZE,
+        "auto",
+        "Tokens per KV block; `auto` = `models.defaults.block_size`.",
+    ),
     key(
         "dp_ranks",
         Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 4_096 }),
@@ -236,19 +396,41 @@ const WORKER: &[Key] = &[
         "~",
         "Port of a prefill worker's bootstrap server (`mooncake`, `sglang`); unset = the engine's own default.",
     ),
-    section("tls", tls::WORKER, "Whom an `https://` worker must prove to be."),
-    section("health_check", HEALTH_CHECK, "How it is checked, where that differs from its type."),
-    section("kv_events", WORKER_KV_EVENTS, "Where its KV events come from."),
+    section(
+        "tls",
+        tls::WORKER,
+        "Whom an `https://` worker must prove to be.",
+    ),
+    section(
+        "health_check",
+        HEALTH_CHECK,
+        "How it is checked, where that differs from its type.",
+    ),
+    section(
+        "kv_events",
+        WORKER_KV_EVENTS,
+        "Where its KV events come from.",
+    ),
     key(
         "allow_tiers",
-        Kind::List(&Kind::Word(&[word("device"), word("host"), word("disk"), word("remote")])),
+        Kind::List(&Kind::Word(&[
+            word("device"),
+            word("host"),
+            word("disk"),
+            word("remote"),
+        ])),
         "[device, host, disk]",
         "Tiers whose blocks count as warm.",
     ),
 ];
 
 const HEALTH_CHECK: &[Key] = &[
-    key("endpoint", Kind::UrlPath, "~", "Path asked first; unset = as the type has it."),
+    key(
+        "endpoint",
+        Kind::UrlPath,
+        "~",
+        "Path asked first; unset = as the type has it.",
+    ),
     key(
         "fallback_endpoints",
         Kind::List(&Kind::UrlPath),
@@ -268,8 +450,18 @@ const HEALTH_CHECK: &[Key] = &[
         "~",
         "Statuses that mean healthy; unset = 200 (type `anthropic`: 200, 400, 401, 429).",
     ),
-    key("warmup_status", Kind::List(&STATUS), "[503]", "Statuses that mean the model is loading."),
-    key("timeout", SECONDS, "~", "Time for one answer; unset = `health_checks.timeout`."),
+    key(
+        "warmup_status",
+        Kind::List(&STATUS),
+        "[503]",
+        "Statuses that mean the model is loading.",
+    ),
+    key(
+        "timeout",
+        SECONDS,
+        "~",
+        "Time for one answer; unset = `health_checks.timeout`.",
+    ),
 ];
 
 const MODELS: &[Key] = &[
@@ -299,7 +491,12 @@ const MODELS: &[Key] = &[
         "[]",
         "Which model takes the place of which; the first rule that matches counts.",
     ),
-    key("aliases", Kind::Map(&Kind::Text), "{}", "Other names of models: `NAME: MODEL`. `/v1/models` lists them."),
+    key(
+        "aliases",
+        Kind::Map(&Kind::Text),
+        "{}",
+        "Other names of models: `NAME: MODEL`. `/v1/models` lists them.",
+    ),
 ];
 
 const TOKENIZER: Key = key(
@@ -324,7 +521,12 @@ const ROUTING: &[Key] = &[
         "~",
         "How a worker is chosen when the request does not say; unset = `warm`, or `continuum` where `prefix_routing` or `kv_cache_index` is enabled.",
     ),
-    key("prefill_policy", Kind::Word(POLICIES), "~", "Policy among prefill workers; unset = `policy`."),
+    key(
+        "prefill_policy",
+        Kind::Word(POLICIES),
+        "~",
+        "Policy among prefill workers; unset = `policy`.",
+    ),
     key(
         "decode_policy",
         Kind::Word(POLICIES),
@@ -337,14 +539,24 @@ const ROUTING: &[Key] = &[
         "1.0",
         "Weight of cached prefixes. At 0 caches do not count and no KV events are followed (as `kv_events.enabled: false`).",
     ),
-    key("temperature", TEMPERATURE, "0.0", "0 = always the best worker; above, how evenly choices are spread."),
+    key(
+        "temperature",
+        TEMPERATURE,
+        "0.0",
+        "0 = always the best worker; above, how evenly choices are spread.",
+    ),
     key(
         "busy_threshold",
         RATIO,
         "~",
         "A worker whose KV cache is fuller than this, by its own metrics, gets nothing; unset = off.",
     ),
-    key("track_active_blocks", Kind::Bool, "true", "Count the blocks of running requests as load."),
+    key(
+        "track_active_blocks",
+        Kind::Bool,
+        "true",
+        "Count the blocks of running requests as load.",
+    ),
     key(
         "tokenize_budget",
         SECONDS_OR_ZERO,
@@ -352,9 +564,24 @@ const ROUTING: &[Key] = &[
         "Longest time spent on a prompt's tokens for one decision, 25 times as long where the engine is asked for them; \
          beyond it the text prefix is used.",
     ),
-    key("reservation_ttl", SECONDS, "300s", "A reservation of `/v1/route` without a call is given back after this."),
-    key("speculative", Kind::Bool, "true", "Count a decision's own blocks as warm at once."),
-    key("speculative_ttl", SECONDS, "2s", "How long they count, unless the engine confirms them."),
+    key(
+        "reservation_ttl",
+        SECONDS,
+        "300s",
+        "A reservation of `/v1/route` without a call is given back after this.",
+    ),
+    key(
+        "speculative",
+        Kind::Bool,
+        "true",
+        "Count a decision's own blocks as warm at once.",
+    ),
+    key(
+        "speculative_ttl",
+        SECONDS,
+        "2s",
+        "How long they count, unless the engine confirms them.",
+    ),
     key(
         "hash_seed_of_rings",
         ANY_INT,
@@ -380,12 +607,36 @@ const ROUTING: &[Key] = &[
         ],
         "Which requests belong together, and how much that counts.",
     ),
-    section("warm", &[], "The policy `warm` learns what it needs: it has no settings."),
-    section("dynamo", DYNAMO, "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`."),
-    section("medium_weights", MEDIUM_WEIGHTS, "What a warm block counts under `kv_aware`, by where it is."),
-    section("lmcache", LMCACHE, "The LMCache controller that the policy `lmcache_aware` asks."),
-    section("semantic_clusters", SEMANTIC_CLUSTERS, "Workers for prompts that mean alike."),
-    section("shared_prefix_routing", SHARED_PREFIX_ROUTING, "A memory of who served prompts that begin alike."),
+    section(
+        "warm",
+        &[],
+        "The policy `warm` learns what it needs: it has no settings.",
+    ),
+    section(
+        "dynamo",
+        DYNAMO,
+        "What the policy `dynamo_cost` takes beside `overlap_weight` and `temperature`.",
+    ),
+    section(
+        "medium_weights",
+        MEDIUM_WEIGHTS,
+        "What a warm block counts under `kv_aware`, by where it is.",
+    ),
+    section(
+        "lmcache",
+        LMCACHE,
+        "The LMCache controller that the policy `lmcache_aware` asks.",
+    ),
+    section(
+        "semantic_clusters",
+        SEMANTIC_CLUSTERS,
+        "Workers for prompts that mean alike.",
+    ),
+    section(
+        "shared_prefix_routing",
+        SHARED_PREFIX_ROUTING,
+        "A memory of who served prompts that begin alike.",
+    ),
     key(
         "models",
         Kind::Map(&Kind::Section(MODEL_ROUTING)),
@@ -410,7 +661,10 @@ const DISAGGREGATION: &[Key] = &[
     ),
     key(
         "uncached_token_threshold",
-        Kind::Int { min: 0, max: u32::MAX as u64 },
+        Kind::Int {
+            min: 0,
+            max: u32::MAX as u64,
+        },
         "0",
         "A decode worker that lacks no more than so many tokens of a prompt computes it itself; 0 = off.",
     ),
@@ -425,36 +679,116 @@ const DISAGGREGATION: &[Key] = &[
 const PARITY: &[Key] = &[
     key("window", SECONDS, "600s", "How long a request counts."),
     // The upper end is what is kept of each rank.
-    key("min_joined", Kind::Int { min: 1, max: 2_048 }, "50", "Fewer requests than this decide nothing."),
+    key(
+        "min_joined",
+        Kind::Int { min: 1, max: 2_048 },
+        "50",
+        "Fewer requests than this decide nothing.",
+    ),
     key(
         "drift_ratio",
         RATIO,
         "0.05",
         "Difference between predicted and actual cached tokens, per prompt token, above which a worker is reported.",
     ),
-    key("downgrade_ratio", RATIO, "0.2", "The same above which its cache is predicted from our own decisions."),
-    key("recover_ratio", RATIO, "0.02", "The same at or below which it is well again."),
+    key(
+        "downgrade_ratio",
+        RATIO,
+        "0.2",
+        "The same above which its cache is predicted from our own decisions.",
+    ),
+    key(
+        "recover_ratio",
+        RATIO,
+        "0.02",
+        "The same at or below which it is well again.",
+    ),
 ];
 
 const HEALTH_CHECKS: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Check workers by asking them."),
+    key(
+        "enabled",
+        Kind::Bool,
+        "true",
+        "Check workers by asking them.",
+    ),
     key("interval", PAUSE, "30s", "Time between checks."),
     key("timeout", SECONDS, "10s", "Time for one answer."),
-    key("unhealthy_threshold", COUNT, "3", "Failures in a row that make a worker unhealthy."),
-    key("healthy_threshold", COUNT, "2", "Successes in a row that bring it back."),
-    key("endpoint", Kind::UrlPath, "~", "Path asked first; unset = the worker type's own list."),
-    key("warmup_check_interval", PAUSE, "1s", "Time between checks while a worker loads its model."),
-    key("max_warmup_duration", SECONDS, "300s", "A worker that loads longer than this is unhealthy."),
-    key("recovery_interval", PAUSE, "250ms", "First pause between knocks on a worker that is down."),
-    key("recovery_max_interval", PAUSE, "2s", "Longest pause between knocks."),
+    key(
+        "unhealthy_threshold",
+        COUNT,
+        "3",
+        "Failures in a row that make a worker unhealthy.",
+    ),
+    key(
+        "healthy_threshold",
+        COUNT,
+        "2",
+        "Successes in a row that bring it back.",
+    ),
+    key(
+        "endpoint",
+        Kind::UrlPath,
+        "~",
+        "Path asked first; unset = the worker type's own list.",
+    ),
+    key(
+        "warmup_check_interval",
+        PAUSE,
+        "1s",
+        "Time between checks while a worker loads its model.",
+    ),
+    key(
+        "max_warmup_duration",
+        SECONDS,
+        "300s",
+        "A worker that loads longer than this is unhealthy.",
+    ),
+    key(
+        "recovery_interval",
+        PAUSE,
+        "250ms",
+        "First pause between knocks on a worker that is down.",
+    ),
+    key(
+        "recovery_max_interval",
+        PAUSE,
+        "2s",
+        "Longest pause between knocks.",
+    ),
 ];
 
 const REQUEST: &[Key] = &[
-    key("timeout", SECONDS, "300s", "Time for a stream's first byte, or for a whole other reply, over all attempts."),
-    key("max_retries", Kind::Int { min: 0, max: 100 }, "3", "Most times a request is sent again."),
-    key("retry_delay", SECONDS_OR_ZERO, "1s", "First delay; counts only when set while `retry.base_delay` is not."),
-    key("stream_idle_timeout", SECONDS, "120s", "A stream without a byte for this long is cut."),
-    key("stream_max_duration", SECONDS, "3600s", "A stream is cut after this in any case."),
+    key(
+        "timeout",
+        SECONDS,
+        "300s",
+        "Time for a stream's first byte, or for a whole other reply, over all attempts.",
+    ),
+    key(
+        "max_retries",
+        Kind::Int { min: 0, max: 100 },
+        "3",
+        "Most times a request is sent again.",
+    ),
+    key(
+        "retry_delay",
+        SECONDS_OR_ZERO,
+        "1s",
+        "First delay; counts only when set while `retry.base_delay` is not.",
+    ),
+    key(
+        "stream_idle_timeout",
+        SECONDS,
+        "120s",
+        "A stream without a byte for this long is cut.",
+    ),
+    key(
+        "stream_max_duration",
+        SECONDS,
+        "3600s",
+        "A stream is cut after this in any case.",
+    ),
     key(
         "strict_stream_completion",
         Kind::Bool,
@@ -462,7 +796,12 @@ const REQUEST: &[Key] = &[
         "A stream that the engine ends without `finish_reason` and without `[DONE]` is cut with an error event, instead of \
          passing as it is.",
     ),
-    key("connect_timeout", SECONDS, "1s", "Time for one TCP connect."),
+    key(
+        "connect_timeout",
+        SECONDS,
+        "1s",
+        "Time for one TCP connect.",
+    ),
     key(
         "hedge_after",
         SECONDS,
@@ -478,25 +817,66 @@ const RETRY: &[Key] = &[
         "3",
         "Most times a request is sent, the first included; at most 1 + `request.max_retries`.",
     ),
-    key("base_delay", SECONDS_OR_ZERO, "100ms", "First delay before the same worker is tried again."),
+    key(
+        "base_delay",
+        SECONDS_OR_ZERO,
+        "100ms",
+        "First delay before the same worker is tried again.",
+    ),
     key("max_delay", SECONDS_OR_ZERO, "30s", "Longest delay."),
-    key("exponential_backoff", Kind::Bool, "true", "Double the delay each time."),
-    key("jitter", Kind::Bool, "true", "Draw the delay from its upper half."),
-    key("budget_ratio", RATIO, "0.2", "Retries in flight over requests in flight, at most."),
+    key(
+        "exponential_backoff",
+        Kind::Bool,
+        "true",
+        "Double the delay each time.",
+    ),
+    key(
+        "jitter",
+        Kind::Bool,
+        "true",
+        "Draw the delay from its upper half.",
+    ),
+    key(
+        "budget_ratio",
+        RATIO,
+        "0.2",
+        "Retries in flight over requests in flight, at most.",
+    ),
 ];
 
 const CIRCUIT_BREAKER: &[Key] = &[
     key("enabled", Kind::Bool, "true", "Leave failing workers out."),
-    key("consecutive_failures", COUNT, "5", "Failures in a row that leave a worker out."),
+    key(
+        "consecutive_failures",
+        COUNT,
+        "5",
+        "Failures in a row that leave a worker out.",
+    ),
     key("sweep", PAUSE, "10s", "Time between looks at all workers.").later(),
-    key("ejection", SECONDS, "30s", "How long a worker is left out the first time."),
-    key("max_ejected_ratio", RATIO, "0.5", "Share of a pool that may be left out; never its last worker."),
+    key(
+        "ejection",
+        SECONDS,
+        "30s",
+        "How long a worker is left out the first time.",
+    ),
+    key(
+        "max_ejected_ratio",
+        RATIO,
+        "0.5",
+        "Share of a pool that may be left out; never its last worker.",
+    ),
 ];
 
 const LOGGING: &[Key] = &[
     key(
         "level",
-        Kind::Word(&[word("trace"), word("debug"), word("info"), word("warn"), word("error")]),
+        Kind::Word(&[
+            word("trace"),
+            word("debug"),
+            word("info"),
+            word("warn"),
+            word("error"),
+        ]),
         "info",
         "The least important level that is logged.",
     ),
@@ -506,19 +886,48 @@ const LOGGING: &[Key] = &[
         "auto",
         "How a line looks; `auto` = pretty on a terminal, else JSON.",
     ),
-    key("enable_colors", Kind::Bool, "false", "Colours in the pretty form."),
+    key(
+        "enable_colors",
+        Kind::Bool,
+        "false",
+        "Colours in the pretty form.",
+    ),
     key("requests", Kind::Bool, "false", "One line per request."),
 ];
 
 const METRICS: &[Key] = &[
     key("enabled", Kind::Bool, "true", "Serve `/metrics`."),
-    key("exemplars", Kind::Bool, "true", "Give histograms exemplars.").later(),
+    key(
+        "exemplars",
+        Kind::Bool,
+        "true",
+        "Give histograms exemplars.",
+    )
+    .later(),
 ];
 
 const DECISIONS: &[Key] = &[
-    key("ring_entries", Kind::Int { min: 1, max: 10_000_000 }, "1000", "Most receipts kept."),
-    key("ring_bytes", size(64 << 10, 64 << 30), "16MiB", "Most memory for receipts."),
-    key("candidates", Kind::Int { min: 2, max: 1_024 }, "16", "Most candidates kept per receipt."),
+    key(
+        "ring_entries",
+        Kind::Int {
+            min: 1,
+            max: 10_000_000,
+        },
+        "1000",
+        "Most receipts kept.",
+    ),
+    key(
+        "ring_bytes",
+        size(64 << 10, 64 << 30),
+        "16MiB",
+        "Most memory for receipts.",
+    ),
+    key(
+        "candidates",
+        Kind::Int { min: 2, max: 1_024 },
+        "16",
+        "Most candidates kept per receipt.",
+    ),
     section(
         "log",
         &[
@@ -528,9 +937,24 @@ const DECISIONS: &[Key] = &[
                 "~",
                 "File that gets one receipt per line when its request is over; unset: no log.",
             ),
-            key("interval", PAUSE, "10s", "Time between writes, less where much is waiting."),
-            key("chains", Kind::Bool, "false", "Write the hashes of the prompt's blocks too, which `replay` needs."),
-            key("include_request_text", Kind::Bool, "false", "Write the prompt's text too, as `request_text`."),
+            key(
+                "interval",
+                PAUSE,
+                "10s",
+                "Time between writes, less where much is waiting.",
+            ),
+            key(
+                "chains",
+                Kind::Bool,
+                "false",
+                "Write the hashes of the prompt's blocks too, which `replay` needs.",
+            ),
+            key(
+                "include_request_text",
+                Kind::Bool,
+                "false",
+                "Write the prompt's text too, as `request_text`.",
+            ),
         ],
         "The decision log (alias: top-level `decision_log`).",
     ),

@@ -10,11 +10,21 @@ pub(super) const LISTENER: &[Key] = &[
         "Certificate, and those that lead from it to its authority, PEM; read again when it changes.",
     ),
     key("key", Kind::Path, "~", "Its private key, PEM."),
-    key("client_ca", Kind::Path, "~", "Clients must show a certificate of an authority in this file, PEM."),
+    key(
+        "client_ca",
+        Kind::Path,
+        "~",
+        "Clients must show a certificate of an authority in this file, PEM.",
+    ),
 ];
 
 pub(super) const WORKER: &[Key] = &[
-    key("ca", Kind::Path, "~", "File of authorities that are believed beside the machine's own, PEM."),
+    key(
+        "ca",
+        Kind::Path,
+        "~",
+        "File of authorities that are believed beside the machine's own, PEM.",
+    ),
     key(
         "insecure_skip_verify",
         Kind::Bool,

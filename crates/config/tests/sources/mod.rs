@@ -9,8 +9,15 @@ pub(crate) fn check_url(url: &str) -> Result<String, String> {
     if let Some(path) = url.strip_prefix("unix://") {
         return Ok(format!("unix:{path}"));
     }
-    let rest = url.strip_prefix("http://").or_else(|| url.strip_prefix("https://")).ok_or("only http here")?;
-    if rest.contains('@') { Err(format!("`{url}` names a user")) } else { Ok(rest.trim_end_matches('/').to_owned()) }
+    let rest = url
+        .strip_prefix("http://")
+        .or_else(|| url.strip_prefix("https://"))
+        .ok_or("only http here")?;
+    if rest.contains('@') {
+        Err(format!("`{url}` names a user"))
+    } else {
+        Ok(rest.trim_end_matches('/').to_owned())
+    }
 }
 
 pub(crate) fn load(text: &str) -> Result<Settings, Vec<Problem>> {
@@ -22,10 +29,17 @@ pub(crate) fn load_all(
     env: &[(&str, &str)],
     flags: &[(&str, &str, &str)],
 ) -> Result<Settings, Vec<Problem>> {
-    let env: Vec<_> = env.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
+    let env: Vec<_> = env
+        .iter()
+        .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+        .collect();
     let overrides: Vec<_> = flags
         .iter()
-        .map(|(path, value, flag)| Override { path: (*path).into(), value: (*value).into(), flag: (*flag).into() })
+        .map(|(path, value, flag)| Override {
+            path: (*path).into(),
+            value: (*value).into(),
+            flag: (*flag).into(),
+        })
         .collect();
     config::load(Source {
         name: "warmroute.yaml",
@@ -44,7 +58,9 @@ pub(crate) fn settings(text: &str) -> Settings {
 }
 
 pub(crate) fn problems(text: &str) -> Vec<Problem> {
-    load(text).err().unwrap_or_else(|| panic!("no problem in:\n{text}"))
+    load(text)
+        .err()
+        .unwrap_or_else(|| panic!("no problem in:\n{text}"))
 }
 
 pub(crate) fn problem(text: &str) -> Problem {
@@ -57,5 +73,8 @@ pub(crate) fn only(problems: Vec<Problem>) -> Problem {
 }
 
 pub(crate) fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(|problem| format!("{problem}\n")).collect()
+    problems
+        .iter()
+        .map(|problem| format!("{problem}\n"))
+        .collect()
 }

@@ -8,7 +8,12 @@ use crate::{
 };
 
 /// Writes what one message becomes: the results of tools are messages of their own, before what else the user said.
-pub(super) fn message(said: &mut Array<'_>, message: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) {
+pub(super) fn message(
+    said: &mut Array<'_>,
+    message: RawJson<'_>,
+    at: usize,
+    untranslatable: &mut Option<String>,
+) {
     let role = message.member("role").and_then(RawJson::string);
     let content = message.member("content");
     let (Some(role), Some(content)) = (role, content) else {
@@ -27,7 +32,9 @@ pub(super) fn message(said: &mut Array<'_>, message: RawJson<'_>, at: usize, unt
         match block.member("type").and_then(RawJson::string).as_deref() {
             Some("text") => turn.text(block),
             Some("image") => turn.image(block),
-            Some("thinking") => turn.reasoning.extend(block.member("thinking").and_then(RawJson::string)),
+            Some("thinking") => turn
+                .reasoning
+                .extend(block.member("thinking").and_then(RawJson::string)),
             // Sealed by Anthropic's own servers: nobody else can read it.
             Some("redacted_thinking") => {}
             Some("tool_use") => turn.calls.push(block),
@@ -66,12 +73,16 @@ enum Part<'a> {
 
 impl<'a> Turn<'a> {
     fn text(&mut self, block: RawJson<'a>) {
-        let text = block.member("text").and_then(RawJson::string).filter(|text| !text.is_empty());
+        let text = block
+            .member("text")
+            .and_then(RawJson::string)
+            .filter(|text| !text.is_empty());
         self.parts.extend(text.map(Part::Text));
     }
 
     fn image(&mut self, block: RawJson<'a>) {
-        self.parts.extend(block.member("source").and_then(url).map(Part::Image));
+        self.parts
+            .extend(block.member("source").and_then(url).map(Part::Image));
     }
 
     /// What a tool said. Pictures have no place there in a chat: they follow with what the user said.
@@ -92,7 +103,9 @@ impl<'a> Turn<'a> {
                 }
                 texts.join("\n")
             }
-            Some(content) => content.string().map_or_else(|| content.as_str().to_owned(), Cow::into_owned),
+            Some(content) => content
+                .string()
+                .map_or_else(|| content.as_str().to_owned(), Cow::into_owned),
             None => String::new(),
         };
         result.text("content", &text);
@@ -100,7 +113,10 @@ impl<'a> Turn<'a> {
     }
 
     fn write(self, said: &mut Array<'_>, role: &str) {
-        if self.parts.is_empty() && self.calls.is_empty() && (self.reasoning.is_empty() || self.answered) {
+        if self.parts.is_empty()
+            && self.calls.is_empty()
+            && (self.reasoning.is_empty() || self.answered)
+        {
             // A message of results only has been said; an empty one says nothing, and templates refuse it.
             return;
         }
@@ -167,7 +183,11 @@ fn url(source: RawJson<'_>) -> Option<String> {
     let text = |key: &str| source.member(key).and_then(RawJson::string);
     match &*text("type")? {
         "url" => text("url").map(Cow::into_owned),
-        "base64" => Some(format!("data:{};base64,{}", text("media_type")?, text("data")?)),
+        "base64" => Some(format!(
+            "data:{};base64,{}",
+            text("media_type")?,
+            text("data")?
+        )),
         _ => None,
     }
 }
@@ -176,5 +196,8 @@ fn url(source: RawJson<'_>) -> Option<String> {
 fn plain_document(block: RawJson<'_>) -> Option<Cow<'_, str>> {
     let source = block.member("source")?;
     let is_text = source.member("type").and_then(RawJson::string).as_deref() == Some("text");
-    source.member("data").filter(|_| is_text).and_then(RawJson::string)
+    source
+        .member("data")
+        .filter(|_| is_text)
+        .and_then(RawJson::string)
 }

@@ -15,13 +15,26 @@ use crate::{RawJson, api_error::anthropic_error, json};
 pub fn error_from_chat(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
     let said = json::object(body);
     let message = said.and_then(|said| {
-        let text = |object: RawJson<'_>| object.member("message").and_then(RawJson::string).map(|it| it.into_owned());
+        let text = |object: RawJson<'_>| {
+            object
+                .member("message")
+                .and_then(RawJson::string)
+                .map(|it| it.into_owned())
+        };
         let error = said.member("error");
         let plain = || error.and_then(RawJson::string).map(|it| it.into_owned());
-        let detail = || said.member("detail").map(|it| it.string().map_or_else(|| it.as_str().into(), Into::into));
-        error.and_then(text).or_else(|| text(said)).or_else(plain).or_else(detail)
+        let detail = || {
+            said.member("detail")
+                .map(|it| it.string().map_or_else(|| it.as_str().into(), Into::into))
+        };
+        error
+            .and_then(text)
+            .or_else(|| text(said))
+            .or_else(plain)
+            .or_else(detail)
     });
-    let message = message.unwrap_or_else(|| format!("the worker refused the request with status {status}"));
+    let message =
+        message.unwrap_or_else(|| format!("the worker refused the request with status {status}"));
     anthropic_error(kind(status), &message, Some(request_id))
 }
 

@@ -26,7 +26,11 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let mut message = Object::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
     let id = reply.member("id").and_then(RawJson::string);
-    head(&mut message, &message_id(id.as_deref()), named.as_deref().unwrap_or(model));
+    head(
+        &mut message,
+        &message_id(id.as_deref()),
+        named.as_deref().unwrap_or(model),
+    );
     let mut content = message.array("content");
     if let Some(thought) = text_of(said, &["reasoning_content", "reasoning"]) {
         let mut block = content.object();
@@ -42,7 +46,12 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
         block.close();
     }
     let mut called = false;
-    for call in said.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+    for call in said
+        .member("tool_calls")
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+    {
         called |= tool_use(&mut content, call).is_some();
     }
     content.close();
@@ -57,7 +66,12 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
 
 /// The choice that a message is made of: the one with number 0, or without any.
 pub(super) fn only_choice(choices: RawJson<'_>) -> Option<RawJson<'_>> {
-    let number = |choice: &RawJson<'_>| choice.member("index").and_then(RawJson::integer).unwrap_or(0);
+    let number = |choice: &RawJson<'_>| {
+        choice
+            .member("index")
+            .and_then(RawJson::integer)
+            .unwrap_or(0)
+    };
     choices.elements()?.find(|choice| number(choice) == 0)
 }
 
@@ -77,7 +91,11 @@ pub(super) fn message_id(completion: Option<&str>) -> String {
 
 /// The first of these members that says something.
 fn text_of<'a>(said: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
-    names.iter().find_map(|name| said.member(name).and_then(RawJson::string).filter(|text| !text.is_empty()))
+    names.iter().find_map(|name| {
+        said.member(name)
+            .and_then(RawJson::string)
+            .filter(|text| !text.is_empty())
+    })
 }
 
 fn tool_use(content: &mut Array<'_>, call: RawJson<'_>) -> Option<()> {
@@ -88,7 +106,13 @@ fn tool_use(content: &mut Array<'_>, call: RawJson<'_>) -> Option<()> {
     let arguments = arguments.map(|given| given.string().unwrap_or(Cow::Borrowed(given.as_str())));
     let mut block = content.object();
     block.text("type", "tool_use");
-    block.text("id", &call.member("id").and_then(RawJson::string).unwrap_or_default());
+    block.text(
+        "id",
+        &call
+            .member("id")
+            .and_then(RawJson::string)
+            .unwrap_or_default(),
+    );
     block.text("name", &name);
     input(&mut block, arguments.as_deref().unwrap_or_default());
     block.close();
@@ -120,7 +144,11 @@ pub(super) struct Stop {
 
 impl Stop {
     /// `matched`: vLLM names there the text that ended the reply.
-    pub(super) fn of(finish_reason: Option<&str>, matched: Option<RawJson<'_>>, called: bool) -> Self {
+    pub(super) fn of(
+        finish_reason: Option<&str>,
+        matched: Option<RawJson<'_>>,
+        called: bool,
+    ) -> Self {
         let sequence = matched.and_then(RawJson::string).map(Cow::into_owned);
         let reason = match finish_reason {
             // An engine that was told which tool to call says that it stopped.
@@ -131,7 +159,10 @@ impl Stop {
             Some("content_filter") => "refusal",
             _ => "end_turn",
         };
-        Self { reason, sequence: sequence.filter(|_| reason == "stop_sequence") }
+        Self {
+            reason,
+            sequence: sequence.filter(|_| reason == "stop_sequence"),
+        }
     }
 
     pub(super) fn write(&self, object: &mut Object<'_>) {
@@ -145,7 +176,10 @@ impl Stop {
 
 /// The tokens, counted as Anthropic does: those that came from the cache stand apart from the input.
 pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
-    let cached = counted.cached_tokens.unwrap_or(0).min(counted.prompt_tokens);
+    let cached = counted
+        .cached_tokens
+        .unwrap_or(0)
+        .min(counted.prompt_tokens);
     let mut usage = object.object("usage");
     usage.number("input_tokens", counted.prompt_tokens - cached);
     usage.number("cache_creation_input_tokens", 0);

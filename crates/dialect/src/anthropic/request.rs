@@ -78,7 +78,8 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
     // No member of a message, which is one reply; a chat's would be several, of which all but one were thrown away.
     let several = n.is_some_and(|n| n.integer() != Some(1));
     if several {
-        untranslatable = Some("n is no member of a message, which is one reply: leave it out".to_owned());
+        untranslatable =
+            Some("n is no member of a message, which is one reply: leave it out".to_owned());
     }
     let mut out = String::with_capacity(text.len() + 256);
     let mut chat = Object::open(&mut out);
@@ -89,7 +90,12 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
         _ => {
             let mut said = chat.array("messages");
             said_by_system(&mut said, system);
-            for (at, message) in messages.and_then(RawJson::elements).into_iter().flatten().enumerate() {
+            for (at, message) in messages
+                .and_then(RawJson::elements)
+                .into_iter()
+                .flatten()
+                .enumerate()
+            {
                 blocks::message(&mut said, message, at, &mut untranslatable);
             }
             said.close();
@@ -105,7 +111,9 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
     tools::choice(&mut chat, tool_choice);
     let user = metadata.and_then(|metadata| metadata.member("user_id"));
     chat.some("user", user);
-    let format = output_config.and_then(|config| config.member("format")).or(output_format);
+    let format = output_config
+        .and_then(|config| config.member("format"))
+        .or(output_format);
     let formatted = format.is_some_and(|format| schema(&mut chat, format));
     let written = |name: &str| match name {
         "stop" => stop_sequences.is_some(),
@@ -123,7 +131,10 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
         }
     }
     chat.close();
-    Ok(Translated { body: out.into_bytes(), untranslatable })
+    Ok(Translated {
+        body: out.into_bytes(),
+        untranslatable,
+    })
 }
 
 fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
@@ -133,7 +144,12 @@ fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
 /// The system prompt as the first message: its text blocks follow each other without anything between them, as engines
 /// that take messages themselves join them.
 fn said_by_system(said: &mut Array<'_>, system: Option<RawJson<'_>>) {
-    let Some(text) = system.and_then(content_text).filter(|text| !text.is_empty()) else { return };
+    let Some(text) = system
+        .and_then(content_text)
+        .filter(|text| !text.is_empty())
+    else {
+        return;
+    };
     let mut message = said.object();
     message.text("role", "system");
     message.text("content", &text);
@@ -142,8 +158,11 @@ fn said_by_system(said: &mut Array<'_>, system: Option<RawJson<'_>>) {
 
 /// Whether the reply's schema could be passed on.
 fn schema(chat: &mut Object<'_>, format: RawJson<'_>) -> bool {
-    let is_schema = format.member("type").and_then(RawJson::string).as_deref() == Some("json_schema");
-    let Some(schema) = format.member("schema").filter(|_| is_schema) else { return false };
+    let is_schema =
+        format.member("type").and_then(RawJson::string).as_deref() == Some("json_schema");
+    let Some(schema) = format.member("schema").filter(|_| is_schema) else {
+        return false;
+    };
     let mut format = chat.object("response_format");
     format.text("type", "json_schema");
     let mut wanted = format.object("json_schema");

@@ -116,9 +116,18 @@ impl MessageStream {
             return self.fail(out, "the worker's stream is no chat completion");
         };
         if let Some(said) = chunk.member("error") {
-            let status = said.member("code").and_then(RawJson::integer).and_then(|code| u16::try_from(code).ok());
-            let text = said.member("message").and_then(RawJson::string).or_else(|| said.string());
-            let event = error::in_stream(status, text.as_deref().unwrap_or("the worker's reply broke off"));
+            let status = said
+                .member("code")
+                .and_then(RawJson::integer)
+                .and_then(|code| u16::try_from(code).ok());
+            let text = said
+                .member("message")
+                .and_then(RawJson::string)
+                .or_else(|| said.string());
+            let event = error::in_stream(
+                status,
+                text.as_deref().unwrap_or("the worker's reply broke off"),
+            );
             return self.failed_with(out, &event);
         }
         match self.chunk(chunk, out) {
@@ -131,7 +140,11 @@ impl MessageStream {
     /// written, and [`Streamed::Going`] says that it is not whole.
     pub fn finish(&mut self, out: &mut Vec<u8>) -> Streamed {
         let Some(stop) = self.stop.clone().filter(|_| self.state == State::Begun) else {
-            return if self.state == State::Over { Streamed::Whole } else { Streamed::Going };
+            return if self.state == State::Over {
+                Streamed::Whole
+            } else {
+                Streamed::Going
+            };
         };
         if self.unnamed.is_some() {
             return self.fail(out, "the worker's stream has a call without a name");
@@ -141,7 +154,10 @@ impl MessageStream {
             let mut delta = object.object("delta");
             stop.write(&mut delta);
             delta.close();
-            let counted = self.usage.unwrap_or(Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() });
+            let counted = self.usage.unwrap_or(Usage {
+                prompt_tokens: self.prompt_tokens,
+                ..Usage::default()
+            });
             write_usage(object, counted);
         });
         event(out, "message_stop", |_| {});
@@ -155,26 +171,44 @@ impl MessageStream {
             self.begin(chunk, out);
         }
         // Only one choice was asked for; those of an engine that gives more all the same would run into each other.
-        let Some(choice) = chunk.member("choices").and_then(only_choice) else { return Ok(()) };
+        let Some(choice) = chunk.member("choices").and_then(only_choice) else {
+            return Ok(());
+        };
         if let Some(delta) = choice.member("delta") {
             for name in ["reasoning_content", "reasoning"] {
-                let text = delta.member(name).and_then(RawJson::string).filter(|text| !text.is_empty());
+                let text = delta
+                    .member(name)
+                    .and_then(RawJson::string)
+                    .filter(|text| !text.is_empty());
                 if let Some(text) = text {
                     self.say(Open::Thinking, &text, out);
                     break;
                 }
             }
             for name in ["content", "refusal"] {
-                if let Some(text) = delta.member(name).and_then(RawJson::string).filter(|text| !text.is_empty()) {
+                if let Some(text) = delta
+                    .member(name)
+                    .and_then(RawJson::string)
+                    .filter(|text| !text.is_empty())
+                {
                     self.say(Open::Text, &text, out);
                 }
             }
-            for call in delta.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+            for call in delta
+                .member("tool_calls")
+                .and_then(RawJson::elements)
+                .into_iter()
+                .flatten()
+            {
                 self.call(call, out)?;
             }
         }
         if let Some(reason) = choice.member("finish_reason").and_then(RawJson::string) {
-            self.stop = Some(Stop::of(Some(&reason), choice.member("stop_reason"), !self.calls.is_empty()));
+            self.stop = Some(Stop::of(
+                Some(&reason),
+                choice.member("stop_reason"),
+                !self.calls.is_empty(),
+            ));
         }
         Ok(())
     }
@@ -183,10 +217,17 @@ impl MessageStream {
         self.state = State::Begun;
         let id = chunk.member("id").and_then(RawJson::string);
         let named = chunk.member("model").and_then(RawJson::string);
-        let counted = self.usage.unwrap_or(Usage { prompt_tokens: self.prompt_tokens, ..Usage::default() });
+        let counted = self.usage.unwrap_or(Usage {
+            prompt_tokens: self.prompt_tokens,
+            ..Usage::default()
+        });
         event(out, "message_start", |object| {
             let mut message = object.object("message");
-            head(&mut message, &message_id(id.as_deref()), named.as_deref().unwrap_or(&self.model));
+            head(
+                &mut message,
+                &message_id(id.as_deref()),
+                named.as_deref().unwrap_or(&self.model),
+            );
             message.raw("content", "[]");
             message.raw("stop_reason", "null");
             message.raw("stop_sequence", "null");
@@ -197,8 +238,11 @@ impl MessageStream {
 
     /// A piece of text or of thought.
     fn say(&mut self, kind: Open, text: &str, out: &mut Vec<u8>) {
-        let (word, delta) =
-            if kind == Open::Thinking { ("thinking", "thinking_delta") } else { ("text", "text_delta") };
+        let (word, delta) = if kind == Open::Thinking {
+            ("thinking", "thinking_delta")
+        } else {
+            ("text", "text_delta")
+        };
         if self.open != Some(kind) {
             self.open_block(kind, out, |block| {
                 block.text("type", word);
@@ -215,13 +259,23 @@ impl MessageStream {
     fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
         let function = call.member("function");
         let text = |value: Option<_>| value.and_then(RawJson::string).unwrap_or_default();
-        let (id, name) = (text(call.member("id")), text(function.and_then(|function| function.member("name"))));
+        let (id, name) = (
+            text(call.member("id")),
+            text(function.and_then(|function| function.member("name"))),
+        );
         let arguments = text(function.and_then(|function| function.member("arguments")));
-        let number = call.member("index").and_then(RawJson::integer).and_then(|index| u32::try_from(index).ok());
+        let number = call
+            .member("index")
+            .and_then(RawJson::integer)
+            .and_then(|index| u32::try_from(index).ok());
         // Without a number, a new id is a new call.
         let number = number.unwrap_or_else(|| {
             let next = u32::try_from(self.calls.len()).unwrap_or(u32::MAX);
-            if id.is_empty() { next.saturating_sub(1) } else { next }
+            if id.is_empty() {
+                next.saturating_sub(1)
+            } else {
+                next
+            }
         });
         if self.calls.contains(&number) {
             if self.open != Some(Open::Call(number)) {
@@ -235,7 +289,11 @@ impl MessageStream {
         let mut begun = match self.unnamed.take() {
             Some(unnamed) if unnamed.number == number => unnamed,
             Some(_) => return Err("the worker's stream has a call without a name"),
-            None => Unnamed { number, id: String::new(), arguments: String::new() },
+            None => Unnamed {
+                number,
+                id: String::new(),
+                arguments: String::new(),
+            },
         };
         if begun.id.is_empty() {
             begun.id = id.into_owned();
@@ -264,7 +322,12 @@ impl MessageStream {
         Ok(())
     }
 
-    fn open_block(&mut self, kind: Open, out: &mut Vec<u8>, describe: impl FnOnce(&mut Object<'_>)) {
+    fn open_block(
+        &mut self,
+        kind: Open,
+        out: &mut Vec<u8>,
+        describe: impl FnOnce(&mut Object<'_>),
+    ) {
         self.close(out);
         let index = self.blocks;
         event(out, "content_block_start", |object| {
@@ -289,7 +352,9 @@ impl MessageStream {
 
     fn close(&mut self, out: &mut Vec<u8>) {
         if self.open.take().is_some() {
-            event(out, "content_block_stop", |object| object.number("index", self.blocks.saturating_sub(1)));
+            event(out, "content_block_stop", |object| {
+                object.number("index", self.blocks.saturating_sub(1))
+            });
         }
     }
 

@@ -4,9 +4,15 @@ use crate::{RawJson, json::Object};
 
 /// Each tool with its schema as the client wrote it. A tool that runs on Anthropic's own servers has none: no engine could
 /// run it.
-pub(super) fn tools(chat: &mut Object<'_>, tools: Option<RawJson<'_>>, untranslatable: &mut Option<String>) {
+pub(super) fn tools(
+    chat: &mut Object<'_>,
+    tools: Option<RawJson<'_>>,
+    untranslatable: &mut Option<String>,
+) {
     let Some(tools) = tools else { return };
-    let Some(elements) = tools.elements() else { return chat.raw("tools", tools.as_str()) };
+    let Some(elements) = tools.elements() else {
+        return chat.raw("tools", tools.as_str());
+    };
     // An empty list is an error at some engines.
     let mut elements = elements.enumerate().peekable();
     if elements.peek().is_none() {
@@ -53,7 +59,10 @@ pub(super) fn choice(chat: &mut Object<'_>, choice: Option<RawJson<'_>>) {
         // The engine's to refuse.
         _ => chat.raw("tool_choice", choice.as_str()),
     }
-    if let Some(alone) = choice.member("disable_parallel_tool_use").and_then(RawJson::flag) {
+    if let Some(alone) = choice
+        .member("disable_parallel_tool_use")
+        .and_then(RawJson::flag)
+    {
         chat.raw("parallel_tool_calls", if alone { "false" } else { "true" });
     }
 }

@@ -6,13 +6,23 @@ use super::scan::plain_bytes;
 pub(crate) fn compact(text: &str, out: &mut Vec<u8>) {
     let mut rest = text.as_bytes();
     loop {
-        let outside = rest.iter().position(|byte| matches!(byte, b'"' | b' ' | b'\n' | b'\r' | b'\t'));
+        let outside = rest
+            .iter()
+            .position(|byte| matches!(byte, b'"' | b' ' | b'\n' | b'\r' | b'\t'));
         let (plain, special) = rest.split_at(outside.unwrap_or(rest.len()));
         out.extend_from_slice(plain);
         let Some(byte) = special.first() else { break };
-        let (string, after) = special.split_at(if *byte == b'"' { string_bytes(special) } else { 0 });
+        let (string, after) = special.split_at(if *byte == b'"' {
+            string_bytes(special)
+        } else {
+            0
+        });
         out.extend_from_slice(string);
-        rest = if string.is_empty() { &special[1..] } else { after };
+        rest = if string.is_empty() {
+            &special[1..]
+        } else {
+            after
+        };
     }
 }
 

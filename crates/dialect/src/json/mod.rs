@@ -55,17 +55,27 @@ impl<'a> RawJson<'a> {
 
     /// Its members if it is an object, in the order of the text. A key may come twice.
     pub fn members(self) -> Option<impl Iterator<Item = (Cow<'a, str>, RawJson<'a>)>> {
-        self.0.starts_with('{').then(|| members(self.0).filter_map(Result::ok).map(|(key, value)| (decode(key), value)))
+        self.0.starts_with('{').then(|| {
+            members(self.0)
+                .filter_map(Result::ok)
+                .map(|(key, value)| (decode(key), value))
+        })
     }
 
     /// The last member of that key, as engines read it, if it is an object; `null` is as good as absent.
     pub fn member(self, key: &str) -> Option<RawJson<'a>> {
-        self.members()?.filter(|(name, _)| name == key).last().map(|(_, value)| value).filter(|value| !value.is_null())
+        self.members()?
+            .filter(|(name, _)| name == key)
+            .last()
+            .map(|(_, value)| value)
+            .filter(|value| !value.is_null())
     }
 
     /// Its elements if it is an array.
     pub fn elements(self) -> Option<impl Iterator<Item = RawJson<'a>>> {
-        self.0.starts_with('[').then(|| elements(self.0).filter_map(Result::ok))
+        self.0
+            .starts_with('[')
+            .then(|| elements(self.0).filter_map(Result::ok))
     }
 
     /// Reads it as a lenient engine would read a flag: `true`, `1`, and the words for it. `None` if it is neither.
@@ -90,6 +100,10 @@ impl<'a> RawJson<'a> {
             return Some(number);
         }
         let (whole, zeros) = text.split_once('.')?;
-        zeros.bytes().all(|digit| digit == b'0').then(|| whole.parse().ok()).flatten()
+        zeros
+            .bytes()
+            .all(|digit| digit == b'0')
+            .then(|| whole.parse().ok())
+            .flatten()
     }
 }

@@ -16,19 +16,30 @@ pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
 /// The object that `text` is, with nothing but space around it.
 pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
     let text = std::str::from_utf8(text).ok()?;
-    whole(text).ok().filter(|whole| whole.as_str().starts_with('{'))
+    whole(text)
+        .ok()
+        .filter(|whole| whole.as_str().starts_with('{'))
 }
 
 /// Walks the members of the object that `text` is: raw key (with its quotes) and value. Ends after the first error; what
 /// comes after the object counts as one.
 pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
-    Walk { scan: Scan::new(text), kind: Kind::Object, state: State::Start }
-        .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
+    Walk {
+        scan: Scan::new(text),
+        kind: Kind::Object,
+        state: State::Start,
+    }
+    .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
 }
 
 /// Walks the elements of the array that `text` is, as [`members`] does.
 pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, JsonError>> {
-    Walk { scan: Scan::new(text), kind: Kind::Array, state: State::Start }.map(|item| item.map(|(_, value)| value))
+    Walk {
+        scan: Scan::new(text),
+        kind: Kind::Array,
+        state: State::Start,
+    }
+    .map(|item| item.map(|(_, value)| value))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -61,7 +72,14 @@ impl<'a> Walk<'a> {
         let scan = &mut self.scan;
         scan.space();
         if self.state == State::Start {
-            scan.expect(open, if open == b'{' { "expected an object" } else { "expected an array" })?;
+            scan.expect(
+                open,
+                if open == b'{' {
+                    "expected an object"
+                } else {
+                    "expected an array"
+                },
+            )?;
             scan.depth = 1;
             scan.count()?;
             scan.space();
@@ -123,7 +141,13 @@ struct Scan<'a> {
 
 impl<'a> Scan<'a> {
     fn new(text: &'a str) -> Self {
-        Self { text, bytes: text.as_bytes(), at: 0, depth: 0, nodes: 0 }
+        Self {
+            text,
+            bytes: text.as_bytes(),
+            at: 0,
+            depth: 0,
+            nodes: 0,
+        }
     }
 
     fn peek(&self) -> Option<u8> {
@@ -131,14 +155,21 @@ impl<'a> Scan<'a> {
     }
 
     fn wrong(&self, what: &'static str) -> JsonError {
-        let what = if self.at >= self.bytes.len() { "the text ends too early" } else { what };
+        let what = if self.at >= self.bytes.len() {
+            "the text ends too early"
+        } else {
+            what
+        };
         JsonError { at: self.at, what }
     }
 
     fn count(&mut self) -> Result<(), JsonError> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
-            return Err(JsonError { at: self.at, what: "more than 1048576 values" });
+            return Err(JsonError {
+                at: self.at,
+                what: "more than 1048576 values",
+            });
         }
         Ok(())
     }
@@ -250,7 +281,10 @@ impl<'a> Scan<'a> {
 
     fn open(&mut self) -> Result<(), JsonError> {
         if self.depth >= MAX_DEPTH {
-            return Err(JsonError { at: self.at, what: "nested deeper than 128" });
+            return Err(JsonError {
+                at: self.at,
+                what: "nested deeper than 128",
+            });
         }
         self.depth += 1;
         self.at += 1;
@@ -295,7 +329,11 @@ impl<'a> Scan<'a> {
         while let Some(b'0'..=b'9') = self.peek() {
             self.at += 1;
         }
-        if self.at == from { Err(self.wrong("expected a digit")) } else { Ok(()) }
+        if self.at == from {
+            Err(self.wrong("expected a digit"))
+        } else {
+            Ok(())
+        }
     }
 
     /// Reads a string, of which the opening quote is next.
@@ -352,5 +390,9 @@ pub(super) fn plain_bytes(bytes: &[u8]) -> usize {
         }
         plain += 8;
     }
-    plain + rest.iter().take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20)).count()
+    plain
+        + rest
+            .iter()
+            .take_while(|byte| !matches!(byte, b'"' | b'\\' | 0..0x20))
+            .count()
 }

@@ -6,7 +6,10 @@ use super::scan::plain_bytes;
 
 /// What a string (with its quotes, already checked) says. Halves of surrogate pairs become U+FFFD.
 pub(crate) fn decode(quoted: &str) -> Cow<'_, str> {
-    let inner = quoted.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(quoted);
+    let inner = quoted
+        .strip_prefix('"')
+        .and_then(|rest| rest.strip_suffix('"'))
+        .unwrap_or(quoted);
     if !inner.contains('\\') {
         return Cow::Borrowed(inner);
     }
@@ -39,7 +42,9 @@ fn unescape(rest: &str) -> (char, &str) {
 }
 
 fn unicode(digits: &str) -> (char, &str) {
-    let Some((first, after)) = hex4(digits) else { return (char::REPLACEMENT_CHARACTER, "") };
+    let Some((first, after)) = hex4(digits) else {
+        return (char::REPLACEMENT_CHARACTER, "");
+    };
     if let Some(letter) = char::from_u32(first) {
         return (letter, after);
     }
@@ -54,7 +59,10 @@ fn unicode(digits: &str) -> (char, &str) {
 }
 
 fn hex4(text: &str) -> Option<(u32, &str)> {
-    Some((u32::from_str_radix(text.get(..4)?, 16).ok()?, text.get(4..)?))
+    Some((
+        u32::from_str_radix(text.get(..4)?, 16).ok()?,
+        text.get(4..)?,
+    ))
 }
 
 /// Appends `text` as a JSON string.
@@ -65,7 +73,9 @@ pub(crate) fn write_string(out: &mut String, text: &str) {
         // What needs an escape is ASCII, so both cuts are between characters.
         let (plain, special) = rest.split_at(plain_bytes(rest.as_bytes()));
         out.push_str(plain);
-        let Some(byte) = special.bytes().next() else { break };
+        let Some(byte) = special.bytes().next() else {
+            break;
+        };
         match byte {
             b'"' => out.push_str("\\\""),
             b'\\' => out.push_str("\\\\"),
@@ -87,7 +97,10 @@ mod tests {
 
     #[test]
     fn escapes_say_what_they_stand_for() {
-        assert_eq!(decode(r#""a\n\t\"\\\/\b\f\r\u00e9\ud83d\ude00z""#), "a\n\t\"\\/\u{8}\u{c}\ré😀z");
+        assert_eq!(
+            decode(r#""a\n\t\"\\\/\b\f\r\u00e9\ud83d\ude00z""#),
+            "a\n\t\"\\/\u{8}\u{c}\ré😀z"
+        );
         assert!(matches!(decode(r#""plain""#), Cow::Borrowed("plain")));
     }
 
@@ -99,8 +112,14 @@ mod tests {
             out
         };
         assert_eq!(written(""), r#""""#);
-        assert_eq!(written("\"\\\n\r\t\u{8}\0\u{1f}"), r#""\"\\\n\r\t\u0008\u0000\u001f""#);
-        assert_eq!(written("é😀 longer than a word\né\u{7f}/"), "\"é😀 longer than a word\\né\u{7f}/\"");
+        assert_eq!(
+            written("\"\\\n\r\t\u{8}\0\u{1f}"),
+            r#""\"\\\n\r\t\u0008\u0000\u001f""#
+        );
+        assert_eq!(
+            written("é😀 longer than a word\né\u{7f}/"),
+            "\"é😀 longer than a word\\né\u{7f}/\""
+        );
     }
 
     #[test]

@@ -16,22 +16,43 @@ pub(super) struct Deltas {
 
 /// Writes the deltas; the content comes in about `pieces`. `None` if deltas cannot say the message.
 pub(super) fn deltas(message: RawJson<'_>, pieces: usize) -> Option<Deltas> {
-    let mut deltas = Deltas { said: vec![first(message)?], spoken_from: 1 };
+    let mut deltas = Deltas {
+        said: vec![first(message)?],
+        spoken_from: 1,
+    };
     let [reasoning, older_reasoning, refusal] = TEXTS;
     for name in [reasoning, older_reasoning, "content", refusal] {
-        let Some(inner) = message.member(name).and_then(inside).filter(|inner| !inner.is_empty()) else { continue };
+        let Some(inner) = message
+            .member(name)
+            .and_then(inside)
+            .filter(|inner| !inner.is_empty())
+        else {
+            continue;
+        };
         let mut wanted = 1;
         if name == "content" {
             (deltas.spoken_from, wanted) = (deltas.said.len(), pieces);
         }
-        deltas.said.extend(texts(inner, wanted).map(|piece| format!("{{\"{name}\":\"{piece}\"}}")));
+        deltas
+            .said
+            .extend(texts(inner, wanted).map(|piece| format!("{{\"{name}\":\"{piece}\"}}")));
     }
     if let Some(call) = message.member("function_call") {
         let (opening, pieces) = opening(call);
         deltas.said.push(format!("{{\"function_call\":{opening}}}"));
-        deltas.said.extend(pieces.iter().map(|piece| format!("{{\"function_call\":{piece}}}")));
+        deltas.said.extend(
+            pieces
+                .iter()
+                .map(|piece| format!("{{\"function_call\":{piece}}}")),
+        );
     }
-    for (at, call) in message.member("tool_calls").and_then(RawJson::elements).into_iter().flatten().enumerate() {
+    for (at, call) in message
+        .member("tool_calls")
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         tool_call(at, call, &mut deltas.said);
     }
     Some(deltas)
@@ -56,7 +77,8 @@ fn first(message: RawJson<'_>) -> Option<String> {
             "role" | "content" | "tool_calls" => {}
             "function_call" if !value.is_null() => {}
             "audio" if !says_nothing(value.as_str()) => return None,
-            name if TEXTS.contains(&name) && inside(value).is_some_and(|inner| !inner.is_empty()) => {}
+            name if TEXTS.contains(&name)
+                && inside(value).is_some_and(|inner| !inner.is_empty()) => {}
             name => delta.raw(name, value.as_str()),
         }
     }
@@ -67,16 +89,21 @@ fn first(message: RawJson<'_>) -> Option<String> {
 fn tool_call(at: usize, call: RawJson<'_>, deltas: &mut Vec<String>) {
     let mut text = format!("{{\"tool_calls\":[{{\"index\":{at}");
     let mut later = Vec::new();
-    for (name, value) in call.members().into_iter().flatten().filter(|(name, _)| name != "index") {
+    for (name, value) in call
+        .members()
+        .into_iter()
+        .flatten()
+        .filter(|(name, _)| name != "index")
+    {
         text.push(',');
         write_string(&mut text, &name);
         text.push(':');
         if matches!(&*name, "function" | "custom") {
             let (opening, pieces) = opening(value);
             text.push_str(&opening);
-            later.extend(
-                pieces.iter().map(|piece| format!("{{\"tool_calls\":[{{\"index\":{at},\"{name}\":{piece}}}]}}")),
-            );
+            later.extend(pieces.iter().map(|piece| {
+                format!("{{\"tool_calls\":[{{\"index\":{at},\"{name}\":{piece}}}]}}")
+            }));
         } else {
             text.push_str(value.as_str());
         }
@@ -88,7 +115,9 @@ fn tool_call(at: usize, call: RawJson<'_>, deltas: &mut Vec<String>) {
 
 /// What is called, and in the objects that follow with what.
 fn opening(function: RawJson<'_>) -> (String, Vec<String>) {
-    let Some(members) = function.members() else { return (function.as_str().to_owned(), Vec::new()) };
+    let Some(members) = function.members() else {
+        return (function.as_str().to_owned(), Vec::new());
+    };
     let (mut text, mut later) = (String::new(), Vec::new());
     let mut object = Object::open(&mut text);
     for (name, value) in members {

@@ -75,17 +75,26 @@ impl Members {
         let held = self.entry(name)?;
         // A time of 0 is no time either.
         if says_nothing(held.raw()) || held.raw() == "0" {
-            *held = if value.is_null() { Joined::Null } else { Joined::One(value.as_str().to_owned()) };
+            *held = if value.is_null() {
+                Joined::Null
+            } else {
+                Joined::One(value.as_str().to_owned())
+            };
         }
         Ok(())
     }
 
     pub(super) fn get(&self, name: &str) -> Option<&Joined> {
-        self.entries.iter().find(|entry| entry.name == name).map(|entry| &entry.value)
+        self.entries
+            .iter()
+            .find(|entry| entry.name == name)
+            .map(|entry| &entry.value)
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &Joined)> {
-        self.entries.iter().map(|entry| (&*entry.name, &entry.value))
+        self.entries
+            .iter()
+            .map(|entry| (&*entry.name, &entry.value))
     }
 
     /// Writes the member, where there is one.
@@ -97,12 +106,20 @@ impl Members {
 
     /// The place of a member in the piece at hand.
     fn entry(&mut self, name: &str) -> Result<&mut Joined, NotKept> {
-        let at = self.entries.iter().position(|entry| entry.name == name).unwrap_or(self.entries.len());
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.name == name)
+            .unwrap_or(self.entries.len());
         if at == self.entries.len() {
             if at == MOST_MEMBERS {
                 return Err(NotKept::UnknownShape);
             }
-            self.entries.push(Entry { name: name.to_owned(), value: Joined::Null, piece: 0 });
+            self.entries.push(Entry {
+                name: name.to_owned(),
+                value: Joined::Null,
+                piece: 0,
+            });
         }
         let entry = &mut self.entries[at];
         // Twice in one object: clients read the one or the other.
@@ -127,7 +144,9 @@ impl Joined {
                 let inner = &text[1..text.len() - 1];
                 match self {
                     // The next piece of a text, or the same word again?
-                    Self::Text { inner: held, last } if *last == inner.len() && *last > 0 && held.ends_with(inner) => {
+                    Self::Text { inner: held, last }
+                        if *last == inner.len() && *last > 0 && held.ends_with(inner) =>
+                    {
                         Err(NotKept::UnknownShape)
                     }
                     _ => self.continue_text(text),
@@ -142,11 +161,15 @@ impl Joined {
                 if matches!(self, Self::Null) {
                     *self = Self::Object(Members::default());
                 }
-                let Self::Object(members) = self else { return Err(NotKept::UnknownShape) };
+                let Self::Object(members) = self else {
+                    return Err(NotKept::UnknownShape);
+                };
                 members.join(piece, table)
             }
             (Rule::Indexed(table), Some(b'[')) => self.continue_indexed(piece, table),
-            (Rule::Text | Rule::List | Rule::Object(_) | Rule::Indexed(_), _) => Err(NotKept::UnknownShape),
+            (Rule::Text | Rule::List | Rule::Object(_) | Rule::Indexed(_), _) => {
+                Err(NotKept::UnknownShape)
+            }
         }
     }
 
@@ -193,7 +216,12 @@ impl Joined {
     fn continue_text(&mut self, quoted: &str) -> Result<(), NotKept> {
         let piece = &quoted[1..quoted.len() - 1];
         match self {
-            Self::Null => *self = Self::Text { inner: piece.to_owned(), last: piece.len() },
+            Self::Null => {
+                *self = Self::Text {
+                    inner: piece.to_owned(),
+                    last: piece.len(),
+                }
+            }
             Self::Text { inner, last } => {
                 inner.push_str(piece);
                 *last = piece.len();
@@ -207,7 +235,9 @@ impl Joined {
         if matches!(self, Self::Null) {
             *self = Self::List(String::new());
         }
-        let Self::List(inner) = self else { return Err(NotKept::UnknownShape) };
+        let Self::List(inner) = self else {
+            return Err(NotKept::UnknownShape);
+        };
         for element in piece.elements().into_iter().flatten() {
             if !inner.is_empty() {
                 inner.push(',');
@@ -221,11 +251,18 @@ impl Joined {
         if matches!(self, Self::Null) {
             *self = Self::Indexed(Vec::new());
         }
-        let Self::Indexed(all) = self else { return Err(NotKept::UnknownShape) };
+        let Self::Indexed(all) = self else {
+            return Err(NotKept::UnknownShape);
+        };
         for element in piece.elements().into_iter().flatten() {
-            let index = element.member("index").and_then(RawJson::integer).and_then(|index| u64::try_from(index).ok());
+            let index = element
+                .member("index")
+                .and_then(RawJson::integer)
+                .and_then(|index| u64::try_from(index).ok());
             // More of them than any engine gives would be work for nothing.
-            let index = index.filter(|index| *index < MOST_INDICES).ok_or(NotKept::UnknownShape)?;
+            let index = index
+                .filter(|index| *index < MOST_INDICES)
+                .ok_or(NotKept::UnknownShape)?;
             let at = match all.binary_search_by_key(&index, |(own, _)| *own) {
                 Ok(at) => at,
                 Err(at) => {

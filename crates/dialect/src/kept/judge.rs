@@ -34,7 +34,10 @@ const BROKEN: [&str; 5] = ["error", "abort", "aborted", "cancelled", "timeout"];
 pub fn keep_whole(dialect: Dialect, body: &[u8]) -> Result<KeptReply, NotKept> {
     let text = std::str::from_utf8(body).map_err(|_| NotKept::Unreadable)?;
     let has_usage = judge(dialect, text)?;
-    Ok(KeptReply { body: body.to_vec(), has_usage })
+    Ok(KeptReply {
+        body: body.to_vec(),
+        has_usage,
+    })
 }
 
 /// Judges a reply; says whether it has its usage.
@@ -57,24 +60,36 @@ pub(super) fn judge(dialect: Dialect, text: &str) -> Result<bool, NotKept> {
         Dialect::Completions => {
             of(object, "text_completion")?;
             for choice in choices(reply)? {
-                choice.member("text").and_then(RawJson::string).ok_or(NotKept::UnknownShape)?;
+                choice
+                    .member("text")
+                    .and_then(RawJson::string)
+                    .ok_or(NotKept::UnknownShape)?;
             }
         }
         Dialect::Messages => {
             of(reply.member("type").and_then(RawJson::string), "message")?;
-            reply.member("content").filter(|content| content.elements().is_some()).ok_or(NotKept::UnknownShape)?;
+            reply
+                .member("content")
+                .filter(|content| content.elements().is_some())
+                .ok_or(NotKept::UnknownShape)?;
             finished(reply, "stop_reason")?;
         }
         Dialect::Embeddings | Dialect::Rerank | Dialect::Score | Dialect::Responses => {
             return Err(NotKept::OtherDialect);
         }
     }
-    Ok(reply.member("usage").is_some_and(|usage| usage.members().is_some()))
+    Ok(reply
+        .member("usage")
+        .is_some_and(|usage| usage.members().is_some()))
 }
 
 /// The choices, each of which has finished; they are numbered from 0 in their order.
 fn choices(reply: RawJson<'_>) -> Result<Vec<RawJson<'_>>, NotKept> {
-    let choices: Vec<_> = reply.member("choices").and_then(RawJson::elements).ok_or(NotKept::UnknownShape)?.collect();
+    let choices: Vec<_> = reply
+        .member("choices")
+        .and_then(RawJson::elements)
+        .ok_or(NotKept::UnknownShape)?
+        .collect();
     if choices.is_empty() {
         return Err(NotKept::NotWhole);
     }
@@ -93,26 +108,49 @@ fn choices(reply: RawJson<'_>) -> Result<Vec<RawJson<'_>>, NotKept> {
 fn chat_choice(choice: RawJson<'_>) -> Result<(), NotKept> {
     let message = choice.member("message").ok_or(NotKept::UnknownShape)?;
     no_error(message)?;
-    for call in message.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+    for call in message
+        .member("tool_calls")
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+    {
         if call.member("type").and_then(RawJson::string).as_deref() != Some("custom") {
             arguments(call.member("function"))?;
         }
     }
-    message.member("function_call").map_or(Ok(()), |call| arguments(Some(call)))
+    message
+        .member("function_call")
+        .map_or(Ok(()), |call| arguments(Some(call)))
 }
 
 /// A call whose arguments were cut or made up would fail for everybody.
 fn arguments(function: Option<RawJson<'_>>) -> Result<(), NotKept> {
-    let text = function.and_then(|function| function.member("arguments")).and_then(RawJson::string);
+    let text = function
+        .and_then(|function| function.member("arguments"))
+        .and_then(RawJson::string);
     let parses = text.is_some_and(|text| json::whole(&text).is_ok());
-    if parses { Ok(()) } else { Err(NotKept::ToolArguments) }
+    if parses {
+        Ok(())
+    } else {
+        Err(NotKept::ToolArguments)
+    }
 }
 
 fn finished(of: RawJson<'_>, name: &str) -> Result<(), NotKept> {
-    let reason = of.member(name).ok_or(NotKept::NotWhole)?.string().ok_or(NotKept::UnknownShape)?;
+    let reason = of
+        .member(name)
+        .ok_or(NotKept::NotWhole)?
+        .string()
+        .ok_or(NotKept::UnknownShape)?;
     match &*reason {
         "" => Err(NotKept::NotWhole),
-        reason if BROKEN.iter().any(|broken| reason.eq_ignore_ascii_case(broken)) => Err(NotKept::FinishedInError),
+        reason
+            if BROKEN
+                .iter()
+                .any(|broken| reason.eq_ignore_ascii_case(broken)) =>
+        {
+            Err(NotKept::FinishedInError)
+        }
         _ => Ok(()),
     }
 }
@@ -121,5 +159,9 @@ fn finished(of: RawJson<'_>, name: &str) -> Result<(), NotKept> {
 fn no_error(of: RawJson<'_>) -> Result<(), NotKept> {
     let mut members = of.members().ok_or(NotKept::UnknownShape)?;
     let fine = members.all(|(name, value)| name != "error" || says_nothing(value.as_str()));
-    if fine { Ok(()) } else { Err(NotKept::ErrorInBand) }
+    if fine {
+        Ok(())
+    } else {
+        Err(NotKept::ErrorInBand)
+    }
 }

@@ -44,7 +44,10 @@ fn cut(inner: &str, most: usize) -> usize {
 
 /// Length of the character that is escaped at the start.
 fn escape_bytes(rest: &str) -> usize {
-    let half = |from: usize| rest.get(from..from + 4).and_then(|digits| u16::from_str_radix(digits, 16).ok());
+    let half = |from: usize| {
+        rest.get(from..from + 4)
+            .and_then(|digits| u16::from_str_radix(digits, 16).ok())
+    };
     match rest.as_bytes().get(1) {
         Some(b'u') => {
             let pair = half(2).is_some_and(|high| (0xD800..0xDC00).contains(&high))
@@ -59,16 +62,37 @@ fn escape_bytes(rest: &str) -> usize {
 /// What goes beside the text of a choice, in groups: members of the choice, written one after the other with commas before.
 pub(super) fn beside(logprobs: Option<RawJson<'_>>, token_ids: Option<RawJson<'_>>) -> Vec<Beside> {
     // Read once: each may be long, and there are many groups.
-    let members: Vec<(Cow<'_, str>, RawJson<'_>)> = logprobs.and_then(RawJson::members).into_iter().flatten().collect();
-    let lists: Vec<(&str, Vec<RawJson<'_>>)> =
-        members.iter().filter_map(|(name, value)| Some((&**name, value.elements()?.collect()))).collect();
-    let ids: Vec<_> = token_ids.and_then(RawJson::elements).into_iter().flatten().collect();
-    let longest = lists.iter().map(|(_, list)| list.len()).chain([ids.len()]).max().unwrap_or(0);
-    let groups = longest.div_ceil(ENTRIES).max(usize::from(logprobs.is_some()));
+    let members: Vec<(Cow<'_, str>, RawJson<'_>)> = logprobs
+        .and_then(RawJson::members)
+        .into_iter()
+        .flatten()
+        .collect();
+    let lists: Vec<(&str, Vec<RawJson<'_>>)> = members
+        .iter()
+        .filter_map(|(name, value)| Some((&**name, value.elements()?.collect())))
+        .collect();
+    let ids: Vec<_> = token_ids
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+        .collect();
+    let longest = lists
+        .iter()
+        .map(|(_, list)| list.len())
+        .chain([ids.len()])
+        .max()
+        .unwrap_or(0);
+    let groups = longest
+        .div_ceil(ENTRIES)
+        .max(usize::from(logprobs.is_some()));
     let mut all = vec![Beside::default(); groups];
     for (group, beside) in all.iter_mut().enumerate() {
         let slice = |list: &[RawJson<'_>]| {
-            let entries = list.iter().skip(group * ENTRIES).take(ENTRIES).map(|entry| entry.as_str());
+            let entries = list
+                .iter()
+                .skip(group * ENTRIES)
+                .take(ENTRIES)
+                .map(|entry| entry.as_str());
             entries.collect::<Vec<_>>().join(",")
         };
         if logprobs.is_some() {
@@ -114,7 +138,10 @@ mod tests {
             assert_eq!(pieces.concat(), inner);
             for piece in &pieces {
                 let said = json::decode(&format!("\"{piece}\"")).into_owned();
-                assert!(json::whole(&format!("\"{piece}\"")).is_ok() && !said.contains('\u{fffd}'), "{piece}");
+                assert!(
+                    json::whole(&format!("\"{piece}\"")).is_ok() && !said.contains('\u{fffd}'),
+                    "{piece}"
+                );
             }
             assert_eq!(pieces.len() > 1, wanted > 1);
         }
@@ -123,13 +150,24 @@ mod tests {
 
     #[test]
     fn lists_continue_each_other_and_what_is_no_list_is_said_once() {
-        let list = |from: usize, to: usize| (from..to).map(|n| n.to_string()).collect::<Vec<_>>().join(",");
-        let logprobs = format!(r#"{{"content":[{}],"refusal":null,"refused":[]}}"#, list(0, ENTRIES + 2));
+        let list = |from: usize, to: usize| {
+            (from..to)
+                .map(|n| n.to_string())
+                .collect::<Vec<_>>()
+                .join(",")
+        };
+        let logprobs = format!(
+            r#"{{"content":[{}],"refusal":null,"refused":[]}}"#,
+            list(0, ENTRIES + 2)
+        );
         let ids = format!("[{}]", list(5, ENTRIES + 6));
         let groups = beside(json::whole(&logprobs).ok(), json::whole(&ids).ok());
         let wanted = [
             Beside {
-                logprobs: Some(format!(r#"{{"content":[{}],"refusal":null,"refused":[]}}"#, list(0, ENTRIES))),
+                logprobs: Some(format!(
+                    r#"{{"content":[{}],"refusal":null,"refused":[]}}"#,
+                    list(0, ENTRIES)
+                )),
                 token_ids: Some(format!("[{}]", list(5, ENTRIES + 5))),
             },
             Beside {
@@ -139,6 +177,9 @@ mod tests {
         ];
         assert_eq!(groups, wanted);
         assert_eq!(beside(None, None), []);
-        assert_eq!(beside(json::whole("{}").ok(), None)[0].logprobs.as_deref(), Some("{}"));
+        assert_eq!(
+            beside(json::whole("{}").ok(), None)[0].logprobs.as_deref(),
+            Some("{}")
+        );
     }
 }

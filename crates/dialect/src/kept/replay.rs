@@ -44,7 +44,9 @@ pub fn replay(dialect: Dialect, kept: &[u8], include_usage: bool) -> Option<Vec<
     json::compact(std::str::from_utf8(kept).ok()?, &mut text);
     judge(dialect, std::str::from_utf8(&text).ok()?).ok()?;
     let reply = json::object(&text)?;
-    let usage = reply.member("usage").filter(|usage| usage.members().is_some());
+    let usage = reply
+        .member("usage")
+        .filter(|usage| usage.members().is_some());
     if include_usage && usage.is_none() {
         return None;
     }
@@ -85,10 +87,22 @@ impl<'a> Chunks<'a> {
             _ => return None,
         };
         let own = ["id", "object", "created", "model", "choices", "usage"];
-        let others = reply.members()?.filter(|(name, _)| !own.contains(&&**name)).collect();
+        let others = reply
+            .members()?
+            .filter(|(name, _)| !own.contains(&&**name))
+            .collect();
         let out = String::with_capacity(reply.as_str().len() * 2 + 1024);
         let [id, created, model] = ["id", "created", "model"].map(|name| reply.member(name));
-        Some(Self { out, object, id, created, model, index: None, others, tells_usage })
+        Some(Self {
+            out,
+            object,
+            id,
+            created,
+            model,
+            index: None,
+            others,
+            tells_usage,
+        })
     }
 
     /// A chat's choice. `None` if it has something that chunks cannot say.
@@ -98,7 +112,11 @@ impl<'a> Chunks<'a> {
         let deltas = deltas(choice.member("message")?, groups.len())?;
         let mut groups = groups.iter();
         for (at, delta) in deltas.said.iter().enumerate() {
-            let group = if at >= deltas.spoken_from { groups.next() } else { None };
+            let group = if at >= deltas.spoken_from {
+                groups.next()
+            } else {
+                None
+            };
             self.piece(("delta", delta), group);
         }
         for group in groups {
@@ -111,7 +129,11 @@ impl<'a> Chunks<'a> {
     fn completion(&mut self, choice: RawJson<'a>) {
         self.index = choice.member("index");
         let groups = beside(choice.member("logprobs"), choice.member("token_ids"));
-        let pieces: Vec<_> = texts(choice.member("text").and_then(inside).unwrap_or_default(), groups.len()).collect();
+        let pieces: Vec<_> = texts(
+            choice.member("text").and_then(inside).unwrap_or_default(),
+            groups.len(),
+        )
+        .collect();
         for at in 0..pieces.len().max(groups.len()) {
             let text = format!("\"{}\"", pieces.get(at).unwrap_or(&""));
             self.piece(("text", &text), groups.get(at));
@@ -122,7 +144,12 @@ impl<'a> Chunks<'a> {
     /// A chunk with a piece of the choice.
     fn piece(&mut self, said: (&str, &str), beside: Option<&Beside>) {
         self.choice(said, |one| {
-            one.raw("logprobs", beside.and_then(|beside| beside.logprobs.as_deref()).unwrap_or("null"));
+            one.raw(
+                "logprobs",
+                beside
+                    .and_then(|beside| beside.logprobs.as_deref())
+                    .unwrap_or("null"),
+            );
             one.raw("finish_reason", "null");
             if let Some(ids) = beside.and_then(|beside| beside.token_ids.as_deref()) {
                 one.raw("token_ids", ids);

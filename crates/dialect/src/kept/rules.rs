@@ -95,7 +95,9 @@ fn function(name: &str) -> Rule {
 
 fn logprobs(name: &str) -> Rule {
     match name {
-        "content" | "refusal" | "tokens" | "token_logprobs" | "top_logprobs" | "text_offset" => Rule::List,
+        "content" | "refusal" | "tokens" | "token_logprobs" | "top_logprobs" | "text_offset" => {
+            Rule::List
+        }
         _ => Rule::Unknown,
     }
 }

@@ -78,7 +78,11 @@ impl StreamObject {
         }
         splitter.finish(&mut take);
         read?;
-        let end = sse.iter().rev().flat_map(|piece| piece.iter().rev()).skip_while(|byte| byte.is_ascii_whitespace());
+        let end = sse
+            .iter()
+            .rev()
+            .flat_map(|piece| piece.iter().rev())
+            .skip_while(|byte| byte.is_ascii_whitespace());
         if object.done && !end.take(6).eq(b"]ENOD[") {
             // A comment: no event, and yet not the end that a good engine makes.
             return Err(NotKept::AfterDone);
@@ -126,8 +130,14 @@ impl StreamObject {
                 name => self.members.first(name, value)?,
             }
         }
-        let table = if self.dialect == Dialect::Chat { chat_choice } else { completion_choice };
-        choices.map_or(Ok(()), |choices| self.choices.join(choices, Rule::Indexed(table)))
+        let table = if self.dialect == Dialect::Chat {
+            chat_choice
+        } else {
+            completion_choice
+        };
+        choices.map_or(Ok(()), |choices| {
+            self.choices.join(choices, Rule::Indexed(table))
+        })
     }
 
     /// The stream has ended: what it said, as one object.
@@ -149,7 +159,11 @@ impl StreamObject {
 
     fn is_chunk(&self, object: RawJson<'_>) -> Result<(), NotKept> {
         let name = object.string().unwrap_or_default();
-        let known = if self.dialect == Dialect::Chat { "chat.completion" } else { "text_completion" };
+        let known = if self.dialect == Dialect::Chat {
+            "chat.completion"
+        } else {
+            "text_completion"
+        };
         match &*name {
             "error" => Err(NotKept::ErrorInBand),
             name if name.is_empty() || name.starts_with(known) => Ok(()),
@@ -160,7 +174,14 @@ impl StreamObject {
     fn write(&self, out: &mut String) {
         let mut object = Object::open(out);
         self.members.write("id", &mut object);
-        object.text("object", if self.dialect == Dialect::Chat { "chat.completion" } else { "text_completion" });
+        object.text(
+            "object",
+            if self.dialect == Dialect::Chat {
+                "chat.completion"
+            } else {
+                "text_completion"
+            },
+        );
         self.members.write("created", &mut object);
         self.members.write("model", &mut object);
         let mut choices = object.array("choices");
@@ -188,10 +209,17 @@ impl StreamObject {
             _ => object.text("text", ""),
         }
         for name in ["logprobs", "finish_reason"] {
-            choice.get(name).unwrap_or(&Joined::Null).write(object.key(name));
+            choice
+                .get(name)
+                .unwrap_or(&Joined::Null)
+                .write(object.key(name));
         }
         choice.write("token_ids", object);
-        write_others(choice, &["delta", "text", "logprobs", "finish_reason", "token_ids"], object);
+        write_others(
+            choice,
+            &["delta", "text", "logprobs", "finish_reason", "token_ids"],
+            object,
+        );
     }
 }
 
@@ -199,7 +227,10 @@ impl StreamObject {
 fn write_message(said: Option<&Members>, object: &mut Object<'_>) {
     const CALLS: [&str; 2] = ["function_call", "tool_calls"];
     let mut message = object.object("message");
-    let get = |name: &str| said.and_then(|said| said.get(name)).filter(|value| !matches!(value, Joined::Null));
+    let get = |name: &str| {
+        said.and_then(|said| said.get(name))
+            .filter(|value| !matches!(value, Joined::Null))
+    };
     let says = |name: &&str| get(name).is_some_and(Joined::says_something);
     match get("role").filter(|role| role.says_something()) {
         Some(role) => role.write(message.key("role")),
@@ -215,7 +246,11 @@ fn write_message(said: Option<&Members>, object: &mut Object<'_>) {
         for name in TEXTS {
             said.write(name, &mut message);
         }
-        let written: Vec<&str> = ["role", "content"].into_iter().chain(TEXTS).chain(CALLS).collect();
+        let written: Vec<&str> = ["role", "content"]
+            .into_iter()
+            .chain(TEXTS)
+            .chain(CALLS)
+            .collect();
         write_others(said, &written, &mut message);
         said.write("function_call", &mut message);
         if let Some(calls) = get("tool_calls").filter(|calls| calls.says_something()) {

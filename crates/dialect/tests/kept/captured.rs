@@ -8,20 +8,40 @@ use super::chunks;
 
 /// The exchanges of a recording: the path, the body asked with, and what was answered.
 fn exchanges(name: &str) -> Vec<(String, Value, Value)> {
-    let path = format!("{}/../../tests/fixtures/vllm-real/{name}", env!("CARGO_MANIFEST_DIR"));
+    let path = format!(
+        "{}/../../tests/fixtures/vllm-real/{name}",
+        env!("CARGO_MANIFEST_DIR")
+    );
     let text = std::fs::read_to_string(path).unwrap();
-    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-    let answer = |id: &Value| lines.iter().find(|line| line["kind"] == "response" && line["id"] == *id);
+    let lines: Vec<Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    let answer = |id: &Value| {
+        lines
+            .iter()
+            .find(|line| line["kind"] == "response" && line["id"] == *id)
+    };
     let asked = lines.iter().filter(|line| line["kind"] == "request");
-    let exchange =
-        |line: &Value| Some((line["path"].as_str()?.to_owned(), line["body"].clone(), answer(&line["id"])?.clone()));
+    let exchange = |line: &Value| {
+        Some((
+            line["path"].as_str()?.to_owned(),
+            line["body"].clone(),
+            answer(&line["id"])?.clone(),
+        ))
+    };
     asked.filter_map(exchange).collect()
 }
 
 /// The bytes of a recorded stream.
 fn stream(answer: &Value) -> Option<String> {
     let events = answer["sse"].as_array()?;
-    Some(events.iter().map(|event| format!("data: {}\n\n", event.as_str().unwrap())).collect())
+    Some(
+        events
+            .iter()
+            .map(|event| format!("data: {}\n\n", event.as_str().unwrap()))
+            .collect(),
+    )
 }
 
 #[test]
@@ -38,14 +58,29 @@ fn the_stream_of_an_engine_is_kept_as_what_it_said_and_replayed_as_such() {
     let kept = StreamObject::read(Dialect::Chat, &[stream.as_bytes()]).unwrap();
     let object: Value = serde_json::from_slice(&kept.body).unwrap();
     let sent = chunks(stream.as_bytes());
-    let deltas = sent.iter().filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
-    let ids: Vec<_> = sent.iter().filter_map(|chunk| chunk["choices"][0]["token_ids"].as_array()).flatten().collect();
-    assert_eq!(object["choices"][0]["message"]["content"], deltas.collect::<String>());
+    let deltas = sent
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"]["content"].as_str());
+    let ids: Vec<_> = sent
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["token_ids"].as_array())
+        .flatten()
+        .collect();
+    assert_eq!(
+        object["choices"][0]["message"]["content"],
+        deltas.collect::<String>()
+    );
     assert_eq!(ids.len(), 100);
     assert_eq!(object["choices"][0]["token_ids"], json!(ids));
     assert_eq!(object["choices"][0]["finish_reason"], "length");
-    assert_eq!(object["usage"], json!({"prompt_tokens": 95, "total_tokens": 195, "completion_tokens": 100}));
-    assert_eq!(object["prompt_token_ids"].as_array().map(Vec::len), Some(95));
+    assert_eq!(
+        object["usage"],
+        json!({"prompt_tokens": 95, "total_tokens": 195, "completion_tokens": 100})
+    );
+    assert_eq!(
+        object["prompt_token_ids"].as_array().map(Vec::len),
+        Some(95)
+    );
     assert_eq!((&object["model"], kept.has_usage), (&asked["model"], true));
 
     let again = replay(Dialect::Chat, &kept.body, true).unwrap();
@@ -57,8 +92,14 @@ fn the_stream_of_an_engine_is_kept_as_what_it_said_and_replayed_as_such() {
 #[contract("CH16")]
 fn a_stream_that_was_hung_up_on_is_not_kept() {
     let all = exchanges("0.32.0-session.jsonl");
-    let aborted = all.iter().find(|(_, _, answer)| answer["aborted"] == true).and_then(|(_, _, answer)| stream(answer));
-    assert_eq!(StreamObject::read(Dialect::Chat, &[aborted.unwrap().as_bytes()]), Err(NotKept::NotWhole));
+    let aborted = all
+        .iter()
+        .find(|(_, _, answer)| answer["aborted"] == true)
+        .and_then(|(_, _, answer)| stream(answer));
+    assert_eq!(
+        StreamObject::read(Dialect::Chat, &[aborted.unwrap().as_bytes()]),
+        Err(NotKept::NotWhole)
+    );
 }
 
 #[test]
@@ -72,7 +113,9 @@ fn whole_replies_of_an_engine_are_kept_and_answer_requests_for_streams() {
                 "/v1/completions" => Dialect::Completions,
                 _ => continue,
             };
-            let Some(body) = answer.get("body").filter(|body| body["choices"].is_array()) else { continue };
+            let Some(body) = answer.get("body").filter(|body| body["choices"].is_array()) else {
+                continue;
+            };
             let kept = keep_whole(dialect, body.to_string().as_bytes()).unwrap();
             assert!(kept.has_usage);
             let stream = replay(dialect, &kept.body, true).unwrap();

@@ -13,7 +13,10 @@ struct Made {
 }
 
 fn text() -> impl Strategy<Value = Vec<String>> {
-    let letter = prop_oneof![any::<char>(), prop::sample::select(vec!['"', '\\', '\n', 'é', '😀', '\u{2028}', 'a'])];
+    let letter = prop_oneof![
+        any::<char>(),
+        prop::sample::select(vec!['"', '\\', '\n', 'é', '😀', '\u{2028}', 'a'])
+    ];
     vec(vec(letter, 0..6).prop_map(String::from_iter), 0..4)
 }
 
@@ -23,17 +26,31 @@ fn joined(pieces: &[String]) -> Value {
 
 /// A call: its name, its arguments and where they are cut.
 fn call() -> impl Strategy<Value = (String, Value, Vec<Index>)> {
-    let value =
-        prop_oneof![any::<i64>().prop_map(Value::from), any::<String>().prop_map(Value::from), Just(json!([{}]))];
-    ("[a-z]{1,8}", value.prop_map(|value| json!({"a": value})), vec(any::<Index>(), 0..4))
+    let value = prop_oneof![
+        any::<i64>().prop_map(Value::from),
+        any::<String>().prop_map(Value::from),
+        Just(json!([{}]))
+    ];
+    (
+        "[a-z]{1,8}",
+        value.prop_map(|value| json!({"a": value})),
+        vec(any::<Index>(), 0..4),
+    )
 }
 
 /// What follows the others of a choice: why it ended, and members that nobody here knows.
 fn end() -> impl Strategy<Value = Map<String, Value>> {
     let why = prop::sample::select(vec!["stop", "length", "tool_calls", "content_filter"]);
-    let stop = prop_oneof![Just(Value::Null), any::<u64>().prop_map(Value::from), Just(json!("END"))];
+    let stop = prop_oneof![
+        Just(Value::Null),
+        any::<u64>().prop_map(Value::from),
+        Just(json!("END"))
+    ];
     (why, stop, any::<Option<i64>>()).prop_map(|(why, stop, own)| {
-        let mut end = Map::from_iter([("finish_reason".to_owned(), json!(why)), ("stop_reason".to_owned(), stop)]);
+        let mut end = Map::from_iter([
+            ("finish_reason".to_owned(), json!(why)),
+            ("stop_reason".to_owned(), stop),
+        ]);
         end.extend(own.map(|own| ("own".to_owned(), json!({"a": [own, null]}))));
         end
     })
@@ -108,7 +125,8 @@ fn completion_choice() -> impl Strategy<Value = Made> {
             }
         }
         let told = tells_logprobs && !text.is_empty();
-        let whole = json!({"text": joined(&text), "logprobs": if told { logprobs } else { Value::Null }});
+        let whole =
+            json!({"text": joined(&text), "logprobs": if told { logprobs } else { Value::Null }});
         finish(Made { whole, pieces }, json!({"text": ""}), end)
     })
 }
@@ -121,10 +139,15 @@ fn finish(mut made: Made, mut last: Value, end: Map<String, Value>) -> Made {
 }
 
 fn cut<'a>(text: &'a str, cuts: &[Index]) -> Vec<&'a str> {
-    let mut cuts: Vec<_> = cuts.iter().map(|cut| text.floor_char_boundary(cut.index(text.len() + 1))).collect();
+    let mut cuts: Vec<_> = cuts
+        .iter()
+        .map(|cut| text.floor_char_boundary(cut.index(text.len() + 1)))
+        .collect();
     cuts.extend([0, text.len()]);
     cuts.sort_unstable();
-    cuts.windows(2).map(|ends| &text[ends[0]..ends[1]]).collect()
+    cuts.windows(2)
+        .map(|ends| &text[ends[0]..ends[1]])
+        .collect()
 }
 
 /// A reply: its choices, in which order their pieces come, its usage, and how it is written.
@@ -139,8 +162,20 @@ struct Reply {
 
 fn reply(choice: impl Strategy<Value = Made>) -> impl Strategy<Value = Reply> {
     let between = prop::sample::select(vec!["", ": ping\n\n", "data:\n\n", "\r\n"]);
-    (vec(choice, 1..4), vec(any::<Index>(), 60), any::<Option<u32>>(), any::<bool>(), between)
-        .prop_map(|(choices, order, usage, is_ascii, between)| Reply { choices, order, usage, is_ascii, between })
+    (
+        vec(choice, 1..4),
+        vec(any::<Index>(), 60),
+        any::<Option<u32>>(),
+        any::<bool>(),
+        between,
+    )
+        .prop_map(|(choices, order, usage, is_ascii, between)| Reply {
+            choices,
+            order,
+            usage,
+            is_ascii,
+            between,
+        })
 }
 
 impl Reply {
@@ -168,7 +203,11 @@ impl Reply {
                 chunk["prompt_token_ids"] = json!([1, 2]);
                 chunk["prompt_text"] = Value::Null;
             }
-            let text = if self.is_ascii { ascii(&chunk.to_string()) } else { chunk.to_string() };
+            let text = if self.is_ascii {
+                ascii(&chunk.to_string())
+            } else {
+                chunk.to_string()
+            };
             stream.extend([self.between, "data: ", &text, "\n\n"]);
         };
         let mut turns = self.order.iter().cycle();
@@ -180,7 +219,10 @@ impl Reply {
             write(json!([choice]), Value::Null);
         }
         if let Some(usage) = self.usage {
-            write(json!([]), json!({"prompt_tokens": usage, "completion_tokens": 1}));
+            write(
+                json!([]),
+                json!({"prompt_tokens": usage, "completion_tokens": 1}),
+            );
         }
         stream.push_str("data: [DONE]\n\n");
         stream
@@ -195,30 +237,52 @@ fn ascii(json: &str) -> String {
             out.push(letter);
         } else {
             let mut units = [0; 2];
-            out.extend(letter.encode_utf16(&mut units).iter().map(|unit| format!("\\u{unit:04x}")));
+            out.extend(
+                letter
+                    .encode_utf16(&mut units)
+                    .iter()
+                    .map(|unit| format!("\\u{unit:04x}")),
+            );
         }
     }
     out
 }
 
 /// Reads the stream cut in these places; what is kept is this object, and a replay is kept as the same bytes.
-fn check(dialect: Dialect, stream: &str, cuts: &[Index], wanted: &Value) -> Result<(), TestCaseError> {
+fn check(
+    dialect: Dialect,
+    stream: &str,
+    cuts: &[Index],
+    wanted: &Value,
+) -> Result<(), TestCaseError> {
     let mut cuts: Vec<_> = cuts.iter().map(|cut| cut.index(stream.len() + 1)).collect();
     cuts.extend([0, stream.len()]);
     cuts.sort_unstable();
-    let pieces: Vec<_> = cuts.windows(2).map(|ends| &stream.as_bytes()[ends[0]..ends[1]]).collect();
+    let pieces: Vec<_> = cuts
+        .windows(2)
+        .map(|ends| &stream.as_bytes()[ends[0]..ends[1]])
+        .collect();
     let kept = StreamObject::read(dialect, &pieces).unwrap();
-    prop_assert_eq!(&serde_json::from_slice::<Value>(&kept.body).unwrap(), wanted);
+    prop_assert_eq!(
+        &serde_json::from_slice::<Value>(&kept.body).unwrap(),
+        wanted
+    );
     prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
     let replayed = replay(dialect, &kept.body, kept.has_usage).unwrap();
     let again = StreamObject::read(dialect, &[&replayed]).unwrap();
-    prop_assert_eq!(String::from_utf8(again.body).unwrap(), String::from_utf8(kept.body.clone()).unwrap());
+    prop_assert_eq!(
+        String::from_utf8(again.body).unwrap(),
+        String::from_utf8(kept.body.clone()).unwrap()
+    );
     // Without its usage it is the same but for that.
     let mut without = wanted.clone();
     without.as_object_mut().unwrap().remove("usage");
     let replayed = replay(dialect, &kept.body, false).unwrap();
     let again = StreamObject::read(dialect, &[&replayed]).unwrap();
-    prop_assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), without);
+    prop_assert_eq!(
+        serde_json::from_slice::<Value>(&again.body).unwrap(),
+        without
+    );
     Ok(())
 }
 
@@ -226,7 +290,13 @@ fn check(dialect: Dialect, stream: &str, cuts: &[Index], wanted: &Value) -> Resu
 fn nearly(whole: String) -> impl Strategy<Value = Vec<u8>> {
     let bytes = whole.into_bytes();
     (
-        vec((any::<Index>(), prop::sample::select(b"\"\\{}[]:,0an\n\0\xff".to_vec())), 0..4),
+        vec(
+            (
+                any::<Index>(),
+                prop::sample::select(b"\"\\{}[]:,0an\n\0\xff".to_vec()),
+            ),
+            0..4,
+        ),
         any::<Index>(),
         any::<bool>(),
     )
@@ -250,7 +320,8 @@ fn nothing_panics(bytes: &[u8]) -> Result<(), TestCaseError> {
         if let Ok(kept) = StreamObject::read(dialect, &[bytes]) {
             prop_assert_eq!(keep_whole(dialect, &kept.body), Ok(kept.clone()));
             let replayed = replay(dialect, &kept.body, kept.has_usage);
-            let again = replayed.and_then(|replayed| StreamObject::read(dialect, &[&replayed]).ok());
+            let again =
+                replayed.and_then(|replayed| StreamObject::read(dialect, &[&replayed]).ok());
             prop_assert_eq!(again, Some(kept));
         }
     }

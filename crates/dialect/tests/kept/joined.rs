@@ -60,7 +60,11 @@ fn a_stream_of_a_completion_is_kept_as_a_completion() {
         json!({"id": "cmpl-1", "object": "text_completion", "created": 7, "model": "m", "choices": [
             {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": reason, "stop_reason": null}]})
     };
-    let kept = read(Dialect::Completions, &sse(&[chunk("ab", 0, Value::Null), chunk("c", 2, json!("stop"))])).unwrap();
+    let kept = read(
+        Dialect::Completions,
+        &sse(&[chunk("ab", 0, Value::Null), chunk("c", 2, json!("stop"))]),
+    )
+    .unwrap();
     assert!(!kept.has_usage);
     assert_eq!(
         serde_json::from_slice::<Value>(&kept.body).unwrap(),
@@ -110,7 +114,10 @@ fn calls_are_joined_by_their_numbers() {
             {"id": "call_a", "type": "function", "own": {"kept": 1}, "function": {"name": "f", "arguments": "{\"a\": 1}"}},
             {"id": "call_b", "type": "function", "function": {"name": "g", "arguments": "{}"}}]})
     );
-    assert!(!message["tool_calls"].to_string().contains("index"), "a whole reply's calls are not numbered");
+    assert!(
+        !message["tool_calls"].to_string().contains("index"),
+        "a whole reply's calls are not numbered"
+    );
 }
 
 #[test]
@@ -122,13 +129,19 @@ fn calls_of_the_older_and_of_other_kinds_are_joined() {
         json!({"function_call": {"arguments": "[1]}"}}),
     ]);
     let call = json!({"name": "f", "arguments": "{\"a\":[1]}"});
-    assert_eq!(older, json!({"role": "assistant", "content": null, "function_call": call}));
+    assert_eq!(
+        older,
+        json!({"role": "assistant", "content": null, "function_call": call})
+    );
     let custom = message(&[
         json!({"tool_calls": [{"index": 3, "id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls "}}]}),
         json!({"tool_calls": [{"index": 3, "custom": {"input": "-l"}}]}),
     ]);
     let call = json!({"id": "c", "type": "custom", "custom": {"name": "shell", "input": "ls -l"}});
-    assert_eq!(custom, json!({"role": "assistant", "content": null, "tool_calls": [call]}));
+    assert_eq!(
+        custom,
+        json!({"role": "assistant", "content": null, "tool_calls": [call]})
+    );
 }
 
 #[test]
@@ -138,18 +151,31 @@ fn content_is_null_only_where_a_whole_replys_is() {
     assert_eq!(content(&[json!({"role": "assistant", "content": ""})]), "");
     assert_eq!(content(&[json!({"role": "assistant"})]), Value::Null);
     assert_eq!(content(&[]), Value::Null);
-    assert_eq!(content(&[json!({"content": ""}), call.clone()]), Value::Null);
+    assert_eq!(
+        content(&[json!({"content": ""}), call.clone()]),
+        Value::Null
+    );
     assert_eq!(content(&[json!({"content": "so"}), call]), "so");
-    assert_eq!(content(&[json!({"content": ""}), json!({"reasoning": "hm"})]), Value::Null);
-    assert_eq!(content(&[json!({"content": ""}), json!({"reasoning": ""})]), "");
+    assert_eq!(
+        content(&[json!({"content": ""}), json!({"reasoning": "hm"})]),
+        Value::Null
+    );
+    assert_eq!(
+        content(&[json!({"content": ""}), json!({"reasoning": ""})]),
+        ""
+    );
 }
 
 #[test]
 #[contract("B3")]
 fn choices_that_come_mixed_are_told_apart() {
-    let of = |index: u32, delta: Value| chunk(json!([{"index": index, "delta": delta, "finish_reason": null}]));
-    let end = |index: u32, why: &str| chunk(json!([{"index": index, "delta": {}, "finish_reason": why}]));
-    let both = json!([{"index": 1, "delta": {"content": "d"}}, {"index": 0, "delta": {"content": "b"}}]);
+    let of = |index: u32, delta: Value| {
+        chunk(json!([{"index": index, "delta": delta, "finish_reason": null}]))
+    };
+    let end =
+        |index: u32, why: &str| chunk(json!([{"index": index, "delta": {}, "finish_reason": why}]));
+    let both =
+        json!([{"index": 1, "delta": {"content": "d"}}, {"index": 0, "delta": {"content": "b"}}]);
     let object = chat(&[
         of(1, json!({"role": "assistant", "content": "c"})),
         of(0, json!({"role": "assistant", "content": "a"})),
@@ -160,7 +186,10 @@ fn choices_that_come_mixed_are_told_apart() {
     ])
     .unwrap();
     let choice = |index: u32, text: &str, why: &str| json!({"index": index, "message": {"role": "assistant", "content": text}, "logprobs": null, "finish_reason": why});
-    assert_eq!(object["choices"], json!([choice(0, "ab!", "stop"), choice(1, "cd", "length")]));
+    assert_eq!(
+        object["choices"],
+        json!([choice(0, "ab!", "stop"), choice(1, "cd", "length")])
+    );
 }
 
 #[test]
@@ -168,16 +197,30 @@ fn choices_that_come_mixed_are_told_apart() {
 fn logprobs_and_token_ids_are_joined_beside_what_was_said() {
     let piece = |text: &str, id: u32, why: Value| {
         let entry = json!({"token": text, "logprob": -0.25, "bytes": [1], "top_logprobs": []});
-        chunk(json!([{"index": 0, "delta": {"content": text}, "logprobs": {"content": [entry], "refusal": null},
-            "finish_reason": why, "stop_reason": if why.is_null() { why.clone() } else { json!(151_645) }, "token_ids": [id]}]))
+        chunk(
+            json!([{"index": 0, "delta": {"content": text}, "logprobs": {"content": [entry], "refusal": null},
+            "finish_reason": why, "stop_reason": if why.is_null() { why.clone() } else { json!(151_645) }, "token_ids": [id]}]),
+        )
     };
     let mut first = said(json!({"role": "assistant", "content": ""}));
     first["prompt_token_ids"] = json!([5, 6, 7]);
-    let object = chat(&[first, piece("a", 1, Value::Null), piece("b", 2, json!("stop"))]).unwrap();
-    let entry = |text: &str| json!({"token": text, "logprob": -0.25, "bytes": [1], "top_logprobs": []});
+    let object = chat(&[
+        first,
+        piece("a", 1, Value::Null),
+        piece("b", 2, json!("stop")),
+    ])
+    .unwrap();
+    let entry =
+        |text: &str| json!({"token": text, "logprob": -0.25, "bytes": [1], "top_logprobs": []});
     let choice = &object["choices"][0];
-    assert_eq!(choice["logprobs"], json!({"content": [entry("a"), entry("b")], "refusal": null}));
-    assert_eq!((&choice["token_ids"], &choice["stop_reason"]), (&json!([1, 2]), &json!(151_645)));
+    assert_eq!(
+        choice["logprobs"],
+        json!({"content": [entry("a"), entry("b")], "refusal": null})
+    );
+    assert_eq!(
+        (&choice["token_ids"], &choice["stop_reason"]),
+        (&json!([1, 2]), &json!(151_645))
+    );
     assert_eq!(object["prompt_token_ids"], json!([5, 6, 7]));
 }
 
@@ -185,8 +228,7 @@ fn logprobs_and_token_ids_are_joined_beside_what_was_said() {
 fn what_is_said_again_and_again_is_kept_once() {
     let again = json!({"role": "assistant", "type": "message", "content": "a", "weight": 2, "extra": {"a": 1}});
     let first = said(again.clone());
-    let mut azure =
-        json!({"id": "", "object": "", "created": 0, "model": "", "choices": [], "filters": [{"index": 0}]});
+    let mut azure = json!({"id": "", "object": "", "created": 0, "model": "", "choices": [], "filters": [{"index": 0}]});
     azure["usage"] = Value::Null;
     let mut second = said(again);
     second["service_tier"] = json!("default");
@@ -231,7 +273,10 @@ fn the_last_count_is_the_count() {
     let mut end = ended("stop");
     end["usage"] = Value::Null;
     let object = chat(&[counted(1), counted(2), end]).unwrap();
-    assert_eq!(object["usage"], json!({"prompt_tokens": 3, "completion_tokens": 2}));
+    assert_eq!(
+        object["usage"],
+        json!({"prompt_tokens": 3, "completion_tokens": 2})
+    );
 }
 
 #[test]
@@ -242,5 +287,8 @@ fn comments_names_and_line_ends_of_events_do_not_matter() {
         ended("stop")
     );
     let kept = read(Dialect::Chat, &stream).unwrap();
-    assert_eq!(serde_json::from_slice::<Value>(&kept.body).unwrap(), chat(&[chunk, ended("stop")]).unwrap());
+    assert_eq!(
+        serde_json::from_slice::<Value>(&kept.body).unwrap(),
+        chat(&[chunk, ended("stop")]).unwrap()
+    );
 }

@@ -1,6 +1,9 @@
 //! Which replies are kept, as what object, and what stream a kept object becomes.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 mod captured;
 mod generated;
@@ -14,7 +17,10 @@ use serde_json::Value;
 
 /// A stream of these events, as an engine sends it.
 fn sse(chunks: &[Value]) -> String {
-    let mut text: String = chunks.iter().map(|chunk| format!("data: {chunk}\n\n")).collect();
+    let mut text: String = chunks
+        .iter()
+        .map(|chunk| format!("data: {chunk}\n\n"))
+        .collect();
     text.push_str("data: [DONE]\n\n");
     text
 }
@@ -30,7 +36,10 @@ fn chat(chunks: &[Value]) -> Result<Value, NotKept> {
 
 /// The chunks of a stream, its `[DONE]` left out.
 fn chunks(stream: &[u8]) -> Vec<Value> {
-    let text = std::str::from_utf8(stream).unwrap().strip_suffix("data: [DONE]\n\n").unwrap();
+    let text = std::str::from_utf8(stream)
+        .unwrap()
+        .strip_suffix("data: [DONE]\n\n")
+        .unwrap();
     let event = |event: &str| serde_json::from_str(event.strip_prefix("data: ").unwrap()).unwrap();
     text.split_terminator("\n\n").map(event).collect()
 }

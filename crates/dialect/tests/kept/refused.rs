@@ -19,7 +19,10 @@ fn ended(why: Value) -> Value {
 }
 
 fn good() -> [Value; 2] {
-    [said(json!({"role": "assistant", "content": "a"})), ended(json!("stop"))]
+    [
+        said(json!({"role": "assistant", "content": "a"})),
+        ended(json!("stop")),
+    ]
 }
 
 #[test]
@@ -30,10 +33,20 @@ fn a_stream_without_its_end_is_not_kept() {
     let mark = whole.find("data: [DONE]").unwrap();
     for end in [0, mark / 2, mark - 1, mark, mark + 8] {
         let cut = read(Dialect::Chat, &whole[..end]).unwrap_err();
-        assert!(matches!(cut, NotKept::NotWhole | NotKept::Unreadable), "{end}: {cut}");
+        assert!(
+            matches!(cut, NotKept::NotWhole | NotKept::Unreadable),
+            "{end}: {cut}"
+        );
     }
-    assert_eq!(chat(&good()[..1]), Err(NotKept::NotWhole), "no choice says why it finished");
-    assert_eq!(chat(&[said(json!({"content": "a"})), ended(json!(""))]), Err(NotKept::NotWhole));
+    assert_eq!(
+        chat(&good()[..1]),
+        Err(NotKept::NotWhole),
+        "no choice says why it finished"
+    );
+    assert_eq!(
+        chat(&[said(json!({"content": "a"})), ended(json!(""))]),
+        Err(NotKept::NotWhole)
+    );
     assert_eq!(chat(&[]), Err(NotKept::NotWhole), "no chunk at all");
     assert_eq!(chat(&[choices(json!([]))]), Err(NotKept::NotWhole));
 }
@@ -41,12 +54,18 @@ fn a_stream_without_its_end_is_not_kept() {
 #[test]
 #[contract("CH16", "S47")]
 fn every_choice_must_have_come_to_its_end() {
-    let both = choices(json!([{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]));
+    let both = choices(
+        json!([{"index": 0, "delta": {"content": "a"}}, {"index": 1, "delta": {"content": "b"}}]),
+    );
     let end = |index: u32| choices(json!([{"index": index, "delta": {}, "finish_reason": "stop"}]));
     assert!(chat(&[both.clone(), end(0), end(1)]).is_ok());
     assert_eq!(chat(&[both.clone(), end(0)]), Err(NotKept::NotWhole));
     assert_eq!(chat(&[both, end(1)]), Err(NotKept::NotWhole));
-    assert_eq!(chat(&[end(1)]), Err(NotKept::NotWhole), "the first choice is missing");
+    assert_eq!(
+        chat(&[end(1)]),
+        Err(NotKept::NotWhole),
+        "the first choice is missing"
+    );
 }
 
 #[test]
@@ -65,7 +84,11 @@ fn a_stream_that_goes_on_after_its_end_is_not_kept() {
         "data: \n\ndata: {}\n\n",
     ] {
         let stream = format!("{whole}{more}");
-        assert_eq!(read(Dialect::Chat, &stream), Err(NotKept::AfterDone), "{more:?}");
+        assert_eq!(
+            read(Dialect::Chat, &stream),
+            Err(NotKept::AfterDone),
+            "{more:?}"
+        );
         let pieces = [whole.as_bytes(), more.as_bytes()];
         assert_eq!(
             StreamObject::read(Dialect::Chat, &pieces),
@@ -73,7 +96,10 @@ fn a_stream_that_goes_on_after_its_end_is_not_kept() {
             "{more:?} in a piece of its own"
         );
     }
-    assert!(read(Dialect::Chat, &format!("{whole}\r\n")).is_ok(), "an empty line says nothing");
+    assert!(
+        read(Dialect::Chat, &format!("{whole}\r\n")).is_ok(),
+        "an empty line says nothing"
+    );
 }
 
 #[test]
@@ -90,8 +116,16 @@ fn an_error_anywhere_in_a_stream_is_not_kept() {
         choices(json!([{"index": 0, "delta": {"content": "a"}, "error": error}])),
         said(json!({"content": "a", "error": error})),
     ] {
-        assert_eq!(chat(&[first.clone(), chunk.clone(), last.clone()]), Err(NotKept::ErrorInBand), "{chunk}");
-        assert_eq!(chat(&[first.clone(), last.clone(), chunk.clone()]), Err(NotKept::ErrorInBand), "{chunk}");
+        assert_eq!(
+            chat(&[first.clone(), chunk.clone(), last.clone()]),
+            Err(NotKept::ErrorInBand),
+            "{chunk}"
+        );
+        assert_eq!(
+            chat(&[first.clone(), last.clone(), chunk.clone()]),
+            Err(NotKept::ErrorInBand),
+            "{chunk}"
+        );
     }
     let named = sse(&good()).replacen("data: [DONE]", "event: error\ndata: {}\n\ndata: [DONE]", 1);
     assert_eq!(read(Dialect::Chat, &named), Err(NotKept::ErrorInBand));
@@ -104,15 +138,28 @@ fn an_error_anywhere_in_a_stream_is_not_kept() {
 #[contract("CH15", "S47")]
 fn a_choice_that_finished_in_an_error_is_not_kept() {
     let both = |one: &str, other: &str| {
-        choices(json!([{"index": 0, "delta": {"content": "a"}, "finish_reason": one},
-            {"index": 1, "delta": {"content": "a"}, "finish_reason": other}]))
+        choices(
+            json!([{"index": 0, "delta": {"content": "a"}, "finish_reason": one},
+            {"index": 1, "delta": {"content": "a"}, "finish_reason": other}]),
+        )
     };
     assert!(chat(&[both("stop", "length")]).is_ok());
     for broken in ["error", "abort", "ERROR", "timeout"] {
-        assert_eq!(chat(&[both("stop", broken)]), Err(NotKept::FinishedInError), "{broken}");
-        assert_eq!(chat(&[both(broken, "stop")]), Err(NotKept::FinishedInError), "{broken}");
+        assert_eq!(
+            chat(&[both("stop", broken)]),
+            Err(NotKept::FinishedInError),
+            "{broken}"
+        );
+        assert_eq!(
+            chat(&[both(broken, "stop")]),
+            Err(NotKept::FinishedInError),
+            "{broken}"
+        );
     }
-    assert_eq!(chat(&[good()[0].clone(), ended(json!(7))]), Err(NotKept::UnknownShape));
+    assert_eq!(
+        chat(&[good()[0].clone(), ended(json!(7))]),
+        Err(NotKept::UnknownShape)
+    );
 }
 
 #[test]
@@ -121,20 +168,34 @@ fn calls_whose_arguments_are_no_json_are_not_kept() {
     let call = |arguments: &[&str]| {
         let mut all: Vec<_> = arguments
             .iter()
-            .map(|piece| said(json!({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]})))
+            .map(|piece| {
+                said(json!({"tool_calls": [{"index": 0, "function": {"arguments": piece}}]}))
+            })
             .collect();
         all[0]["choices"][0]["delta"]["tool_calls"][0]["id"] = json!("call_1");
         all.push(ended(json!("tool_calls")));
         chat(&all)
     };
     assert!(call(&["", "{\"a\"", ":1}"]).is_ok());
-    for broken in [&["{\"a\":"][..], &["{}", "{}"], &[""], &["{'a': 1}"], &["{\"a\":1}", "}"]] {
+    for broken in [
+        &["{\"a\":"][..],
+        &["{}", "{}"],
+        &[""],
+        &["{'a': 1}"],
+        &["{\"a\":1}", "}"],
+    ] {
         assert_eq!(call(broken), Err(NotKept::ToolArguments), "{broken:?}");
     }
     let bare = said(json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function"}]}));
-    assert_eq!(chat(&[bare, ended(json!("tool_calls"))]), Err(NotKept::ToolArguments));
+    assert_eq!(
+        chat(&[bare, ended(json!("tool_calls"))]),
+        Err(NotKept::ToolArguments)
+    );
     let older = said(json!({"function_call": {"name": "f", "arguments": "{"}}));
-    assert_eq!(chat(&[older, ended(json!("function_call"))]), Err(NotKept::ToolArguments));
+    assert_eq!(
+        chat(&[older, ended(json!("function_call"))]),
+        Err(NotKept::ToolArguments)
+    );
 }
 
 #[test]
@@ -146,13 +207,22 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
         (json!({"role": "assistant"}), json!({"role": "tool"})),
         (json!({"channel": "final"}), json!({"channel": "final"})),
         (json!({"content": "a"}), json!({"content": ["b"]})),
-        (json!({"content": [{"type": "text", "text": "a"}]}), json!({})),
-        (json!({"reasoning_details": [{"text": "a"}]}), json!({"reasoning_details": [{"text": "b"}]})),
+        (
+            json!({"content": [{"type": "text", "text": "a"}]}),
+            json!({}),
+        ),
+        (
+            json!({"reasoning_details": [{"text": "a"}]}),
+            json!({"reasoning_details": [{"text": "b"}]}),
+        ),
         (json!({"own": 1}), json!({"own": 2})),
         (json!({"own": {"a": 1}}), json!({"own": {"b": 1}})),
         (json!({"own": "a"}), json!({"own": 1})),
         (json!({"audio": {"id": "a", "data": "AAAA"}}), json!({})),
-        (json!({"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}), json!({})),
+        (
+            json!({"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": "{}"}}]}),
+            json!({}),
+        ),
         (json!({"tool_calls": {"index": 0}}), json!({})),
         (
             json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "{}"}}]}),
@@ -163,7 +233,11 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
             json!({"tool_calls": [{"index": 0, "id": "a", "function": {"name": "f", "arguments": "}"}}]}),
         ),
     ] {
-        assert_eq!(two(one.clone(), other.clone()), Err(NotKept::UnknownShape), "{one} {other}");
+        assert_eq!(
+            two(one.clone(), other.clone()),
+            Err(NotKept::UnknownShape),
+            "{one} {other}"
+        );
     }
     let first = good()[0].clone();
     for odd in [
@@ -177,7 +251,11 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
         json!({"usage": 7}),
         ended(json!("length")),
     ] {
-        assert_eq!(chat(&[first.clone(), odd.clone(), end.clone()]), Err(NotKept::UnknownShape), "{odd}");
+        assert_eq!(
+            chat(&[first.clone(), odd.clone(), end.clone()]),
+            Err(NotKept::UnknownShape),
+            "{odd}"
+        );
     }
 }
 
@@ -190,18 +268,42 @@ fn what_clients_could_read_in_two_ways_is_not_kept() {
         r#"{"choices":[],"choices":[]}"#,
         r#"{"id":"a","id":"b"}"#,
     ] {
-        assert_eq!(read(Dialect::Chat, &stream(twice)), Err(NotKept::UnknownShape), "{twice}");
+        assert_eq!(
+            read(Dialect::Chat, &stream(twice)),
+            Err(NotKept::UnknownShape),
+            "{twice}"
+        );
     }
-    for unreadable in ["{", "[]", "hello", "{\"a\":1}{\"a\":1}", "[done]", "{\"a\":01}"] {
-        assert_eq!(read(Dialect::Chat, &stream(unreadable)), Err(NotKept::Unreadable), "{unreadable}");
+    for unreadable in [
+        "{",
+        "[]",
+        "hello",
+        "{\"a\":1}{\"a\":1}",
+        "[done]",
+        "{\"a\":01}",
+    ] {
+        assert_eq!(
+            read(Dialect::Chat, &stream(unreadable)),
+            Err(NotKept::Unreadable),
+            "{unreadable}"
+        );
     }
     let no_utf8 = [&b"data: {\"a\":\"\xff\"}\n\n"[..], b"data: [DONE]\n\n"];
-    assert_eq!(StreamObject::read(Dialect::Chat, &no_utf8), Err(NotKept::Unreadable));
+    assert_eq!(
+        StreamObject::read(Dialect::Chat, &no_utf8),
+        Err(NotKept::Unreadable)
+    );
     let many: String = (0..300).map(|at| format!("\"m{at}\":1,")).collect();
     let many = format!("{{\"choices\":[{{\"index\":0,\"delta\":{{{many}\"content\":\"a\"}}}}]}}");
-    assert_eq!(read(Dialect::Chat, &stream(&many)), Err(NotKept::UnknownShape));
+    assert_eq!(
+        read(Dialect::Chat, &stream(&many)),
+        Err(NotKept::UnknownShape)
+    );
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(dialect::MAX_EVENT_BYTES));
-    assert_eq!(read(Dialect::Chat, &stream(&long)), Err(NotKept::Unreadable));
+    assert_eq!(
+        read(Dialect::Chat, &stream(&long)),
+        Err(NotKept::Unreadable)
+    );
 }
 
 #[test]
@@ -214,14 +316,26 @@ fn streams_that_are_not_openais_are_not_kept() {
     }
     let message = "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: message_stop\ndata: {}\n\n";
     assert_eq!(read(Dialect::Chat, message), Err(NotKept::UnknownShape));
-    assert_eq!(read(Dialect::Completions, &sse(&good())), Err(NotKept::UnknownShape), "chunks of the other dialect");
+    assert_eq!(
+        read(Dialect::Completions, &sse(&good())),
+        Err(NotKept::UnknownShape),
+        "chunks of the other dialect"
+    );
 }
 
 #[test]
 fn reasons_are_words_of_their_own() {
     use NotKept::*;
-    let all =
-        [NotWhole, AfterDone, ErrorInBand, FinishedInError, ToolArguments, Unreadable, UnknownShape, OtherDialect];
+    let all = [
+        NotWhole,
+        AfterDone,
+        ErrorInBand,
+        FinishedInError,
+        ToolArguments,
+        Unreadable,
+        UnknownShape,
+        OtherDialect,
+    ];
     let mut words: Vec<_> = all.iter().map(|why| why.why()).collect();
     words.sort_unstable();
     words.dedup();

@@ -17,7 +17,10 @@ fn streamed(object: &Value, include_usage: bool) -> Vec<Value> {
 }
 
 fn deltas(object: &Value) -> Vec<Value> {
-    streamed(object, false).iter().map(|chunk| chunk["choices"][0]["delta"].clone()).collect()
+    streamed(object, false)
+        .iter()
+        .map(|chunk| chunk["choices"][0]["delta"].clone())
+        .collect()
 }
 
 #[test]
@@ -25,8 +28,9 @@ fn deltas(object: &Value) -> Vec<Value> {
 fn a_replay_begins_with_the_role_and_ends_with_the_reason_and_done() {
     let kept = object(json!({"role": "assistant", "content": "hi"}));
     let chunk = |choices: Value| json!({"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 7, "model": "m", "choices": choices});
-    let piece =
-        |delta: Value, why: Value| chunk(json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": why}]));
+    let piece = |delta: Value, why: Value| {
+        chunk(json!([{"index": 0, "delta": delta, "logprobs": null, "finish_reason": why}]))
+    };
     let stream = replay(Dialect::Chat, kept.to_string().as_bytes(), false).unwrap();
     assert!(stream.ends_with(b"\n\ndata: [DONE]\n\n"));
     assert_eq!(
@@ -43,15 +47,29 @@ fn a_replay_begins_with_the_role_and_ends_with_the_reason_and_done() {
 #[contract("B3", "CK29")]
 fn usage_comes_last_and_only_where_it_is_asked_for() {
     let kept = object(json!({"role": "assistant", "content": "hi"}));
-    assert!(streamed(&kept, false).iter().all(|chunk| chunk.get("usage").is_none()));
+    assert!(
+        streamed(&kept, false)
+            .iter()
+            .all(|chunk| chunk.get("usage").is_none())
+    );
     let with = streamed(&kept, true);
     let (last, others) = with.split_last().unwrap();
-    assert!(others.iter().all(|chunk| chunk.get("usage") == Some(&Value::Null)));
-    assert_eq!((&last["choices"], &last["usage"]), (&json!([]), &kept["usage"]));
+    assert!(
+        others
+            .iter()
+            .all(|chunk| chunk.get("usage") == Some(&Value::Null))
+    );
+    assert_eq!(
+        (&last["choices"], &last["usage"]),
+        (&json!([]), &kept["usage"])
+    );
     for usage in [Value::Null, json!(7)] {
         let mut without = kept.clone();
         without["usage"] = usage;
-        assert_eq!(replay(Dialect::Chat, without.to_string().as_bytes(), true), None);
+        assert_eq!(
+            replay(Dialect::Chat, without.to_string().as_bytes(), true),
+            None
+        );
         assert!(replay(Dialect::Chat, without.to_string().as_bytes(), false).is_some());
     }
 }
@@ -60,9 +78,10 @@ fn usage_comes_last_and_only_where_it_is_asked_for() {
 #[contract("B3")]
 fn thoughts_come_before_words_and_calls_after_them() {
     let call = |id: &str, arguments: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": arguments}, "own": 1});
-    let kept =
-        object(json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a", "{}"), call("b", "[1]")],
-        "reasoning": "Hm.", "refusal": null, "annotations": []}));
+    let kept = object(
+        json!({"role": "assistant", "content": "I look.", "tool_calls": [call("a", "{}"), call("b", "[1]")],
+        "reasoning": "Hm.", "refusal": null, "annotations": []}),
+    );
     let opened = |at: u32, id: &str| {
         json!({"tool_calls": [{"index": at, "id": id, "type": "function",
             "function": {"name": "f", "arguments": ""}, "own": 1}]})
@@ -81,8 +100,9 @@ fn thoughts_come_before_words_and_calls_after_them() {
             json!({}),
         ]
     );
-    let older =
-        object(json!({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}));
+    let older = object(
+        json!({"role": "assistant", "content": null, "function_call": {"name": "f", "arguments": "{}"}}),
+    );
     assert_eq!(
         deltas(&older),
         [
@@ -98,13 +118,19 @@ fn thoughts_come_before_words_and_calls_after_them() {
 fn long_texts_come_in_lines_that_clients_can_hold() {
     let text = "Ein \"Zahnkranz\" für 7 Gänge 🚲\n".repeat(4_000);
     let arguments = json!({"text": text}).to_string();
-    let mut kept = object(json!({"role": "assistant", "content": text, "reasoning": text, "tool_calls": [
-        {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}));
+    let mut kept = object(
+        json!({"role": "assistant", "content": text, "reasoning": text, "tool_calls": [
+        {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}]}),
+    );
     let entry = json!({"token": "a", "logprob": -0.5, "bytes": [97], "top_logprobs": []});
     kept["choices"][0]["logprobs"] = json!({"content": vec![entry; 3_000]});
     kept["choices"][0]["token_ids"] = json!((0..3_000).collect::<Vec<u32>>());
     let stream = replay(Dialect::Chat, kept.to_string().as_bytes(), true).unwrap();
-    assert!(stream.split(|byte| *byte == b'\n').all(|line| line.len() < 48 * 1024));
+    assert!(
+        stream
+            .split(|byte| *byte == b'\n')
+            .all(|line| line.len() < 48 * 1024)
+    );
     let again = StreamObject::read(Dialect::Chat, &[&stream]).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), kept);
 }
@@ -117,7 +143,10 @@ fn logprobs_stand_beside_the_words_they_are_of() {
     kept["choices"][0]["logprobs"] = json!({"content": entries, "refusal": null});
     kept["choices"][0]["token_ids"] = json!([1, 2]);
     kept["choices"][0]["stop_reason"] = json!(2);
-    let choices: Vec<_> = streamed(&kept, false).iter().map(|chunk| chunk["choices"][0].clone()).collect();
+    let choices: Vec<_> = streamed(&kept, false)
+        .iter()
+        .map(|chunk| chunk["choices"][0].clone())
+        .collect();
     assert_eq!(
         choices[2],
         json!({"index": 0, "delta": {"content": "hi"}, "logprobs": {"content": entries, "refusal": null},
@@ -127,7 +156,11 @@ fn logprobs_stand_beside_the_words_they_are_of() {
         choices[3],
         json!({"index": 0, "delta": {}, "logprobs": null, "finish_reason": "stop", "stop_reason": 2})
     );
-    assert!(choices[..2].iter().all(|choice| choice["logprobs"].is_null()));
+    assert!(
+        choices[..2]
+            .iter()
+            .all(|choice| choice["logprobs"].is_null())
+    );
 }
 
 #[test]
@@ -137,8 +170,13 @@ fn what_belongs_to_the_reply_is_in_its_first_chunk_and_its_fingerprint_in_all() 
     kept["system_fingerprint"] = json!("fp");
     kept["service_tier"] = Value::Null;
     let all = streamed(&kept, true);
-    assert!(all.iter().all(|chunk| chunk["system_fingerprint"] == "fp" && chunk["service_tier"].is_null()));
-    let having = all.iter().map(|chunk| chunk.get("prompt_token_ids").is_some());
+    assert!(
+        all.iter()
+            .all(|chunk| chunk["system_fingerprint"] == "fp" && chunk["service_tier"].is_null())
+    );
+    let having = all
+        .iter()
+        .map(|chunk| chunk.get("prompt_token_ids").is_some());
     assert_eq!(having.collect::<Vec<_>>(), [true, false, false, false]);
 }
 
@@ -154,8 +192,12 @@ fn a_completion_is_replayed_in_its_own_chunks() {
     assert_eq!(
         chunks(&stream),
         [
-            chunk(json!({"index": 0, "text": "ab", "logprobs": kept["choices"][0]["logprobs"], "finish_reason": null})),
-            chunk(json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "length", "stop_reason": null})),
+            chunk(
+                json!({"index": 0, "text": "ab", "logprobs": kept["choices"][0]["logprobs"], "finish_reason": null})
+            ),
+            chunk(
+                json!({"index": 0, "text": "", "logprobs": null, "finish_reason": "length", "stop_reason": null})
+            ),
             chunk(json!({"index": 1, "text": "", "logprobs": null, "finish_reason": "stop"})),
         ]
     );
@@ -165,10 +207,14 @@ fn a_completion_is_replayed_in_its_own_chunks() {
 
 #[test]
 fn a_body_with_lines_of_its_own_makes_no_torn_event() {
-    let kept = object(json!({"role": "assistant", "content": "a\n\nb", "own": {"a": [1, {"b": " \n "}]}}));
+    let kept =
+        object(json!({"role": "assistant", "content": "a\n\nb", "own": {"a": [1, {"b": " \n "}]}}));
     let pretty = serde_json::to_string_pretty(&kept).unwrap();
     let stream = replay(Dialect::Chat, pretty.as_bytes(), true).unwrap();
-    assert_eq!(stream, replay(Dialect::Chat, kept.to_string().as_bytes(), true).unwrap());
+    assert_eq!(
+        stream,
+        replay(Dialect::Chat, kept.to_string().as_bytes(), true).unwrap()
+    );
     let again = StreamObject::read(Dialect::Chat, &[&stream]).unwrap();
     assert_eq!(serde_json::from_slice::<Value>(&again.body).unwrap(), kept);
 }
@@ -176,10 +222,23 @@ fn a_body_with_lines_of_its_own_makes_no_torn_event() {
 #[test]
 #[contract("CH27")]
 fn what_chunks_cannot_say_is_not_replayed() {
-    let none =
-        |dialect, object: &Value| assert_eq!(replay(dialect, object.to_string().as_bytes(), false), None, "{object}");
-    none(Dialect::Chat, &object(json!({"role": "assistant", "content": [{"type": "text", "text": "a"}]})));
-    none(Dialect::Chat, &object(json!({"role": "assistant", "content": null, "audio": {"id": "a", "data": "AAAA"}})));
+    let none = |dialect, object: &Value| {
+        assert_eq!(
+            replay(dialect, object.to_string().as_bytes(), false),
+            None,
+            "{object}"
+        )
+    };
+    none(
+        Dialect::Chat,
+        &object(json!({"role": "assistant", "content": [{"type": "text", "text": "a"}]})),
+    );
+    none(
+        Dialect::Chat,
+        &object(
+            json!({"role": "assistant", "content": null, "audio": {"id": "a", "data": "AAAA"}}),
+        ),
+    );
     let mut error = object(json!({"role": "assistant", "content": "a"}));
     none(Dialect::Completions, &error);
     none(Dialect::Messages, &error);

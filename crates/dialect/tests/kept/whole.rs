@@ -33,41 +33,93 @@ fn a_good_reply_is_kept_as_it_came() {
     assert_eq!(kept.body, body.as_bytes());
     assert!(kept.has_usage);
     assert_eq!(keep(Dialect::Chat, &with("/usage", Value::Null)), Ok(false));
-    let completion =
-        json!({"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "length"}]});
+    let completion = json!({"object": "text_completion", "choices": [{"index": 0, "text": "", "finish_reason": "length"}]});
     assert_eq!(keep(Dialect::Completions, &completion), Ok(false));
 }
 
 #[test]
 #[contract("CH15", "S47", "F21")]
 fn a_reply_with_an_error_in_any_choice_is_not_kept() {
-    let choice = |why: Value| json!({"index": 1, "message": {"content": "a"}, "finish_reason": why});
+    let choice =
+        |why: Value| json!({"index": 1, "message": {"content": "a"}, "finish_reason": why});
     let call = |function: Value| json!([{"id": "c", "type": "function", "function": function}]);
-    assert_eq!(keep(Dialect::Chat, &with("/choices/1", choice(json!("length")))), Ok(true));
+    assert_eq!(
+        keep(Dialect::Chat, &with("/choices/1", choice(json!("length")))),
+        Ok(true)
+    );
     for (reply, why) in [
-        (with("/choices/1", choice(json!("error"))), NotKept::FinishedInError),
-        (with("/choices/1", choice(json!("abort"))), NotKept::FinishedInError),
-        (with("/choices/0/finish_reason", json!("error")), NotKept::FinishedInError),
-        (with("/choices/0/finish_reason", Value::Null), NotKept::NotWhole),
+        (
+            with("/choices/1", choice(json!("error"))),
+            NotKept::FinishedInError,
+        ),
+        (
+            with("/choices/1", choice(json!("abort"))),
+            NotKept::FinishedInError,
+        ),
+        (
+            with("/choices/0/finish_reason", json!("error")),
+            NotKept::FinishedInError,
+        ),
+        (
+            with("/choices/0/finish_reason", Value::Null),
+            NotKept::NotWhole,
+        ),
         (with("/choices", json!([])), NotKept::NotWhole),
         (with("/choices/0/index", json!(1)), NotKept::NotWhole),
         (with("/choices", Value::Null), NotKept::UnknownShape),
-        (with("/choices/0/message", Value::Null), NotKept::UnknownShape),
+        (
+            with("/choices/0/message", Value::Null),
+            NotKept::UnknownShape,
+        ),
         (with("/error", json!({"code": 500})), NotKept::ErrorInBand),
-        (with("/choices/0/error", json!({"code": 500})), NotKept::ErrorInBand),
-        (with("/choices/0/message/error", json!("x")), NotKept::ErrorInBand),
+        (
+            with("/choices/0/error", json!({"code": 500})),
+            NotKept::ErrorInBand,
+        ),
+        (
+            with("/choices/0/message/error", json!("x")),
+            NotKept::ErrorInBand,
+        ),
         (with("/object", json!("error")), NotKept::ErrorInBand),
         (with("/object", json!("list")), NotKept::UnknownShape),
-        (with("/choices/0/message/tool_calls", call(json!({"name": "f", "arguments": "{"}))), NotKept::ToolArguments),
-        (with("/choices/0/message/tool_calls", call(json!({"name": "f"}))), NotKept::ToolArguments),
-        (with("/choices/0/message/function_call", json!({"arguments": "x"})), NotKept::ToolArguments),
+        (
+            with(
+                "/choices/0/message/tool_calls",
+                call(json!({"name": "f", "arguments": "{"})),
+            ),
+            NotKept::ToolArguments,
+        ),
+        (
+            with("/choices/0/message/tool_calls", call(json!({"name": "f"}))),
+            NotKept::ToolArguments,
+        ),
+        (
+            with(
+                "/choices/0/message/function_call",
+                json!({"arguments": "x"}),
+            ),
+            NotKept::ToolArguments,
+        ),
     ] {
         assert_eq!(keep(Dialect::Chat, &reply), Err(why), "{reply}");
     }
-    let fine = with("/choices/0/message/tool_calls", call(json!({"name": "f", "arguments": "{\"a\": [1]}"})));
+    let fine = with(
+        "/choices/0/message/tool_calls",
+        call(json!({"name": "f", "arguments": "{\"a\": [1]}"})),
+    );
     assert_eq!(keep(Dialect::Chat, &fine), Ok(true));
-    for unreadable in [&b""[..], b"[]", b"<html>", b"{\"choices\":[", b"{}x", b"{\"a\":\"\xff\"}"] {
-        assert_eq!(keep_whole(Dialect::Chat, unreadable), Err(NotKept::Unreadable));
+    for unreadable in [
+        &b""[..],
+        b"[]",
+        b"<html>",
+        b"{\"choices\":[",
+        b"{}x",
+        b"{\"a\":\"\xff\"}",
+    ] {
+        assert_eq!(
+            keep_whole(Dialect::Chat, unreadable),
+            Err(NotKept::Unreadable)
+        );
     }
 }
 
@@ -84,10 +136,18 @@ fn a_whole_message_is_kept_and_a_response_is_not() {
     };
     assert_eq!(with("stop_reason", Value::Null), Err(NotKept::NotWhole));
     assert_eq!(with("type", json!("error")), Err(NotKept::ErrorInBand));
-    assert_eq!(with("error", json!({"type": "overloaded_error"})), Err(NotKept::ErrorInBand));
+    assert_eq!(
+        with("error", json!({"type": "overloaded_error"})),
+        Err(NotKept::ErrorInBand)
+    );
     assert_eq!(with("content", json!("hi")), Err(NotKept::UnknownShape));
     // An engine keeps its own state of a response, which a copy would not have.
-    for dialect in [Dialect::Responses, Dialect::Embeddings, Dialect::Rerank, Dialect::Score] {
+    for dialect in [
+        Dialect::Responses,
+        Dialect::Embeddings,
+        Dialect::Rerank,
+        Dialect::Score,
+    ] {
         assert_eq!(keep(dialect, &reply()), Err(NotKept::OtherDialect));
     }
 }

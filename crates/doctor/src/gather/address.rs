@@ -40,13 +40,22 @@ pub(crate) async fn look(engine: &Engine, url: &WorkerUrl, budget: Budget) -> Op
     if budget.is_spent() {
         return None;
     }
-    match engine.status(url, MODELS, budget.at_most(budget.request)).await {
+    match engine
+        .status(url, MODELS, budget.at_most(budget.request))
+        .await
+    {
         Ok(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => Some(Answers::Locked),
         Ok(StatusCode::OK) => {
             let list = engine.get(MODELS, budget.at_most(budget.request)).await?;
-            Some(listed(&list)).filter(|models| !models.is_empty()).map(Answers::OtherModels)
+            Some(listed(&list))
+                .filter(|models| !models.is_empty())
+                .map(Answers::OtherModels)
         }
-        Ok(StatusCode::NOT_FOUND) => Some(above(engine, url, budget).await.unwrap_or(Answers::NoSuchPath)),
+        Ok(StatusCode::NOT_FOUND) => Some(
+            above(engine, url, budget)
+                .await
+                .unwrap_or(Answers::NoSuchPath),
+        ),
         Err(FetchError::Protocol { .. }) => {
             let limit = budget.at_most(budget.request);
             greets_as_zmtp(url, limit).await.then_some(Answers::Zmtp)
@@ -58,7 +67,9 @@ pub(crate) async fn look(engine: &Engine, url: &WorkerUrl, budget: Budget) -> Op
 /// The first models of a list.
 fn listed(list: &Value) -> Vec<String> {
     let entries = list["data"].as_array().into_iter().flatten();
-    let ids = entries.filter_map(|entry| entry["id"].as_str()).filter(|id| id.len() <= LONGEST_NAME);
+    let ids = entries
+        .filter_map(|entry| entry["id"].as_str())
+        .filter(|id| id.len() <= LONGEST_NAME);
     ids.take(MOST_MODELS).map(str::to_owned).collect()
 }
 
@@ -67,11 +78,16 @@ async fn above(engine: &Engine, url: &WorkerUrl, budget: Budget) -> Option<Answe
     let mut base = url.base();
     for _ in 0..MOST_FOLDERS {
         base = &base[..base.rfind('/')?];
-        let upper: WorkerUrl = format!("http://{}{base}", url.display_name()).parse().ok()?;
+        let upper: WorkerUrl = format!("http://{}{base}", url.display_name())
+            .parse()
+            .ok()?;
         if budget.is_spent() {
             return None;
         }
-        let status = engine.status(&upper, MODELS, budget.at_most(budget.request)).await.ok()?;
+        let status = engine
+            .status(&upper, MODELS, budget.at_most(budget.request))
+            .await
+            .ok()?;
         if matches!(status, StatusCode::OK | StatusCode::UNAUTHORIZED) {
             return Some(Answers::EngineAt(upper.to_string()));
         }
@@ -100,14 +116,18 @@ mod tests {
 
     /// A server that does this with every connection, and its address.
     async fn serving(reply: impl Fn(&str) -> Vec<u8> + Send + 'static) -> String {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
+            .await
+            .expect("a free port");
         let address = listener.local_addr().expect("an address");
         tokio::spawn(async move {
             while let Ok((mut stream, _)) = listener.accept().await {
                 let mut head = [0; 1024];
                 let n = stream.read(&mut head).await.unwrap_or(0);
                 let line = String::from_utf8_lossy(&head[..n]).into_owned();
-                let _ = stream.write_all(&reply(line.split(' ').nth(1).unwrap_or_default())).await;
+                let _ = stream
+                    .write_all(&reply(line.split(' ').nth(1).unwrap_or_default()))
+                    .await;
             }
         });
         format!("http://{address}")
@@ -119,16 +139,31 @@ mod tests {
 
     async fn found(url: &str) -> Option<Answers> {
         let url: WorkerUrl = url.parse().expect("a url");
-        look(&Engine::new(url.clone(), fleet::Engine::Generic, None), &url, Budget::of(PATIENCE)).await
+        look(
+            &Engine::new(url.clone(), fleet::Engine::Generic, None),
+            &url,
+            Budget::of(PATIENCE),
+        )
+        .await
     }
 
     #[tokio::test]
     async fn an_engine_in_a_folder_above_is_found_and_named() {
-        let engine = serving(|path| status(if path == "/engine/v1/models" { "200 OK" } else { "404 Not Found" })).await;
+        let engine = serving(|path| {
+            status(if path == "/engine/v1/models" {
+                "200 OK"
+            } else {
+                "404 Not Found"
+            })
+        })
+        .await;
         let there = Some(Answers::EngineAt(format!("{engine}/engine")));
         assert_eq!(found(&format!("{engine}/engine/v1")).await, there);
         assert_eq!(found(&format!("{engine}/engine/a/b")).await, there);
-        assert_eq!(found(&format!("{engine}/other")).await, Some(Answers::NoSuchPath));
+        assert_eq!(
+            found(&format!("{engine}/other")).await,
+            Some(Answers::NoSuchPath)
+        );
         assert_eq!(found(&engine).await, Some(Answers::NoSuchPath));
     }
 
@@ -142,9 +177,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_list_of_models_is_told_from_none() {
-        let with = |body: &str| format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}", body.len()).into_bytes();
+        let with = |body: &str| {
+            format!(
+                "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .into_bytes()
+        };
         let engine = serving(move |_| with(r#"{"data":[{"id":"a"},{"id":7},{"id":"b"}]}"#)).await;
-        assert_eq!(found(&engine).await, Some(Answers::OtherModels(vec!["a".to_owned(), "b".to_owned()])));
+        assert_eq!(
+            found(&engine).await,
+            Some(Answers::OtherModels(vec!["a".to_owned(), "b".to_owned()]))
+        );
         for nothing in ["{}", "[]", r#"{"data":[]}"#, "<html>"] {
             let engine = serving(move |_| with(nothing)).await;
             assert_eq!(found(&engine).await, None, "{nothing}");
@@ -160,9 +204,14 @@ mod tests {
     #[tokio::test]
     async fn a_publisher_is_known_by_its_greeting() {
         let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
-        let (publisher, endpoint) = zmtp::Pub::bind(&any, zmtp::PubSettings::default()).await.expect("a free port");
+        let (publisher, endpoint) = zmtp::Pub::bind(&any, zmtp::PubSettings::default())
+            .await
+            .expect("a free port");
         let port = endpoint.port().expect("tcp has one");
-        assert_eq!(found(&format!("http://127.0.0.1:{port}")).await, Some(Answers::Zmtp));
+        assert_eq!(
+            found(&format!("http://127.0.0.1:{port}")).await,
+            Some(Answers::Zmtp)
+        );
         publisher.close(Duration::ZERO).await;
     }
 }

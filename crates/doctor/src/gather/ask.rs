@@ -44,20 +44,35 @@ impl Refusal {
 }
 
 impl Engine {
-    pub(crate) fn new(url: WorkerUrl, kind: fleet::Engine, api_key: Option<&config::Secret>) -> Self {
+    pub(crate) fn new(
+        url: WorkerUrl,
+        kind: fleet::Engine,
+        api_key: Option<&config::Secret>,
+    ) -> Self {
         let headers = fleet::credentials(kind, api_key.map(|key| key.expose())).collect();
         Self { url, headers }
     }
 
     /// The status of a path at `url`, which is this engine's or near it.
-    pub(crate) async fn status(&self, url: &WorkerUrl, path: &str, limit: Duration) -> Result<StatusCode, FetchError> {
-        fetch::get(url, path, &self.headers, limit, LARGEST_REPLY).await.map(|reply| reply.status)
+    pub(crate) async fn status(
+        &self,
+        url: &WorkerUrl,
+        path: &str,
+        limit: Duration,
+    ) -> Result<StatusCode, FetchError> {
+        fetch::get(url, path, &self.headers, limit, LARGEST_REPLY)
+            .await
+            .map(|reply| reply.status)
     }
 
     /// The JSON of a path, if there is any.
     pub(crate) async fn get(&self, path: &str, limit: Duration) -> Option<Value> {
-        let reply = fetch::get(&self.url, path, &self.headers, limit, LARGEST_REPLY).await.ok()?;
-        (reply.status == StatusCode::OK).then(|| serde_json::from_slice(&reply.body).ok()).flatten()
+        let reply = fetch::get(&self.url, path, &self.headers, limit, LARGEST_REPLY)
+            .await
+            .ok()?;
+        (reply.status == StatusCode::OK)
+            .then(|| serde_json::from_slice(&reply.body).ok())
+            .flatten()
     }
 
     /// Posts JSON; `rank` is the data-parallel rank it is for.
@@ -77,14 +92,19 @@ impl Engine {
             .await
             .map_err(|error| Refusal::Failed(error.to_string()))?;
         match reply.status {
-            StatusCode::OK => serde_json::from_slice(&reply.body)
-                .map_err(|_| Refusal::Failed(format!("answered {path} with something else than JSON"))),
+            StatusCode::OK => serde_json::from_slice(&reply.body).map_err(|_| {
+                Refusal::Failed(format!("answered {path} with something else than JSON"))
+            }),
             status => {
-                let text = format!("answered {path} with {}: {}", status.as_u16(), words(&reply.body));
+                let text = format!(
+                    "answered {path} with {}: {}",
+                    status.as_u16(),
+                    words(&reply.body)
+                );
                 Err(match status {
-                    StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED | StatusCode::NOT_IMPLEMENTED => {
-                        Refusal::NoRoute(text)
-                    }
+                    StatusCode::NOT_FOUND
+                    | StatusCode::METHOD_NOT_ALLOWED
+                    | StatusCode::NOT_IMPLEMENTED => Refusal::NoRoute(text),
                     status if status.is_client_error() => Refusal::Bad(text),
                     _ => Refusal::Failed(text),
                 })
@@ -98,10 +118,16 @@ fn words(body: &[u8]) -> String {
     let json = serde_json::from_slice::<Value>(body).ok();
     let message = json.as_ref().and_then(|body| {
         let error = body.get("error").unwrap_or(body);
-        error.get("message").or(error.get("detail")).and_then(Value::as_str)
+        error
+            .get("message")
+            .or(error.get("detail"))
+            .and_then(Value::as_str)
     });
     let text = message.map_or_else(|| String::from_utf8_lossy(body).into_owned(), str::to_owned);
-    text.chars().filter(|c| !c.is_control()).take(LONGEST_WORDS).collect()
+    text.chars()
+        .filter(|c| !c.is_control())
+        .take(LONGEST_WORDS)
+        .collect()
 }
 
 #[cfg(test)]
@@ -110,7 +136,10 @@ mod tests {
 
     #[test]
     fn an_engines_own_words_are_cut_and_plain() {
-        assert_eq!(words(br#"{"error":{"message":"no such model"}}"#), "no such model");
+        assert_eq!(
+            words(br#"{"error":{"message":"no such model"}}"#),
+            "no such model"
+        );
         assert_eq!(words(br#"{"detail":"Not Found"}"#), "Not Found");
         assert_eq!(words(b"<html>\x1b[31m"), "<html>[31m");
         assert_eq!(words("x".repeat(9_000).as_bytes()).len(), LONGEST_WORDS);

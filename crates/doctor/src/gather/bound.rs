@@ -23,7 +23,10 @@ pub(crate) struct Bound {
 impl Bound {
     /// On every address of the engine's machine.
     pub(crate) fn everywhere(&self) -> bool {
-        let named = self.endpoint.strip_prefix("tcp://").and_then(|rest| rest.rsplit_once(':'));
+        let named = self
+            .endpoint
+            .strip_prefix("tcp://")
+            .and_then(|rest| rest.rsplit_once(':'));
         matches!(named, Some(("*" | "0.0.0.0" | "::" | "[::]" | "", _)))
     }
 }
@@ -38,10 +41,18 @@ pub(crate) async fn ask(engine: &Engine, budget: Budget) -> Vec<Bound> {
 }
 
 fn read(reply: &Value) -> Vec<Bound> {
-    let Some(sources) = reply.as_object() else { return Vec::new() };
+    let Some(sources) = reply.as_object() else {
+        return Vec::new();
+    };
     let one = |(rank, source): (&String, &Value)| {
-        let endpoint = source.get("endpoint")?.as_str().filter(|endpoint| endpoint.len() <= LONGEST)?;
-        Some(Bound { rank: rank.parse().ok()?, endpoint: endpoint.to_owned() })
+        let endpoint = source
+            .get("endpoint")?
+            .as_str()
+            .filter(|endpoint| endpoint.len() <= LONGEST)?;
+        Some(Bound {
+            rank: rank.parse().ok()?,
+            endpoint: endpoint.to_owned(),
+        })
     };
     sources.iter().filter_map(one).take(MOST_RANKS).collect()
 }
@@ -63,17 +74,29 @@ mod tests {
             ("ipc:///run/*:1", false),
             ("", false),
         ] {
-            let bound = Bound { rank: 0, endpoint: endpoint.to_owned() };
+            let bound = Bound {
+                rank: 0,
+                endpoint: endpoint.to_owned(),
+            };
             assert_eq!(bound.everywhere(), everywhere, "{endpoint}");
         }
     }
 
     #[test]
     fn what_is_no_list_of_publishers_has_none() {
-        let reply =
-            json!({"1": {"endpoint": "tcp://*:2"}, "x": {"endpoint": "tcp://*:3"}, "2": {"endpoint": 7}, "3": 7});
-        assert_eq!(read(&reply), [Bound { rank: 1, endpoint: "tcp://*:2".to_owned() }]);
-        for nonsense in [json!(null), json!([1]), json!({"0": {"endpoint": "x".repeat(LONGEST + 1)}})] {
+        let reply = json!({"1": {"endpoint": "tcp://*:2"}, "x": {"endpoint": "tcp://*:3"}, "2": {"endpoint": 7}, "3": 7});
+        assert_eq!(
+            read(&reply),
+            [Bound {
+                rank: 1,
+                endpoint: "tcp://*:2".to_owned()
+            }]
+        );
+        for nonsense in [
+            json!(null),
+            json!([1]),
+            json!({"0": {"endpoint": "x".repeat(LONGEST + 1)}}),
+        ] {
             assert_eq!(read(&nonsense), [], "{nonsense}");
         }
     }

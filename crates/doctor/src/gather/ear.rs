@@ -100,8 +100,11 @@ impl Ear {
         budget: Budget,
         clock: Clock,
     ) -> Self {
-        let index =
-            KvIndex::new(IndexSettings { scheme: SCHEME, memory_budget: INDEX_BYTES, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            scheme: SCHEME,
+            memory_budget: INDEX_BYTES,
+            ..IndexSettings::default()
+        });
         let (index, model) = (Arc::new(index), Arc::clone(&meeting.base));
         let (sender, heard) = watch::channel(Heard::default());
         let limits = Limits {
@@ -110,7 +113,10 @@ impl Ear {
             ..Limits::default()
         };
         // Everything is listened to: only so can a wrong topic be told from a silent publisher.
-        let opened = place.endpoint.parse::<Endpoint>().and_then(|endpoint| Sub::connect(&endpoint, &[b""], limits));
+        let opened = place
+            .endpoint
+            .parse::<Endpoint>()
+            .and_then(|endpoint| Sub::connect(&endpoint, &[b""], limits));
         let task = match opened {
             Ok(sub) => {
                 let listener = Listener {
@@ -127,7 +133,14 @@ impl Ear {
                 None
             }
         };
-        Self { place, followed, heard, model, index, task }
+        Self {
+            place,
+            followed,
+            heard,
+            model,
+            index,
+            task,
+        }
     }
 
     /// Waits until it is known whether the publisher can be reached.
@@ -155,19 +168,35 @@ impl Ear {
             identity: Identity::Tokens,
         };
         let chain = SCHEME.chain(None, ids, block_size);
-        let overlaps = self.index.lookup(&namespace, &chain, kv_blocks::Moment::START);
-        let best = overlaps.iter().max_by_key(|overlap| overlap.blocks.total())?;
-        let topic = topics.get(best.target.rank.0 as usize).cloned().unwrap_or_default();
+        let overlaps = self
+            .index
+            .lookup(&namespace, &chain, kv_blocks::Moment::START);
+        let best = overlaps
+            .iter()
+            .max_by_key(|overlap| overlap.blocks.total())?;
+        let topic = topics
+            .get(best.target.rank.0 as usize)
+            .cloned()
+            .unwrap_or_default();
         let (blocks, device) = (best.blocks.total(), best.blocks.device);
         let whole = u32::try_from(chain.len()).unwrap_or(u32::MAX);
-        (blocks > 0).then_some(Announced { topic, blocks, device, whole })
+        (blocks > 0).then_some(Announced {
+            topic,
+            blocks,
+            device,
+            whole,
+        })
     }
 
     pub(crate) fn close(mut self) -> StreamSeen {
         if let Some(task) = self.task.take() {
             task.abort();
         }
-        StreamSeen { place: self.place.clone(), followed: self.followed, heard: self.heard.borrow().clone() }
+        StreamSeen {
+            place: self.place.clone(),
+            followed: self.followed,
+            heard: self.heard.borrow().clone(),
+        }
     }
 }
 
@@ -198,18 +227,24 @@ impl Listener {
                 }),
                 SubEvent::Message { frames, .. } => self.message(&frames),
                 SubEvent::Disconnected { reason, .. } | SubEvent::Unreachable { reason } => {
-                    self.sender.send_modify(|heard| heard.link = Link::Unreachable(reason));
+                    self.sender
+                        .send_modify(|heard| heard.link = Link::Unreachable(reason));
                 }
             }
         }
     }
 
     fn message<F: AsRef<[u8]>>(&mut self, message: &[F]) {
-        let read = frames::live(message).ok().and_then(|live| Some((live, vllm::decode(live.payload).ok()?)));
+        let read = frames::live(message)
+            .ok()
+            .and_then(|live| Some((live, vllm::decode(live.payload).ok()?)));
         let Some((live, batch)) = read else {
             return self.sender.send_modify(|heard| heard.unreadable += 1);
         };
-        let topic: String = String::from_utf8_lossy(live.topic).chars().take(LONGEST_NAME).collect();
+        let topic: String = String::from_utf8_lossy(live.topic)
+            .chars()
+            .take(LONGEST_NAME)
+            .collect();
         let now_s = self.clock.unix_ms() as f64 / 1e3;
         let mut heard = self.sender.borrow().clone();
         heard.batches += 1;
@@ -220,7 +255,10 @@ impl Listener {
         {
             heard.ranks.insert(rank);
         }
-        let target = heard.topic(topic).map(|at| Target { worker: WorkerId(0), rank: DpRank(at) });
+        let target = heard.topic(topic).map(|at| Target {
+            worker: WorkerId(0),
+            rank: DpRank(at),
+        });
         if let Some(target) = target {
             self.index.register(target, Arc::clone(&self.model));
         }
@@ -230,7 +268,9 @@ impl Listener {
                 continue;
             };
             heard.names(&event);
-            let Ok(update) = self.normaliser.update(&event) else { continue };
+            let Ok(update) = self.normaliser.update(&event) else {
+                continue;
+            };
             if let IndexUpdate::Stored(stored) = &update {
                 heard.usable_stores += 1;
                 if stored.tier == Tier::Device || heard.block_size.is_none() {
@@ -252,7 +292,10 @@ impl Heard {
             self.unnumbered += 1;
             return;
         };
-        if let Some(missed) = self.last_seq.and_then(|last| seq.checked_sub(last.saturating_add(1))) {
+        if let Some(missed) = self
+            .last_seq
+            .and_then(|last| seq.checked_sub(last.saturating_add(1)))
+        {
             self.missed = self.missed.saturating_add(missed);
         }
         self.last_seq = Some(seq);

@@ -61,10 +61,16 @@ pub(crate) async fn wait(
     let mut until = started + budget.at_most(limit);
     let (mut part_seen, mut other_seen) = (false, false);
     let mut last: Option<Arrival> = None;
-    let mut changes: Vec<_> = ears.iter().filter(|ear| ear.connected()).map(|ear| ear.heard.clone()).collect();
+    let mut changes: Vec<_> = ears
+        .iter()
+        .filter(|ear| ear.connected())
+        .map(|ear| ear.heard.clone())
+        .collect();
     loop {
         // Marked as seen before looking: what comes meanwhile is looked at again.
-        changes.iter_mut().for_each(|change| drop(change.borrow_and_update()));
+        changes
+            .iter_mut()
+            .for_each(|change| drop(change.borrow_and_update()));
         let mut best = best(ears, announcement, started.elapsed());
         if let (Some(best), Some(last)) = (&mut best, &last)
             && (best.stream, best.blocks, best.foreign) == (last.stream, last.blocks, last.foreign)
@@ -106,18 +112,38 @@ fn best(ears: &[Ear], announcement: &Announcement<'_>, after: Duration) -> Optio
         let ids = announcement.ids.or(announcement.guess);
         let found = ids.and_then(|ids| ear.announced(ids, announcement.lora));
         let foreign = found.is_none() && announcement.guess.is_some();
-        let Announced { topic, blocks, device, whole } = match found {
+        let Announced {
+            topic,
+            blocks,
+            device,
+            whole,
+        } = match found {
             Some(found) => found,
             None if announcement.ids.is_some() => return None,
             None => {
                 let heard = ear.heard.borrow();
-                let any = heard.stores > announcement.stores_before.get(stream).copied().unwrap_or(0);
+                let any =
+                    heard.stores > announcement.stores_before.get(stream).copied().unwrap_or(0);
                 let topic = heard.topics.last().cloned().unwrap_or_default();
-                any.then_some(Announced { topic, blocks: 0, device: 0, whole: 0 })?
+                any.then_some(Announced {
+                    topic,
+                    blocks: 0,
+                    device: 0,
+                    whole: 0,
+                })?
             }
         };
         let wanted = ear.followed && topic.starts_with(&ear.place.topic);
-        Some(Arrival { stream, topic, wanted, blocks, device, whole, foreign, after })
+        Some(Arrival {
+            stream,
+            topic,
+            wanted,
+            blocks,
+            device,
+            whole,
+            foreign,
+            after,
+        })
     });
     arrivals.max_by_key(|arrival| (arrival.blocks > 0, arrival.wanted, arrival.blocks))
 }

@@ -88,7 +88,12 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn of(whole: Duration) -> Self {
-        Self { until: Instant::now() + whole, request: whole / 3, events: whole / 6, late_events: whole * 2 / 5 }
+        Self {
+            until: Instant::now() + whole,
+            request: whole / 3,
+            events: whole / 6,
+            late_events: whole * 2 / 5,
+        }
     }
 
     /// Too little is left for another question.
@@ -124,21 +129,44 @@ pub(crate) struct Asked<'a> {
 
 /// Looks at one worker, for at most `timeout`. The time begins when its turn has come.
 pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> Observed {
-    let Asked { settings, worker, id, meetings, probe } = asked;
+    let Asked {
+        settings,
+        worker,
+        id,
+        meetings,
+        probe,
+    } = asked;
     let mut budget = Budget::of(timeout);
     let mut seen = Observed::default();
     let url = match worker.url.parse::<WorkerUrl>() {
         Ok(url) => url,
-        Err(error) => return Observed { unreachable: Some(error.to_string()), ..seen },
+        Err(error) => {
+            return Observed {
+                unreachable: Some(error.to_string()),
+                ..seen
+            };
+        }
     };
     let url = match Trusts::default().attach(url, &worker.tls) {
         Ok(url) => url,
-        Err(error) => return Observed { unreachable: Some(error.to_string()), ..seen },
+        Err(error) => {
+            return Observed {
+                unreachable: Some(error.to_string()),
+                ..seen
+            };
+        }
     };
     if let Err(error) = net::dial(&url, budget.at_most(settings.request.connect_timeout)).await {
-        return Observed { unreachable: Some(error.to_string()), ..seen };
+        return Observed {
+            unreachable: Some(error.to_string()),
+            ..seen
+        };
     }
-    let engine = Engine::new(url.clone(), worker.engine.unwrap_or(fleet::Engine::Generic), worker.api_key.as_ref());
+    let engine = Engine::new(
+        url.clone(),
+        worker.engine.unwrap_or(fleet::Engine::Generic),
+        worker.api_key.as_ref(),
+    );
     let met_at = Instant::now();
     let (health, meeting) = tokio::join!(
         within(budget.at_most(budget.request), meetings.health(id)),
@@ -151,7 +179,11 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
         seen.instead = address::look(&engine, &url, budget).await;
         return seen;
     };
-    if meeting.announced.as_ref().is_some_and(|announced| !announced.is_empty()) {
+    if meeting
+        .announced
+        .as_ref()
+        .is_some_and(|announced| !announced.is_empty())
+    {
         seen.bound = bound::ask(&engine, budget).await;
     }
 
@@ -164,7 +196,14 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
         ear.settled(budget.at_most(budget.events)).await;
     }
     let tokenizes = seen.tokens.has_route == Some(true);
-    let mut prober = Prober::new(&engine, meeting, tokenizes, probes::first_rank(meeting), budget, clock);
+    let mut prober = Prober::new(
+        &engine,
+        meeting,
+        tokenizes,
+        probes::first_rank(meeting),
+        budget,
+        clock,
+    );
     if probe == Probe::Send {
         seen.probes = probes::begin(&mut prober, asked, meeting, &ears, budget).await;
     }
@@ -178,16 +217,27 @@ pub(crate) async fn look(asked: Asked<'_>, timeout: Duration, clock: Clock) -> O
 /// The publishers to listen to: those that would be followed, and those that are announced elsewhere.
 fn places(meeting: &Meeting) -> Vec<(EventEndpoint, bool)> {
     let followed = meeting.streams.iter().map(|place| (place.clone(), true));
-    let elsewhere = meeting
-        .announced
-        .iter()
-        .flatten()
-        .filter(|announced| meeting.streams.iter().all(|followed| followed.endpoint != announced.endpoint));
-    followed.chain(elsewhere.map(|place| (place.clone(), false))).take(MOST_EARS).collect()
+    let elsewhere = meeting.announced.iter().flatten().filter(|announced| {
+        meeting
+            .streams
+            .iter()
+            .all(|followed| followed.endpoint != announced.endpoint)
+    });
+    followed
+        .chain(elsewhere.map(|place| (place.clone(), false)))
+        .take(MOST_EARS)
+        .collect()
 }
 
-async fn within<T>(limit: Duration, asked: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+async fn within<T>(
+    limit: Duration,
+    asked: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
     tokio::time::timeout(limit, asked)
         .await
-        .unwrap_or_else(|_| Err(format!("gave no answer within {limit:.1?}: look at the engine's log")))
+        .unwrap_or_else(|_| {
+            Err(format!(
+                "gave no answer within {limit:.1?}: look at the engine's log"
+            ))
+        })
 }

@@ -31,10 +31,22 @@ struct Manner {
 
 /// In the order in which they are tried.
 const MANNERS: [Manner; 4] = [
-    Manner { form: Form::Text, ids: true },
-    Manner { form: Form::Text, ids: false },
-    Manner { form: Form::Chat, ids: true },
-    Manner { form: Form::Chat, ids: false },
+    Manner {
+        form: Form::Text,
+        ids: true,
+    },
+    Manner {
+        form: Form::Text,
+        ids: false,
+    },
+    Manner {
+        form: Form::Chat,
+        ids: true,
+    },
+    Manner {
+        form: Form::Chat,
+        ids: false,
+    },
 ];
 
 /// What a reply says.
@@ -84,11 +96,22 @@ impl<'a> Prober<'a> {
         budget: Budget,
         clock: Clock,
     ) -> Self {
-        Self { engine, meeting, tokenizes, rank, budget, clock, manner: MANNERS[0] }
+        Self {
+            engine,
+            meeting,
+            tokenizes,
+            rank,
+            budget,
+            clock,
+            manner: MANNERS[0],
+        }
     }
 
     pub(super) fn for_rank(self, rank: u32) -> Self {
-        Self { rank: Some(rank), ..self }
+        Self {
+            rank: Some(rank),
+            ..self
+        }
     }
 
     pub(super) fn form(&self) -> Form {
@@ -110,7 +133,11 @@ impl<'a> Prober<'a> {
                         missing = Some(manner.form);
                     }
                     // A refusal says more than a missing path.
-                    if refused.is_none() || matches!((&refused, &refusal), (Some(Refusal::NoRoute(_)), Refusal::Bad(_)))
+                    if refused.is_none()
+                        || matches!(
+                            (&refused, &refusal),
+                            (Some(Refusal::NoRoute(_)), Refusal::Bad(_))
+                        )
                     {
                         refused = Some(refusal);
                     }
@@ -141,7 +168,10 @@ impl<'a> Prober<'a> {
             body.extend(extra);
         }
         let limit = self.budget.at_most(self.budget.request);
-        self.engine.post(path, &body, self.rank, limit).await.map(|reply| Reply::read(&reply))
+        self.engine
+            .post(path, &body, self.rank, limit)
+            .await
+            .map(|reply| Reply::read(&reply))
     }
 
     /// The engine's ids of a prompt: as its reply has them, else as it tokenises.
@@ -164,7 +194,12 @@ impl<'a> Prober<'a> {
         let own = self.meeting.artefacts.prompt.as_deref()?;
         match self.manner.form {
             Form::Text => own.text_tokens(text, true).ok(),
-            Form::Chat => tokens::own_chat(own, &json!({"messages": messages(text)}), self.clock.unix_s()).ok(),
+            Form::Chat => tokens::own_chat(
+                own,
+                &json!({"messages": messages(text)}),
+                self.clock.unix_s(),
+            )
+            .ok(),
         }
     }
 }
@@ -178,17 +213,25 @@ pub(super) fn nonce() -> String {
     format!("{:016x}", RandomState::new().hash_one("probe"))
 }
 
-const WORDS: [&str; 12] = ["one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is"];
+const WORDS: [&str; 12] = [
+    "one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is",
+];
 
 /// `nonce` and so many words in all.
 pub(super) fn words(nonce: &str, count: u32) -> String {
     let rest = WORDS.iter().cycle().take(count.saturating_sub(1) as usize);
-    std::iter::once(nonce).chain(rest.copied()).collect::<Vec<_>>().join(" ")
+    std::iter::once(nonce)
+        .chain(rest.copied())
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// The first `count` words of a text.
 pub(super) fn words_of(text: &str, count: u32) -> String {
-    text.split(' ').take(count as usize).collect::<Vec<_>>().join(" ")
+    text.split(' ')
+        .take(count as usize)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 #[cfg(test)]
@@ -199,7 +242,11 @@ mod tests {
     fn the_second_prompt_continues_the_first_and_no_two_runs_share_one() {
         let text = words(&nonce(), 66);
         let first = words_of(&text, 41);
-        assert!(text.starts_with(&first) && first.split(' ').count() == 41 && text.split(' ').count() == 66);
+        assert!(
+            text.starts_with(&first)
+                && first.split(' ').count() == 41
+                && text.split(' ').count() == 66
+        );
         assert_ne!(words(&nonce(), 3), words(&nonce(), 3));
     }
 
@@ -209,9 +256,24 @@ mod tests {
             "choices": [{"prompt_token_ids": [1, 2]}],
             "usage": {"prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},
         }));
-        assert_eq!(reply, Reply { prompt_tokens: Some(2), cached_tokens: Some(0), ids: Some(vec![1, 2]) });
-        let plain = Reply::read(&json!({"usage": {"prompt_tokens": 2, "prompt_tokens_details": null}}));
-        assert_eq!(plain, Reply { prompt_tokens: Some(2), cached_tokens: None, ids: None });
+        assert_eq!(
+            reply,
+            Reply {
+                prompt_tokens: Some(2),
+                cached_tokens: Some(0),
+                ids: Some(vec![1, 2])
+            }
+        );
+        let plain =
+            Reply::read(&json!({"usage": {"prompt_tokens": 2, "prompt_tokens_details": null}}));
+        assert_eq!(
+            plain,
+            Reply {
+                prompt_tokens: Some(2),
+                cached_tokens: None,
+                ids: None
+            }
+        );
         assert_eq!(Reply::read(&json!({"prompt_token_ids": []})).ids, None);
         assert_eq!(Reply::read(&json!([])), Reply::default());
     }

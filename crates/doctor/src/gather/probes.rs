@@ -91,25 +91,39 @@ pub(crate) struct AdapterSeen {
 
 /// Words of the first prompt, and of the second one which continues it: two and a half blocks, then one and a half
 /// more. Whatever the tokens of a word, each adds a whole block. The error says why the engine takes no such prompts.
-fn lengths(configured: Option<BlockSize>, told: Option<BlockSize>, longest: Option<u32>) -> Result<(u32, u32), String> {
+fn lengths(
+    configured: Option<BlockSize>,
+    told: Option<BlockSize>,
+    longest: Option<u32>,
+) -> Result<(u32, u32), String> {
     let longest = longest.unwrap_or(u32::MAX);
     let room = (longest.saturating_sub(MARGIN_TOKENS) / TOKENS_PER_WORD).min(MOST_WORDS);
     let largest = room.saturating_sub(2) / 4;
-    let known = configured.into_iter().chain(told).map(BlockSize::tokens).max();
+    let known = configured
+        .into_iter()
+        .chain(told)
+        .map(BlockSize::tokens)
+        .max();
     let wanted = match told {
         Some(_) => known.unwrap_or(LARGEST_USUAL_BLOCK),
         None => known.unwrap_or(1).max(LARGEST_USUAL_BLOCK).min(largest),
     };
     if wanted > largest || wanted < known.unwrap_or(1) {
         let block = known.unwrap_or(wanted);
-        return Err(format!("blocks of {block} tokens are too long to try with prompts of up to {longest} tokens"));
+        return Err(format!(
+            "blocks of {block} tokens are too long to try with prompts of up to {longest} tokens"
+        ));
     }
     Ok((wanted * 5 / 2 + 1, wanted * 4 + 2))
 }
 
 /// Ranks that the engine has, as far as it tells; 0: it does not.
 fn ranks(meeting: &Meeting) -> u32 {
-    let ranks = meeting.announced.as_ref().map_or(0, Vec::len).max(meeting.metrics_ranks as usize);
+    let ranks = meeting
+        .announced
+        .as_ref()
+        .map_or(0, Vec::len)
+        .max(meeting.metrics_ranks as usize);
     u32::try_from(ranks).unwrap_or(u32::MAX)
 }
 
@@ -127,7 +141,10 @@ pub(super) async fn begin(
     budget: Budget,
 ) -> Probes {
     let mut seen = Probes::default();
-    let unfit = |reason: String| Probes { outcome: Outcome::Unfit(reason), ..Probes::default() };
+    let unfit = |reason: String| Probes {
+        outcome: Outcome::Unfit(reason),
+        ..Probes::default()
+    };
     let longest = meeting.models.first().and_then(|model| model.max_model_len);
     let (first, second) = match lengths(asked.worker.block_size, meeting.block_size, longest) {
         Ok(lengths) => lengths,
@@ -143,14 +160,26 @@ pub(super) async fn begin(
         let text = words(&nonce(), second);
         let start = words_of(&text, first);
         let before = hearing::stores(ears);
-        let begun = if attempt == 1 { prober.begin(&start).await } else { prober.ask(&start, json!({})).await };
+        let begun = if attempt == 1 {
+            prober.begin(&start).await
+        } else {
+            prober.ask(&start, json!({})).await
+        };
         let replies = match begun {
-            Ok(first) => prober.ask(&text, json!({})).await.map(|second| (first, second)),
+            Ok(first) => prober
+                .ask(&text, json!({}))
+                .await
+                .map(|second| (first, second)),
             Err(refusal) => Err(refusal),
         };
         (seen.first, seen.second) = match replies {
             Ok(replies) => replies,
-            Err(Refusal::Failed(reason)) => return Probes { outcome: Outcome::Failed(reason), ..seen },
+            Err(Refusal::Failed(reason)) => {
+                return Probes {
+                    outcome: Outcome::Failed(reason),
+                    ..seen
+                };
+            }
             Err(refused) => return unfit(refused.into_text()),
         };
         (seen.outcome, seen.form) = (Outcome::Answered, prober.form());
@@ -161,12 +190,29 @@ pub(super) async fn begin(
             break;
         }
         let ids = prober.engine_ids(&seen.second, &text).await;
-        let guess = seen.own.as_ref().and_then(|own| own.ids.as_deref()).filter(|_| ids.is_none());
-        let announcement = Announcement { ids: ids.as_deref(), guess, lora: None, stores_before: before };
-        let patience = if attempt == 1 { budget.late_events } else { budget.events };
+        let guess = seen
+            .own
+            .as_ref()
+            .and_then(|own| own.ids.as_deref())
+            .filter(|_| ids.is_none());
+        let announcement = Announcement {
+            ids: ids.as_deref(),
+            guess,
+            lora: None,
+            stores_before: before,
+        };
+        let patience = if attempt == 1 {
+            budget.late_events
+        } else {
+            budget.events
+        };
         let arrival = hearing::wait(ears, &announcement, patience, budget).await;
         seen.arrival = arrival.or(seen.arrival);
-        if seen.arrival.as_ref().is_some_and(|arrival| arrival.wanted && arrival.blocks == arrival.whole) {
+        if seen
+            .arrival
+            .as_ref()
+            .is_some_and(|arrival| arrival.wanted && arrival.blocks == arrival.whole)
+        {
             break;
         }
     }
@@ -180,18 +226,39 @@ pub(super) async fn begin(
 async fn counted(asked: Asked<'_>, meeting: &Meeting) -> Option<(u64, u64)> {
     let (queries, hits) = meeting.prefix_cache?;
     let (queries_now, hits_now) = asked.meetings.prefix_cache(asked.id).await?;
-    Some((queries_now.checked_sub(queries)?, hits_now.checked_sub(hits)?))
+    Some((
+        queries_now.checked_sub(queries)?,
+        hits_now.checked_sub(hits)?,
+    ))
 }
 
-fn own_prompt(prober: &Prober<'_>, meeting: &Meeting, start: &str, text: &str) -> Option<OwnPrompt> {
+fn own_prompt(
+    prober: &Prober<'_>,
+    meeting: &Meeting,
+    start: &str,
+    text: &str,
+) -> Option<OwnPrompt> {
     let own = meeting.artefacts.prompt.as_ref()?;
-    let (short, long) = (own.text_tokens(start, false).ok()?, own.text_tokens(text, false).ok()?);
+    let (short, long) = (
+        own.text_tokens(start, false).ok()?,
+        own.text_tokens(text, false).ok()?,
+    );
     let longer_by = long.len().saturating_sub(short.len()) as u64;
-    Some(OwnPrompt { ids: prober.own_ids(text), text: long, longer_by })
+    Some(OwnPrompt {
+        ids: prober.own_ids(text),
+        text: long,
+        longer_by,
+    })
 }
 
 /// Sends the requests that only make sense after two were answered: under a salt, for an adapter, for each rank.
-pub(super) async fn go_on(seen: &mut Probes, prober: &Prober<'_>, meeting: &Meeting, ears: &[Ear], budget: Budget) {
+pub(super) async fn go_on(
+    seen: &mut Probes,
+    prober: &Prober<'_>,
+    meeting: &Meeting,
+    ears: &[Ear],
+    budget: Budget,
+) {
     if seen.outcome != Outcome::Answered || budget.is_spent() {
         return;
     }
@@ -205,14 +272,26 @@ pub(super) async fn go_on(seen: &mut Probes, prober: &Prober<'_>, meeting: &Meet
     let several = ranks(meeting).min(MOST_RANKS);
     if several > 1 && matches!(seen.salted, Some(Ok(_))) {
         // What is announced late of this request must not be taken for a rank's.
-        let any = Announcement { ids: None, guess: None, lora: None, stores_before: before };
+        let any = Announcement {
+            ids: None,
+            guess: None,
+            lora: None,
+            stores_before: before,
+        };
         hearing::wait(ears, &any, budget.events, budget).await;
     }
-    let further = Further { prober, ears, budget };
+    let further = Further {
+        prober,
+        ears,
+        budget,
+    };
     if let Some(adapter) = meeting.loras.first().filter(|_| !budget.is_spent()) {
         seen.adapter = Some(further.adapter(&adapter.id, &text).await);
     }
-    let own_ids_hold = seen.arrival.as_ref().is_some_and(|arrival| arrival.blocks > 0);
+    let own_ids_hold = seen
+        .arrival
+        .as_ref()
+        .is_some_and(|arrival| arrival.blocks > 0);
     for rank in 1..several {
         if budget.is_spent() {
             break;
@@ -232,20 +311,32 @@ struct Further<'a> {
 impl Further<'_> {
     async fn adapter(&self, name: &Arc<str>, text: &str) -> AdapterSeen {
         let before = hearing::stores(self.ears);
-        let reply = self.prober.ask(text, json!({"model": &**name})).await.map_err(Refusal::into_text);
+        let reply = self
+            .prober
+            .ask(text, json!({"model": &**name}))
+            .await
+            .map_err(Refusal::into_text);
         let ids = match &reply {
             Ok(reply) => self.prober.engine_ids(reply, text).await,
             Err(_) => None,
         };
         let announced = match &ids {
             Some(ids) => {
-                let announcement =
-                    Announcement { ids: Some(ids), guess: None, lora: Some(name), stores_before: before };
+                let announcement = Announcement {
+                    ids: Some(ids),
+                    guess: None,
+                    lora: Some(name),
+                    stores_before: before,
+                };
                 Some(self.wait(&announcement).await.is_some())
             }
             None => None,
         };
-        AdapterSeen { name: Arc::clone(name), reply, announced }
+        AdapterSeen {
+            name: Arc::clone(name),
+            reply,
+            announced,
+        }
     }
 
     /// The rank on whose publisher a request for `rank` was announced; `None`: the request got no answer. The prompt is
@@ -258,9 +349,18 @@ impl Further<'_> {
         let reply = prober.ask(&text, json!({})).await.ok()?;
         let told = prober.engine_ids(&reply, &text).await;
         let ids = told.or_else(|| prober.own_ids(&text).filter(|_| own_ids_hold));
-        let announcement = Announcement { ids: ids.as_deref(), guess: None, lora: None, stores_before: before };
+        let announcement = Announcement {
+            ids: ids.as_deref(),
+            guess: None,
+            lora: None,
+            stores_before: before,
+        };
         let arrival = self.wait(&announcement).await;
-        Some(arrival.and_then(|arrival| self.ears.get(arrival.stream)).map(|ear| ear.place.rank))
+        Some(
+            arrival
+                .and_then(|arrival| self.ears.get(arrival.stream))
+                .map(|ear| ear.place.rank),
+        )
     }
 
     async fn wait(&self, announcement: &Announcement<'_>) -> Option<Arrival> {
@@ -287,7 +387,9 @@ mod tests {
     #[test]
     fn prompts_are_shortened_to_what_the_model_takes_and_not_below_what_is_known() {
         let (first, second) = lengths(blocks(16), None, Some(512)).expect("shorter ones fit");
-        assert!(first < second && second >= 16 * 4 && second * TOKENS_PER_WORD + MARGIN_TOKENS <= 512);
+        assert!(
+            first < second && second >= 16 * 4 && second * TOKENS_PER_WORD + MARGIN_TOKENS <= 512
+        );
         assert!(lengths(blocks(16), None, Some(128)).is_err());
         assert!(lengths(blocks(16), blocks(256), Some(1024)).is_err());
     }

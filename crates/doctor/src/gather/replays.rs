@@ -25,7 +25,10 @@ pub(crate) enum ReplayAnswer {
     /// It was answered; `found`: the batch asked for, if one was, came back.
     Answered { asked_for: Option<u64>, found: bool },
     /// A replay socket, and no word from it. `asked_for`: the batch that it must have had.
-    Silent { asked_for: Option<u64>, waited: Duration },
+    Silent {
+        asked_for: Option<u64>,
+        waited: Duration,
+    },
     /// It is none.
     Failed(String),
     /// It was not asked, and why.
@@ -43,26 +46,50 @@ pub(crate) async fn ask(ears: &[Ear], settings: &Settings, budget: Budget) -> Ve
             let answer = if budget.is_spent() {
                 ReplayAnswer::NotAsked(NO_TIME)
             } else {
-                one(&endpoint, last, settings.kv_events.max_message, budget.at_most(budget.request)).await
+                one(
+                    &endpoint,
+                    last,
+                    settings.kv_events.max_message,
+                    budget.at_most(budget.request),
+                )
+                .await
             };
-            ReplaySeen { rank, endpoint, answer }
+            ReplaySeen {
+                rank,
+                endpoint,
+                answer,
+            }
         })
     });
     futures_util::future::join_all(asks).await
 }
 
-async fn one(endpoint: &str, last: Option<u64>, max_message: usize, limit: Duration) -> ReplayAnswer {
+async fn one(
+    endpoint: &str,
+    last: Option<u64>,
+    max_message: usize,
+    limit: Duration,
+) -> ReplayAnswer {
     let endpoint: Endpoint = match endpoint.parse() {
         Ok(endpoint) => endpoint,
         Err(error) => return ReplayAnswer::Failed(format!("{error}")),
     };
-    let limits = Limits { max_message, handshake_timeout: limit, ..Limits::default() };
+    let limits = Limits {
+        max_message,
+        handshake_timeout: limit,
+        ..Limits::default()
+    };
     let dealer = match Dealer::connect(&endpoint, limits, limit).await {
         Ok(dealer) => dealer,
         Err(error) => return ReplayAnswer::Failed(error.to_string()),
     };
-    let silent = ReplayAnswer::Silent { asked_for: last, waited: limit };
-    tokio::time::timeout(limit, exchange(dealer, last)).await.unwrap_or(silent)
+    let silent = ReplayAnswer::Silent {
+        asked_for: last,
+        waited: limit,
+    };
+    tokio::time::timeout(limit, exchange(dealer, last))
+        .await
+        .unwrap_or(silent)
 }
 
 async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
@@ -79,12 +106,18 @@ async fn exchange(mut dealer: Dealer, last: Option<u64>) -> ReplayAnswer {
         match frames::replay(&message) {
             // The end marker is not waited for: some publishers leave it out.
             Ok(Replay::Batch { seq, .. }) if Some(seq) == last => {
-                return ReplayAnswer::Answered { asked_for: last, found: true };
+                return ReplayAnswer::Answered {
+                    asked_for: last,
+                    found: true,
+                };
             }
             Ok(Replay::Batch { .. }) => {}
             Ok(Replay::End) => break,
             Err(error) => return ReplayAnswer::Failed(error.to_string()),
         }
     }
-    ReplayAnswer::Answered { asked_for: last, found: false }
+    ReplayAnswer::Answered {
+        asked_for: last,
+        found: false,
+    }
 }

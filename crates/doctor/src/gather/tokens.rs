@@ -56,19 +56,31 @@ pub(crate) enum EngineSays {
 }
 
 const TEXTS: [(&str, &str); 10] = [
-    ("plain words", "The quick brown fox jumps over the lazy dog."),
+    (
+        "plain words",
+        "The quick brown fox jumps over the lazy dog.",
+    ),
     ("white space", "  two  spaces\n\n\ta tab \r\nand an end  "),
     ("digits", "1234567890 3.14159 1,000,000 2026-11-20T17:41:09"),
-    ("accents", "na\u{ef}ve caf\u{e9} e\u{301} \u{dc}n\u{ef}c\u{f6}d\u{e9} \u{212b}"),
+    (
+        "accents",
+        "na\u{ef}ve caf\u{e9} e\u{301} \u{dc}n\u{ef}c\u{f6}d\u{e9} \u{212b}",
+    ),
     (
         "other scripts",
         "\u{6570}\u{636e} \u{434}\u{430}\u{43d}\u{43d}\u{44b}\u{435} \u{628}\u{64a}\u{627}\u{646}\u{627}\u{62a} \u{921}\u{947}\u{91f}\u{93e}",
     ),
     ("emoji", "\u{1f469}\u{200d}\u{1f467} \u{1f642}!"),
-    ("code", "fn main() { let x = a[1] != b.c(\"d\"); }\n    return x;"),
+    (
+        "code",
+        "fn main() { let x = a[1] != b.c(\"d\"); }\n    return x;",
+    ),
     ("markup", "<b>x</b> &amp; {\"a\": [1, null]}"),
     ("contractions", "I'm you're we'll DON'T it's"),
-    ("special tokens as text", "<|im_start|>user <s> </s> <|endoftext|> [INST] <|eot_id|>"),
+    (
+        "special tokens as text",
+        "<|im_start|>user <s> </s> <|endoftext|> [INST] <|eot_id|>",
+    ),
 ];
 
 /// How many of [`TEXTS`] are also compared with special tokens.
@@ -92,20 +104,40 @@ fn chats() -> Vec<Chat> {
     let call = json!({"role": "assistant", "content": null, "tool_calls": [{
         "id": "call_1", "type": "function", "function": {"name": "weather", "arguments": "{\"city\": \"Oslo\"}"},
     }]});
-    let result = json!({"role": "tool", "tool_call_id": "call_1", "content": "{\"degrees\": 10.50}"});
-    let parts =
-        json!({"role": "user", "content": [{"type": "text", "text": "How warm"}, {"type": "text", "text": "is it?"}]});
+    let result =
+        json!({"role": "tool", "tool_call_id": "call_1", "content": "{\"degrees\": 10.50}"});
+    let parts = json!({"role": "user", "content": [{"type": "text", "text": "How warm"}, {"type": "text", "text": "is it?"}]});
     let developer = json!({"role": "developer", "content": "Answer briefly."});
     let chat = |name, plain, body| Chat { name, plain, body };
     vec![
         chat("a user message", true, json!({"messages": [user]})),
-        chat("a system message", true, json!({"messages": [system, user]})),
-        chat("a system message and turns", true, json!({"messages": [system, user, assistant, user]})),
-        chat("no generation prompt", false, json!({"messages": [user, assistant], "add_generation_prompt": false})),
+        chat(
+            "a system message",
+            true,
+            json!({"messages": [system, user]}),
+        ),
+        chat(
+            "a system message and turns",
+            true,
+            json!({"messages": [system, user, assistant, user]}),
+        ),
+        chat(
+            "no generation prompt",
+            false,
+            json!({"messages": [user, assistant], "add_generation_prompt": false}),
+        ),
         chat("tools", false, json!({"messages": [user], "tools": tools})),
-        chat("a tool call and its result", false, json!({"messages": [user, call, result], "tools": tools})),
+        chat(
+            "a tool call and its result",
+            false,
+            json!({"messages": [user, call, result], "tools": tools}),
+        ),
         chat("content parts", false, json!({"messages": [parts]})),
-        chat("a developer message", false, json!({"messages": [developer, user]})),
+        chat(
+            "a developer message",
+            false,
+            json!({"messages": [developer, user]}),
+        ),
     ]
 }
 
@@ -120,14 +152,23 @@ pub(crate) async fn compare(
     budget: Budget,
     clock: Clock,
 ) -> TokensSeen {
-    let asking = Asking { engine, model: &meeting.base, budget };
+    let asking = Asking {
+        engine,
+        model: &meeting.base,
+        budget,
+    };
     let has_route = match asking.text(TEXTS[0].1, false).await {
         EngineSays::Ids(_) => Some(true),
         EngineSays::Refused => Some(false),
         EngineSays::Count(_) | EngineSays::Silent(_) => None,
     };
-    let mut seen = TokensSeen { has_route, ..TokensSeen::default() };
-    let Some(own) = meeting.artefacts.prompt.as_deref() else { return seen };
+    let mut seen = TokensSeen {
+        has_route,
+        ..TokensSeen::default()
+    };
+    let Some(own) = meeting.artefacts.prompt.as_deref() else {
+        return seen;
+    };
     if has_route == Some(true) {
         seen.texts = asking.texts(own, &TEXTS, false).await;
         seen.special = asking.texts(own, &TEXTS[..WITH_SPECIAL], true).await;
@@ -145,8 +186,11 @@ pub(crate) async fn compare(
         .map(|chat| {
             let asking = &asking;
             async move {
-                let says =
-                    if by_request { asking.chat_by_request(&chat.body).await } else { asking.chat(&chat.body).await };
+                let says = if by_request {
+                    asking.chat_by_request(&chat.body).await
+                } else {
+                    asking.chat(&chat.body).await
+                };
                 let ours = own_chat(own, &chat.body, now_s).map_err(|error| error.to_string());
                 Case::of_chat(&chat, says, ours, own)
             }
@@ -158,8 +202,20 @@ pub(crate) async fn compare(
 }
 
 /// The engine's ids of a text or chat, a body of `/tokenize` without its model, if it tells.
-pub(super) async fn ids_of(engine: &Engine, model: &str, question: Value, budget: Budget) -> Option<Vec<u32>> {
-    match (Asking { engine, model, budget }).tokenize(question).await {
+pub(super) async fn ids_of(
+    engine: &Engine,
+    model: &str,
+    question: Value,
+    budget: Budget,
+) -> Option<Vec<u32>> {
+    match (Asking {
+        engine,
+        model,
+        budget,
+    })
+    .tokenize(question)
+    .await
+    {
         EngineSays::Ids(ids) => Some(ids),
         _ => None,
     }
@@ -172,13 +228,26 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    async fn texts(&self, own: &PromptModel, texts: &[(&'static str, &'static str)], special: bool) -> Vec<Case> {
+    async fn texts(
+        &self,
+        own: &PromptModel,
+        texts: &[(&'static str, &'static str)],
+        special: bool,
+    ) -> Vec<Case> {
         let cases: Vec<BoxFuture<'_, Case>> = texts
             .iter()
             .map(|&(name, text)| {
                 async move {
-                    let ids = own.text_tokens(text, special).map_err(|error| error.to_string());
-                    Case { name, plain: true, engine: self.text(text, special).await, own: ids, pieces: None }
+                    let ids = own
+                        .text_tokens(text, special)
+                        .map_err(|error| error.to_string());
+                    Case {
+                        name,
+                        plain: true,
+                        engine: self.text(text, special).await,
+                        own: ids,
+                        pieces: None,
+                    }
                 }
                 .boxed()
             })
@@ -187,7 +256,8 @@ impl Asking<'_> {
     }
 
     async fn text(&self, text: &str, special: bool) -> EngineSays {
-        self.tokenize(json!({"prompt": text, "add_special_tokens": special})).await
+        self.tokenize(json!({"prompt": text, "add_special_tokens": special}))
+            .await
     }
 
     async fn chat(&self, chat: &Value) -> EngineSays {
@@ -233,9 +303,17 @@ impl Asking<'_> {
             return EngineSays::Silent(NO_TIME.to_owned());
         }
         let limit = self.budget.at_most(self.budget.request);
-        match self.engine.post("/v1/chat/completions", body, None, limit).await.map(|reply| Reply::read(&reply)) {
+        match self
+            .engine
+            .post("/v1/chat/completions", body, None, limit)
+            .await
+            .map(|reply| Reply::read(&reply))
+        {
             Ok(Reply { ids: Some(ids), .. }) => EngineSays::Ids(ids),
-            Ok(Reply { prompt_tokens: Some(count), .. }) => EngineSays::Count(usize::try_from(count).unwrap_or(0)),
+            Ok(Reply {
+                prompt_tokens: Some(count),
+                ..
+            }) => EngineSays::Count(usize::try_from(count).unwrap_or(0)),
             Ok(_) => EngineSays::Silent("its reply has no usage".to_owned()),
             Err(Refusal::NoRoute(_) | Refusal::Bad(_)) => EngineSays::Refused,
             Err(Refusal::Failed(reason)) => EngineSays::Silent(reason),
@@ -245,12 +323,22 @@ impl Asking<'_> {
 
 /// A list of token ids; `None` if it is anything else.
 pub(crate) fn ids_in(list: &Value) -> Option<Vec<u32>> {
-    list.as_array()?.iter().map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok())).collect()
+    list.as_array()?
+        .iter()
+        .map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
+        .collect()
 }
 
 /// Our ids of a chat, a body of `/tokenize`.
-pub(super) fn own_chat(own: &PromptModel, chat: &Value, now_s: i64) -> Result<Vec<u32>, PromptError> {
-    let (messages, tools) = (chat["messages"].to_string(), chat.get("tools").map(Value::to_string));
+pub(super) fn own_chat(
+    own: &PromptModel,
+    chat: &Value,
+    now_s: i64,
+) -> Result<Vec<u32>, PromptError> {
+    let (messages, tools) = (
+        chat["messages"].to_string(),
+        chat.get("tools").map(Value::to_string),
+    );
     let request = ChatRequest {
         messages: &messages,
         tools: tools.as_deref(),
@@ -258,18 +346,27 @@ pub(super) fn own_chat(own: &PromptModel, chat: &Value, now_s: i64) -> Result<Ve
         chat_template: None,
         chat_template_kwargs: None,
         reasoning_effort: None,
-        add_generation_prompt: chat.get("add_generation_prompt").and_then(Value::as_bool).unwrap_or(true),
+        add_generation_prompt: chat
+            .get("add_generation_prompt")
+            .and_then(Value::as_bool)
+            .unwrap_or(true),
         continue_final_message: false,
         add_special_tokens: false,
     };
-    own.chat_tokens(&request, now_s).map(|rendered| rendered.tokens)
+    own.chat_tokens(&request, now_s)
+        .map(|rendered| rendered.tokens)
 }
 
 /// Longest piece of a text shown, in characters.
 const LONGEST_PIECE: usize = 40;
 
 impl Case {
-    fn of_chat(chat: &Chat, engine: EngineSays, own: Result<Vec<u32>, String>, model: &PromptModel) -> Self {
+    fn of_chat(
+        chat: &Chat,
+        engine: EngineSays,
+        own: Result<Vec<u32>, String>,
+        model: &PromptModel,
+    ) -> Self {
         let pieces = match (&engine, &own) {
             (EngineSays::Ids(engine), Ok(own)) => first_difference(engine, own).map(|at| {
                 let piece = |ids: &[u32]| {
@@ -280,12 +377,22 @@ impl Case {
             }),
             _ => None,
         };
-        Self { name: chat.name, plain: chat.plain, engine, own, pieces }
+        Self {
+            name: chat.name,
+            plain: chat.plain,
+            engine,
+            own,
+            pieces,
+        }
     }
 }
 
 /// Position of the first id that differs; a list that ends early differs there.
 pub(crate) fn first_difference(one: &[u32], other: &[u32]) -> Option<usize> {
-    let shared = one.iter().zip(other).take_while(|(one, other)| one == other).count();
+    let shared = one
+        .iter()
+        .zip(other)
+        .take_while(|(one, other)| one == other)
+        .count();
     (shared < one.len().max(other.len())).then_some(shared)
 }

@@ -24,8 +24,18 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
 /// its metrics; other events may be another engine's.
 fn engine_block_size(subject: &Subject<'_>, meeting: &Meeting) -> Option<BlockSize> {
     let streams = &subject.seen.streams;
-    let own = subject.seen.probes.arrival.as_ref().and_then(|arrival| streams.get(arrival.stream)?.heard.block_size);
-    let heard = || streams.iter().filter(|stream| stream.followed).find_map(|stream| stream.heard.block_size);
+    let own = subject
+        .seen
+        .probes
+        .arrival
+        .as_ref()
+        .and_then(|arrival| streams.get(arrival.stream)?.heard.block_size);
+    let heard = || {
+        streams
+            .iter()
+            .filter(|stream| stream.followed)
+            .find_map(|stream| stream.heard.block_size)
+    };
     own.or(meeting.block_size).or_else(heard)
 }
 
@@ -43,15 +53,24 @@ fn block_size(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         }
         (Some(configured), None) => match subject.seen.probes.second.cached_tokens {
             // Only whole blocks are found in a cache that is made of them.
-            Some(cached) if keeps_blocks(meeting.engine) && cached > 0 && cached % u64::from(configured) != 0 => {
-                let message = format!("{cached} cached tokens are no whole blocks of {configured} tokens");
+            Some(cached)
+                if keeps_blocks(meeting.engine)
+                    && cached > 0
+                    && cached % u64::from(configured) != 0 =>
+            {
+                let message =
+                    format!("{cached} cached tokens are no whole blocks of {configured} tokens");
                 let fix = format!("{}, or correct {set}", engine(configured));
                 Finding::fail(message, fix).expected(configured)
             }
             _ => Finding::skip("the engine does not tell its block size"),
         },
         (_, Some(own)) => Finding::ok(format!("blocks of {own} tokens")).found(own),
-        (None, None) => Finding::warn("nobody tells the block size: 16 is assumed", format!("set {set}")).expected(16),
+        (None, None) => Finding::warn(
+            "nobody tells the block size: 16 is assumed",
+            format!("set {set}"),
+        )
+        .expected(16),
     }
 }
 
@@ -69,10 +88,13 @@ impl Caching {
         let fix = Flags::of(engine).prefix_caching();
         match self {
             Self::On(how) => Finding::ok(how).found("on"),
-            Self::Off(how) => {
-                Finding::fail(format!("{how}: every prompt is computed anew"), fix).found("off").expected("on")
-            }
-            Self::Doubtful(how) => Finding::warn(how, "look whether this engine keeps prompts for later requests"),
+            Self::Off(how) => Finding::fail(format!("{how}: every prompt is computed anew"), fix)
+                .found("off")
+                .expected("on"),
+            Self::Doubtful(how) => Finding::warn(
+                how,
+                "look whether this engine keeps prompts for later requests",
+            ),
             Self::Unknown(reason) => Finding::skip(reason),
         }
     }
@@ -86,19 +108,23 @@ fn prefix_caching(subject: &Subject<'_>, meeting: &Meeting, miscounted: bool) ->
         (_, Some(1..), _) => Caching::On("a repeated prompt was found in the cache"),
         (Some(false), ..) => Caching::Off("the engine's metrics say that prefix caching is off"),
         // Usage and counters may leave out what is there; blocks that are announced are there.
-        _ if probes.arrival.is_some() => Caching::On("blocks of a prompt were announced as reusable"),
+        _ if probes.arrival.is_some() => {
+            Caching::On("blocks of a prompt were announced as reusable")
+        }
         (_, _, Some((_, 1..))) if answered => {
             Caching::On("the engine's counters say that prompts are found in the cache")
         }
         (Some(true), ..) => Caching::On("the engine's metrics say that prefix caching is on"),
-        _ if miscounted => {
-            Caching::Unknown("requests may have run on different ranks, which are miscounted".to_owned())
-        }
+        _ if miscounted => Caching::Unknown(
+            "requests may have run on different ranks, which are miscounted".to_owned(),
+        ),
         (_, Some(0), _) if keeps_blocks(meeting.engine) => {
             Caching::Off("of a repeated prompt nothing was found in the cache")
         }
         (_, Some(0), _) => Caching::Doubtful("of a repeated prompt nothing was found in the cache"),
-        (_, None, Some((_, 0))) if answered => Caching::Off("by the engine's counters nothing was found in the cache"),
+        (_, None, Some((_, 0))) if answered => {
+            Caching::Off("by the engine's counters nothing was found in the cache")
+        }
         _ => Caching::Unknown(unprobed(&probes.outcome)),
     }
 }
@@ -129,7 +155,9 @@ fn usage_details(subject: &Subject<'_>, meeting: &Meeting, cached: bool) -> Find
 /// Never a failure: no part of the configuration rests on salts; only requests bring them.
 fn salt_honoured(subject: &Subject<'_>, cached: bool) -> Finding {
     let probes = &subject.seen.probes;
-    let Some(reply) = &probes.salted else { return Finding::skip(unprobed(&probes.outcome)) };
+    let Some(reply) = &probes.salted else {
+        return Finding::skip(unprobed(&probes.outcome));
+    };
     let told = cached && probes.second.cached_tokens.is_some_and(|cached| cached > 0);
     match reply {
         Err(reason) => Finding::warn(
@@ -137,8 +165,12 @@ fn salt_honoured(subject: &Subject<'_>, cached: bool) -> Finding {
             "do not share this engine between tenants that must not see each other's cache",
         ),
         Ok(_) if !told => Finding::skip("usage does not tell what is found in the cache"),
-        Ok(Reply { cached_tokens: Some(cached), .. }) if *cached > 0 => {
-            let message = format!("found {cached} tokens of another salt's blocks: cache_salt is ignored");
+        Ok(Reply {
+            cached_tokens: Some(cached),
+            ..
+        }) if *cached > 0 => {
+            let message =
+                format!("found {cached} tokens of another salt's blocks: cache_salt is ignored");
             let fix = "use an engine that honours cache_salt (vLLM 0.9 or later), or do not share it between tenants";
             Finding::warn(message, fix).found(cached).expected(0)
         }
@@ -151,7 +183,9 @@ fn lora(subject: &Subject<'_>, meeting: &Meeting, cached: bool) -> Finding {
     if meeting.loras.is_empty() {
         return Finding::skip("the worker lists no adapters");
     }
-    let Some(adapter) = &probes.adapter else { return Finding::skip(unprobed(&probes.outcome)) };
+    let Some(adapter) = &probes.adapter else {
+        return Finding::skip(unprobed(&probes.outcome));
+    };
     let name = &adapter.name;
     match &adapter.reply {
         Err(reason) => Finding::fail(
@@ -181,7 +215,9 @@ pub(super) fn unprobed(outcome: &Outcome) -> String {
         Outcome::NotSent => "no request was sent".to_owned(),
         Outcome::Unfit(reason) => reason.clone(),
         Outcome::Failed(_) => "the request got no answer".to_owned(),
-        Outcome::Answered => "the requests do not tell, or no time was left for them (--timeout)".to_owned(),
+        Outcome::Answered => {
+            "the requests do not tell, or no time was left for them (--timeout)".to_owned()
+        }
     }
 }
 
@@ -198,7 +234,10 @@ mod tests {
         scene.heard().block_size = BlockSize::new(32).ok();
         assert_eq!(scene.failed(), ["block_size"]);
         let check = scene.check("block_size");
-        assert_eq!((check.found.as_deref(), check.expected.as_deref()), (Some("32"), Some("16")));
+        assert_eq!(
+            (check.found.as_deref(), check.expected.as_deref()),
+            (Some("32"), Some("16"))
+        );
         assert_eq!(
             check.fix.as_deref(),
             Some("start the engine with --block-size 16, or set workers[0].block_size: 32")
@@ -236,7 +275,10 @@ mod tests {
         scene.meeting().prefix_caching = None;
         assert_eq!(scene.failed(), [""; 0]);
         scene.seen.probes.counted = Some((66, 32));
-        assert_eq!((scene.failed(), scene.check("usage_details").status), (vec![], Status::Warn));
+        assert_eq!(
+            (scene.failed(), scene.check("usage_details").status),
+            (vec![], Status::Warn)
+        );
     }
 
     #[test]
@@ -253,19 +295,31 @@ mod tests {
         scene.seen.probes.counted = None;
         scene.hears_nothing();
         assert_eq!(scene.failed(), ["events_arriving"]);
-        assert!(scene.check("events_arriving").fix.is_some_and(|fix| fix.contains("--enable-prefix-caching")));
+        assert!(
+            scene
+                .check("events_arriving")
+                .fix
+                .is_some_and(|fix| fix.contains("--enable-prefix-caching"))
+        );
     }
 
     #[test]
     fn engines_that_need_not_count_in_blocks_are_only_worth_a_look() {
         let mut scene = Scene::configured("block_size: 16");
         scene.meeting().engine = Engine::Llamacpp;
-        (scene.meeting().block_size, scene.meeting().prefix_caching, scene.meeting().announced) = (None, None, None);
+        (
+            scene.meeting().block_size,
+            scene.meeting().prefix_caching,
+            scene.meeting().announced,
+        ) = (None, None, None);
         scene.silence();
         scene.seen.probes.second.cached_tokens = Some(41);
         assert_eq!(scene.failed(), [""; 0]);
         scene.seen.probes.second.cached_tokens = Some(0);
-        assert_eq!((scene.failed(), scene.check("prefix_caching").status), (vec![], Status::Warn));
+        assert_eq!(
+            (scene.failed(), scene.check("prefix_caching").status),
+            (vec![], Status::Warn)
+        );
     }
 
     #[test]
@@ -279,7 +333,13 @@ mod tests {
             heard: std::mem::replace(scene.heard(), other),
         };
         scene.seen.streams.push(own);
-        scene.seen.probes.arrival.as_mut().expect("a healthy scene has one").stream = 1;
+        scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one")
+            .stream = 1;
         assert_eq!(scene.failed(), [""; 0]);
     }
 
@@ -297,8 +357,14 @@ mod tests {
     #[contract("S59")]
     fn an_ignored_salt_is_worth_a_look() {
         let mut scene = Scene::healthy();
-        scene.seen.probes.salted = Some(Ok(Reply { cached_tokens: Some(32), ..Reply::default() }));
-        assert_eq!((scene.failed(), scene.check("salt_honoured").status), (vec![], Status::Warn));
+        scene.seen.probes.salted = Some(Ok(Reply {
+            cached_tokens: Some(32),
+            ..Reply::default()
+        }));
+        assert_eq!(
+            (scene.failed(), scene.check("salt_honoured").status),
+            (vec![], Status::Warn)
+        );
         scene.seen.probes.salted = Some(Err("answered with 400".to_owned()));
         assert_eq!(scene.check("salt_honoured").status, Status::Warn);
     }

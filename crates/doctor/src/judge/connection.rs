@@ -19,7 +19,9 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
         let fix = format!("start the engine, or correct {}", subject.key("url"));
         findings.set(
             "reachable",
-            Finding::fail(format!("cannot be reached: {reason}"), fix).found(reason).expected(&subject.worker.url),
+            Finding::fail(format!("cannot be reached: {reason}"), fix)
+                .found(reason)
+                .expected(&subject.worker.url),
         );
         findings.skip_rest(&WORKER_CHECKS, "the worker cannot be reached");
         return None;
@@ -33,7 +35,10 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
             let message = format!("a one-token request got no answer: {reason}");
             findings.set(
                 "reachable",
-                Finding::fail(message, "look at the engine's log, or allow more time with --timeout"),
+                Finding::fail(
+                    message,
+                    "look at the engine's log, or allow more time with --timeout",
+                ),
             );
         }
         _ => findings.set("reachable", Finding::ok("answers")),
@@ -52,7 +57,10 @@ pub(super) fn judge<'a>(subject: &Subject<'a>, findings: &mut Findings) -> Optio
                 subject.key("api_key"),
                 subject.key("models")
             );
-            findings.set("model_listed", Finding::fail(format!("{} {reason}", subject.worker.name), fix));
+            findings.set(
+                "model_listed",
+                Finding::fail(format!("{} {reason}", subject.worker.name), fix),
+            );
             findings.skip_rest(&WORKER_CHECKS, "which model the worker serves is not known");
             return None;
         }
@@ -73,7 +81,9 @@ fn address(subject: &Subject<'_>, instead: &Answers, findings: &mut Findings) {
     let (id, finding) = match instead {
         Answers::Zmtp => {
             let endpoint = url.replacen("http://", "tcp://", 1);
-            let message = format!("{url} is a ZeroMQ socket, where an engine publishes events, and not its HTTP port");
+            let message = format!(
+                "{url} is a ZeroMQ socket, where an engine publishes events, and not its HTTP port"
+            );
             let fix = format!(
                 "set {key} to the engine's --host and --port, and {}: \"{endpoint}\" if that is its publisher",
                 subject.key("kv_events.endpoint")
@@ -82,21 +92,36 @@ fn address(subject: &Subject<'_>, instead: &Answers, findings: &mut Findings) {
         }
         Answers::EngineAt(there) => {
             let message = format!("there is no /v1/models below {url}, but below {there}");
-            ("model_listed", fail(message, format!("set {key}: \"{there}\"")).expected(there))
+            (
+                "model_listed",
+                fail(message, format!("set {key}: \"{there}\"")).expected(there),
+            )
         }
         Answers::NoSuchPath => {
-            let message = format!("there is no /v1/models below {url}: the engine is behind a path, or elsewhere");
-            let fix = format!("set {key}: \"{url}/PATH\" with the path that the engine is served under");
+            let message = format!(
+                "there is no /v1/models below {url}: the engine is behind a path, or elsewhere"
+            );
+            let fix =
+                format!("set {key}: \"{url}/PATH\" with the path that the engine is served under");
             ("model_listed", fail(message, fix))
         }
         Answers::Locked => {
             let key = subject.key("api_key");
             let (message, found) = match subject.worker.api_key {
                 Some(_) => (format!("the engine refuses {key}"), "another key"),
-                None => (format!("the engine wants a key, and {key} is not set"), "none"),
+                None => (
+                    format!("the engine wants a key, and {key} is not set"),
+                    "none",
+                ),
             };
-            let fix = format!("set {key}: ${{ENGINE_KEY}}, with the engine's --api-key in that variable");
-            ("model_listed", Finding::fail(message, fix).found(found).expected("the engine's key"))
+            let fix =
+                format!("set {key}: ${{ENGINE_KEY}}, with the engine's --api-key in that variable");
+            (
+                "model_listed",
+                Finding::fail(message, fix)
+                    .found(found)
+                    .expected("the engine's key"),
+            )
         }
         Answers::OtherModels(models) => {
             let models: Vec<&str> = models.iter().map(String::as_str).collect();
@@ -109,7 +134,10 @@ fn address(subject: &Subject<'_>, instead: &Answers, findings: &mut Findings) {
     if matches!(subject.seen.health, Some(Ok(()))) {
         findings.set("health_endpoint", health_endpoint(subject));
     }
-    findings.skip_rest(&WORKER_CHECKS, "the worker does not answer as an engine there");
+    findings.skip_rest(
+        &WORKER_CHECKS,
+        "the worker does not answer as an engine there",
+    );
 }
 
 fn health_endpoint(subject: &Subject<'_>) -> Finding {
@@ -118,20 +146,34 @@ fn health_endpoint(subject: &Subject<'_>) -> Finding {
         Some(Ok(())) => return Finding::ok("its health check passes"),
         None => return Finding::skip("it was not asked"),
     };
-    let own = ["endpoint", "method", "body", "accept_status"].map(|key| subject.key(&format!("health_check.{key}")));
-    let keys = own.iter().map(String::as_str).chain(["health_checks.endpoint"]);
+    let own = ["endpoint", "method", "body", "accept_status"]
+        .map(|key| subject.key(&format!("health_check.{key}")));
+    let keys = own
+        .iter()
+        .map(String::as_str)
+        .chain(["health_checks.endpoint"]);
     let set: Vec<&str> = keys.filter(|key| subject.settings.is_set(key)).collect();
     let well = matches!(subject.seen.meeting, Some(Ok(_)));
     let fix = if well && !set.is_empty() {
-        format!("leave out {}: the engine answers GET /v1/models", set.join(" and "))
+        format!(
+            "leave out {}: the engine answers GET /v1/models",
+            set.join(" and ")
+        )
     } else {
-        format!("wait until the engine is up, or set {}: /v1/models", subject.key("health_check.endpoint"))
+        format!(
+            "wait until the engine is up, or set {}: /v1/models",
+            subject.key("health_check.endpoint")
+        )
     };
     Finding::fail(format!("its health check fails: {reason}"), fix)
 }
 
 fn model_listed(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
-    let ids = meeting.models.iter().map(|model| &*model.id).chain(meeting.loras.iter().map(|lora| &*lora.id));
+    let ids = meeting
+        .models
+        .iter()
+        .map(|model| &*model.id)
+        .chain(meeting.loras.iter().map(|lora| &*lora.id));
     listed(subject, &ids.collect::<Vec<_>>())
 }
 
@@ -145,9 +187,14 @@ fn listed(subject: &Subject<'_>, ids: &[&str]) -> Finding {
     }
     let missing = missing.join(", ");
     let there: Vec<&str> = wanted().filter(|name| ids.contains(name)).collect();
-    let right = if there.is_empty() { found.clone() } else { there.join(", ") };
+    let right = if there.is_empty() {
+        found.clone()
+    } else {
+        there.join(", ")
+    };
     let key = subject.key("models");
-    let fix = format!("set {key}: [{right}], or start the engine with --served-model-name {missing}");
+    let fix =
+        format!("set {key}: [{right}], or start the engine with --served-model-name {missing}");
     Finding::fail(format!("does not list {missing}"), fix)
         .found(found)
         .expected(wanted().collect::<Vec<_>>().join(", "))
@@ -155,10 +202,15 @@ fn listed(subject: &Subject<'_>, ids: &[&str]) -> Finding {
 
 fn version(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let engine = meeting.engine.as_str();
-    let Some(version) = &meeting.version else { return Finding::skip(format!("{engine} does not tell its version")) };
+    let Some(version) = &meeting.version else {
+        return Finding::skip(format!("{engine} does not tell its version"));
+    };
     let found = format!("{engine} {version}");
     if publishes_none(meeting) && subject.wants_events() {
-        let fix = format!("use vLLM 0.9.0 or later, or set {}: none", subject.key("kv_events.source"));
+        let fix = format!(
+            "use vLLM 0.9.0 or later, or set {}: none",
+            subject.key("kv_events.source")
+        );
         return Finding::fail(format!("{found} publishes no KV events"), fix)
             .found(found)
             .expected("vllm 0.9.0 or later");
@@ -191,44 +243,73 @@ mod tests {
         scene.seen.unreachable = Some("connection refused".to_owned());
         let checks = scene.report().checks;
         assert_eq!(checks[0].status, Status::Fail);
-        assert_eq!(checks[0].fix.as_deref(), Some("start the engine, or correct workers[0].url"));
-        assert!(checks[1..].iter().all(|check| check.status == Status::Skip), "{checks:?}");
+        assert_eq!(
+            checks[0].fix.as_deref(),
+            Some("start the engine, or correct workers[0].url")
+        );
+        assert!(
+            checks[1..].iter().all(|check| check.status == Status::Skip),
+            "{checks:?}"
+        );
     }
 
     #[test]
     fn a_worker_without_a_usable_model_list_is_one_failure() {
         let mut scene = Scene::healthy();
-        scene.seen.meeting =
-            Some(Err("answered /v1/models with 401: set this worker's api_key to the engine's key".to_owned()));
+        scene.seen.meeting = Some(Err(
+            "answered /v1/models with 401: set this worker's api_key to the engine's key"
+                .to_owned(),
+        ));
         assert_eq!(scene.failed(), ["model_listed"]);
     }
 
     #[test]
     fn a_sick_worker_fails_its_health_check_only() {
         let mut scene = Scene::healthy();
-        scene.seen.health = Some(Err("answered /health with 503: the engine is loading, wait".to_owned()));
+        scene.seen.health = Some(Err(
+            "answered /health with 503: the engine is loading, wait".to_owned(),
+        ));
         scene.seen.meeting = Some(Err("answered /v1/models with 503".to_owned()));
         assert_eq!(scene.failed(), ["health_endpoint"]);
     }
 
     #[test]
     fn a_release_without_events_is_too_old() {
-        for (version, old) in [("0.8.5", true), ("0.9.0", false), ("0.32.0", false), ("1.0", false), ("dev", false)] {
+        for (version, old) in [
+            ("0.8.5", true),
+            ("0.9.0", false),
+            ("0.32.0", false),
+            ("1.0", false),
+            ("dev", false),
+        ] {
             let mut scene = Scene::healthy();
             scene.meeting().version = Some(version.into());
-            assert_eq!(scene.failed(), if old { &["engine_version"][..] } else { &[] }, "{version}");
+            assert_eq!(
+                scene.failed(),
+                if old { &["engine_version"][..] } else { &[] },
+                "{version}"
+            );
             // It announces nothing, which is no second failure.
             scene.meeting().announced = None;
             scene.silence();
-            assert_eq!(scene.failed(), if old { &["engine_version"][..] } else { &["events_enabled"] }, "{version}");
+            assert_eq!(
+                scene.failed(),
+                if old {
+                    &["engine_version"][..]
+                } else {
+                    &["events_enabled"]
+                },
+                "{version}"
+            );
         }
     }
 
     #[test]
     fn an_old_release_is_fine_where_its_events_are_not_wanted() {
-        for mut scene in
-            [Scene::configured("kv_events: {source: none}"), Scene::with_sections("kv_events: {enabled: false}")]
-        {
+        for mut scene in [
+            Scene::configured("kv_events: {source: none}"),
+            Scene::with_sections("kv_events: {enabled: false}"),
+        ] {
             scene.meeting().version = Some("0.8.5".into());
             scene.silence();
             assert_eq!(scene.failed(), [""; 0]);
@@ -276,11 +357,19 @@ mod tests {
     fn models_that_are_not_there_are_named_beside_those_that_are() {
         let mut scene = Scene::configured("models: [sim, x]");
         let fix = |right: &str, missing: &str| {
-            Some(format!("set workers[0].models: [{right}], or start the engine with --served-model-name {missing}"))
+            Some(format!(
+                "set workers[0].models: [{right}], or start the engine with --served-model-name {missing}"
+            ))
         };
-        assert_eq!((scene.failed(), scene.check("model_listed").fix), (vec!["model_listed"], fix("sim", "x")));
+        assert_eq!(
+            (scene.failed(), scene.check("model_listed").fix),
+            (vec!["model_listed"], fix("sim", "x"))
+        );
         scene.seen.instead = Some(Answers::OtherModels(vec!["a".to_owned(), "b".to_owned()]));
-        assert_eq!((scene.failed(), scene.check("model_listed").fix), (vec!["model_listed"], fix("a, b", "sim, x")));
+        assert_eq!(
+            (scene.failed(), scene.check("model_listed").fix),
+            (vec!["model_listed"], fix("a, b", "sim, x"))
+        );
     }
 
     #[test]
@@ -290,7 +379,10 @@ mod tests {
         let fix = "leave out workers[0].health_check.endpoint and workers[0].health_check.method: the engine answers GET \
                    /v1/models";
         assert_eq!(
-            (scene.failed(), scene.check("health_endpoint").fix.as_deref()),
+            (
+                scene.failed(),
+                scene.check("health_endpoint").fix.as_deref()
+            ),
             (vec!["health_endpoint"], Some(fix))
         );
     }
@@ -298,8 +390,12 @@ mod tests {
     #[test]
     fn an_engine_that_takes_no_prompts_can_be_reached() {
         let mut scene = Scene::healthy();
-        let reason = "answered /v1/completions with 400: the model does not support generation".to_owned();
-        scene.seen.probes = Probes { outcome: Outcome::Unfit(reason), ..Probes::default() };
+        let reason =
+            "answered /v1/completions with 400: the model does not support generation".to_owned();
+        scene.seen.probes = Probes {
+            outcome: Outcome::Unfit(reason),
+            ..Probes::default()
+        };
         assert_eq!(scene.failed(), [""; 0]);
         assert_eq!(scene.check("reachable").status, Status::Ok);
     }

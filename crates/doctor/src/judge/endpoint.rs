@@ -22,26 +22,42 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         };
     }
     // Another publisher may well answer at a wrong port: then our blocks are announced elsewhere.
-    if let Some(Arrival { stream, wanted: false, .. }) = &subject.seen.probes.arrival
-        && let Some(elsewhere) = subject.seen.streams.get(*stream).filter(|stream| !stream.followed)
-        && let Some(here) = followed(subject, meeting).find(|stream| stream.place.rank == elsewhere.place.rank)
+    if let Some(Arrival {
+        stream,
+        wanted: false,
+        ..
+    }) = &subject.seen.probes.arrival
+        && let Some(elsewhere) = subject
+            .seen
+            .streams
+            .get(*stream)
+            .filter(|stream| !stream.followed)
+        && let Some(here) =
+            followed(subject, meeting).find(|stream| stream.place.rank == elsewhere.place.rank)
     {
         let (here, there) = (&here.place.endpoint, &elsewhere.place.endpoint);
-        let message =
-            format!("the engine's blocks are announced at {there} and not at {here}: that is another publisher");
+        let message = format!(
+            "the engine's blocks are announced at {there} and not at {here}: that is another publisher"
+        );
         let fix = fix(subject, meeting, elsewhere.place.rank, here);
         return Finding::fail(message, fix).found(here).expected(there);
     }
     if let Some(open) = open_to_everyone(subject) {
         return open;
     }
-    let places: Vec<&str> = followed(subject, meeting).map(|stream| stream.place.endpoint.as_str()).collect();
+    let places: Vec<&str> = followed(subject, meeting)
+        .map(|stream| stream.place.endpoint.as_str())
+        .collect();
     Finding::ok(format!("a publisher answers at {}", places.join(", "))).found(places.join(", "))
 }
 
 /// Where the engine says that this rank publishes, as seen from here.
 fn announced(meeting: &Meeting, rank: u32) -> Option<&str> {
-    let place = meeting.announced.iter().flatten().find(|place| place.rank == rank)?;
+    let place = meeting
+        .announced
+        .iter()
+        .flatten()
+        .find(|place| place.rank == rank)?;
     Some(&place.endpoint)
 }
 
@@ -52,13 +68,21 @@ fn fix(subject: &Subject<'_>, meeting: &Meeting, rank: u32, place: &str) -> Stri
     if subject.worker.kv_events.endpoint.is_some() {
         // The key is rank 0's; further ranks follow from it.
         return match announced(meeting, 0).or(announced(meeting, rank)) {
-            Some(there) => format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces"),
+            Some(there) => format!(
+                "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+            ),
             None => format!("set {key} to the endpoint in {setting}"),
         };
     }
     let bound = subject.seen.bound.iter().find(|bound| bound.rank == rank);
-    let Some(port) = place.rsplit_once(':').map(|(_, port)| port).filter(|_| place.starts_with("tcp://")) else {
-        return format!("let the router see the engine's {place}, or set \"endpoint\": \"tcp://*:5557\" in {setting}");
+    let Some(port) = place
+        .rsplit_once(':')
+        .map(|(_, port)| port)
+        .filter(|_| place.starts_with("tcp://"))
+    else {
+        return format!(
+            "let the router see the engine's {place}, or set \"endpoint\": \"tcp://*:5557\" in {setting}"
+        );
     };
     match (bound, host(subject)) {
         (Some(bound), _) if bound.everywhere() => {
@@ -67,7 +91,9 @@ fn fix(subject: &Subject<'_>, meeting: &Meeting, rank: u32, place: &str) -> Stri
             )
         }
         (Some(bound), Some(host)) if !bound.endpoint.starts_with(&format!("tcp://{host}:")) => {
-            format!("set {key}: \"tcp://{host}:{port}\": the engine announces an address of its own network")
+            format!(
+                "set {key}: \"tcp://{host}:{port}\": the engine announces an address of its own network"
+            )
         }
         (Some(_), _) => format!(
             "set \"endpoint\": \"tcp://*:{port}\" in {setting}: an address without a star is connected to, not \
@@ -83,7 +109,11 @@ fn fix(subject: &Subject<'_>, meeting: &Meeting, rank: u32, place: &str) -> Stri
 fn host(subject: &Subject<'_>) -> Option<String> {
     let url = subject.worker.url.parse::<WorkerUrl>().ok()?;
     let host = url.host()?;
-    Some(if host.contains(':') { format!("[{host}]") } else { host.to_owned() })
+    Some(if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    })
 }
 
 /// The router is on the engine's machine, and the engine publishes to every network that the machine is in.
@@ -91,7 +121,10 @@ fn open_to_everyone(subject: &Subject<'_>) -> Option<Finding> {
     let bound = subject.seen.bound.iter().find(|bound| bound.everywhere())?;
     let local = match subject.worker.url.parse::<WorkerUrl>().ok()?.address() {
         Address::Tcp { host, .. } => {
-            host == "localhost" || host.parse::<std::net::IpAddr>().is_ok_and(|ip| ip.is_loopback())
+            host == "localhost"
+                || host
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|ip| ip.is_loopback())
         }
         Address::Unix(_) => true,
     };
@@ -100,7 +133,9 @@ fn open_to_everyone(subject: &Subject<'_>) -> Option<Finding> {
     }
     let Bound { endpoint, .. } = bound;
     let port = endpoint.rsplit_once(':').map_or("5557", |(_, port)| port);
-    let message = format!("the token ids of prompts are published to other machines, too ({endpoint}), without a key");
+    let message = format!(
+        "the token ids of prompts are published to other machines, too ({endpoint}), without a key"
+    );
     let name = &subject.worker.name;
     let fix = if subject.seen.bound.len() == 1 {
         format!(
@@ -111,7 +146,11 @@ fn open_to_everyone(subject: &Subject<'_>) -> Option<Finding> {
         // Engines of several ranks publish on TCP only.
         format!("close port {port} and those of the further ranks to other machines")
     };
-    Some(Finding::warn(message, fix).found(endpoint).expected("an address of this machine"))
+    Some(
+        Finding::warn(message, fix)
+            .found(endpoint)
+            .expected("an address of this machine"),
+    )
 }
 
 #[cfg(test)]
@@ -125,7 +164,10 @@ mod tests {
     };
 
     fn bound(endpoint: &str) -> Vec<Bound> {
-        vec![Bound { rank: 0, endpoint: endpoint.to_owned() }]
+        vec![Bound {
+            rank: 0,
+            endpoint: endpoint.to_owned(),
+        }]
     }
 
     #[test]
@@ -175,18 +217,35 @@ mod tests {
             replay_endpoint: None,
             topic: String::new(),
         };
-        let heard = Heard { link: Link::Unreachable("connection refused".to_owned()), ..Heard::default() };
-        scene.seen.streams.push(StreamSeen { place, followed: true, heard });
+        let heard = Heard {
+            link: Link::Unreachable("connection refused".to_owned()),
+            ..Heard::default()
+        };
+        scene.seen.streams.push(StreamSeen {
+            place,
+            followed: true,
+            heard,
+        });
         let fix = scene.check("events_endpoint").fix.unwrap_or_default();
-        assert!(fix.starts_with("set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\""), "{fix}");
+        assert!(
+            fix.starts_with("set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\""),
+            "{fix}"
+        );
     }
 
     #[test]
     fn an_engine_beside_the_router_that_publishes_to_every_network_is_worth_a_look() {
         let mut scene = Scene::healthy();
-        for (endpoint, status) in [("tcp://*:5557", Status::Warn), ("tcp://127.0.0.1:5557", Status::Ok)] {
+        for (endpoint, status) in [
+            ("tcp://*:5557", Status::Warn),
+            ("tcp://127.0.0.1:5557", Status::Ok),
+        ] {
             scene.seen.bound = bound(endpoint);
-            assert_eq!((scene.check("events_endpoint").status, scene.failed()), (status, vec![]), "{endpoint}");
+            assert_eq!(
+                (scene.check("events_endpoint").status, scene.failed()),
+                (status, vec![]),
+                "{endpoint}"
+            );
         }
         // Two engines of one machine are still told apart.
         let (mut one, mut two) = (Scene::healthy(), Scene::healthy());
@@ -216,13 +275,32 @@ mod tests {
     fn a_port_where_another_publisher_answers_is_one_failure() {
         let mut scene = Scene::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
         scene.seen.streams[0].place.endpoint = "tcp://127.0.0.1:9".to_owned();
-        let place =
-            EventEndpoint { endpoint: "tcp://127.0.0.1:5557".to_owned(), ..scene.seen.streams[0].place.clone() };
-        let heard = Heard { link: Link::Connected, ..Heard::default() };
-        scene.seen.streams.push(StreamSeen { place, followed: false, heard });
-        let arrival = scene.seen.probes.arrival.as_mut().expect("a healthy scene has one");
+        let place = EventEndpoint {
+            endpoint: "tcp://127.0.0.1:5557".to_owned(),
+            ..scene.seen.streams[0].place.clone()
+        };
+        let heard = Heard {
+            link: Link::Connected,
+            ..Heard::default()
+        };
+        scene.seen.streams.push(StreamSeen {
+            place,
+            followed: false,
+            heard,
+        });
+        let arrival = scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one");
         (arrival.stream, arrival.wanted) = (1, false);
         assert_eq!(scene.failed(), ["events_endpoint"]);
-        assert!(scene.check("events_endpoint").message.contains("another publisher"));
+        assert!(
+            scene
+                .check("events_endpoint")
+                .message
+                .contains("another publisher")
+        );
     }
 }

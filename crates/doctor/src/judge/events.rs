@@ -50,18 +50,31 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
     }
     findings.set("replay", replay::judge(subject, meeting));
     if findings.failed("prefix_caching") {
-        findings.skip_rest(&["events_arriving"], "prefix caching is off: nothing is published");
+        findings.skip_rest(
+            &["events_arriving"],
+            "prefix caching is off: nothing is published",
+        );
     }
-    let arrives = subject.seen.probes.arrival.as_ref().is_some_and(|arrival| arrival.wanted);
+    let arrives = subject
+        .seen
+        .probes
+        .arrival
+        .as_ref()
+        .is_some_and(|arrival| arrival.wanted);
     if findings.failed("dp_ranks") && !arrives {
         findings.skip_rest(
             &["events_arriving"],
             "the ranks are miscounted: the request may have run on one that is not followed",
         );
     }
-    let stores: u64 = followed(subject, meeting).map(|stream| stream.heard.stores).sum();
+    let stores: u64 = followed(subject, meeting)
+        .map(|stream| stream.heard.stores)
+        .sum();
     if findings.failed("tokenizer") && !arrives && stores > 0 {
-        findings.skip_rest(&["events_arriving"], "the tokenizers differ: which blocks are our request's is not known");
+        findings.skip_rest(
+            &["events_arriving"],
+            "the tokenizers differ: which blocks are our request's is not known",
+        );
     }
     findings.set("events_arriving", events_arriving(subject, meeting));
     if findings.failed("events_arriving") {
@@ -73,25 +86,37 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Fin
 fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let engine = Flags::of(meeting.engine).events(engine_ranks(subject, meeting).unwrap_or(1));
     if subject.settings.routing.overlap_weight == 0.0 {
-        return Finding::skip("routing.overlap_weight is 0: caches do not count, and no events are followed");
+        return Finding::skip(
+            "routing.overlap_weight is 0: caches do not count, and no events are followed",
+        );
     }
     if !keeps_blocks(meeting.engine) && meeting.streams.is_empty() {
         let kind = meeting.engine.as_str();
-        return Finding::skip(format!("{kind} publishes no events: what it has cached is guessed"));
+        return Finding::skip(format!(
+            "{kind} publishes no events: what it has cached is guessed"
+        ));
     }
     if connection::publishes_none(meeting) && !subject.wants_events() {
         return Finding::skip("this release publishes no events, and none are wanted");
     }
     if !subject.settings.kv_events.enabled {
-        let message = "kv_events.enabled is false: the router follows no events and guesses what is cached";
-        return Finding::fail(message, "set kv_events.enabled: true (leave out --no-kv-events)")
-            .found("off")
-            .expected("on");
+        let message =
+            "kv_events.enabled is false: the router follows no events and guesses what is cached";
+        return Finding::fail(
+            message,
+            "set kv_events.enabled: true (leave out --no-kv-events)",
+        )
+        .found("off")
+        .expected("on");
     }
     if subject.worker.kv_events.source == EventSource::None {
         let key = subject.key("kv_events.source");
-        let message = format!("{key} is none: the router follows no events of this worker and guesses what is cached");
-        return Finding::fail(message, format!("set {key}: auto")).found("off").expected("on");
+        let message = format!(
+            "{key} is none: the router follows no events of this worker and guesses what is cached"
+        );
+        return Finding::fail(message, format!("set {key}: auto"))
+            .found("off")
+            .expected("on");
     }
     if let Some(way) = another_way(&subject.worker.kv_events) {
         return Finding::skip(format!(
@@ -99,15 +124,25 @@ fn events_enabled(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         ));
     }
     if meeting.announced.as_ref().is_some_and(Vec::is_empty) {
-        let message = "the engine says that it publishes no events: what it has cached can only be guessed";
+        let message =
+            "the engine says that it publishes no events: what it has cached can only be guessed";
         return Finding::fail(message, engine).found("off").expected("on");
     }
-    let places: Vec<&str> = meeting.streams.iter().map(|place| place.endpoint.as_str()).collect();
+    let places: Vec<&str> = meeting
+        .streams
+        .iter()
+        .map(|place| place.endpoint.as_str())
+        .collect();
     if !places.is_empty() {
         return Finding::ok(format!("published at {}", places.join(", "))).found("on");
     }
-    let fix = format!("{engine}, and set {} if it does not announce where", subject.key("kv_events.endpoint"));
-    Finding::fail("no publisher of events is known", fix).found("none").expected("on")
+    let fix = format!(
+        "{engine}, and set {} if it does not announce where",
+        subject.key("kv_events.endpoint")
+    );
+    Finding::fail("no publisher of events is known", fix)
+        .found("none")
+        .expected("on")
 }
 
 /// How events come that are not a publisher's to connect to.
@@ -123,16 +158,26 @@ fn another_way(events: &config::WorkerKvEvents) -> Option<&'static str> {
 }
 
 /// The streams that both sides know of.
-pub(super) fn followed<'a>(subject: &'a Subject<'_>, meeting: &Meeting) -> impl Iterator<Item = &'a StreamSeen> {
+pub(super) fn followed<'a>(
+    subject: &'a Subject<'_>,
+    meeting: &Meeting,
+) -> impl Iterator<Item = &'a StreamSeen> {
     let ranks = shared_ranks(subject, meeting);
-    subject.seen.streams.iter().filter(move |stream| stream.followed && stream.place.rank < ranks)
+    subject
+        .seen
+        .streams
+        .iter()
+        .filter(move |stream| stream.followed && stream.place.rank < ranks)
 }
 
 /// Where the topic that is listened for is set.
 fn topic_key(subject: &Subject<'_>) -> String {
     let own = subject.key("kv_events.topic");
     let global = &subject.settings.kv_events.topic_filter;
-    if !subject.settings.is_set(&own) && !global.is_empty() && subject.worker.kv_events.topic == *global {
+    if !subject.settings.is_set(&own)
+        && !global.is_empty()
+        && subject.worker.kv_events.topic == *global
+    {
         "kv_events.topic_filter".to_owned()
     } else {
         own
@@ -141,16 +186,32 @@ fn topic_key(subject: &Subject<'_>) -> String {
 
 fn events_arriving(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let probes = &subject.seen.probes;
-    let heard: u64 = followed(subject, meeting).map(|stream| stream.heard.batches).sum();
+    let heard: u64 = followed(subject, meeting)
+        .map(|stream| stream.heard.batches)
+        .sum();
     match &probes.arrival {
-        Some(arrival) if arrival.wanted => Finding::ok("blocks of a request were announced").found(heard),
+        Some(arrival) if arrival.wanted => {
+            Finding::ok("blocks of a request were announced").found(heard)
+        }
         // On a stream that is not followed it says nothing of topics.
         Some(Arrival { stream, topic, .. }) if followed_at(subject, *stream) => {
-            let wanted = subject.seen.streams.get(*stream).map(|stream| stream.place.topic.clone()).unwrap_or_default();
+            let wanted = subject
+                .seen
+                .streams
+                .get(*stream)
+                .map(|stream| stream.place.topic.clone())
+                .unwrap_or_default();
             let setting = Flags::of(meeting.engine).events_setting();
-            let message = format!("events come under the topic {topic:?}, the router listens for {wanted:?} only");
-            let fix = format!("set {}: {topic:?}, or set \"topic\": {wanted:?} in {setting}", topic_key(subject));
-            Finding::fail(message, fix).found(format!("{topic:?}")).expected(format!("{wanted:?}"))
+            let message = format!(
+                "events come under the topic {topic:?}, the router listens for {wanted:?} only"
+            );
+            let fix = format!(
+                "set {}: {topic:?}, or set \"topic\": {wanted:?} in {setting}",
+                topic_key(subject)
+            );
+            Finding::fail(message, fix)
+                .found(format!("{topic:?}"))
+                .expected(format!("{wanted:?}"))
         }
         None if probes.outcome != Outcome::Answered => match heard {
             0 => Finding::skip(unprobed(&probes.outcome)),
@@ -161,7 +222,9 @@ fn events_arriving(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
             Finding::ok(format!("{heard} batches were heard")).found(heard)
         }
         _ => {
-            let unreadable: u64 = followed(subject, meeting).map(|stream| stream.heard.unreadable).sum();
+            let unreadable: u64 = followed(subject, meeting)
+                .map(|stream| stream.heard.unreadable)
+                .sum();
             let message = match (heard, unreadable) {
                 (0, 0) => "a publisher is connected, and nothing came after a request".to_owned(),
                 (0, _) => format!("{unreadable} messages came that are no batches of events"),
@@ -179,27 +242,51 @@ fn events_arriving(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
 }
 
 fn followed_at(subject: &Subject<'_>, stream: usize) -> bool {
-    subject.seen.streams.get(stream).is_some_and(|stream| stream.followed)
+    subject
+        .seen
+        .streams
+        .get(stream)
+        .is_some_and(|stream| stream.followed)
 }
 
 /// Blocks are announced, all of groups that do not hold every token.
 fn only_partial_groups(subject: &Subject<'_>, meeting: &Meeting) -> bool {
-    let mut heard = followed(subject, meeting).map(|stream| &stream.heard).filter(|heard| heard.stores > 0).peekable();
-    heard.peek().is_some() && heard.all(|heard| heard.usable_stores == 0 && !heard.partial_groups.is_empty())
+    let mut heard = followed(subject, meeting)
+        .map(|stream| &stream.heard)
+        .filter(|heard| heard.stores > 0)
+        .peekable();
+    heard.peek().is_some()
+        && heard.all(|heard| heard.usable_stores == 0 && !heard.partial_groups.is_empty())
 }
 
 fn events_age(subject: &Subject<'_>) -> Finding {
-    let Some(arrival) = subject.seen.probes.arrival.as_ref().filter(|arrival| arrival.wanted) else {
+    let Some(arrival) = subject
+        .seen
+        .probes
+        .arrival
+        .as_ref()
+        .filter(|arrival| arrival.wanted)
+    else {
         return Finding::skip(unprobed(&subject.seen.probes.outcome));
     };
     let late_s = arrival.after.as_secs_f64();
     if late_s > LATE_S {
         let fix = "look at the load of the engine and of the network between: decisions are made on what events said";
         let message = format!("events came {late_s:.1} s after the reply");
-        let finding = if late_s > TOO_LATE_S { Finding::fail(message, fix) } else { Finding::warn(message, fix) };
-        return finding.found(format!("{late_s:.1} s")).expected(format!("at most {LATE_S:.1} s"));
+        let finding = if late_s > TOO_LATE_S {
+            Finding::fail(message, fix)
+        } else {
+            Finding::warn(message, fix)
+        };
+        return finding
+            .found(format!("{late_s:.1} s"))
+            .expected(format!("at most {LATE_S:.1} s"));
     }
-    Finding::ok(format!("events came {:.0} ms after the reply", late_s * 1e3)).found(format!("{:.0} ms", late_s * 1e3))
+    Finding::ok(format!(
+        "events came {:.0} ms after the reply",
+        late_s * 1e3
+    ))
+    .found(format!("{:.0} ms", late_s * 1e3))
 }
 
 #[cfg(test)]
@@ -217,9 +304,17 @@ mod tests {
         scene.meeting().announced = Some(Vec::new());
         scene.silence();
         assert_eq!(scene.failed(), ["events_enabled"]);
-        assert!(scene.check("events_enabled").fix.is_some_and(|fix| fix.contains("--kv-events-config")));
+        assert!(
+            scene
+                .check("events_enabled")
+                .fix
+                .is_some_and(|fix| fix.contains("--kv-events-config"))
+        );
         for (mut scene, fix) in [
-            (Scene::configured("kv_events: {source: none}"), "set workers[0].kv_events.source: auto"),
+            (
+                Scene::configured("kv_events: {source: none}"),
+                "set workers[0].kv_events.source: auto",
+            ),
             (
                 Scene::with_sections("kv_events: {enabled: false}"),
                 "set kv_events.enabled: true (leave out --no-kv-events)",
@@ -257,14 +352,27 @@ mod tests {
     #[test]
     fn a_wrong_topic_is_one_failure_that_names_both_and_the_key() {
         for (mut scene, key) in [
-            (Scene::configured("kv_events: {topic: kv}"), "workers[0].kv_events.topic"),
-            (Scene::with_sections("kv_events: {topic_filter: kv}"), "kv_events.topic_filter"),
+            (
+                Scene::configured("kv_events: {topic: kv}"),
+                "workers[0].kv_events.topic",
+            ),
+            (
+                Scene::with_sections("kv_events: {topic_filter: kv}"),
+                "kv_events.topic_filter",
+            ),
         ] {
             scene.seen.streams[0].place.topic = "kv".to_owned();
-            let arrival = scene.seen.probes.arrival.as_mut().expect("a healthy scene has one");
+            let arrival = scene
+                .seen
+                .probes
+                .arrival
+                .as_mut()
+                .expect("a healthy scene has one");
             arrival.wanted = false;
             assert_eq!(scene.failed(), ["events_arriving"], "{key}");
-            let fix = format!("set {key}: \"\", or set \"topic\": \"kv\" in the engine's --kv-events-config");
+            let fix = format!(
+                "set {key}: \"\", or set \"topic\": \"kv\" in the engine's --kv-events-config"
+            );
             assert_eq!(scene.check("events_arriving").fix, Some(fix));
         }
     }
@@ -275,7 +383,10 @@ mod tests {
         scene.hears_nothing();
         assert_eq!(scene.failed(), ["events_arriving"]);
         // With nothing to tell some replay sockets say nothing at all.
-        scene.seen.replays[0].answer = ReplayAnswer::Silent { asked_for: None, waited: Duration::from_secs(5) };
+        scene.seen.replays[0].answer = ReplayAnswer::Silent {
+            asked_for: None,
+            waited: Duration::from_secs(5),
+        };
         assert_eq!(scene.failed(), ["events_arriving"]);
     }
 
@@ -284,10 +395,23 @@ mod tests {
         for (after_s, status) in [(0.2, Status::Ok), (1.5, Status::Warn), (4.0, Status::Fail)] {
             let mut scene = Scene::healthy();
             scene.heard().age_s = Some(after_s);
-            scene.seen.probes.arrival.as_mut().expect("a healthy scene has one").after =
-                Duration::from_secs_f64(after_s);
+            scene
+                .seen
+                .probes
+                .arrival
+                .as_mut()
+                .expect("a healthy scene has one")
+                .after = Duration::from_secs_f64(after_s);
             assert_eq!(scene.check("events_age").status, status, "{after_s}");
-            assert_eq!(scene.failed(), if status == Status::Fail { &["events_age"][..] } else { &[] }, "{after_s}");
+            assert_eq!(
+                scene.failed(),
+                if status == Status::Fail {
+                    &["events_age"][..]
+                } else {
+                    &[]
+                },
+                "{after_s}"
+            );
         }
     }
 
@@ -298,12 +422,29 @@ mod tests {
         scene.seen.probes.second.cached_tokens = Some(0);
         scene.meeting().prefix_caching = None;
         // The request ran on the rank that is not followed.
-        let mut other = StreamSeen { followed: false, ..scene.seen.streams.remove(0) };
+        let mut other = StreamSeen {
+            followed: false,
+            ..scene.seen.streams.remove(0)
+        };
         (other.place.rank, other.place.endpoint) = (1, "tcp://127.0.0.1:5600".to_owned());
-        let heard = Heard { link: Link::Connected, ..Heard::default() };
-        scene.seen.streams =
-            vec![StreamSeen { place: scene.meeting().streams[0].clone(), followed: true, heard }, other];
-        let arrival = scene.seen.probes.arrival.as_mut().expect("a healthy scene has one");
+        let heard = Heard {
+            link: Link::Connected,
+            ..Heard::default()
+        };
+        scene.seen.streams = vec![
+            StreamSeen {
+                place: scene.meeting().streams[0].clone(),
+                followed: true,
+                heard,
+            },
+            other,
+        ];
+        let arrival = scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one");
         (arrival.stream, arrival.wanted) = (1, false);
         assert_eq!(scene.failed(), ["dp_ranks"]);
         scene.seen.probes.arrival = None;

@@ -14,7 +14,13 @@ pub(crate) struct Finding {
 
 impl Finding {
     fn new(status: Status, message: impl Into<String>, fix: Option<String>) -> Self {
-        Self { status, found: None, expected: None, message: message.into(), fix }
+        Self {
+            status,
+            found: None,
+            expected: None,
+            message: message.into(),
+            fix,
+        }
     }
 
     pub(crate) fn ok(message: impl Into<String>) -> Self {
@@ -34,11 +40,17 @@ impl Finding {
     }
 
     pub(crate) fn found(self, found: impl ToString) -> Self {
-        Self { found: Some(found.to_string()), ..self }
+        Self {
+            found: Some(found.to_string()),
+            ..self
+        }
     }
 
     pub(crate) fn expected(self, expected: impl ToString) -> Self {
-        Self { expected: Some(expected.to_string()), ..self }
+        Self {
+            expected: Some(expected.to_string()),
+            ..self
+        }
     }
 }
 
@@ -55,7 +67,10 @@ impl Findings {
     }
 
     pub(crate) fn status(&self, id: &str) -> Option<Status> {
-        self.0.iter().find(|(known, _)| *known == id).map(|(_, finding)| finding.status)
+        self.0
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map(|(_, finding)| finding.status)
     }
 
     pub(crate) fn failed(&self, id: &str) -> bool {
@@ -83,9 +98,25 @@ impl Findings {
         self.skip_rest(ids, "nothing was found that tells");
         let check = |id: &&'static str| {
             let at = self.0.iter().position(|(known, _)| known == id)?;
-            let (id, Finding { status, found, expected, message, fix }) = self.0.swap_remove(at);
+            let (
+                id,
+                Finding {
+                    status,
+                    found,
+                    expected,
+                    message,
+                    fix,
+                },
+            ) = self.0.swap_remove(at);
             let (found, expected, fix) = (found.map(plain), expected.map(plain), fix.map(plain));
-            Some(Check { id, status, found, expected, message: plain(message), fix })
+            Some(Check {
+                id,
+                status,
+                found,
+                expected,
+                message: plain(message),
+                fix,
+            })
         };
         ids.iter().filter_map(check).collect()
     }
@@ -93,7 +124,11 @@ impl Findings {
 
 /// Much of a text is a peer's own words, which must not steer the terminal that shows it.
 fn plain(text: String) -> String {
-    if text.chars().any(char::is_control) { text.replace(char::is_control, " ") } else { text }
+    if text.chars().any(char::is_control) {
+        text.replace(char::is_control, " ")
+    } else {
+        text
+    }
 }
 
 #[cfg(test)]
@@ -103,11 +138,21 @@ mod tests {
     #[test]
     fn what_a_peer_said_cannot_steer_a_terminal() {
         let mut findings = Findings::default();
-        findings
-            .set("reachable", Finding::fail("said \u{1b}[31mred\r\n", "look\u{7}").found("\u{9b}1m").expected("x\0"));
+        findings.set(
+            "reachable",
+            Finding::fail("said \u{1b}[31mred\r\n", "look\u{7}")
+                .found("\u{9b}1m")
+                .expected("x\0"),
+        );
         let check = findings.into_checks(&["reachable"]).remove(0);
-        assert_eq!((check.message.as_str(), check.fix.as_deref()), ("said  [31mred  ", Some("look ")));
-        assert_eq!((check.found.as_deref(), check.expected.as_deref()), (Some(" 1m"), Some("x ")));
+        assert_eq!(
+            (check.message.as_str(), check.fix.as_deref()),
+            ("said  [31mred  ", Some("look "))
+        );
+        assert_eq!(
+            (check.found.as_deref(), check.expected.as_deref()),
+            (Some(" 1m"), Some("x "))
+        );
     }
 
     #[test]
@@ -116,7 +161,10 @@ mod tests {
         findings.set("sequence", Finding::fail("lost", "look"));
         findings.set("clock", Finding::ok("fine"));
         findings.explain_failures(&["sequence", "clock", "replay"], "because");
-        assert_eq!((findings.status("sequence"), findings.status("clock")), (Some(Status::Skip), Some(Status::Ok)));
+        assert_eq!(
+            (findings.status("sequence"), findings.status("clock")),
+            (Some(Status::Skip), Some(Status::Ok))
+        );
         assert_eq!(findings.status("replay"), None);
     }
 }

@@ -16,7 +16,9 @@ impl Flags {
     pub(super) fn block_size(self, tokens: u32) -> String {
         match self.0 {
             Engine::Sglang => format!("start the engine with --page-size {tokens}"),
-            Engine::Trtllm => format!("start the engine with tokens_per_block: {tokens} in its kv_cache_config"),
+            Engine::Trtllm => {
+                format!("start the engine with tokens_per_block: {tokens} in its kv_cache_config")
+            }
             _ => format!("start the engine with --block-size {tokens}"),
         }
     }
@@ -25,8 +27,12 @@ impl Flags {
     pub(super) fn prefix_caching(self) -> &'static str {
         match self.0 {
             Engine::Sglang => "start the engine without --disable-radix-cache",
-            Engine::Trtllm => "start the engine with enable_block_reuse: true in its kv_cache_config",
-            _ => "start the engine with --enable-prefix-caching (without --no-enable-prefix-caching)",
+            Engine::Trtllm => {
+                "start the engine with enable_block_reuse: true in its kv_cache_config"
+            }
+            _ => {
+                "start the engine with --enable-prefix-caching (without --no-enable-prefix-caching)"
+            }
         }
     }
 
@@ -50,7 +56,9 @@ impl Flags {
     /// Events are published, by so many ranks.
     pub(super) fn events(self, ranks: u32) -> String {
         let replay = replay_port(USUAL_PORT, ranks);
-        let sockets = format!("\"endpoint\": \"tcp://*:{USUAL_PORT}\", \"replay_endpoint\": \"tcp://*:{replay}\"");
+        let sockets = format!(
+            "\"endpoint\": \"tcp://*:{USUAL_PORT}\", \"replay_endpoint\": \"tcp://*:{replay}\""
+        );
         match self.0 {
             Engine::Sglang => {
                 format!("start the engine with --kv-events-config '{{\"publisher\": \"zmq\", {sockets}}}'")
@@ -108,9 +116,23 @@ mod tests {
         assert!(sglang.prefix_caching().contains("--disable-radix-cache"));
         assert!(sglang.usage_details().contains("--enable-cache-report"));
         assert!(sglang.block_size(64).ends_with("--page-size 64"));
-        assert!(!sglang.events(1).contains("enable_kv_cache_events"), "that key is vLLM's");
-        assert!(vllm.events(1).contains("\"replay_endpoint\": \"tcp://*:5558\""));
-        assert!(vllm.events(4).contains("\"replay_endpoint\": \"tcp://*:5561\""), "5558 is the second rank's");
-        assert!(Flags::of(Engine::Trtllm).block_size(32).contains("tokens_per_block: 32"));
+        assert!(
+            !sglang.events(1).contains("enable_kv_cache_events"),
+            "that key is vLLM's"
+        );
+        assert!(
+            vllm.events(1)
+                .contains("\"replay_endpoint\": \"tcp://*:5558\"")
+        );
+        assert!(
+            vllm.events(4)
+                .contains("\"replay_endpoint\": \"tcp://*:5561\""),
+            "5558 is the second rank's"
+        );
+        assert!(
+            Flags::of(Engine::Trtllm)
+                .block_size(32)
+                .contains("tokens_per_block: 32")
+        );
     }
 }

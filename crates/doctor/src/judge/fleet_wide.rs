@@ -19,7 +19,8 @@ pub(super) fn judge(subjects: &[Subject<'_>], findings: &mut [Findings]) {
         let paired = role_pairing(subjects, at);
         findings[at].set("model_agrees", agrees);
         if unique.status == Status::Fail {
-            findings[at].explain_failures(&RESTS_ON_OWN_EVENTS, "the events may be another worker's");
+            findings[at]
+                .explain_failures(&RESTS_ON_OWN_EVENTS, "the events may be another worker's");
         }
         findings[at].set("identity_unique", unique);
         findings[at].set("role_pairing", paired);
@@ -36,14 +37,20 @@ fn peers<'a>(
     at: usize,
     base: &'a str,
 ) -> impl Iterator<Item = (&'a Subject<'a>, &'a Meeting)> {
-    let others = subjects.iter().enumerate().filter(move |(other, _)| *other != at).map(|(_, subject)| subject);
+    let others = subjects
+        .iter()
+        .enumerate()
+        .filter(move |(other, _)| *other != at)
+        .map(|(_, subject)| subject);
     others
         .filter_map(move |subject| Some((subject, meeting(subject)?)))
         .filter(move |(_, meeting)| &*meeting.base == base)
 }
 
 fn model_agrees(subjects: &[Subject<'_>], at: usize) -> Finding {
-    let Some(own) = meeting(&subjects[at]) else { return Finding::skip("the worker's model is not known") };
+    let Some(own) = meeting(&subjects[at]) else {
+        return Finding::skip("the worker's model is not known");
+    };
     let base: Arc<str> = Arc::clone(&own.base);
     let mut alone = true;
     for (peer, other) in peers(subjects, at, &base) {
@@ -54,7 +61,10 @@ fn model_agrees(subjects: &[Subject<'_>], at: usize) -> Finding {
         );
         let digests = |meeting: &Meeting| {
             let prompt = meeting.artefacts.prompt.as_ref()?;
-            Some((prompt.tokenizer_digest().to_owned(), prompt.template_digest().map(str::to_owned)))
+            Some((
+                prompt.tokenizer_digest().to_owned(),
+                prompt.template_digest().map(str::to_owned),
+            ))
         };
         if let (Some(ours), Some(theirs)) = (digests(own), digests(other))
             && ours != theirs
@@ -62,13 +72,21 @@ fn model_agrees(subjects: &[Subject<'_>], at: usize) -> Finding {
             let message = format!("serves {base} with another tokenizer or template than {name}");
             return Finding::fail(message, fix).found(ours.0).expected(theirs.0);
         }
-        let longest = |meeting: &Meeting| meeting.models.iter().find(|model| model.id == base)?.max_model_len;
+        let longest = |meeting: &Meeting| {
+            meeting
+                .models
+                .iter()
+                .find(|model| model.id == base)?
+                .max_model_len
+        };
         if let (Some(ours), Some(theirs)) = (longest(own), longest(other))
             && ours != theirs
         {
-            let message = format!("serves {base} with prompts of up to {ours} tokens, {name} with {theirs}");
-            let fix =
-                format!("start both with the same --max-model-len: the router goes by the smaller one for {base}");
+            let message =
+                format!("serves {base} with prompts of up to {ours} tokens, {name} with {theirs}");
+            let fix = format!(
+                "start both with the same --max-model-len: the router goes by the smaller one for {base}"
+            );
             return Finding::warn(message, fix).found(ours).expected(theirs);
         }
     }
@@ -81,24 +99,50 @@ fn model_agrees(subjects: &[Subject<'_>], at: usize) -> Finding {
 
 /// Two workers behind one publisher would be credited with each other's blocks.
 fn identity_unique(subjects: &[Subject<'_>], findings: &[Findings], at: usize) -> Finding {
-    let Some(own) = meeting(&subjects[at]) else { return Finding::skip("the worker's publishers are not known") };
-    let good = |at: usize| matches!(findings[at].status("events_endpoint"), Some(Status::Ok | Status::Warn));
+    let Some(own) = meeting(&subjects[at]) else {
+        return Finding::skip("the worker's publishers are not known");
+    };
+    let good = |at: usize| {
+        matches!(
+            findings[at].status("events_endpoint"),
+            Some(Status::Ok | Status::Warn)
+        )
+    };
     if !good(at) {
         return Finding::skip("the worker's publishers are not known");
     }
-    let others = subjects.iter().enumerate().filter(|(other, _)| *other != at && good(*other));
+    let others = subjects
+        .iter()
+        .enumerate()
+        .filter(|(other, _)| *other != at && good(*other));
     for (there, other) in others {
-        let Some(theirs) = meeting(other) else { continue };
-        let shared =
-            own.streams.iter().find(|mine| theirs.streams.iter().any(|their| same(&mine.endpoint, &their.endpoint)));
+        let Some(theirs) = meeting(other) else {
+            continue;
+        };
+        let shared = own.streams.iter().find(|mine| {
+            theirs
+                .streams
+                .iter()
+                .any(|their| same(&mine.endpoint, &their.endpoint))
+        });
         if let Some(shared) = shared {
             let name = &other.worker.name;
-            let message = format!("{} is also followed for {name}: one cache cannot be two workers'", shared.endpoint);
+            let message = format!(
+                "{} is also followed for {name}: one cache cannot be two workers'",
+                shared.endpoint
+            );
             let fix = if same(&subjects[at].worker.url, &other.worker.url) {
-                format!("leave out workers[{}]: both are the engine at {}", at.max(there), other.worker.url)
+                format!(
+                    "leave out workers[{}]: both are the engine at {}",
+                    at.max(there),
+                    other.worker.url
+                )
             } else {
                 let key = subjects[at].key("kv_events.endpoint");
-                format!("set {key} to the publisher of {}, or leave one of the two out", subjects[at].worker.url)
+                format!(
+                    "set {key} to the publisher of {}, or leave one of the two out",
+                    subjects[at].worker.url
+                )
             };
             return Finding::fail(message, fix).found(&shared.endpoint);
         }
@@ -118,17 +162,30 @@ fn role_pairing(subjects: &[Subject<'_>], at: usize) -> Finding {
         Role::Prefill => ("prefill", Role::Decode, "decode"),
         Role::Decode => ("decode", Role::Prefill, "prefill"),
     };
-    let Some(own) = meeting(&subjects[at]) else { return Finding::skip("the worker's model is not known") };
+    let Some(own) = meeting(&subjects[at]) else {
+        return Finding::skip("the worker's model is not known");
+    };
     if peers(subjects, at, &own.base).any(|(peer, _)| peer.worker.role == wanted) {
         return Finding::ok(format!("there is a {other} worker for {}", own.base)).found(name);
     }
-    let unmet = subjects.iter().find(|peer| peer.worker.role == wanted && meeting(peer).is_none());
+    let unmet = subjects
+        .iter()
+        .find(|peer| peer.worker.role == wanted && meeting(peer).is_none());
     if let Some(unmet) = unmet {
         let name = &unmet.worker.name;
-        return Finding::skip(format!("{name}, a {other} worker, did not say which model it serves"));
+        return Finding::skip(format!(
+            "{name}, a {other} worker, did not say which model it serves"
+        ));
     }
-    let fix = format!("add a worker with role: {other}, or set {}: unified", subjects[at].key("role"));
-    Finding::fail(format!("a {name} worker without a {other} worker for {}", own.base), fix).found(name)
+    let fix = format!(
+        "add a worker with role: {other}, or set {}: unified",
+        subjects[at].key("role")
+    );
+    Finding::fail(
+        format!("a {name} worker without a {other} worker for {}", own.base),
+        fix,
+    )
+    .found(name)
 }
 
 #[cfg(test)]
@@ -148,7 +205,10 @@ mod tests {
         two.rename("other");
         let reports = scene::reports(vec![one, two]);
         assert!(reports.iter().all(|report| report.ok), "{reports:?}");
-        assert_eq!(scene::check(&reports[0], "model_agrees").status, Status::Skip);
+        assert_eq!(
+            scene::check(&reports[0], "model_agrees").status,
+            Status::Skip
+        );
     }
 
     #[test]
@@ -161,7 +221,8 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_followed_at_anothers_publisher_hears_nothing_of_its_own_and_that_is_no_second_failure() {
+    fn a_worker_that_is_followed_at_anothers_publisher_hears_nothing_of_its_own_and_that_is_no_second_failure()
+     {
         let (one, mut two) = (Scene::healthy(), Scene::healthy());
         two.meeting().announced = None;
         two.seen.probes.arrival = None;
@@ -169,7 +230,10 @@ mod tests {
         for report in &reports {
             assert_eq!(scene::failed(report), ["identity_unique"]);
         }
-        assert_eq!(scene::check(&reports[1], "events_arriving").status, Status::Skip);
+        assert_eq!(
+            scene::check(&reports[1], "events_arriving").status,
+            Status::Skip
+        );
     }
 
     #[test]
@@ -184,7 +248,10 @@ mod tests {
         assert!(reports.iter().all(|report| report.ok), "{reports:?}");
         (seen[1].unreachable, seen[1].meeting) = (Some("connection refused".to_owned()), None);
         let reports = super::super::workers(&settings, &seen);
-        assert_eq!((scene::failed(&reports[0]), scene::failed(&reports[1])), (vec![], vec!["reachable"]));
+        assert_eq!(
+            (scene::failed(&reports[0]), scene::failed(&reports[1])),
+            (vec![], vec!["reachable"])
+        );
         settings.workers[1].role = Role::Prefill;
         let reports = super::super::workers(&settings, &seen);
         assert_eq!(scene::failed(&reports[0]), ["role_pairing"]);
@@ -205,6 +272,9 @@ mod tests {
         two.move_to("tcp://127.0.0.1:6000");
         two.meeting().models[0].max_model_len = Some(100);
         let reports = scene::reports(vec![one, two]);
-        assert_eq!(scene::check(&reports[0], "model_agrees").status, Status::Warn);
+        assert_eq!(
+            scene::check(&reports[0], "model_agrees").status,
+            Status::Warn
+        );
     }
 }

@@ -61,11 +61,20 @@ pub(crate) fn workers(settings: &Settings, observed: &[Observed]) -> Vec<WorkerR
         .iter()
         .zip(observed)
         .enumerate()
-        .map(|(at, (worker, seen))| Subject { at, settings, worker, seen })
+        .map(|(at, (worker, seen))| Subject {
+            at,
+            settings,
+            worker,
+            seen,
+        })
         .collect();
     let mut findings: Vec<Findings> = subjects.iter().map(|subject| alone(subject)).collect();
     fleet_wide::judge(&subjects, &mut findings);
-    subjects.iter().zip(findings).map(|(subject, findings)| report(subject, findings)).collect()
+    subjects
+        .iter()
+        .zip(findings)
+        .map(|(subject, findings)| report(subject, findings))
+        .collect()
 }
 
 /// What can be said of a worker without looking at the others.
@@ -85,5 +94,10 @@ fn alone(subject: &Subject<'_>) -> Findings {
 fn report(subject: &Subject<'_>, findings: Findings) -> WorkerReport {
     let checks: Vec<Check> = findings.into_checks(&WORKER_CHECKS);
     let url = subject.worker.url.clone();
-    WorkerReport { name: subject.worker.name.clone(), url, ok: none_failed(&checks), checks }
+    WorkerReport {
+        name: subject.worker.name.clone(),
+        url,
+        ok: none_failed(&checks),
+        checks,
+    }
 }

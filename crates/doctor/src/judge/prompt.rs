@@ -9,13 +9,18 @@ use crate::gather::{self, EngineSays, Form, Outcome, OwnPrompt, Probes, first_di
 pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Findings) {
     if meeting.artefacts.prompt.is_none() {
         findings.set("tokenizer", without_own(subject, meeting));
-        findings
-            .skip_rest(&["chat_template", "special_tokens"], "the router has no tokenizer of its own for this model");
+        findings.skip_rest(
+            &["chat_template", "special_tokens"],
+            "the router has no tokenizer of its own for this model",
+        );
         return;
     }
     findings.set("tokenizer", tokenizer(subject, meeting));
     if findings.failed("tokenizer") {
-        findings.skip_rest(&["chat_template", "special_tokens"], "the tokenizers differ");
+        findings.skip_rest(
+            &["chat_template", "special_tokens"],
+            "the tokenizers differ",
+        );
         return;
     }
     findings.set("special_tokens", special_tokens(subject, meeting));
@@ -37,7 +42,9 @@ fn choose(meeting: &Meeting) -> String {
     }
     // A path is the engine's, and most likely the right one here too.
     match root(meeting) {
-        Some(root) => format!("set models.entries[{base:?}].tokenizer: {root}, or use --tokenizer {base}={root}"),
+        Some(root) => format!(
+            "set models.entries[{base:?}].tokenizer: {root}, or use --tokenizer {base}={root}"
+        ),
         None => format!(
             "set models.entries[{base:?}].tokenizer to the directory of the model that the engine serves, or use \
              --tokenizer {base}=DIR"
@@ -47,29 +54,39 @@ fn choose(meeting: &Meeting) -> String {
 
 /// The directory that the engine says its model comes from.
 fn root(meeting: &Meeting) -> Option<&str> {
-    let model = meeting.models.iter().find(|model| model.id == meeting.base)?;
+    let model = meeting
+        .models
+        .iter()
+        .find(|model| model.id == meeting.base)?;
     model.root.as_deref().filter(|root| root.starts_with('/'))
 }
 
 fn without_own(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let settings = subject.settings.models.get(&meeting.base);
     if let Some(problem) = &meeting.artefacts.problem {
-        if meeting.artefacts.source == TokenizerSource::Remote && subject.seen.tokens.has_route == Some(true) {
-            let message = format!("the engine's own /tokenize is asked for every prompt, because {problem}");
+        if meeting.artefacts.source == TokenizerSource::Remote
+            && subject.seen.tokens.has_route == Some(true)
+        {
+            let message =
+                format!("the engine's own /tokenize is asked for every prompt, because {problem}");
             return Finding::warn(message, choose(meeting)).found("engine");
         }
         return Finding::fail(format!("no tokenizer: {problem}"), choose(meeting));
     }
     match (&settings.tokenizer, subject.seen.tokens.has_route) {
-        (Tokenizer::None, _) => Finding::skip("switched off by models.*.tokenizer: none, prompts are compared as text"),
-        (Tokenizer::Engine, Some(false)) => {
-            Finding::fail("models.*.tokenizer is engine, and the engine has no /tokenize", choose(meeting))
+        (Tokenizer::None, _) => {
+            Finding::skip("switched off by models.*.tokenizer: none, prompts are compared as text")
         }
+        (Tokenizer::Engine, Some(false)) => Finding::fail(
+            "models.*.tokenizer is engine, and the engine has no /tokenize",
+            choose(meeting),
+        ),
         (_, Some(true)) => Finding::ok("the engine's own /tokenize is asked").found("engine"),
-        _ => {
-            Finding::warn("no tokenizer was found: prompts are compared as text, and hits are guessed", choose(meeting))
-                .found("none")
-        }
+        _ => Finding::warn(
+            "no tokenizer was found: prompts are compared as text, and hits are guessed",
+            choose(meeting),
+        )
+        .found("none"),
     }
 }
 
@@ -88,8 +105,16 @@ fn tokenizer(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     if tokens.has_route != Some(true) {
         return by_request(subject, meeting, &origin);
     }
-    let differing = tokens.texts.iter().filter_map(|one| Some((one, difference(one)?))).collect::<Vec<_>>();
-    let compared = tokens.texts.iter().filter(|one| matches!(one.engine, EngineSays::Ids(_))).count();
+    let differing = tokens
+        .texts
+        .iter()
+        .filter_map(|one| Some((one, difference(one)?)))
+        .collect::<Vec<_>>();
+    let compared = tokens
+        .texts
+        .iter()
+        .filter(|one| matches!(one.engine, EngineSays::Ids(_)))
+        .count();
     match differing.first() {
         Some((one, difference)) => {
             let message = format!(
@@ -97,10 +122,15 @@ fn tokenizer(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
                 differing.len(),
                 one.name
             );
-            Finding::fail(message, choose(meeting)).found(shown_ids(one)).expected(own_ids(one))
+            Finding::fail(message, choose(meeting))
+                .found(shown_ids(one))
+                .expected(own_ids(one))
         }
         None if compared == 0 => Finding::skip("the engine's /tokenize did not answer"),
-        None => Finding::ok(format!("{compared} texts have the same ids in {origin} and in the engine")).found(origin),
+        None => Finding::ok(format!(
+            "{compared} texts have the same ids in {origin} and in the engine"
+        ))
+        .found(origin),
     }
 }
 
@@ -108,24 +138,41 @@ fn tokenizer(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
 fn by_request(subject: &Subject<'_>, meeting: &Meeting, origin: &str) -> Finding {
     let probes = &subject.seen.probes;
     let (Outcome::Answered, Some(own)) = (&probes.outcome, &probes.own) else {
-        return Finding::skip(format!("the engine has no /tokenize, and {}", unprobed(&probes.outcome)));
+        return Finding::skip(format!(
+            "the engine has no /tokenize, and {}",
+            unprobed(&probes.outcome)
+        ));
     };
     let differs = match probes.form {
         Form::Text => text_differs(probes, own),
         Form::Chat => chat_differs(probes, own),
     };
     // Batches tell the ids that the engine hashes: the last word where its reply has only their number, or nothing.
-    let foreign = probes.form == Form::Text && probes.arrival.as_ref().is_some_and(|arrival| arrival.foreign);
+    let foreign = probes.form == Form::Text
+        && probes
+            .arrival
+            .as_ref()
+            .is_some_and(|arrival| arrival.foreign);
     match differs {
-        Some(None) | None if foreign => {
-            Some("it announced blocks after a request, none with the token ids of its prompt".to_owned())
-        }
+        Some(None) | None if foreign => Some(
+            "it announced blocks after a request, none with the token ids of its prompt".to_owned(),
+        ),
         None => return Finding::skip("the engine tells neither token ids nor their number"),
         Some(differs) => differs,
     }
     .map_or_else(
-        || Finding::ok(format!("a request's prompt has the same tokens in {origin} and in the engine")).found(origin),
-        |what| Finding::fail(format!("the engine's token ids differ from those of {origin}: {what}"), choose(meeting)),
+        || {
+            Finding::ok(format!(
+                "a request's prompt has the same tokens in {origin} and in the engine"
+            ))
+            .found(origin)
+        },
+        |what| {
+            Finding::fail(
+                format!("the engine's token ids differ from those of {origin}: {what}"),
+                choose(meeting),
+            )
+        },
     )
 }
 
@@ -133,37 +180,57 @@ fn by_request(subject: &Subject<'_>, meeting: &Meeting, origin: &str) -> Finding
 fn text_differs(probes: &Probes, own: &OwnPrompt) -> Option<Option<String>> {
     let ours = own.ids.as_ref()?;
     if let Some(ids) = &probes.second.ids {
-        return Some(first_difference(ids, ours).map(|at| format!("token {at} of a request's prompt")));
+        return Some(
+            first_difference(ids, ours).map(|at| format!("token {at} of a request's prompt")),
+        );
     }
     let count = probes.second.prompt_tokens?;
-    Some(
-        (count != ours.len() as u64).then(|| format!("the engine counts {count} tokens in a prompt of {}", ours.len())),
-    )
+    Some((count != ours.len() as u64).then(|| {
+        format!(
+            "the engine counts {count} tokens in a prompt of {}",
+            ours.len()
+        )
+    }))
 }
 
 /// The same for a text inside a chat, whatever the template puts around it.
 fn chat_differs(probes: &Probes, own: &OwnPrompt) -> Option<Option<String>> {
     if let Some(ids) = &probes.second.ids {
         // Its ends may melt into what stands beside them.
-        let inner = own.text.get(1..own.text.len().saturating_sub(1)).unwrap_or_default();
+        let inner = own
+            .text
+            .get(1..own.text.len().saturating_sub(1))
+            .unwrap_or_default();
         let found = inner.is_empty() || ids.windows(inner.len()).any(|part| part == inner);
         return Some((!found).then(|| "the text of a chat has other tokens".to_owned()));
     }
-    let longer_by = probes.second.prompt_tokens?.checked_sub(probes.first.prompt_tokens?)?;
-    Some(
-        (longer_by != own.longer_by)
-            .then(|| format!("the engine counts {longer_by} tokens in a text of {}", own.longer_by)),
-    )
+    let longer_by = probes
+        .second
+        .prompt_tokens?
+        .checked_sub(probes.first.prompt_tokens?)?;
+    Some((longer_by != own.longer_by).then(|| {
+        format!(
+            "the engine counts {longer_by} tokens in a text of {}",
+            own.longer_by
+        )
+    }))
 }
 
 fn special_tokens(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let special = &subject.seen.tokens.special;
-    let compared = special.iter().filter(|one| matches!(one.engine, EngineSays::Ids(_))).count();
+    let compared = special
+        .iter()
+        .filter(|one| matches!(one.engine, EngineSays::Ids(_)))
+        .count();
     if let Some((one, difference)) = special.iter().find_map(|one| Some((one, difference(one)?))) {
-        let message =
-            format!("with special tokens the engine's ids differ from ours, first in {:?}: {difference}", one.name);
+        let message = format!(
+            "with special tokens the engine's ids differ from ours, first in {:?}: {difference}",
+            one.name
+        );
         let fix = format!("{} with its tokenizer_config.json", choose(meeting));
-        return Finding::fail(message, fix).found(shown_ids(one)).expected(own_ids(one));
+        return Finding::fail(message, fix)
+            .found(shown_ids(one))
+            .expected(own_ids(one));
     }
     if compared == 0 {
         return Finding::skip("the engine has no /tokenize to compare with");
@@ -178,13 +245,17 @@ pub(super) fn difference(one: &gather::Case) -> Option<String> {
         EngineSays::Ids(engine) => {
             let at = first_difference(engine, own)?;
             let pieces = one.pieces.as_ref();
-            let texts =
-                pieces.map(|(engine, own)| format!(", the engine goes on with {engine:?}, the router with {own:?}"));
-            Some(format!("token {at} of {}{}", engine.len(), texts.unwrap_or_default()))
+            let texts = pieces.map(|(engine, own)| {
+                format!(", the engine goes on with {engine:?}, the router with {own:?}")
+            });
+            Some(format!(
+                "token {at} of {}{}",
+                engine.len(),
+                texts.unwrap_or_default()
+            ))
         }
-        EngineSays::Count(count) => {
-            (*count != own.len()).then(|| format!("the engine counts {count} tokens, the router {}", own.len()))
-        }
+        EngineSays::Count(count) => (*count != own.len())
+            .then(|| format!("the engine counts {count} tokens, the router {}", own.len())),
         EngineSays::Refused | EngineSays::Silent(_) => None,
     }
 }
@@ -194,7 +265,11 @@ const SHOWN_IDS: usize = 8;
 
 fn shown(ids: &[u32]) -> String {
     let more = if ids.len() > SHOWN_IDS { ", ..." } else { "" };
-    let ids: Vec<String> = ids.iter().take(SHOWN_IDS).map(ToString::to_string).collect();
+    let ids: Vec<String> = ids
+        .iter()
+        .take(SHOWN_IDS)
+        .map(ToString::to_string)
+        .collect();
     format!("[{}{more}]", ids.join(", "))
 }
 
@@ -219,20 +294,51 @@ mod tests {
 
     fn case(name: &'static str, engine: &[u32], own: Result<&[u32], &str>) -> gather::Case {
         let own = own.map(<[u32]>::to_vec).map_err(str::to_owned);
-        gather::Case { name, plain: true, engine: EngineSays::Ids(engine.to_vec()), own, pieces: None }
+        gather::Case {
+            name,
+            plain: true,
+            engine: EngineSays::Ids(engine.to_vec()),
+            own,
+            pieces: None,
+        }
     }
 
     #[test]
     fn another_tokenizer_is_one_failure_that_names_text_and_place() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens.texts.push(case("digits", &[1, 2, 3], Ok(&[1, 2, 4, 5])));
-        scene.seen.tokens.special.push(case("digits", &[0, 1], Ok(&[9, 1])));
-        scene.seen.tokens.chats.push(case("tools", &[0, 1], Ok(&[9, 1])));
+        scene
+            .seen
+            .tokens
+            .texts
+            .push(case("digits", &[1, 2, 3], Ok(&[1, 2, 4, 5])));
+        scene
+            .seen
+            .tokens
+            .special
+            .push(case("digits", &[0, 1], Ok(&[9, 1])));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("tools", &[0, 1], Ok(&[9, 1])));
         assert_eq!(scene.failed(), ["tokenizer"]);
         let check = scene.check("tokenizer");
-        assert!(check.message.contains("in 1 of 2 texts, first in \"digits\": token 2 of 3"), "{}", check.message);
-        assert_eq!((check.found.as_deref(), check.expected.as_deref()), (Some("[1, 2, 3]"), Some("[1, 2, 4, 5]")));
-        assert!(check.fix.is_some_and(|fix| fix.contains("models.entries[\"sim\"].tokenizer")));
+        assert!(
+            check
+                .message
+                .contains("in 1 of 2 texts, first in \"digits\": token 2 of 3"),
+            "{}",
+            check.message
+        );
+        assert_eq!(
+            (check.found.as_deref(), check.expected.as_deref()),
+            (Some("[1, 2, 3]"), Some("[1, 2, 4, 5]"))
+        );
+        assert!(
+            check
+                .fix
+                .is_some_and(|fix| fix.contains("models.entries[\"sim\"].tokenizer"))
+        );
     }
 
     #[test]
@@ -241,26 +347,43 @@ mod tests {
         scene.seen.tokens.texts.push(case("digits", &[1], Ok(&[2])));
         scene.meeting().models[0].root = Some("/models/a".into());
         let fix = |scene: &Scene| scene.check("tokenizer").fix.unwrap_or_default();
-        assert!(fix(&scene).contains("--tokenizer sim=/models/a"), "{}", fix(&scene));
+        assert!(
+            fix(&scene).contains("--tokenizer sim=/models/a"),
+            "{}",
+            fix(&scene)
+        );
         let mut artefacts = ModelArtefacts::clone(&scene.meeting().artefacts);
         artefacts.source = TokenizerSource::Dir("/models/a".into());
         scene.meeting().artefacts = artefacts.into();
-        assert!(fix(&scene).starts_with("start the engine with --tokenizer /models/a, or set"), "{}", fix(&scene));
+        assert!(
+            fix(&scene).starts_with("start the engine with --tokenizer /models/a, or set"),
+            "{}",
+            fix(&scene)
+        );
     }
 
     #[test]
     fn a_local_tokenizer_that_does_not_load_is_worth_a_look_while_the_engine_can_be_asked() {
         let mut scene = Scene::healthy();
-        let artefacts =
-            ModelArtefacts { prompt: None, source: TokenizerSource::Remote, problem: Some("it is broken".into()) };
+        let artefacts = ModelArtefacts {
+            prompt: None,
+            source: TokenizerSource::Remote,
+            problem: Some("it is broken".into()),
+        };
         scene.meeting().artefacts = artefacts.into();
-        assert_eq!((scene.failed(), scene.check("tokenizer").status), (vec![], Status::Warn));
+        assert_eq!(
+            (scene.failed(), scene.check("tokenizer").status),
+            (vec![], Status::Warn)
+        );
     }
 
     /// Without `/tokenize`, replies without ids.
     fn told_by_numbers_only() -> Scene {
         let mut scene = Scene::healthy();
-        scene.seen.tokens = gather::TokensSeen { has_route: Some(false), ..gather::TokensSeen::default() };
+        scene.seen.tokens = gather::TokensSeen {
+            has_route: Some(false),
+            ..gather::TokensSeen::default()
+        };
         scene.seen.probes.second.ids = None;
         scene
     }
@@ -270,12 +393,27 @@ mod tests {
         let mut scene = told_by_numbers_only();
         scene.seen.probes.form = Form::Chat;
         scene.seen.probes.first.prompt_tokens = Some(41);
-        let own = scene.seen.probes.own.as_mut().expect("a healthy scene has one");
+        let own = scene
+            .seen
+            .probes
+            .own
+            .as_mut()
+            .expect("a healthy scene has one");
         (own.ids, own.longer_by) = (Some(vec![7; 9]), 25);
-        assert_eq!(scene.check("tokenizer").status, Status::Ok, "by how much longer it got");
+        assert_eq!(
+            scene.check("tokenizer").status,
+            Status::Ok,
+            "by how much longer it got"
+        );
         scene.seen.probes.first.prompt_tokens = Some(30);
         assert_eq!(scene.failed(), ["tokenizer"]);
-        let text = scene.seen.probes.own.as_ref().map(|own| own.text.clone()).unwrap_or_default();
+        let text = scene
+            .seen
+            .probes
+            .own
+            .as_ref()
+            .map(|own| own.text.clone())
+            .unwrap_or_default();
         scene.seen.probes.second.ids = Some([&[900, 901], &text[..], &[902]].concat());
         assert_eq!(scene.check("tokenizer").status, Status::Ok, "by its ids");
         scene.seen.probes.second.ids = Some(vec![900; 80]);
@@ -285,31 +423,61 @@ mod tests {
     #[test]
     fn announced_ids_that_are_not_ours_are_one_failure_and_name_the_tokenizer() {
         let mut scene = told_by_numbers_only();
-        let arrival = scene.seen.probes.arrival.as_mut().expect("a healthy scene has one");
+        let arrival = scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one");
         (arrival.blocks, arrival.whole, arrival.foreign) = (0, 0, true);
-        assert_eq!(scene.failed(), ["tokenizer"], "as many tokens, and other ones");
+        assert_eq!(
+            scene.failed(),
+            ["tokenizer"],
+            "as many tokens, and other ones"
+        );
         scene.seen.probes.second.prompt_tokens = Some(99);
         scene.seen.probes.arrival = None;
-        assert_eq!(scene.failed(), ["tokenizer"], "stores were heard, and ours are not among them");
+        assert_eq!(
+            scene.failed(),
+            ["tokenizer"],
+            "stores were heard, and ours are not among them"
+        );
         assert_eq!(scene.check("events_arriving").status, Status::Skip);
     }
 
     #[test]
     fn other_special_tokens_are_one_failure() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens.special.push(case("plain words", &[0, 5], Ok(&[5])));
+        scene
+            .seen
+            .tokens
+            .special
+            .push(case("plain words", &[0, 5], Ok(&[5])));
         assert_eq!(scene.failed(), ["special_tokens"]);
     }
 
     #[test]
     fn without_tokenize_a_requests_own_prompt_is_compared() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens = gather::TokensSeen { has_route: Some(false), ..gather::TokensSeen::default() };
+        scene.seen.tokens = gather::TokensSeen {
+            has_route: Some(false),
+            ..gather::TokensSeen::default()
+        };
         assert_eq!(scene.check("tokenizer").status, Status::Ok);
-        scene.seen.probes.own.as_mut().expect("a healthy scene has one").ids = Some(vec![7; 100]);
+        scene
+            .seen
+            .probes
+            .own
+            .as_mut()
+            .expect("a healthy scene has one")
+            .ids = Some(vec![7; 100]);
         assert_eq!(scene.failed(), ["tokenizer"]);
         scene.seen.probes.second.ids = None;
-        assert_eq!(scene.check("tokenizer").status, Status::Fail, "by its length");
+        assert_eq!(
+            scene.check("tokenizer").status,
+            Status::Fail,
+            "by its length"
+        );
         scene.seen.probes.outcome = Outcome::NotSent;
         assert_eq!(scene.check("tokenizer").status, Status::Skip);
     }

@@ -6,20 +6,41 @@ use super::{Finding, Findings, Subject, cache::unprobed, flags::Flags};
 
 /// How many there are; said before anything that rests on one of them.
 pub(super) fn count(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Findings) {
-    findings.set("dp_ranks", dp_ranks(subject, meeting, engine_ranks(subject, meeting)));
+    findings.set(
+        "dp_ranks",
+        dp_ranks(subject, meeting, engine_ranks(subject, meeting)),
+    );
 }
 
 /// Where each of them publishes.
 pub(super) fn places(subject: &Subject<'_>, meeting: &Meeting, findings: &mut Findings) {
     let ranks = engine_ranks(subject, meeting);
-    findings.set("dp_offset", dp_offset(subject, ranks, findings.failed("dp_ranks")));
+    findings.set(
+        "dp_offset",
+        dp_offset(subject, ranks, findings.failed("dp_ranks")),
+    );
 }
 
 /// Ranks as the engine has them: those it announces, else those in its metrics, else those that batches name.
 pub(super) fn engine_ranks(subject: &Subject<'_>, meeting: &Meeting) -> Option<u32> {
-    let announced = meeting.announced.iter().flatten().map(|place| place.rank + 1).max();
-    let heard = subject.seen.streams.iter().flat_map(|stream| &stream.heard.ranks).max().map(|rank| rank + 1);
-    announced.into_iter().chain((meeting.metrics_ranks > 0).then_some(meeting.metrics_ranks)).max().or(heard)
+    let announced = meeting
+        .announced
+        .iter()
+        .flatten()
+        .map(|place| place.rank + 1)
+        .max();
+    let heard = subject
+        .seen
+        .streams
+        .iter()
+        .flat_map(|stream| &stream.heard.ranks)
+        .max()
+        .map(|rank| rank + 1);
+    announced
+        .into_iter()
+        .chain((meeting.metrics_ranks > 0).then_some(meeting.metrics_ranks))
+        .max()
+        .or(heard)
 }
 
 /// How many ranks of this worker both sides know: only their streams can be judged.
@@ -31,7 +52,9 @@ pub(super) fn shared_ranks(subject: &Subject<'_>, meeting: &Meeting) -> u32 {
 
 fn dp_ranks(subject: &Subject<'_>, meeting: &Meeting, own: Option<u32>) -> Finding {
     let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
-    let Some(own) = own else { return Finding::skip("the engine does not tell how many ranks it has") };
+    let Some(own) = own else {
+        return Finding::skip("the engine does not tell how many ranks it has");
+    };
     match configured {
         Some(configured) if configured != own => {
             let fix = format!(
@@ -39,10 +62,17 @@ fn dp_ranks(subject: &Subject<'_>, meeting: &Meeting, own: Option<u32>) -> Findi
                 key = subject.key("dp_ranks"),
                 engine = Flags::of(meeting.engine).ranks(configured)
             );
-            let message = format!("data-parallel ranks: the engine has {own}, the router counts {configured}");
+            let message = format!(
+                "data-parallel ranks: the engine has {own}, the router counts {configured}"
+            );
             Finding::fail(message, fix).found(own).expected(configured)
         }
-        _ => Finding::ok(if own == 1 { "one rank".to_owned() } else { format!("{own} ranks") }).found(own),
+        _ => Finding::ok(if own == 1 {
+            "one rank".to_owned()
+        } else {
+            format!("{own} ranks")
+        })
+        .found(own),
     }
 }
 
@@ -73,11 +103,13 @@ fn dp_offset(subject: &Subject<'_>, own: Option<u32>, miscounted: bool) -> Findi
                 ));
             }
             Some(heard) => {
-                let message = format!("blocks of rank {rank} are announced on the socket of rank {heard}");
+                let message =
+                    format!("blocks of rank {rank} are announced on the socket of rank {heard}");
                 return Finding::fail(message, fix).found(heard).expected(rank);
             }
             None => {
-                let message = format!("blocks of rank {rank} are announced on no socket that is listened to");
+                let message =
+                    format!("blocks of rank {rank} are announced on no socket that is listened to");
                 return Finding::fail(message, fix).found("none").expected(rank);
             }
         }
@@ -87,8 +119,13 @@ fn dp_offset(subject: &Subject<'_>, own: Option<u32>, miscounted: bool) -> Findi
 
 /// The batches on a rank's socket name this rank and no other.
 fn names_itself(subject: &Subject<'_>, rank: u32) -> bool {
-    let own = subject.seen.streams.iter().filter(|stream| stream.place.rank == rank);
-    own.flat_map(|stream| &stream.heard.ranks).all(|named| *named == rank)
+    let own = subject
+        .seen
+        .streams
+        .iter()
+        .filter(|stream| stream.place.rank == rank);
+    own.flat_map(|stream| &stream.heard.ranks)
+        .all(|named| *named == rank)
 }
 
 #[cfg(test)]
@@ -103,7 +140,9 @@ mod tests {
             scene.announce(own);
             assert_eq!(scene.failed(), ["dp_ranks"], "{configured} {own}");
             let fix = scene.check("dp_ranks").fix;
-            assert!(fix.is_some_and(|fix| fix.starts_with(&format!("set workers[0].dp_ranks: {own}"))));
+            assert!(
+                fix.is_some_and(|fix| fix.starts_with(&format!("set workers[0].dp_ranks: {own}")))
+            );
         }
     }
 

@@ -14,13 +14,18 @@ use crate::gather::{ReplayAnswer, ReplaySeen};
 pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let lost = "what is missed once, at a restart for example, is never learned";
     if !subject.settings.kv_events.replay {
-        return Finding::fail(format!("kv_events.replay is false: {lost}"), "set kv_events.replay: true")
-            .found("off")
-            .expected("on");
+        return Finding::fail(
+            format!("kv_events.replay is false: {lost}"),
+            "set kv_events.replay: true",
+        )
+        .found("off")
+        .expected("on");
     }
     let key = subject.key("kv_events.replay_endpoint");
     if subject.worker.kv_events.replay_endpoint == ReplayEndpoint::None {
-        return Finding::fail(format!("{key} is none: {lost}"), format!("set {key}: auto")).found("off").expected("on");
+        return Finding::fail(format!("{key} is none: {lost}"), format!("set {key}: auto"))
+            .found("off")
+            .expected("on");
     }
     let setting = Flags::of(meeting.engine).events_setting();
     // Sockets of ranks that only one side counts are not this engine's.
@@ -28,7 +33,12 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     if let Some(finding) = collision(subject, meeting, &key, ranks) {
         return finding;
     }
-    let mut seen = subject.seen.replays.iter().filter(|seen| seen.rank < ranks).peekable();
+    let mut seen = subject
+        .seen
+        .replays
+        .iter()
+        .filter(|seen| seen.rank < ranks)
+        .peekable();
     let Some(first) = seen.peek().copied() else {
         let port = replay_port(first_port(subject, meeting), ranks);
         let fix = format!(
@@ -38,28 +48,51 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
             Some(_) => format!("the engine offers no replay: {lost}"),
             None => format!("no replay endpoint is known: set {key}; {lost}"),
         };
-        return Finding::fail(message, fix).found("none").expected("a replay endpoint");
+        return Finding::fail(message, fix)
+            .found("none")
+            .expected("a replay endpoint");
     };
     let mut silent = None;
-    for ReplaySeen { endpoint, answer, .. } in seen {
+    for ReplaySeen {
+        endpoint, answer, ..
+    } in seen
+    {
         let own = match announced(meeting) {
-            Some(there) => format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces"),
+            Some(there) => format!(
+                "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+            ),
             None => format!("set {key} to the replay_endpoint in {setting}, or leave it at auto"),
         };
         let (message, fix) = match answer {
-            ReplayAnswer::Answered { asked_for: Some(seq), found: false } => (
+            ReplayAnswer::Answered {
+                asked_for: Some(seq),
+                found: false,
+            } => (
                 format!("{endpoint} answers, but without batch {seq}, which was just heard"),
                 format!("check that {key} is this engine's, and raise buffer_steps in {setting}"),
             ),
             ReplayAnswer::Answered { .. } => continue,
-            ReplayAnswer::Silent { asked_for: Some(_), waited } => {
-                (format!("{endpoint} does not answer as a replay socket: no answer within {waited:.1?}"), own)
-            }
-            ReplayAnswer::Silent { asked_for: None, .. } => {
-                silent = Some(format!("{endpoint} is a replay socket, and nothing was published that it could tell"));
+            ReplayAnswer::Silent {
+                asked_for: Some(_),
+                waited,
+            } => (
+                format!(
+                    "{endpoint} does not answer as a replay socket: no answer within {waited:.1?}"
+                ),
+                own,
+            ),
+            ReplayAnswer::Silent {
+                asked_for: None, ..
+            } => {
+                silent = Some(format!(
+                    "{endpoint} is a replay socket, and nothing was published that it could tell"
+                ));
                 continue;
             }
-            ReplayAnswer::Failed(reason) => (format!("{endpoint} does not answer as a replay socket: {reason}"), own),
+            ReplayAnswer::Failed(reason) => (
+                format!("{endpoint} does not answer as a replay socket: {reason}"),
+                own,
+            ),
             ReplayAnswer::NotAsked(reason) => {
                 silent = Some((*reason).to_owned());
                 continue;
@@ -68,12 +101,21 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         return Finding::fail(message, fix).found(endpoint);
     }
     let endpoint = &first.endpoint;
-    silent.map_or_else(|| Finding::ok(format!("{endpoint} answers")).found(endpoint), Finding::skip)
+    silent.map_or_else(
+        || Finding::ok(format!("{endpoint} answers")).found(endpoint),
+        Finding::skip,
+    )
 }
 
 /// Where the engine says that its first rank answers replays.
 fn announced(meeting: &Meeting) -> Option<&str> {
-    meeting.announced.iter().flatten().find(|place| place.rank == 0)?.replay_endpoint.as_deref()
+    meeting
+        .announced
+        .iter()
+        .flatten()
+        .find(|place| place.rank == 0)?
+        .replay_endpoint
+        .as_deref()
 }
 
 /// The port that the first rank publishes on.
@@ -85,15 +127,22 @@ fn first_port(subject: &Subject<'_>, meeting: &Meeting) -> u16 {
 
 /// Ranks take the next ports of both sockets: the second one's events may be where the first one's replay is looked for.
 fn collision(subject: &Subject<'_>, meeting: &Meeting, key: &str, ranks: u32) -> Option<Finding> {
-    let replays = subject.seen.streams.iter().filter(|stream| stream.followed && stream.place.rank < ranks);
+    let replays = subject
+        .seen
+        .streams
+        .iter()
+        .filter(|stream| stream.followed && stream.place.rank < ranks);
     let (replay, rank) = replays.into_iter().find_map(|stream| {
         let replay = stream.place.replay_endpoint.as_ref()?;
         let publisher = followed(subject, meeting).find(|other| other.place.endpoint == *replay)?;
         Some((replay, publisher.place.rank))
     })?;
-    let message = format!("{replay} is where rank {rank} publishes its events: nobody answers replays there");
+    let message =
+        format!("{replay} is where rank {rank} publishes its events: nobody answers replays there");
     let fix = match announced(meeting).filter(|there| there != replay) {
-        Some(there) => format!("set {key}: \"{there}\", or leave it at auto: that is what the engine announces"),
+        Some(there) => format!(
+            "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+        ),
         None => {
             let port = replay_port(first_port(subject, meeting), ranks);
             let setting = Flags::of(meeting.engine).events_setting();
@@ -121,7 +170,9 @@ mod tests {
         assert_eq!(scene.failed(), ["replay"]);
         let message = scene.check("replay").message;
         assert!(
-            message.starts_with("no replay endpoint is known: set workers[0].kv_events.replay_endpoint"),
+            message.starts_with(
+                "no replay endpoint is known: set workers[0].kv_events.replay_endpoint"
+            ),
             "{message}"
         );
     }
@@ -130,7 +181,10 @@ mod tests {
     fn what_there_was_no_time_to_ask_is_skipped_and_a_rank_that_is_not_there_is_not_judged() {
         let mut scene = Scene::healthy();
         scene.seen.replays[0].answer = ReplayAnswer::NotAsked("no time was left");
-        assert_eq!((scene.failed(), scene.check("replay").status), (vec![], Status::Skip));
+        assert_eq!(
+            (scene.failed(), scene.check("replay").status),
+            (vec![], Status::Skip)
+        );
         let mut scene = Scene::configured("dp_ranks: 2");
         let guessed = ReplaySeen {
             rank: 1,
@@ -146,19 +200,36 @@ mod tests {
         let mut scene = Scene::healthy();
         scene.seen.replays.clear();
         assert_eq!(scene.failed(), ["replay"]);
-        assert!(scene.check("replay").fix.is_some_and(|fix| fix.contains("\"replay_endpoint\": \"tcp://*:5558\"")));
+        assert!(
+            scene
+                .check("replay")
+                .fix
+                .is_some_and(|fix| fix.contains("\"replay_endpoint\": \"tcp://*:5558\""))
+        );
         for answer in [
             ReplayAnswer::Failed("connection refused".to_owned()),
-            ReplayAnswer::Answered { asked_for: Some(3), found: false },
-            ReplayAnswer::Silent { asked_for: Some(3), waited: Duration::from_secs(5) },
+            ReplayAnswer::Answered {
+                asked_for: Some(3),
+                found: false,
+            },
+            ReplayAnswer::Silent {
+                asked_for: Some(3),
+                waited: Duration::from_secs(5),
+            },
         ] {
             let mut scene = Scene::healthy();
             scene.seen.replays[0].answer = answer;
             assert_eq!(scene.failed(), ["replay"]);
         }
         for (scene, fix) in [
-            (Scene::configured("kv_events: {replay_endpoint: none}"), "set workers[0].kv_events.replay_endpoint: auto"),
-            (Scene::with_sections("kv_events: {replay: false}"), "set kv_events.replay: true"),
+            (
+                Scene::configured("kv_events: {replay_endpoint: none}"),
+                "set workers[0].kv_events.replay_endpoint: auto",
+            ),
+            (
+                Scene::with_sections("kv_events: {replay: false}"),
+                "set kv_events.replay: true",
+            ),
         ] {
             assert_eq!(scene.failed(), ["replay"], "{fix}");
             assert_eq!(scene.check("replay").fix.as_deref(), Some(fix));

@@ -31,9 +31,13 @@ pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Ch
         true => "not looked at: /health of a running router says whether it is there",
         false => "not configured",
     };
-    let in_redis = settings.kv_cache_index.redis.is_some() || (cache.enabled && cache.is_in_redis());
+    let in_redis =
+        settings.kv_cache_index.redis.is_some() || (cache.enabled && cache.is_in_redis());
     findings.skip_rest(&["redis"], store(in_redis));
-    findings.skip_rest(&["s3"], store(cache.enabled && cache.backend == CacheBackend::Tiered));
+    findings.skip_rest(
+        &["s3"],
+        store(cache.enabled && cache.backend == CacheBackend::Tiered),
+    );
     findings.set("limits_fd", limits_fd(settings, surroundings));
     findings.set("timers", timers(settings));
     findings.into_checks(&ROUTER_CHECKS)
@@ -41,7 +45,10 @@ pub(crate) fn router(settings: &Settings, surroundings: &Surroundings) -> Vec<Ch
 
 fn listener_exposed(settings: &Settings, surroundings: &Surroundings) -> Finding {
     let server = &settings.server;
-    let Some(open) = std::iter::once(&server.listen).chain(&server.also_listen).find(|place| !place.is_local()) else {
+    let Some(open) = std::iter::once(&server.listen)
+        .chain(&server.also_listen)
+        .find(|place| !place.is_local())
+    else {
         return Finding::ok("clients connect from this machine only").found(&server.listen);
     };
     if surroundings.api_key {
@@ -71,8 +78,15 @@ fn admin_exposed(settings: &Settings) -> Finding {
     if knows_its_clients(admin.tls.as_ref()) {
         return Finding::ok("operators must show a certificate").found(&admin.listen);
     }
-    let message = format!("{} can be reached from other machines, and no token is required", admin.listen);
-    Finding::fail(message, "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"").found(&admin.listen)
+    let message = format!(
+        "{} can be reached from other machines, and no token is required",
+        admin.listen
+    );
+    Finding::fail(
+        message,
+        "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"",
+    )
+    .found(&admin.listen)
 }
 
 /// Whether only those with a certificate of a named authority get in.
@@ -86,19 +100,29 @@ fn limits_fd(settings: &Settings, surroundings: &Surroundings) -> Finding {
     };
     let (limit, needed) = (files.limit, files.needed);
     if needed > limit {
-        let message = format!("{limit} open files are allowed, and as many clients as are accepted need {needed}");
+        let message = format!(
+            "{limit} open files are allowed, and as many clients as are accepted need {needed}"
+        );
         let fitting = files.fitting_connections as u64;
-        let accepted = settings.server.max_connections.map_or(fitting, |most| u64::from(most.get()));
+        let accepted = settings
+            .server
+            .max_connections
+            .map_or(fitting, |most| u64::from(most.get()));
         // A client takes two files, its own connection and its worker's.
         let with_fitting = needed.saturating_sub(2 * accepted.saturating_sub(fitting));
         let fix = if with_fitting <= limit {
-            format!("raise the limit (ulimit -n {needed}), or set server.max_connections: {fitting}")
+            format!(
+                "raise the limit (ulimit -n {needed}), or set server.max_connections: {fitting}"
+            )
         } else {
             format!("raise the limit (ulimit -n {needed}): it is too low for any number of clients")
         };
         return Finding::fail(message, fix).found(limit).expected(needed);
     }
-    Finding::ok(format!("{limit} open files are allowed, {needed} may be needed")).found(limit)
+    Finding::ok(format!(
+        "{limit} open files are allowed, {needed} may be needed"
+    ))
+    .found(limit)
 }
 
 /// A time that must be shorter than another one.
@@ -113,7 +137,13 @@ struct Pair {
 
 fn timers(settings: &Settings) -> Finding {
     let (request, checks, retry) = (&settings.request, &settings.health_checks, &settings.retry);
-    let pair = |(short, is), (long, than), costs| Pair { short, is, long, than, costs };
+    let pair = |(short, is), (long, than), costs| Pair {
+        short,
+        is,
+        long,
+        than,
+        costs,
+    };
     let whole = ("request.timeout", request.timeout);
     let pairs = [
         pair(
@@ -126,29 +156,53 @@ fn timers(settings: &Settings) -> Finding {
             ("request.stream_max_duration", request.stream_max_duration),
             Some("a stream that hangs is not noticed before its longest time is over"),
         ),
-        pair(("retry.base_delay", retry.base_delay), whole, Some("no request is ever tried again")),
-        pair(("health_checks.timeout", checks.timeout), ("health_checks.interval", checks.interval), None),
+        pair(
+            ("retry.base_delay", retry.base_delay),
+            whole,
+            Some("no request is ever tried again"),
+        ),
+        pair(
+            ("health_checks.timeout", checks.timeout),
+            ("health_checks.interval", checks.interval),
+            None,
+        ),
         pair(
             ("server.head_timeout", settings.server.head_timeout),
             ("server.keep_alive", settings.server.keep_alive),
             None,
         ),
     ];
-    let Some(Pair { short, is, long, than, costs }) = pairs.into_iter().find(|pair| pair.is > pair.than) else {
+    let Some(Pair {
+        short,
+        is,
+        long,
+        than,
+        costs,
+    }) = pairs.into_iter().find(|pair| pair.is > pair.than)
+    else {
         return if checks.enabled {
             Finding::ok("no time limit makes another one pointless")
         } else {
-            let message = "health_checks.enabled is false: only failing requests tell that a worker is gone";
-            Finding::warn(message, "set health_checks.enabled: true").found("off").expected("on")
+            let message =
+                "health_checks.enabled is false: only failing requests tell that a worker is gone";
+            Finding::warn(message, "set health_checks.enabled: true")
+                .found("off")
+                .expected("on")
         };
     };
     let message = format!("{short} is {is:?}, longer than {long} ({than:?})");
-    let fix = format!("set {short}: {} or less, or {long}: {} or more", as_key(than), as_key(is));
+    let fix = format!(
+        "set {short}: {} or less, or {long}: {} or more",
+        as_key(than),
+        as_key(is)
+    );
     let finding = match costs {
         Some(costs) => Finding::fail(format!("{message}: {costs}"), fix),
         None => Finding::warn(message, fix),
     };
-    finding.found(format!("{is:?}")).expected(format!("at most {than:?}"))
+    finding
+        .found(format!("{is:?}"))
+        .expected(format!("at most {than:?}"))
 }
 
 /// A time as a configuration has it.
@@ -168,16 +222,27 @@ mod tests {
 
     fn judged(yaml: &str, surroundings: &Surroundings, id: &str) -> Check {
         let checks = router(&scene::settings(yaml), surroundings);
-        checks.into_iter().find(|check| check.id == id).expect("every check is there")
+        checks
+            .into_iter()
+            .find(|check| check.id == id)
+            .expect("every check is there")
     }
 
     #[test]
     fn the_defaults_are_fine_and_what_is_not_configured_is_skipped() {
         let checks = router(&scene::settings(""), &Surroundings::default());
-        assert_eq!(checks.iter().map(|check| check.id).collect::<Vec<_>>(), ROUTER_CHECKS);
+        assert_eq!(
+            checks.iter().map(|check| check.id).collect::<Vec<_>>(),
+            ROUTER_CHECKS
+        );
         for check in &checks {
-            let skipped = ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&check.id);
-            assert_eq!(check.status, if skipped { Status::Skip } else { Status::Ok }, "{check:?}");
+            let skipped =
+                ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&check.id);
+            assert_eq!(
+                check.status,
+                if skipped { Status::Skip } else { Status::Ok },
+                "{check:?}"
+            );
         }
     }
 
@@ -185,8 +250,14 @@ mod tests {
     #[contract("G28")]
     fn an_open_listener_is_worth_a_look_unless_a_key_protects_it() {
         let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
-        assert_eq!(judged(open, &Surroundings::default(), "listener_exposed").status, Status::Warn);
-        let keyed = Surroundings { api_key: true, ..Surroundings::default() };
+        assert_eq!(
+            judged(open, &Surroundings::default(), "listener_exposed").status,
+            Status::Warn
+        );
+        let keyed = Surroundings {
+            api_key: true,
+            ..Surroundings::default()
+        };
         assert_eq!(judged(open, &keyed, "listener_exposed").status, Status::Ok);
     }
 
@@ -197,10 +268,15 @@ mod tests {
                      admin: {listen: \"0.0.0.0:9191\", tls: {cert: c, key: k, client_ca: a}}\n";
         for id in ["listener_exposed", "admin_exposed"] {
             let check = judged(known, &Surroundings::default(), id);
-            assert_eq!((check.status, check.message.contains("certificate")), (Status::Ok, true), "{check:?}");
+            assert_eq!(
+                (check.status, check.message.contains("certificate")),
+                (Status::Ok, true),
+                "{check:?}"
+            );
         }
         // Encryption alone keeps nobody out.
-        let encrypted = "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
+        let encrypted =
+            "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
         let check = judged(encrypted, &Surroundings::default(), "listener_exposed");
         assert_eq!(check.status, Status::Warn, "{check:?}");
     }
@@ -208,28 +284,63 @@ mod tests {
     #[test]
     #[contract("G28")]
     fn every_listener_for_clients_is_looked_at() {
-        let yaml = "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
+        let yaml =
+            "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
         let check = judged(yaml, &Surroundings::default(), "listener_exposed");
         assert_eq!(check.status, Status::Warn, "{check:?}");
-        assert!(check.message.starts_with("0.0.0.0:8081") && check.fix.is_some_and(|fix| fix.contains("also_listen")));
-        let keyed = Surroundings { api_key: true, ..Surroundings::default() };
+        assert!(
+            check.message.starts_with("0.0.0.0:8081")
+                && check.fix.is_some_and(|fix| fix.contains("also_listen"))
+        );
+        let keyed = Surroundings {
+            api_key: true,
+            ..Surroundings::default()
+        };
         assert_eq!(judged(yaml, &keyed, "listener_exposed").status, Status::Ok);
         let local = "server: {also_listen: [\"unix:/run/w.sock\", \"127.0.0.1:8081\"]}";
-        assert_eq!(judged(local, &Surroundings::default(), "listener_exposed").status, Status::Ok);
+        assert_eq!(
+            judged(local, &Surroundings::default(), "listener_exposed").status,
+            Status::Ok
+        );
     }
 
     #[test]
     fn too_few_open_files_are_named_with_both_ways_out() {
-        let files = Some(FileLimit { limit: 1024, needed: 20_512, fitting_connections: 256 });
-        let check =
-            judged("server: {max_connections: 10000}", &Surroundings { files, ..Surroundings::default() }, "limits_fd");
+        let files = Some(FileLimit {
+            limit: 1024,
+            needed: 20_512,
+            fitting_connections: 256,
+        });
+        let check = judged(
+            "server: {max_connections: 10000}",
+            &Surroundings {
+                files,
+                ..Surroundings::default()
+            },
+            "limits_fd",
+        );
         assert_eq!(check.status, Status::Fail);
         let fix = "raise the limit (ulimit -n 20512), or set server.max_connections: 256";
         assert_eq!(check.fix.as_deref(), Some(fix));
         // With the least that is ever accepted it would still be too low.
-        let files = Some(FileLimit { limit: 256, needed: 640, fitting_connections: 64 });
-        let check = judged("", &Surroundings { files, ..Surroundings::default() }, "limits_fd");
-        assert!(check.fix.is_some_and(|fix| fix.contains("ulimit -n 640") && !fix.contains("max_connections")));
+        let files = Some(FileLimit {
+            limit: 256,
+            needed: 640,
+            fitting_connections: 64,
+        });
+        let check = judged(
+            "",
+            &Surroundings {
+                files,
+                ..Surroundings::default()
+            },
+            "limits_fd",
+        );
+        assert!(
+            check.fix.is_some_and(
+                |fix| fix.contains("ulimit -n 640") && !fix.contains("max_connections")
+            )
+        );
     }
 
     #[test]

@@ -12,8 +12,8 @@ use prompt::{Artefacts, PromptModel};
 
 use crate::{
     gather::{
-        Arrival, Bound, Case, EngineSays, Heard, Link, Observed, Outcome, OwnPrompt, Probes, ReplayAnswer, ReplaySeen,
-        Reply, StreamSeen, TokensSeen,
+        Arrival, Bound, Case, EngineSays, Heard, Link, Observed, Outcome, OwnPrompt, Probes,
+        ReplayAnswer, ReplaySeen, Reply, StreamSeen, TokensSeen,
     },
     report::{Check, Status, WorkerReport},
 };
@@ -27,7 +27,9 @@ pub(crate) struct Scene {
 static PROMPT: LazyLock<Arc<PromptModel>> = LazyLock::new(|| {
     let artefacts = Artefacts {
         tokenizer_json: include_bytes!("../../../engine-sim/assets/tokenizer.json"),
-        tokenizer_config: Some(include_bytes!("../../../engine-sim/assets/tokenizer_config.json")),
+        tokenizer_config: Some(include_bytes!(
+            "../../../engine-sim/assets/tokenizer_config.json"
+        )),
         chat_template: None,
     };
     Arc::new(PromptModel::load(artefacts).expect("the built-in tokenizer loads"))
@@ -43,7 +45,11 @@ pub(crate) fn settings(yaml: &str) -> Settings {
         overrides: &[],
         left_out: &[],
         more_workers: &[],
-        check_url: |url| url.parse::<net::WorkerUrl>().map(|url| url.worker_name()).map_err(|error| error.to_string()),
+        check_url: |url| {
+            url.parse::<net::WorkerUrl>()
+                .map(|url| url.worker_name())
+                .map_err(|error| error.to_string())
+        },
     };
     config::load(source).unwrap_or_else(|problems| panic!("{yaml}: {problems:?}"))
 }
@@ -53,7 +59,11 @@ pub(crate) fn reports(scenes: Vec<Scene>) -> Vec<WorkerReport> {
     let mut yaml = "workers:\n".to_owned();
     let mut seen = Vec::new();
     for (at, scene) in scenes.into_iter().enumerate() {
-        yaml += &format!("  - {{name: w{at}, url: \"http://127.0.0.1:{}\"{}}}\n", 8000 + at, scene.worker);
+        yaml += &format!(
+            "  - {{name: w{at}, url: \"http://127.0.0.1:{}\"{}}}\n",
+            8000 + at,
+            scene.worker
+        );
         if at == 0 {
             yaml = format!("{}\n{yaml}", scene.sections);
         }
@@ -63,11 +73,21 @@ pub(crate) fn reports(scenes: Vec<Scene>) -> Vec<WorkerReport> {
 }
 
 pub(crate) fn check(report: &WorkerReport, id: &str) -> Check {
-    report.checks.iter().find(|check| check.id == id).expect("every check is there").clone()
+    report
+        .checks
+        .iter()
+        .find(|check| check.id == id)
+        .expect("every check is there")
+        .clone()
 }
 
 pub(crate) fn failed(report: &WorkerReport) -> Vec<&'static str> {
-    report.checks.iter().filter(|check| check.status == Status::Fail).map(|check| check.id).collect()
+    report
+        .checks
+        .iter()
+        .filter(|check| check.status == Status::Fail)
+        .map(|check| check.id)
+        .collect()
 }
 
 impl Scene {
@@ -78,13 +98,24 @@ impl Scene {
 
     /// The same, with keys of the worker's entry in the configuration.
     pub(crate) fn configured(worker: &str) -> Self {
-        let worker = if worker.is_empty() { String::new() } else { format!(", {worker}") };
-        Self { worker, sections: String::new(), seen: healthy() }
+        let worker = if worker.is_empty() {
+            String::new()
+        } else {
+            format!(", {worker}")
+        };
+        Self {
+            worker,
+            sections: String::new(),
+            seen: healthy(),
+        }
     }
 
     /// The same, with sections of the configuration.
     pub(crate) fn with_sections(sections: &str) -> Self {
-        Self { sections: sections.to_owned(), ..Self::healthy() }
+        Self {
+            sections: sections.to_owned(),
+            ..Self::healthy()
+        }
     }
 
     pub(crate) fn report(self) -> WorkerReport {
@@ -92,8 +123,10 @@ impl Scene {
     }
 
     pub(crate) fn again(&self) -> WorkerReport {
-        let yaml =
-            format!("{}\nworkers: [{{name: w0, url: \"http://127.0.0.1:8000\"{}}}]\n", self.sections, self.worker);
+        let yaml = format!(
+            "{}\nworkers: [{{name: w0, url: \"http://127.0.0.1:8000\"{}}}]\n",
+            self.sections, self.worker
+        );
         super::workers(&settings(&yaml), std::slice::from_ref(&self.seen)).remove(0)
     }
 
@@ -106,7 +139,11 @@ impl Scene {
     }
 
     pub(crate) fn meeting(&mut self) -> &mut Meeting {
-        self.seen.meeting.as_mut().and_then(|meeting| meeting.as_mut().ok()).expect("a healthy scene has a meeting")
+        self.seen
+            .meeting
+            .as_mut()
+            .and_then(|meeting| meeting.as_mut().ok())
+            .expect("a healthy scene has a meeting")
     }
 
     pub(crate) fn heard(&mut self) -> &mut Heard {
@@ -115,7 +152,9 @@ impl Scene {
 
     /// The engine announces so many ranks.
     pub(crate) fn announce(&mut self, ranks: u32) {
-        let places = (0..ranks).map(|rank| EventEndpoint { rank, ..place() }).collect();
+        let places = (0..ranks)
+            .map(|rank| EventEndpoint { rank, ..place() })
+            .collect();
         let meeting = self.meeting();
         (meeting.announced, meeting.metrics_ranks) = (Some(places), ranks);
     }
@@ -131,8 +170,14 @@ impl Scene {
     /// Its publisher is listened to and says nothing.
     pub(crate) fn hears_nothing(&mut self) {
         self.seen.probes.arrival = None;
-        *self.heard() = Heard { link: Link::Connected, ..Heard::default() };
-        self.seen.replays[0].answer = ReplayAnswer::Answered { asked_for: None, found: false };
+        *self.heard() = Heard {
+            link: Link::Connected,
+            ..Heard::default()
+        };
+        self.seen.replays[0].answer = ReplayAnswer::Answered {
+            asked_for: None,
+            found: false,
+        };
     }
 
     /// Its events are published elsewhere.
@@ -162,8 +207,13 @@ fn place() -> EventEndpoint {
 
 fn healthy() -> Observed {
     let block_size = BlockSize::new(16).ok();
-    let model =
-        ServedModel { id: "sim".into(), root: None, max_model_len: Some(4096), created: 0, owned_by: "vllm".into() };
+    let model = ServedModel {
+        id: "sim".into(),
+        root: None,
+        max_model_len: Some(4096),
+        created: 0,
+        owned_by: "vllm".into(),
+    };
     let meeting = Meeting {
         engine: Engine::Vllm,
         version: Some("0.32.0".into()),
@@ -182,8 +232,13 @@ fn healthy() -> Observed {
         announced: Some(vec![place()]),
         streams: vec![place()],
     };
-    let case =
-        |name| Case { name, plain: true, engine: EngineSays::Ids(vec![1, 2]), own: Ok(vec![1, 2]), pieces: None };
+    let case = |name| Case {
+        name,
+        plain: true,
+        engine: EngineSays::Ids(vec![1, 2]),
+        own: Ok(vec![1, 2]),
+        pieces: None,
+    };
     let ids: Vec<u32> = (0..66).collect();
     let heard = Heard {
         link: Link::Connected,
@@ -202,19 +257,38 @@ fn healthy() -> Observed {
         health: Some(Ok(())),
         meeting: Some(Ok(meeting)),
         instead: None,
-        bound: vec![Bound { rank: 0, endpoint: place().endpoint }],
+        bound: vec![Bound {
+            rank: 0,
+            endpoint: place().endpoint,
+        }],
         tokens: TokensSeen {
             has_route: Some(true),
             texts: vec![case("plain words")],
             special: vec![case("plain words")],
             chats: vec![case("a user message")],
         },
-        streams: vec![StreamSeen { place: place(), followed: true, heard }],
+        streams: vec![StreamSeen {
+            place: place(),
+            followed: true,
+            heard,
+        }],
         probes: Probes {
             outcome: Outcome::Answered,
-            first: Reply { prompt_tokens: Some(41), cached_tokens: Some(0), ids: Some(ids[..41].to_vec()) },
-            second: Reply { prompt_tokens: Some(66), cached_tokens: Some(32), ids: Some(ids.clone()) },
-            own: Some(OwnPrompt { ids: Some(ids.clone()), text: ids, longer_by: 25 }),
+            first: Reply {
+                prompt_tokens: Some(41),
+                cached_tokens: Some(0),
+                ids: Some(ids[..41].to_vec()),
+            },
+            second: Reply {
+                prompt_tokens: Some(66),
+                cached_tokens: Some(32),
+                ids: Some(ids.clone()),
+            },
+            own: Some(OwnPrompt {
+                ids: Some(ids.clone()),
+                text: ids,
+                longer_by: 25,
+            }),
             arrival: Some(Arrival {
                 stream: 0,
                 topic: String::new(),
@@ -225,13 +299,19 @@ fn healthy() -> Observed {
                 foreign: false,
                 after: Duration::from_millis(3),
             }),
-            salted: Some(Ok(Reply { cached_tokens: Some(0), ..Reply::default() })),
+            salted: Some(Ok(Reply {
+                cached_tokens: Some(0),
+                ..Reply::default()
+            })),
             ..Probes::default()
         },
         replays: vec![ReplaySeen {
             rank: 0,
             endpoint: "tcp://127.0.0.1:5558".to_owned(),
-            answer: ReplayAnswer::Answered { asked_for: Some(2), found: true },
+            answer: ReplayAnswer::Answered {
+                asked_for: Some(2),
+                found: true,
+            },
         }],
     }
 }
@@ -243,8 +323,15 @@ fn a_healthy_worker_has_every_check_in_order_and_none_that_is_not_ok() {
     assert_eq!(ids, crate::report::WORKER_CHECKS);
     for check in &report.checks {
         let skipped = ["model_agrees", "dp_offset", "lora", "role_pairing"].contains(&check.id);
-        assert_eq!(check.status, if skipped { Status::Skip } else { Status::Ok }, "{check:?}");
-        assert!(!check.message.is_empty() && check.fix.is_none(), "{check:?}");
+        assert_eq!(
+            check.status,
+            if skipped { Status::Skip } else { Status::Ok },
+            "{check:?}"
+        );
+        assert!(
+            !check.message.is_empty() && check.fix.is_none(),
+            "{check:?}"
+        );
     }
     assert!(report.ok);
 }
@@ -253,10 +340,24 @@ fn a_healthy_worker_has_every_check_in_order_and_none_that_is_not_ok() {
 fn without_requests_nothing_that_needs_them_is_called_ok() {
     let mut scene = Scene::healthy();
     scene.seen.probes = Probes::default();
-    *scene.heard() = Heard { link: Link::Connected, ..Heard::default() };
-    scene.seen.replays[0].answer = ReplayAnswer::Answered { asked_for: None, found: false };
+    *scene.heard() = Heard {
+        link: Link::Connected,
+        ..Heard::default()
+    };
+    scene.seen.replays[0].answer = ReplayAnswer::Answered {
+        asked_for: None,
+        found: false,
+    };
     let report = scene.report();
-    for id in ["usage_details", "events_arriving", "events_age", "sequence", "hash_alias", "salt_honoured", "clock"] {
+    for id in [
+        "usage_details",
+        "events_arriving",
+        "events_age",
+        "sequence",
+        "hash_alias",
+        "salt_honoured",
+        "clock",
+    ] {
         assert_eq!(check(&report, id).status, Status::Skip, "{id}");
     }
     assert!(report.ok);

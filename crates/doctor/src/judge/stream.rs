@@ -12,7 +12,13 @@ const CLOCK_WRONG_S: f64 = 60.0;
 /// A time that is further off is none of this world's: some publishers count from their own start, in seconds.
 const NO_TIME_S: f64 = 86_400.0;
 
-const NEEDS_EVENTS: [&str; 5] = ["sequence", "hash_alias", "medium_known", "hybrid_groups", "clock"];
+const NEEDS_EVENTS: [&str; 5] = [
+    "sequence",
+    "hash_alias",
+    "medium_known",
+    "hybrid_groups",
+    "clock",
+];
 
 pub(super) fn judge(subject: &Subject<'_>, findings: &mut Findings) {
     for ground in ["prefix_caching", "events_arriving"] {
@@ -20,7 +26,13 @@ pub(super) fn judge(subject: &Subject<'_>, findings: &mut Findings) {
             findings.skip_rest(&NEEDS_EVENTS, "no events arrive");
         }
     }
-    let heard: Vec<&Heard> = subject.seen.streams.iter().filter(|one| one.followed).map(|one| &one.heard).collect();
+    let heard: Vec<&Heard> = subject
+        .seen
+        .streams
+        .iter()
+        .filter(|one| one.followed)
+        .map(|one| &one.heard)
+        .collect();
     if heard.iter().all(|heard| heard.batches == 0) {
         findings.skip_rest(&NEEDS_EVENTS, "no events were heard");
         return;
@@ -36,20 +48,29 @@ pub(super) fn judge(subject: &Subject<'_>, findings: &mut Findings) {
 }
 
 fn sequence(heard: &[&Heard]) -> Finding {
-    let missed: u64 = heard.iter().map(|heard| heard.missed).fold(0, u64::saturating_add);
+    let missed: u64 = heard
+        .iter()
+        .map(|heard| heard.missed)
+        .fold(0, u64::saturating_add);
     let unreadable: u64 = heard.iter().map(|heard| heard.unreadable).sum();
     let batches: u64 = heard.iter().map(|heard| heard.batches).sum();
     if missed > 0 {
         let fix = "set \"hwm\": 1000000 in the engine's --kv-events-config, and look for a slow network between";
-        return Finding::fail(format!("{missed} batches were lost on the way while listening"), fix)
-            .found(missed)
-            .expected(0);
+        return Finding::fail(
+            format!("{missed} batches were lost on the way while listening"),
+            fix,
+        )
+        .found(missed)
+        .expected(0);
     }
     if unreadable > 0 {
         let fix = "check that the endpoint is a KV event publisher of a known engine (vLLM 0.9 or later, SGLang)";
-        return Finding::fail(format!("{unreadable} messages or events cannot be read"), fix)
-            .found(unreadable)
-            .expected(0);
+        return Finding::fail(
+            format!("{unreadable} messages or events cannot be read"),
+            fix,
+        )
+        .found(unreadable)
+        .expected(0);
     }
     if heard.iter().any(|heard| heard.unnumbered > 0) {
         let fix = "use a publisher that numbers its batches (three frames)";
@@ -61,32 +82,46 @@ fn sequence(heard: &[&Heard]) -> Finding {
 /// The engine's names of blocks lead to ours: a continued prompt's blocks hang on those announced before.
 fn hash_alias(subject: &Subject<'_>) -> Finding {
     let probes = &subject.seen.probes;
-    let Some(arrival) = &probes.arrival else { return Finding::skip(unprobed(&probes.outcome)) };
+    let Some(arrival) = &probes.arrival else {
+        return Finding::skip(unprobed(&probes.outcome));
+    };
     if arrival.whole == 0 {
         return Finding::skip("the engine does not tell the token ids of a prompt");
     }
     let (blocks, whole) = (arrival.blocks, arrival.whole);
     if blocks < whole {
-        let message = format!("of a prompt of {whole} blocks only {blocks} are found by what its events say");
+        let message =
+            format!("of a prompt of {whole} blocks only {blocks} are found by what its events say");
         let fix = "look for `orphans` and `ignored` in /admin/streams: parents are missing, or blocks carry no tokens";
         return Finding::fail(message, fix).found(blocks).expected(whole);
     }
-    Finding::ok(format!("all {whole} blocks of a continued prompt are found by what its events say")).found(blocks)
+    Finding::ok(format!(
+        "all {whole} blocks of a continued prompt are found by what its events say"
+    ))
+    .found(blocks)
 }
 
 fn medium_known(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
-    let unknown: Vec<&str> = heard.iter().flat_map(|heard| &heard.unknown_media).map(String::as_str).collect();
+    let unknown: Vec<&str> = heard
+        .iter()
+        .flat_map(|heard| &heard.unknown_media)
+        .map(String::as_str)
+        .collect();
     if unknown.is_empty() {
         return Finding::ok("all media are known");
     }
     let names = unknown.join(", ");
     if !subject.worker.allow_tiers.contains(&Tier::Disk) {
-        let message =
-            format!("blocks lie on unknown media ({names}): they do not count, as {} says", subject.key("allow_tiers"));
+        let message = format!(
+            "blocks lie on unknown media ({names}): they do not count, as {} says",
+            subject.key("allow_tiers")
+        );
         return Finding::warn(message, "report the medium's name").found(names);
     }
-    let fix =
-        format!("set {}: [device, host] if it cannot be read back, and report its name", subject.key("allow_tiers"));
+    let fix = format!(
+        "set {}: [device, host] if it cannot be read back, and report its name",
+        subject.key("allow_tiers")
+    );
     let arrival = subject.seen.probes.arrival.as_ref();
     let finding = match arrival.filter(|arrival| arrival.blocks > 0 && arrival.device == 0) {
         Some(_) => Finding::fail(
@@ -95,24 +130,35 @@ fn medium_known(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
             ),
             fix,
         ),
-        None => Finding::warn(format!("blocks lie on unknown media ({names}): they count as disk"), fix),
+        None => Finding::warn(
+            format!("blocks lie on unknown media ({names}): they count as disk"),
+            fix,
+        ),
     };
     finding.found(names)
 }
 
 fn hybrid_groups(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
-    let partial: Vec<&str> = heard.iter().flat_map(|heard| &heard.partial_groups).map(String::as_str).collect();
+    let partial: Vec<&str> = heard
+        .iter()
+        .flat_map(|heard| &heard.partial_groups)
+        .map(String::as_str)
+        .collect();
     if partial.is_empty() {
         return Finding::ok("every announced block stands for all of its tokens");
     }
     if heard.iter().all(|heard| heard.usable_stores == 0) {
-        let message =
-            format!("all announced blocks are of groups that do not hold every token: {}", partial.join(", "));
+        let message = format!(
+            "all announced blocks are of groups that do not hold every token: {}",
+            partial.join(", ")
+        );
         let fix = format!(
             "set {}: none: what it has cached is guessed then, until a release also announces its groups of full attention",
             subject.key("kv_events.source")
         );
-        return Finding::fail(message, fix).found(partial.join(", ")).expected("full_attention");
+        return Finding::fail(message, fix)
+            .found(partial.join(", "))
+            .expected("full_attention");
     }
     let message = format!(
         "a hybrid model: only groups of full attention are credited, not {}; a hit may be shorter than predicted",
@@ -122,20 +168,40 @@ fn hybrid_groups(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
 }
 
 fn clock(subject: &Subject<'_>, heard: &[&Heard]) -> Finding {
-    let ages = heard.iter().filter_map(|heard| heard.age_s).filter(|age| age.abs() < NO_TIME_S);
-    let Some(age) = ages.reduce(|one, other| if one.abs() > other.abs() { one } else { other }) else {
+    let ages = heard
+        .iter()
+        .filter_map(|heard| heard.age_s)
+        .filter(|age| age.abs() < NO_TIME_S);
+    let Some(age) = ages.reduce(|one, other| if one.abs() > other.abs() { one } else { other })
+    else {
         return Finding::skip("batches carry no time of this day");
     };
     // Events that come late are old without any clock being wrong.
-    let late = subject.seen.probes.arrival.as_ref().map_or(0.0, |arrival| arrival.after.as_secs_f64());
-    let apart = if (0.0..=late + CLOCK_APART_S).contains(&age) { age.min(CLOCK_APART_S) } else { age };
+    let late = subject
+        .seen
+        .probes
+        .arrival
+        .as_ref()
+        .map_or(0.0, |arrival| arrival.after.as_secs_f64());
+    let apart = if (0.0..=late + CLOCK_APART_S).contains(&age) {
+        age.min(CLOCK_APART_S)
+    } else {
+        age
+    };
     if apart.abs() <= CLOCK_APART_S {
         return Finding::ok("the clocks agree").found(format!("{age:.3} s"));
     }
     let side = if age > 0.0 { "behind" } else { "ahead of" };
-    let message = format!("the engine's clock is {:.1} s {side} ours, or its events are late", age.abs());
+    let message = format!(
+        "the engine's clock is {:.1} s {side} ours, or its events are late",
+        age.abs()
+    );
     let fix = "synchronise the clocks of both machines by NTP: timedatectl set-ntp true";
-    let finding = if apart.abs() > CLOCK_WRONG_S { Finding::fail(message, fix) } else { Finding::warn(message, fix) };
+    let finding = if apart.abs() > CLOCK_WRONG_S {
+        Finding::fail(message, fix)
+    } else {
+        Finding::warn(message, fix)
+    };
     finding.found(format!("{age:.1} s")).expected("0 s")
 }
 
@@ -160,7 +226,13 @@ mod tests {
     #[test]
     fn a_chain_that_breaks_is_a_failure() {
         let mut scene = Scene::healthy();
-        scene.seen.probes.arrival.as_mut().expect("a healthy scene has one").blocks = 2;
+        scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one")
+            .blocks = 2;
         assert_eq!(scene.failed(), ["hash_alias"]);
     }
 
@@ -177,7 +249,15 @@ mod tests {
             let mut scene = Scene::healthy();
             scene.heard().age_s = Some(age);
             assert_eq!(scene.check("clock").status, status, "{age}");
-            assert_eq!(scene.failed(), if status == Status::Fail { &["clock"][..] } else { &[] }, "{age}");
+            assert_eq!(
+                scene.failed(),
+                if status == Status::Fail {
+                    &["clock"][..]
+                } else {
+                    &[]
+                },
+                "{age}"
+            );
         }
     }
 
@@ -185,7 +265,13 @@ mod tests {
     fn blocks_that_can_never_be_credited_are_a_failure() {
         let mut scene = Scene::healthy();
         scene.heard().unknown_media.insert("TAPE".to_owned());
-        scene.seen.probes.arrival.as_mut().expect("a healthy scene has one").device = 0;
+        scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one")
+            .device = 0;
         assert_eq!(scene.failed(), ["medium_known"]);
         let mut scene = Scene::healthy();
         scene.heard().partial_groups.insert("mamba".to_owned());

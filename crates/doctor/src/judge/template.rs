@@ -8,8 +8,10 @@ use crate::gather::{self, EngineSays};
 
 pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
     let chats = &subject.seen.tokens.chats;
-    let accepted: Vec<&gather::Case> =
-        chats.iter().filter(|one| matches!(one.engine, EngineSays::Ids(_) | EngineSays::Count(_))).collect();
+    let accepted: Vec<&gather::Case> = chats
+        .iter()
+        .filter(|one| matches!(one.engine, EngineSays::Ids(_) | EngineSays::Count(_)))
+        .collect();
     if accepted.is_empty() {
         return Finding::skip(match chats.is_empty() {
             true => "the engine has no /tokenize to compare with",
@@ -28,7 +30,8 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         ),
     };
     // What every chat has comes first: that decides.
-    let (plain, special): (Vec<&gather::Case>, Vec<_>) = accepted.iter().copied().partition(|one| one.plain);
+    let (plain, special): (Vec<&gather::Case>, Vec<_>) =
+        accepted.iter().copied().partition(|one| one.plain);
     if let Some((one, difference)) = first_differing(&plain) {
         let differing = accepted.iter().filter(|one| difference_of(one)).count();
         let message = format!(
@@ -38,23 +41,40 @@ pub(super) fn judge(subject: &Subject<'_>, meeting: &Meeting) -> Finding {
         );
         return with_pieces(Finding::fail(message, fix), one);
     }
-    let unrendered =
-        |chats: &[&gather::Case]| chats.iter().find_map(|one| Some((one.name, one.own.as_ref().err()?.clone())));
+    let unrendered = |chats: &[&gather::Case]| {
+        chats
+            .iter()
+            .find_map(|one| Some((one.name, one.own.as_ref().err()?.clone())))
+    };
     if let Some((name, reason)) = unrendered(&plain) {
-        return Finding::fail(format!("{name} cannot be rendered here as the engine does: {reason}"), fix);
+        return Finding::fail(
+            format!("{name} cannot be rendered here as the engine does: {reason}"),
+            fix,
+        );
     }
     if let Some((one, difference)) = first_differing(&special) {
-        let names: Vec<&str> = special.iter().filter(|one| difference_of(one)).map(|one| one.name).collect();
-        let message =
-            format!("plain chats are rendered alike, those with {} are not: {difference}", names.join(", with "));
+        let names: Vec<&str> = special
+            .iter()
+            .filter(|one| difference_of(one))
+            .map(|one| one.name)
+            .collect();
+        let message = format!(
+            "plain chats are rendered alike, those with {} are not: {difference}",
+            names.join(", with ")
+        );
         return with_pieces(Finding::warn(message, fix), one);
     }
     if let Some((name, reason)) = unrendered(&special) {
-        let message =
-            format!("{name} is rendered by the engine and not here: such chats are compared as text ({reason})");
+        let message = format!(
+            "{name} is rendered by the engine and not here: such chats are compared as text ({reason})"
+        );
         return Finding::warn(message, fix);
     }
-    let digest = meeting.artefacts.prompt.as_ref().and_then(|prompt| prompt.template_digest());
+    let digest = meeting
+        .artefacts
+        .prompt
+        .as_ref()
+        .and_then(|prompt| prompt.template_digest());
     let finding = Finding::ok(format!("{} chats are rendered alike", accepted.len()));
     digest.map_or(finding.clone(), |digest| finding.found(digest))
 }
@@ -65,7 +85,9 @@ fn first_differing<'a>(chats: &[&'a gather::Case]) -> Option<(&'a gather::Case, 
 
 fn with_pieces(finding: Finding, one: &gather::Case) -> Finding {
     match &one.pieces {
-        Some((engine, own)) => finding.found(format!("{engine:?}")).expected(format!("{own:?}")),
+        Some((engine, own)) => finding
+            .found(format!("{engine:?}"))
+            .expected(format!("{own:?}")),
         None => finding,
     }
 }
@@ -82,31 +104,64 @@ mod tests {
     fn case(name: &'static str, engine: &[u32], own: Result<&[u32], &str>) -> gather::Case {
         let own = own.map(<[u32]>::to_vec).map_err(str::to_owned);
         let plain = !["tools", "content parts"].contains(&name);
-        gather::Case { name, plain, engine: EngineSays::Ids(engine.to_vec()), own, pieces: None }
+        gather::Case {
+            name,
+            plain,
+            engine: EngineSays::Ids(engine.to_vec()),
+            own,
+            pieces: None,
+        }
     }
 
     #[test]
     fn an_altered_template_is_one_failure_that_names_the_first_chat() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens.chats.push(case("tools", &[4, 5], Ok(&[4, 6])));
-        scene.seen.tokens.chats.push(case("a system message", &[1, 2], Ok(&[1, 3])));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("tools", &[4, 5], Ok(&[4, 6])));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("a system message", &[1, 2], Ok(&[1, 3])));
         assert_eq!(scene.failed(), ["chat_template"]);
         let message = scene.check("chat_template").message;
-        assert!(message.contains("2 of 3 chats differently, first a system message: token 1 of 2"), "{message}");
+        assert!(
+            message.contains("2 of 3 chats differently, first a system message: token 1 of 2"),
+            "{message}"
+        );
     }
 
     #[test]
     fn chats_with_tools_or_parts_that_differ_are_worth_a_look_by_name() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens.chats.push(case("tools", &[1, 2], Ok(&[1, 3])));
-        assert_eq!((scene.failed(), scene.check("chat_template").status), (vec![], Status::Warn));
-        assert!(scene.check("chat_template").message.contains("those with tools are not: token 1 of 2"));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("tools", &[1, 2], Ok(&[1, 3])));
+        assert_eq!(
+            (scene.failed(), scene.check("chat_template").status),
+            (vec![], Status::Warn)
+        );
+        assert!(
+            scene
+                .check("chat_template")
+                .message
+                .contains("those with tools are not: token 1 of 2")
+        );
     }
 
     #[test]
     fn a_chat_that_only_the_engine_renders_is_worth_a_look_and_no_failure() {
         let mut scene = Scene::healthy();
-        scene.seen.tokens.chats.push(case("content parts", &[1, 2], Err("images")));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("content parts", &[1, 2], Err("images")));
         assert_eq!(scene.check("chat_template").status, Status::Warn);
         scene.seen.tokens.chats = vec![case("a user message", &[1], Err("no template"))];
         assert_eq!(scene.failed(), ["chat_template"]);

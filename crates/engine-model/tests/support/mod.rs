@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use engine_model::{
-    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling,
-    StepOutcome, Timing,
+    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request,
+    RequestId, Scheduling, StepOutcome, Timing,
 };
 use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
 
@@ -42,15 +42,24 @@ pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
 }
 
 pub(crate) fn transferred(request: Request) -> Request {
-    Request { transferred: true, ..request }
+    Request {
+        transferred: true,
+        ..request
+    }
 }
 
 pub(crate) fn salted(salt: &str, request: Request) -> Request {
-    Request { salt: Some(Arc::from(salt)), ..request }
+    Request {
+        salt: Some(Arc::from(salt)),
+        ..request
+    }
 }
 
 pub(crate) fn adapted(lora: &str, request: Request) -> Request {
-    Request { lora: Some(Arc::from(lora)), ..request }
+    Request {
+        lora: Some(Arc::from(lora)),
+        ..request
+    }
 }
 
 /// `count` tokens that no other `kind` has.
@@ -67,7 +76,12 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn new(settings: EngineSettings) -> Self {
-        Self { engine: Engine::new(settings), now: Moment::START, batches: Vec::new(), emitted: Vec::new() }
+        Self {
+            engine: Engine::new(settings),
+            now: Moment::START,
+            batches: Vec::new(),
+            emitted: Vec::new(),
+        }
     }
 
     pub(crate) fn submit(&mut self, request: Request) {
@@ -109,27 +123,44 @@ impl Bench {
     }
 
     pub(crate) fn cached_tokens(&self, id: u64) -> u32 {
-        self.emitted.iter().find(|token| token.id == RequestId(id)).expect("the request made a token").cached_tokens
+        self.emitted
+            .iter()
+            .find(|token| token.id == RequestId(id))
+            .expect("the request made a token")
+            .cached_tokens
     }
 
     pub(crate) fn reply(&self, id: u64) -> Vec<u32> {
-        self.emitted.iter().filter(|token| token.id == RequestId(id)).map(|token| token.token).collect()
+        self.emitted
+            .iter()
+            .filter(|token| token.id == RequestId(id))
+            .map(|token| token.token)
+            .collect()
     }
 }
 
 /// What a listener that counts copies believes after these events.
-pub(crate) fn believed<'a>(batches: impl IntoIterator<Item = &'a Vec<CacheEvent>>) -> Vec<(Tier, EngineHash)> {
+pub(crate) fn believed<'a>(
+    batches: impl IntoIterator<Item = &'a Vec<CacheEvent>>,
+) -> Vec<(Tier, EngineHash)> {
     let mut counts: BTreeMap<(Tier, EngineHash), usize> = BTreeMap::new();
     for event in batches.into_iter().flatten() {
         match event {
-            CacheEvent::Stored { hashes, tier, tokens, .. } => {
+            CacheEvent::Stored {
+                hashes,
+                tier,
+                tokens,
+                ..
+            } => {
                 assert_eq!(tokens.len(), hashes.len() * BLOCK as usize);
                 for hash in hashes {
                     *counts.entry((*tier, *hash)).or_default() += 1;
                 }
             }
             CacheEvent::Removed { hash, tier } => {
-                let count = counts.get_mut(&(*tier, *hash)).expect("only what was stored is removed");
+                let count = counts
+                    .get_mut(&(*tier, *hash))
+                    .expect("only what was stored is removed");
                 *count -= 1;
                 if *count == 0 {
                     counts.remove(&(*tier, *hash));
@@ -138,5 +169,8 @@ pub(crate) fn believed<'a>(batches: impl IntoIterator<Item = &'a Vec<CacheEvent>
             CacheEvent::Cleared => counts.retain(|(tier, _), _| *tier != Tier::Device),
         }
     }
-    counts.into_iter().flat_map(|(block, count)| vec![block; count]).collect()
+    counts
+        .into_iter()
+        .flat_map(|(block, count)| vec![block; count])
+        .collect()
 }

@@ -23,8 +23,14 @@ pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
 }
 
 /// A reply of known length.
-pub(crate) fn bytes(status: StatusCode, content_type: &'static str, bytes: Bytes) -> Response<Body> {
-    let body = Full::new(bytes).map_err(|never: Infallible| match never {}).boxed_unsync();
+pub(crate) fn bytes(
+    status: StatusCode,
+    content_type: &'static str,
+    bytes: Bytes,
+) -> Response<Body> {
+    let body = Full::new(bytes)
+        .map_err(|never: Infallible| match never {})
+        .boxed_unsync();
     with_type(status, content_type, body)
 }
 
@@ -40,6 +46,8 @@ pub(crate) fn chunks(
 fn with_type(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     response
 }

@@ -52,7 +52,10 @@ pub(crate) async fn embed(
             ));
         }
     };
-    let input = GenerationBody { prompt: Some(body.input), ..GenerationBody::default() };
+    let input = GenerationBody {
+        prompt: Some(body.input),
+        ..GenerationBody::default()
+    };
     let inputs = prompts::prompts(Arc::clone(&state), Dialect::Completions, input).await?;
     Counts::add(&state.counts.executions);
     let tokens: usize = inputs.iter().map(|ids| ids.len()).sum();
@@ -61,7 +64,11 @@ pub(crate) async fn embed(
         .enumerate()
         .map(|(index, ids)| {
             let vector = vector(state.config.seed, ids, dimensions);
-            let embedding = if base64 { json!(encoded(&vector)) } else { json!(vector) };
+            let embedding = if base64 {
+                json!(encoded(&vector))
+            } else {
+                json!(vector)
+            };
             json!({"index": index, "object": "embedding", "embedding": embedding})
         })
         .collect();
@@ -84,14 +91,27 @@ pub(crate) async fn embed(
 /// A vector of length one.
 fn vector(seed: u64, ids: &[u32], dimensions: u32) -> Vec<f32> {
     let steps = ReplyStream::new(seed, ids, (0..2_001).collect());
-    let raw: Vec<f64> = (0..dimensions).map(|place| f64::from(steps.token(place)) - 1_000.0).collect();
-    let length = raw.iter().map(|value| value * value).sum::<f64>().sqrt().max(1.0);
-    #[expect(clippy::cast_possible_truncation, reason = "embeddings are single precision")]
+    let raw: Vec<f64> = (0..dimensions)
+        .map(|place| f64::from(steps.token(place)) - 1_000.0)
+        .collect();
+    let length = raw
+        .iter()
+        .map(|value| value * value)
+        .sum::<f64>()
+        .sqrt()
+        .max(1.0);
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "embeddings are single precision"
+    )]
     raw.iter().map(|value| (value / length) as f32).collect()
 }
 
 fn encoded(vector: &[f32]) -> String {
     use base64::Engine;
-    let bytes: Vec<u8> = vector.iter().flat_map(|value| value.to_le_bytes()).collect();
+    let bytes: Vec<u8> = vector
+        .iter()
+        .flat_map(|value| value.to_le_bytes())
+        .collect();
     base64::engine::general_purpose::STANDARD.encode(bytes)
 }

@@ -18,8 +18,16 @@ pub(crate) struct ApiError {
 }
 
 impl ApiError {
-    pub(crate) fn bad_request(message: impl Into<String>, param: impl Into<Option<&'static str>>) -> Self {
-        Self { status: StatusCode::BAD_REQUEST, kind: "BadRequestError", message: message.into(), param: param.into() }
+    pub(crate) fn bad_request(
+        message: impl Into<String>,
+        param: impl Into<Option<&'static str>>,
+    ) -> Self {
+        Self {
+            status: StatusCode::BAD_REQUEST,
+            kind: "BadRequestError",
+            message: message.into(),
+            param: param.into(),
+        }
     }
 
     pub(crate) fn unknown_model(model: &str, known: &str) -> Self {
@@ -75,11 +83,28 @@ impl ApiError {
     /// What an injected fault or a dead engine core answers.
     pub(crate) fn of_status(status: u16) -> Self {
         let (status, kind, message) = match status {
-            429 => (StatusCode::TOO_MANY_REQUESTS, "RateLimitError", "Too many requests are queued."),
-            503 => (StatusCode::SERVICE_UNAVAILABLE, "ServiceUnavailableError", "The engine is overloaded."),
-            _ => (StatusCode::INTERNAL_SERVER_ERROR, "InternalServerError", "The engine core died unexpectedly."),
+            429 => (
+                StatusCode::TOO_MANY_REQUESTS,
+                "RateLimitError",
+                "Too many requests are queued.",
+            ),
+            503 => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "ServiceUnavailableError",
+                "The engine is overloaded.",
+            ),
+            _ => (
+                StatusCode::INTERNAL_SERVER_ERROR,
+                "InternalServerError",
+                "The engine core died unexpectedly.",
+            ),
         };
-        Self { status, kind, message: message.to_owned(), param: None }
+        Self {
+            status,
+            kind,
+            message: message.to_owned(),
+            param: None,
+        }
     }
 
     pub(crate) fn value(&self) -> serde_json::Value {

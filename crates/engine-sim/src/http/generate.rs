@@ -40,7 +40,9 @@ pub(crate) async fn answer(
     };
     let fault = state.fault.take();
     match fault {
-        Some(Fault::Status(status)) => return Ok(ApiError::of_status(status).into_response_in(dialect)),
+        Some(Fault::Status(status)) => {
+            return Ok(ApiError::of_status(status).into_response_in(dialect));
+        }
         Some(Fault::Hang) => std::future::pending().await,
         Some(Fault::Reset) => return Err(Cut),
         _ => {}
@@ -76,8 +78,13 @@ async fn begin(
             let (body, frame) = responses::read(state, &bytes)?;
             (body, Frame::Response(Box::new(frame)))
         }
-        Dialect::Messages => (messages::read(&bytes, messages::Limit::Needed)?, Frame::Message),
-        Dialect::Chat | Dialect::Completions => (request::parse::<GenerationBody>(&bytes)?, Frame::OpenAi),
+        Dialect::Messages => (
+            messages::read(&bytes, messages::Limit::Needed)?,
+            Frame::Message,
+        ),
+        Dialect::Chat | Dialect::Completions => {
+            (request::parse::<GenerationBody>(&bytes)?, Frame::OpenAi)
+        }
     };
     let model = known_model(state, body.model.as_deref())?;
     if body.cache_salt.as_deref() == Some("") {
@@ -93,11 +100,19 @@ async fn begin(
             "priority",
         ));
     }
-    let transfer = body.kv_transfer_params.clone().unwrap_or_default().transfer(state.config.role)?;
+    let transfer = body
+        .kv_transfer_params
+        .clone()
+        .unwrap_or_default()
+        .transfer(state.config.role)?;
     let reply = reply_of(state, dialect, headers, &model, &body, frame, transfer)?;
     let stream = body.stream.unwrap_or(false);
     let lines = lines::start(state, dialect, headers, &model, body, transfer).await?;
-    Ok(Begun { reply, stream, lines })
+    Ok(Begun {
+        reply,
+        stream,
+        lines,
+    })
 }
 
 fn reply_of(
@@ -111,21 +126,44 @@ fn reply_of(
 ) -> Result<Box<dyn Reply>, ApiError> {
     let (state, model, created) = (Arc::clone(state), model.to_owned(), state.clock.unix_s());
     Ok(match frame {
-        Frame::Response(frame) => {
-            Box::new(ResponseReply::new(Arc::clone(&state), bare_id(&state, headers), created, model, *frame))
-        }
-        Frame::Message => Box::new(MessageReply::new(Arc::clone(&state), bare_id(&state, headers), model)),
+        Frame::Response(frame) => Box::new(ResponseReply::new(
+            Arc::clone(&state),
+            bare_id(&state, headers),
+            created,
+            model,
+            *frame,
+        )),
+        Frame::Message => Box::new(MessageReply::new(
+            Arc::clone(&state),
+            bare_id(&state, headers),
+            model,
+        )),
         Frame::OpenAi => {
             let block_tokens = state.config.block_size.tokens();
             let engine_id = || format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s);
             Box::new(Shape {
-                offers: (transfer == Transfer::Leaves).then(|| Offer { engine_id: engine_id(), block_tokens }),
+                offers: (transfer == Transfer::Leaves).then(|| Offer {
+                    engine_id: engine_id(),
+                    block_tokens,
+                }),
                 dialect,
-                id: reply_id(&state, if dialect == Dialect::Chat { "chatcmpl" } else { "cmpl" }, headers),
+                id: reply_id(
+                    &state,
+                    if dialect == Dialect::Chat {
+                        "chatcmpl"
+                    } else {
+                        "cmpl"
+                    },
+                    headers,
+                ),
                 created,
                 model,
                 return_token_ids: body.return_token_ids.unwrap_or(false) && state.config.token_ids,
-                include_usage: body.stream_options.as_ref().and_then(|options| options.include_usage).unwrap_or(false),
+                include_usage: body
+                    .stream_options
+                    .as_ref()
+                    .and_then(|options| options.include_usage)
+                    .unwrap_or(false),
                 logprobs: Logprobs::of(body, dialect)?,
                 begun: HashMap::new(),
                 state,
@@ -134,11 +172,22 @@ fn reply_of(
     })
 }
 
-async fn reply(begun: Begun, fault: Option<Fault>, dialect: Dialect) -> Result<Response<Body>, Cut> {
-    let Begun { mut reply, stream, lines } = begun;
+async fn reply(
+    begun: Begun,
+    fault: Option<Fault>,
+    dialect: Dialect,
+) -> Result<Response<Body>, Cut> {
+    let Begun {
+        mut reply,
+        stream,
+        lines,
+    } = begun;
     if stream {
         let events = EventStream::new(reply, lines, fault);
-        return Ok(body::chunks("text/event-stream; charset=utf-8", events.chunks()));
+        return Ok(body::chunks(
+            "text/event-stream; charset=utf-8",
+            events.chunks(),
+        ));
     }
     let mut finished = Vec::new();
     for line in lines {
@@ -157,7 +206,9 @@ async fn reply(begun: Begun, fault: Option<Fault>, dialect: Dialect) -> Result<R
     };
     let length = HeaderValue::from(whole.len());
     let mut response = body::chunks("application/json", broken_body(whole, bytes, end));
-    response.headers_mut().insert(header::CONTENT_LENGTH, length);
+    response
+        .headers_mut()
+        .insert(header::CONTENT_LENGTH, length);
     Ok(response)
 }
 
@@ -178,8 +229,9 @@ pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<St
     if state.adapter(model).is_some() {
         return Ok(model.to_owned());
     }
-    let known: Vec<_> =
-        std::iter::once(state.config.model.as_str()).chain(state.config.loras.iter().map(AsRef::as_ref)).collect();
+    let known: Vec<_> = std::iter::once(state.config.model.as_str())
+        .chain(state.config.loras.iter().map(AsRef::as_ref))
+        .collect();
     Err(ApiError::unknown_model(model, &known.join(", ")))
 }
 
@@ -190,9 +242,17 @@ pub(crate) fn reply_id(state: &ServerState, kind: &str, headers: &HeaderMap) -> 
 
 fn bare_id(state: &ServerState, headers: &HeaderMap) -> String {
     let given = headers.get("x-request-id").and_then(|id| id.to_str().ok());
-    let given = given.filter(|id| (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic()));
+    let given = given.filter(|id| {
+        (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+    });
     given.map_or_else(
-        || format!("{:08x}{:08x}", state.started_unix_s & 0xffff_ffff, state.counts.next_id()),
+        || {
+            format!(
+                "{:08x}{:08x}",
+                state.started_unix_s & 0xffff_ffff,
+                state.counts.next_id()
+            )
+        },
         str::to_owned,
     )
 }

@@ -28,15 +28,29 @@ pub(crate) fn models(state: &ServerState) -> Response<Body> {
             }],
         })
     };
-    let mut data = vec![model(&config.model, &root, None, Some(config.max_model_len))];
-    data.extend(config.loras.iter().map(|name| model(name, name, Some(&config.model), None)));
+    let mut data = vec![model(
+        &config.model,
+        &root,
+        None,
+        Some(config.max_model_len),
+    )];
+    data.extend(
+        config
+            .loras
+            .iter()
+            .map(|name| model(name, name, Some(&config.model), None)),
+    );
     body::json(StatusCode::OK, &json!({"object": "list", "data": data}))
 }
 
 /// 200 with an empty body, or 503 while the start is being delayed.
 pub(crate) fn health(state: &ServerState) -> Response<Body> {
     let ready = state.clock.now() >= state.ready_at;
-    let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = if ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
     body::bytes(status, "application/json", Bytes::new())
 }
 
@@ -45,7 +59,9 @@ pub(crate) fn kv_event_sources(state: &ServerState) -> Response<Body> {
     let mut sources = Map::new();
     if let Some(settings) = &state.config.events {
         for (number, rank) in state.ranks.iter().enumerate() {
-            let Some(publisher) = &rank.publisher else { continue };
+            let Some(publisher) = &rank.publisher else {
+                continue;
+            };
             let source = json!({
                 "enable_kv_cache_events": true,
                 "publisher": "zmq",

@@ -11,7 +11,8 @@ use crate::{
 };
 
 use super::{
-    ApiError, prompts::prompts, reply::Line, request::GenerationBody, shape::Dialect, transfer::Transfer, wish,
+    ApiError, prompts::prompts, reply::Line, request::GenerationBody, shape::Dialect,
+    transfer::Transfer, wish,
 };
 
 /// What the completions dialect generates when no limit is given.
@@ -30,7 +31,10 @@ pub(crate) async fn start(
 ) -> Result<Vec<Line>, ApiError> {
     let choices = body.n.unwrap_or(1);
     if !(1..=MOST_CHOICES).contains(&choices) {
-        return Err(ApiError::bad_request(format!("n is {choices}: expected 1 to {MOST_CHOICES}."), "n"));
+        return Err(ApiError::bad_request(
+            format!("n is {choices}: expected 1 to {MOST_CHOICES}."),
+            "n",
+        ));
     }
     let wish = Arc::new(wish::wish(&body, dialect)?);
     let params = body.kv_transfer_params.clone().unwrap_or_default();
@@ -40,7 +44,10 @@ pub(crate) async fn start(
         Dialect::Responses | Dialect::Messages => OpenEnd::NaturalWithin,
         Dialect::Chat | Dialect::Completions => OpenEnd::Natural,
     };
-    let (salt, priority) = (body.cache_salt.as_deref().map(Arc::from), body.priority.unwrap_or(0));
+    let (salt, priority) = (
+        body.cache_salt.as_deref().map(Arc::from),
+        body.priority.unwrap_or(0),
+    );
     let lora = state.adapter(model).flatten();
     let rank = wanted_rank(headers)?;
     let mut lines = Vec::new();
@@ -48,13 +55,20 @@ pub(crate) async fn start(
         if transfer == Transfer::Arrives {
             params.check(&prompt, state.config.block_size.tokens())?;
         }
-        let room = state.config.max_model_len.saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
+        let room = state
+            .config
+            .max_model_len
+            .saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
         let max_tokens = match dialect {
             Dialect::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
             _ => max_tokens,
         };
         for choice in 0..choices {
-            let limit = Limit { max_tokens, open_end, room };
+            let limit = Limit {
+                max_tokens,
+                open_end,
+                room,
+            };
             let job = Job {
                 max_tokens,
                 script: script(state, &wish, &prompt, choice, limit).await?,
@@ -67,7 +81,11 @@ pub(crate) async fn start(
                 priority,
             };
             let generation = Generation::start(state, job)?;
-            lines.push(Line { index: lines.len(), counts_prompt: choice == 0, generation });
+            lines.push(Line {
+                index: lines.len(),
+                counts_prompt: choice == 0,
+                generation,
+            });
         }
     }
     Ok(lines)
@@ -88,21 +106,35 @@ async fn script(
     let (state, wish, prompt) = (Arc::clone(state), Arc::clone(wish), Arc::clone(prompt));
     let composed = tokio::task::spawn_blocking(move || {
         let tokenizer = &state.tokenizer;
-        let speaker = Speaker { model: &tokenizer.model, alphabet: &tokenizer.alphabet, seed: state.config.seed };
+        let speaker = Speaker {
+            model: &tokenizer.model,
+            alphabet: &tokenizer.alphabet,
+            seed: state.config.seed,
+        };
         compose(&wish, &speaker, &prompt, choice, limit)
     });
-    composed.await.map(|script| Some(Arc::new(script))).map_err(|error| {
-        tracing::error!(%error, "composing failed");
-        ApiError::of_status(500)
-    })
+    composed
+        .await
+        .map(|script| Some(Arc::new(script)))
+        .map_err(|error| {
+            tracing::error!(%error, "composing failed");
+            ApiError::of_status(500)
+        })
 }
 
 fn wanted_rank(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
-    let Some(value) = headers.get("x-data-parallel-rank") else { return Ok(None) };
-    value.to_str().ok().and_then(|rank| rank.trim().parse().ok()).map(Some).ok_or_else(|| {
-        ApiError::bad_request(
-            "Header x-data-parallel-rank is not a rank: send a number from 0 up.",
-            "data_parallel_rank",
-        )
-    })
+    let Some(value) = headers.get("x-data-parallel-rank") else {
+        return Ok(None);
+    };
+    value
+        .to_str()
+        .ok()
+        .and_then(|rank| rank.trim().parse().ok())
+        .map(Some)
+        .ok_or_else(|| {
+            ApiError::bad_request(
+                "Header x-data-parallel-rank is not a rank: send a number from 0 up.",
+                "data_parallel_rank",
+            )
+        })
 }

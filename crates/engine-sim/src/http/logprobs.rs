@@ -20,9 +20,13 @@ impl Logprobs {
     pub(crate) fn of(body: &GenerationBody, dialect: Dialect) -> Result<Option<Self>, ApiError> {
         let number = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
         let (asked, top) = match dialect {
-            Dialect::Completions => (number(&body.logprobs).is_some(), number(&body.logprobs).unwrap_or(0)),
+            Dialect::Completions => (
+                number(&body.logprobs).is_some(),
+                number(&body.logprobs).unwrap_or(0),
+            ),
             _ => {
-                let asked = body.logprobs == Some(Value::Bool(true)) || number(&body.logprobs).is_some_and(|on| on > 0);
+                let asked = body.logprobs == Some(Value::Bool(true))
+                    || number(&body.logprobs).is_some_and(|on| on > 0);
                 (asked, number(&body.top_logprobs).unwrap_or(0))
             }
         };
@@ -32,11 +36,17 @@ impl Logprobs {
                 "top_logprobs",
             ));
         }
-        let field = if dialect == Dialect::Completions { "logprobs" } else { "top_logprobs" };
+        let field = if dialect == Dialect::Completions {
+            "logprobs"
+        } else {
+            "top_logprobs"
+        };
         match usize::try_from(top) {
             Ok(top) if top as u64 <= MOST => Ok(asked.then_some(Self { top })),
             _ => Err(ApiError::bad_request(
-                format!("Requested sample logprobs of {top}, which is greater than max allowed: {MOST}"),
+                format!(
+                    "Requested sample logprobs of {top}, which is greater than max allowed: {MOST}"
+                ),
                 field,
             )),
         }
@@ -47,24 +57,40 @@ impl Logprobs {
         let content = tokens.iter().map(|token| {
             let mut entry = entry(&text(tokenizer, *token), logprob(*token));
             let top = self.likeliest(tokenizer, *token);
-            entry["top_logprobs"] = top.iter().map(|(text, logprob)| self::entry(text, *logprob)).collect();
+            entry["top_logprobs"] = top
+                .iter()
+                .map(|(text, logprob)| self::entry(text, *logprob))
+                .collect();
             entry
         });
         json!({"content": content.collect::<Value>()})
     }
 
     /// As completions have them; the first token's text starts at `offset`.
-    pub(crate) fn completion(self, tokenizer: &SimTokenizer, tokens: &[u32], mut offset: usize) -> Value {
-        let (mut offsets, mut logprobs, mut texts, mut tops) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    pub(crate) fn completion(
+        self,
+        tokenizer: &SimTokenizer,
+        tokens: &[u32],
+        mut offset: usize,
+    ) -> Value {
+        let (mut offsets, mut logprobs, mut texts, mut tops) =
+            (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for token in tokens {
             let text = text(tokenizer, *token);
-            let top: Map<String, Value> =
-                self.likeliest(tokenizer, *token).into_iter().map(|(text, logprob)| (text, json!(logprob))).collect();
+            let top: Map<String, Value> = self
+                .likeliest(tokenizer, *token)
+                .into_iter()
+                .map(|(text, logprob)| (text, json!(logprob)))
+                .collect();
             offsets.push(offset);
             offset += text.len();
             logprobs.push(logprob(*token));
             texts.push(text);
-            tops.push(if self.top > 0 { Value::Object(top) } else { Value::Null });
+            tops.push(if self.top > 0 {
+                Value::Object(top)
+            } else {
+                Value::Null
+            });
         }
         json!({"text_offset": offsets, "token_logprobs": logprobs, "tokens": texts, "top_logprobs": tops})
     }
@@ -73,11 +99,17 @@ impl Logprobs {
     fn likeliest(self, tokenizer: &SimTokenizer, token: u32) -> Vec<(String, f64)> {
         let alphabet = &tokenizer.alphabet;
         let at = alphabet.iter().position(|own| *own == token).unwrap_or(0);
-        let others = (1..alphabet.len()).map(|step| alphabet[(at + step) % alphabet.len()]).filter(|one| *one != token);
+        let others = (1..alphabet.len())
+            .map(|step| alphabet[(at + step) % alphabet.len()])
+            .filter(|one| *one != token);
         let own = logprob(token);
         let less = |place: usize| own - 1.0 - f64::from(u32::try_from(place).unwrap_or(u32::MAX));
         std::iter::once((text(tokenizer, token), own))
-            .chain(others.enumerate().map(|(place, other)| (text(tokenizer, other), less(place))))
+            .chain(
+                others
+                    .enumerate()
+                    .map(|(place, other)| (text(tokenizer, other), less(place))),
+            )
             .take(self.top)
             .collect()
     }

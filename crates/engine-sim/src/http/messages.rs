@@ -17,12 +17,17 @@ pub(crate) use input::{Limit, read};
 pub(crate) use reply::MessageReply;
 
 /// How many tokens a prompt has.
-pub(crate) async fn count_tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn count_tokens(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     let counted = async {
         let body = read(&request::read(request).await?, Limit::Unneeded)?;
         generate::known_model(&state, body.model.as_deref())?;
         let prompts = prompts::prompts(Arc::clone(&state), Dialect::Messages, body).await?;
-        Ok::<_, super::ApiError>(json!({"input_tokens": prompts.iter().map(|prompt| prompt.len()).sum::<usize>()}))
+        Ok::<_, super::ApiError>(
+            json!({"input_tokens": prompts.iter().map(|prompt| prompt.len()).sum::<usize>()}),
+        )
     };
     match counted.await {
         Ok(count) => body::json(StatusCode::OK, &count),

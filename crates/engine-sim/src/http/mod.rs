@@ -52,9 +52,11 @@ pub(crate) async fn serve(listener: Listener, state: Arc<ServerState>) {
             Ok(stream) => {
                 let state = Arc::clone(&state);
                 connections.spawn(async move {
-                    let service = service_fn(move |request| routes::answer(Arc::clone(&state), request));
-                    let connection =
-                        http1::Builder::new().timer(TokioTimer::new()).serve_connection(TokioIo::new(stream), service);
+                    let service =
+                        service_fn(move |request| routes::answer(Arc::clone(&state), request));
+                    let connection = http1::Builder::new()
+                        .timer(TokioTimer::new())
+                        .serve_connection(TokioIo::new(stream), service);
                     if let Err(error) = connection.await {
                         tracing::debug!(%error, "connection ended early");
                     }

@@ -32,9 +32,15 @@ pub(crate) async fn prompts(
 }
 
 fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiError> {
-    let messages =
-        body.messages.as_ref().ok_or_else(|| ApiError::bad_request("messages: Field required", "messages"))?;
-    if messages.get().trim_start_matches(['[', ' ', '\n', '\t', '\r']).starts_with(']') {
+    let messages = body
+        .messages
+        .as_ref()
+        .ok_or_else(|| ApiError::bad_request("messages: Field required", "messages"))?;
+    if messages
+        .get()
+        .trim_start_matches(['[', ' ', '\n', '\t', '\r'])
+        .starts_with(']')
+    {
         return Err(ApiError::bad_request(
             "Cannot apply chat template to an empty conversation. Provide at least one message.",
             None,
@@ -51,31 +57,46 @@ fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiE
         tools: body.tools.as_ref().map(|tools| tools.get()),
         documents: body.documents.as_ref().map(|documents| documents.get()),
         chat_template: None,
-        chat_template_kwargs: body.chat_template_kwargs.as_ref().map(|kwargs| kwargs.get()),
+        chat_template_kwargs: body
+            .chat_template_kwargs
+            .as_ref()
+            .map(|kwargs| kwargs.get()),
         reasoning_effort: body.reasoning_effort.as_ref().map(|effort| effort.get()),
         add_generation_prompt: body.add_generation_prompt.unwrap_or(true),
         continue_final_message: body.continue_final_message.unwrap_or(false),
         add_special_tokens: body.add_special_tokens.unwrap_or(false),
     };
-    let rendered = state.tokenizer.model.chat_tokens(&chat, state.clock.unix_s());
-    rendered.map(|rendered| rendered.tokens).map_err(|error| ApiError::bad_request(error.to_string(), "messages"))
+    let rendered = state
+        .tokenizer
+        .model
+        .chat_tokens(&chat, state.clock.unix_s());
+    rendered
+        .map(|rendered| rendered.tokens)
+        .map_err(|error| ApiError::bad_request(error.to_string(), "messages"))
 }
 
 fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>, ApiError> {
     let special = body.add_special_tokens.unwrap_or(true);
     let ids = |text: &str| -> Result<Arc<[u32]>, ApiError> {
         let ids = state.tokenizer.model.text_tokens(text, special);
-        ids.map(Arc::from).map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))
+        ids.map(Arc::from)
+            .map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))
     };
     let prompts: Vec<Arc<[u32]>> = match body.prompt {
         None => return Err(ApiError::bad_request("prompt: Field required", "prompt")),
         Some(Prompts::Text(text)) => vec![ids(&text)?],
         Some(Prompts::Ids(ids)) => vec![ids.into()],
-        Some(Prompts::Texts(texts)) => texts.iter().map(|text| ids(text)).collect::<Result<_, _>>()?,
+        Some(Prompts::Texts(texts)) => texts
+            .iter()
+            .map(|text| ids(text))
+            .collect::<Result<_, _>>()?,
         Some(Prompts::IdLists(lists)) => lists.into_iter().map(Arc::from).collect(),
     };
     if prompts.is_empty() {
-        return Err(ApiError::bad_request("The prompt is empty: provide at least one.", "prompt"));
+        return Err(ApiError::bad_request(
+            "The prompt is empty: provide at least one.",
+            "prompt",
+        ));
     }
     Ok(prompts)
 }

@@ -144,8 +144,16 @@ impl Usage {
 
     /// As chats and completions have it.
     pub(crate) fn value(self, details: UsageDetails) -> Value {
-        let thought = if self.reasoning > 0 { json!({"reasoning_tokens": self.reasoning}) } else { Value::Null };
-        let cached = if self.tells_cached(details) { json!({"cached_tokens": self.cached}) } else { Value::Null };
+        let thought = if self.reasoning > 0 {
+            json!({"reasoning_tokens": self.reasoning})
+        } else {
+            Value::Null
+        };
+        let cached = if self.tells_cached(details) {
+            json!({"cached_tokens": self.cached})
+        } else {
+            Value::Null
+        };
         json!({
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
@@ -163,5 +171,9 @@ pub(crate) fn data(value: &Value) -> Bytes {
 
 /// An event with the name that its data has as type.
 pub(crate) fn named(value: &Value) -> Bytes {
-    format!("event: {}\ndata: {value}\n\n", value["type"].as_str().unwrap_or("message")).into()
+    format!(
+        "event: {}\ndata: {value}\n\n",
+        value["type"].as_str().unwrap_or("message")
+    )
+    .into()
 }

@@ -62,7 +62,10 @@ pub(crate) struct StreamOptions {
 
 /// One prompt or several, as text or as token ids.
 #[derive(Debug, Deserialize)]
-#[serde(untagged, expecting = "a string, a list of strings, a list of token ids or a list of such lists")]
+#[serde(
+    untagged,
+    expecting = "a string, a list of strings, a list of token ids or a list of such lists"
+)]
 pub(crate) enum Prompts {
     /// One text.
     Text(String),
@@ -76,28 +79,53 @@ pub(crate) enum Prompts {
 
 /// The whole body, within bounds.
 pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
-    match Limited::new(request.into_body(), MOST_BYTES).collect().await {
+    match Limited::new(request.into_body(), MOST_BYTES)
+        .collect()
+        .await
+    {
         Ok(body) => Ok(body.to_bytes()),
-        Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::body_too_large(MOST_BYTES)),
-        Err(error) => Err(ApiError::bad_request(format!("The request body did not arrive: {error}."), None)),
+        Err(error) if error.is::<http_body_util::LengthLimitError>() => {
+            Err(ApiError::body_too_large(MOST_BYTES))
+        }
+        Err(error) => Err(ApiError::bad_request(
+            format!("The request body did not arrive: {error}."),
+            None,
+        )),
     }
 }
 
 /// The body as JSON of the expected form.
 pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
-    serde_json::from_slice(body)
-        .map_err(|error| ApiError::bad_request(format!("The request body is wrong: {error}."), None))
+    serde_json::from_slice(body).map_err(|error| {
+        ApiError::bad_request(format!("The request body is wrong: {error}."), None)
+    })
 }
 
 /// The chat request that has these members; `null` is as good as absent.
-pub(crate) fn chat(members: impl IntoIterator<Item = (&'static str, Value)>) -> Result<GenerationBody, ApiError> {
+pub(crate) fn chat(
+    members: impl IntoIterator<Item = (&'static str, Value)>,
+) -> Result<GenerationBody, ApiError> {
     let there = members.into_iter().filter(|(_, value)| !value.is_null());
-    let chat: Value = there.map(|(name, value)| (name.to_owned(), value)).collect();
+    let chat: Value = there
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect();
     parse(chat.to_string().as_bytes())
 }
 
 /// A list of tools, each in the chat's form; `null` where there are none.
-pub(crate) fn tools(tools: &Value, tool: impl Fn(&Value) -> Result<Value, ApiError>) -> Result<Value, ApiError> {
-    let tools: Vec<Value> = tools.as_array().into_iter().flatten().map(tool).collect::<Result<_, _>>()?;
-    Ok(if tools.is_empty() { Value::Null } else { tools.into() })
+pub(crate) fn tools(
+    tools: &Value,
+    tool: impl Fn(&Value) -> Result<Value, ApiError>,
+) -> Result<Value, ApiError> {
+    let tools: Vec<Value> = tools
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(tool)
+        .collect::<Result<_, _>>()?;
+    Ok(if tools.is_empty() {
+        Value::Null
+    } else {
+        tools.into()
+    })
 }

@@ -32,9 +32,14 @@ pub(crate) struct Frame {
 pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, Frame), ApiError> {
     let asked: Value = request::parse(body)?;
     for field in ["background", "conversation", "prompt"] {
-        if !matches!(asked.get(field), None | Some(Value::Null | Value::Bool(false))) {
+        if !matches!(
+            asked.get(field),
+            None | Some(Value::Null | Value::Bool(false))
+        ) {
             return Err(ApiError::bad_request(
-                format!("{field} is given, which this simulated engine does not know: leave it out."),
+                format!(
+                    "{field} is given, which this simulated engine does not know: leave it out."
+                ),
                 None,
             ));
         }
@@ -43,11 +48,20 @@ pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, 
         None | Some(Value::Null) => Vec::new(),
         Some(id) => {
             let known = id.as_str().and_then(|id| state.responses.get(id));
-            known.ok_or_else(|| ApiError::unknown_response(&id.to_string()))?.to_vec()
+            known
+                .ok_or_else(|| ApiError::unknown_response(&id.to_string()))?
+                .to_vec()
         }
     };
     messages.extend(input::messages(&asked["input"])?);
     let chat = input::chat(&asked, &messages)?;
     let store = asked.get("store").and_then(Value::as_bool).unwrap_or(true);
-    Ok((chat, Frame { asked, messages, store }))
+    Ok((
+        chat,
+        Frame {
+            asked,
+            messages,
+            store,
+        },
+    ))
 }

@@ -16,25 +16,44 @@ use super::{
 };
 
 /// Answers one request; an error ends the connection without an answer.
-pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, Cut> {
+pub(crate) async fn answer(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, Cut> {
     let path = request.uri().path().to_owned();
     if path.starts_with("/v1/") && !is_authorised(&state, &request) {
-        return Ok(body::json(StatusCode::UNAUTHORIZED, &json!({"error": "Unauthorized"})));
+        return Ok(body::json(
+            StatusCode::UNAUTHORIZED,
+            &json!({"error": "Unauthorized"}),
+        ));
     }
     let hidden = path.starts_with("/v1/messages") && !state.config.anthropic;
     if hidden || state.config.without.contains(&path) {
-        return Ok(body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})));
+        return Ok(body::json(
+            StatusCode::NOT_FOUND,
+            &json!({"detail": "Not Found"}),
+        ));
     }
     let get = request.method() == Method::GET || request.method() == Method::HEAD;
     let post = request.method() == Method::POST;
     Ok(match path.as_str() {
-        "/v1/chat/completions" if post => return generate::answer(state, Dialect::Chat, request).await,
-        "/v1/completions" if post => return generate::answer(state, Dialect::Completions, request).await,
-        "/v1/responses" if post => return generate::answer(state, Dialect::Responses, request).await,
+        "/v1/chat/completions" if post => {
+            return generate::answer(state, Dialect::Chat, request).await;
+        }
+        "/v1/completions" if post => {
+            return generate::answer(state, Dialect::Completions, request).await;
+        }
+        "/v1/responses" if post => {
+            return generate::answer(state, Dialect::Responses, request).await;
+        }
         "/v1/messages" if post => return generate::answer(state, Dialect::Messages, request).await,
         "/v1/messages/count_tokens" if post => messages::count_tokens(state, request).await,
-        "/v1/embeddings" if post => return pooling::answer(state, Pooling::Embeddings, request).await,
-        "/v1/score" | "/score" if post => return pooling::answer(state, Pooling::Score, request).await,
+        "/v1/embeddings" if post => {
+            return pooling::answer(state, Pooling::Embeddings, request).await;
+        }
+        "/v1/score" | "/score" if post => {
+            return pooling::answer(state, Pooling::Score, request).await;
+        }
         "/v1/rerank" | "/v2/rerank" | "/rerank" if post => {
             return pooling::answer(state, Pooling::Rerank, request).await;
         }
@@ -51,9 +70,10 @@ pub(crate) async fn answer(state: Arc<ServerState>, request: Request<Incoming>) 
         "/kv_event_sources" if get => info::kv_event_sources(&state),
         "/sim/tokenizer.json" if get => info::file(state.tokenizer.tokenizer_json.clone()),
         "/sim/tokenizer_config.json" if get => info::file(state.tokenizer.tokenizer_config.clone()),
-        path if KNOWN.contains(&path) => {
-            body::json(StatusCode::METHOD_NOT_ALLOWED, &json!({"detail": "Method Not Allowed"}))
-        }
+        path if KNOWN.contains(&path) => body::json(
+            StatusCode::METHOD_NOT_ALLOWED,
+            &json!({"detail": "Method Not Allowed"}),
+        ),
         _ => body::json(StatusCode::NOT_FOUND, &json!({"detail": "Not Found"})),
     })
 }
@@ -89,7 +109,9 @@ const KNOWN: [&str; 25] = [
 
 /// As in vLLM the key guards what is under `/v1`.
 fn is_authorised(state: &ServerState, request: &Request<Incoming>) -> bool {
-    let Some(key) = &state.config.api_key else { return true };
+    let Some(key) = &state.config.api_key else {
+        return true;
+    };
     request
         .headers()
         .get(http::header::AUTHORIZATION)

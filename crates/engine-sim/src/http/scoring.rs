@@ -70,14 +70,27 @@ pub(crate) async fn score(
     let model = generate::known_model(&state, body.model.as_deref())?;
     let (first, second) = (body.text_1.list(), body.text_2.list());
     // One text stands beside each of the others.
-    let beside = if first.len() == 1 { second.len() } else { first.len() };
+    let beside = if first.len() == 1 {
+        second.len()
+    } else {
+        first.len()
+    };
     if beside == 0 || beside != second.len() {
-        let message = format!("Input lengths must be either 1:1, 1:N or N:N, got {beside} and {} texts.", second.len());
+        let message = format!(
+            "Input lengths must be either 1:1, 1:N or N:N, got {beside} and {} texts.",
+            second.len()
+        );
         return Err(ApiError::bad_request(message, "text_2"));
     }
-    let pairs: Vec<_> = first.iter().cycle().zip(&second).map(|(one, other)| (&**one, &**other)).collect();
+    let pairs: Vec<_> = first
+        .iter()
+        .cycle()
+        .zip(&second)
+        .map(|(one, other)| (&**one, &**other))
+        .collect();
     let (scores, tokens) = scores(&state, &pairs).await?;
-    let row = |(index, score): (usize, &f64)| json!({"index": index, "object": "score", "score": score});
+    let row =
+        |(index, score): (usize, &f64)| json!({"index": index, "object": "score", "score": score});
     Ok(body::json(
         StatusCode::OK,
         &json!({
@@ -102,7 +115,10 @@ pub(crate) async fn rerank(
     let body: RerankBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
     if body.documents.is_empty() {
-        return Err(ApiError::bad_request("documents is empty: expected at least one.", "documents"));
+        return Err(ApiError::bad_request(
+            "documents is empty: expected at least one.",
+            "documents",
+        ));
     }
     let documents: Vec<String> = body
         .documents
@@ -111,7 +127,10 @@ pub(crate) async fn rerank(
             Document::Text(text) | Document::Object { text } => text,
         })
         .collect();
-    let pairs: Vec<_> = documents.iter().map(|document| (&*body.query, &**document)).collect();
+    let pairs: Vec<_> = documents
+        .iter()
+        .map(|document| (&*body.query, &**document))
+        .collect();
     let (scores, tokens) = scores(&state, &pairs).await?;
     let mut ranked: Vec<_> = scores.into_iter().zip(documents).enumerate().collect();
     ranked.sort_by(|(_, (one, _)), (_, (other, _))| other.total_cmp(one));
@@ -129,13 +148,25 @@ pub(crate) async fn rerank(
 }
 
 /// A score between 0 and 1 for each pair, and the tokens of all of them.
-async fn scores(state: &Arc<ServerState>, pairs: &[(&str, &str)]) -> Result<(Vec<f64>, usize), ApiError> {
+async fn scores(
+    state: &Arc<ServerState>,
+    pairs: &[(&str, &str)],
+) -> Result<(Vec<f64>, usize), ApiError> {
     if pairs.len() > MOST_PAIRS {
-        let message = format!("{} pairs of texts are given: expected at most {MOST_PAIRS}.", pairs.len());
+        let message = format!(
+            "{} pairs of texts are given: expected at most {MOST_PAIRS}.",
+            pairs.len()
+        );
         return Err(ApiError::bad_request(message, None));
     }
-    let texts = pairs.iter().map(|(one, other)| format!("{one}\n{other}")).collect();
-    let input = GenerationBody { prompt: Some(Prompts::Texts(texts)), ..GenerationBody::default() };
+    let texts = pairs
+        .iter()
+        .map(|(one, other)| format!("{one}\n{other}"))
+        .collect();
+    let input = GenerationBody {
+        prompt: Some(Prompts::Texts(texts)),
+        ..GenerationBody::default()
+    };
     let inputs = prompts::prompts(Arc::clone(state), Dialect::Completions, input).await?;
     Counts::add(&state.counts.executions);
     let score = |ids: &Arc<[u32]>| {
@@ -143,7 +174,10 @@ async fn scores(state: &Arc<ServerState>, pairs: &[(&str, &str)]) -> Result<(Vec
         // In 1024ths: exact in any notation.
         f64::from(draw) / 1_024.0
     };
-    Ok((inputs.iter().map(score).collect(), inputs.iter().map(|ids| ids.len()).sum()))
+    Ok((
+        inputs.iter().map(score).collect(),
+        inputs.iter().map(|ids| ids.len()).sum(),
+    ))
 }
 
 #[cfg(test)]

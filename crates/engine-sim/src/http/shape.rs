@@ -96,10 +96,18 @@ impl Shape {
         let (finish_reason, stop_reason) = reasons(&one.ending);
         choice["finish_reason"] = json!(finish_reason);
         choice["stop_reason"] = stop_reason;
-        choice["token_ids"] = if self.return_token_ids { json!(one.tokens) } else { Value::Null };
+        choice["token_ids"] = if self.return_token_ids {
+            json!(one.tokens)
+        } else {
+            Value::Null
+        };
         if self.dialect == Dialect::Completions {
             choice["prompt_logprobs"] = Value::Null;
-            choice["prompt_token_ids"] = if self.return_token_ids { json!(one.prompt) } else { Value::Null };
+            choice["prompt_token_ids"] = if self.return_token_ids {
+                json!(one.prompt)
+            } else {
+                Value::Null
+            };
         }
         choice["routed_experts"] = Value::Null;
         choice
@@ -110,7 +118,11 @@ impl Shape {
         let mut chunk = self.chunk(json!([{
             "index": line.index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null,
         }]));
-        chunk["prompt_token_ids"] = if self.return_token_ids { json!(line.generation.prompt) } else { Value::Null };
+        chunk["prompt_token_ids"] = if self.return_token_ids {
+            json!(line.generation.prompt)
+        } else {
+            Value::Null
+        };
         chunk["prompt_text"] = Value::Null;
         chunk
     }
@@ -136,13 +148,24 @@ impl Shape {
         }
         if self.dialect == Dialect::Completions {
             let tells_prompt = first && self.return_token_ids;
-            choice["prompt_token_ids"] = if tells_prompt { json!(line.generation.prompt) } else { Value::Null };
+            choice["prompt_token_ids"] = if tells_prompt {
+                json!(line.generation.prompt)
+            } else {
+                Value::Null
+            };
         }
-        choice["token_ids"] = if self.return_token_ids { json!([spoken.token]) } else { Value::Null };
+        choice["token_ids"] = if self.return_token_ids {
+            json!([spoken.token])
+        } else {
+            Value::Null
+        };
         self.chunk(json!([choice]))
     }
 
-    #[expect(clippy::needless_pass_by_value, reason = "the choices become part of the chunk")]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "the choices become part of the chunk"
+    )]
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id,
@@ -183,13 +206,19 @@ fn delta(spoken: &Spoken) -> Value {
         Channel::Hidden => json!({}),
         Channel::Content => json!({"content": text}),
         Channel::Reasoning => json!({"reasoning": text, "reasoning_content": text}),
-        Channel::Call(place) => json!({"tool_calls": [{"index": place, "function": {"arguments": text}}]}),
+        Channel::Call(place) => {
+            json!({"tool_calls": [{"index": place, "function": {"arguments": text}}]})
+        }
     }
 }
 
 impl Reply for Shape {
     fn whole(&mut self, finished: &[Finished]) -> Value {
-        let choices: Vec<_> = finished.iter().enumerate().map(|(index, one)| self.choice(index, one)).collect();
+        let choices: Vec<_> = finished
+            .iter()
+            .enumerate()
+            .map(|(index, one)| self.choice(index, one))
+            .collect();
         let mut reply = json!({
             "id": self.id,
             "object": if self.dialect == Dialect::Completions { "text_completion" } else { "chat.completion" },
@@ -209,7 +238,9 @@ impl Reply for Shape {
             reply["prompt_text"] = Value::Null;
         }
         reply["kv_transfer_params"] = match (finished, &self.offers) {
-            ([one], Some(offer)) => transfer::offered(&one.prompt, offer.block_tokens, &offer.engine_id),
+            ([one], Some(offer)) => {
+                transfer::offered(&one.prompt, offer.block_tokens, &offer.engine_id)
+            }
             _ => Value::Null,
         };
         reply["ec_transfer_params"] = Value::Null;
@@ -238,7 +269,9 @@ impl Reply for Shape {
             }]))));
         }
         // A mark of the model's own is worth a chunk only to those who count tokens.
-        let shown = spoken.said.channel != Channel::Hidden || self.return_token_ids || self.logprobs.is_some();
+        let shown = spoken.said.channel != Channel::Hidden
+            || self.return_token_ids
+            || self.logprobs.is_some();
         if shown || spoken.ending.is_some() {
             events.push(data(&self.token_chunk(line, spoken, first, begun)));
         }

@@ -34,15 +34,27 @@ pub(crate) fn stats(state: &ServerState) -> Response<Body> {
         for (sum, own) in sums.iter_mut().zip(own) {
             *sum += own;
         }
-        let (batches, last_seq) = rank.publisher.as_ref().map_or((0, None), |publisher| publisher.published());
+        let (batches, last_seq) = rank
+            .publisher
+            .as_ref()
+            .map_or((0, None), |publisher| publisher.published());
         published += batches;
         ranks.push(json!({
             "running": own[0], "waiting": own[1], "cached_tokens": own[2], "prompt_tokens": own[3],
             "blocks_used": own[4], "blocks_cached": own[5], "published_batches": batches, "last_seq": last_seq,
         }));
     }
-    let [running, waiting, cached_tokens, prompt_tokens, blocks_used, blocks_cached] = sums;
-    let last_seq = ranks.first().map_or(Value::Null, |rank| rank["last_seq"].clone());
+    let [
+        running,
+        waiting,
+        cached_tokens,
+        prompt_tokens,
+        blocks_used,
+        blocks_cached,
+    ] = sums;
+    let last_seq = ranks
+        .first()
+        .map_or(Value::Null, |rank| rank["last_seq"].clone());
     body::json(
         StatusCode::OK,
         &json!({
@@ -80,7 +92,10 @@ pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Re
         let body: FaultBody = request::parse(&request::read(request).await?)?;
         let fault = match body.kind.as_str() {
             "none" => None,
-            kind => Some(kind.parse::<Fault>().map_err(|error| ApiError::bad_request(error.to_string(), "kind"))?),
+            kind => Some(
+                kind.parse::<Fault>()
+                    .map_err(|error| ApiError::bad_request(error.to_string(), "kind"))?,
+            ),
         };
         state.fault.set(fault, body.count);
         Ok::<_, ApiError>(json!({"kind": body.kind, "count": body.count}))
@@ -102,10 +117,12 @@ struct EventsBody {
 pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> Response<Body> {
     let act = async {
         let body: EventsBody = request::parse(&request::read(request).await?)?;
-        let action: StreamAction = body
-            .action
-            .parse()
-            .map_err(|error: crate::publisher::StreamActionError| ApiError::bad_request(error.to_string(), "action"))?;
+        let action: StreamAction =
+            body.action
+                .parse()
+                .map_err(|error: crate::publisher::StreamActionError| {
+                    ApiError::bad_request(error.to_string(), "action")
+                })?;
         for (number, rank) in state.ranks.iter().enumerate() {
             if body.rank.is_none_or(|wanted| wanted == number) {
                 rank.act(action).await;

@@ -57,7 +57,9 @@ impl EventStream {
             }
         }
         match self.fault {
-            Some(Fault::ResetMid(after)) if self.written >= after => return Some(Err(self.cut().await)),
+            Some(Fault::ResetMid(after)) if self.written >= after => {
+                return Some(Err(self.cut().await));
+            }
             Some(Fault::StallMid(after)) if self.written >= after => std::future::pending().await,
             Some(Fault::ErrorMid(after)) if self.written >= after => {
                 self.fault = None;
@@ -77,12 +79,16 @@ impl EventStream {
     /// Takes one token and writes its events.
     async fn advance(&mut self) -> Result<(), Cut> {
         // It stays where it is until the token is there: dropping this future loses nothing of it.
-        let Some((line, begun)) = self.lines.front_mut() else { return Ok(()) };
+        let Some((line, begun)) = self.lines.front_mut() else {
+            return Ok(());
+        };
         let spoken = line.generation.next().await.map_err(|_| Cut)?;
         self.usage.hear(line, &spoken, !*begun);
         *begun = true;
         self.queue.extend(self.reply.token(line, &spoken));
-        let Some(line) = self.lines.pop_front() else { return Ok(()) };
+        let Some(line) = self.lines.pop_front() else {
+            return Ok(());
+        };
         if spoken.ending.is_none() {
             self.lines.push_back(line);
         } else if self.lines.is_empty() {

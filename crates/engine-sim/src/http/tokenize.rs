@@ -16,14 +16,20 @@ use super::{
 };
 
 /// Ids of a text or of a chat.
-pub(crate) async fn tokenize(state: Arc<ServerState>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn tokenize(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match tokens(state, request).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),
     }
 }
 
-async fn tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+async fn tokens(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Result<Response<Body>, ApiError> {
     let body: GenerationBody = request::parse(&request::read(request).await?)?;
     generate::known_model(&state, body.model.as_deref())?;
     let spelled = body.return_token_strs.unwrap_or(false);
@@ -31,11 +37,21 @@ async fn tokens(state: Arc<ServerState>, request: Request<Incoming>) -> Result<R
         (Some(_), _) => Dialect::Chat,
         // An empty text has no tokens, which is no error here.
         (None, Some(Prompts::Text(_))) => Dialect::Completions,
-        (None, _) => return Err(ApiError::bad_request("prompt: Input should be a valid string", "prompt")),
+        (None, _) => {
+            return Err(ApiError::bad_request(
+                "prompt: Input should be a valid string",
+                "prompt",
+            ));
+        }
     };
-    let ids = prompts::prompts(Arc::clone(&state), dialect, body).await?.concat();
-    let token_strs: Option<Vec<_>> =
-        spelled.then(|| ids.iter().map(|id| state.tokenizer.model.decode(&[*id]).unwrap_or_default()).collect());
+    let ids = prompts::prompts(Arc::clone(&state), dialect, body)
+        .await?
+        .concat();
+    let token_strs: Option<Vec<_>> = spelled.then(|| {
+        ids.iter()
+            .map(|id| state.tokenizer.model.decode(&[*id]).unwrap_or_default())
+            .collect()
+    });
     Ok(body::json(
         StatusCode::OK,
         &json!({
@@ -51,7 +67,10 @@ struct DetokenizeBody {
 }
 
 /// Text of ids.
-pub(crate) async fn detokenize(state: Arc<ServerState>, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn detokenize(
+    state: Arc<ServerState>,
+    request: Request<Incoming>,
+) -> Response<Body> {
     match text(&state, request).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),

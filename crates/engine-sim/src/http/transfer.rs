@@ -47,8 +47,12 @@ impl TransferParams {
         let refused = |message: &str| Err(ApiError::bad_request(message, FIELD));
         match (self.do_remote_decode, self.do_remote_prefill) {
             (true, true) => refused("A prompt cannot be computed both here and elsewhere."),
-            (true, false) if role == WorkerRole::Decode => refused("This engine only decodes: ask a prefill engine."),
-            (false, true) if role == WorkerRole::Prefill => refused("This engine only prefills: ask a decode engine."),
+            (true, false) if role == WorkerRole::Decode => {
+                refused("This engine only decodes: ask a prefill engine.")
+            }
+            (false, true) if role == WorkerRole::Prefill => {
+                refused("This engine only prefills: ask a decode engine.")
+            }
             (true, false) => Ok(Transfer::Leaves),
             (false, true) => Ok(Transfer::Arrives),
             (false, false) => Ok(Transfer::None),
@@ -61,9 +65,19 @@ impl TransferParams {
         let whole = self.remote_engine_id.is_some()
             && self.remote_host.is_some()
             && self.remote_port.is_some()
-            && self.remote_block_ids.as_ref().is_some_and(|ids| ids.len() == blocks)
+            && self
+                .remote_block_ids
+                .as_ref()
+                .is_some_and(|ids| ids.len() == blocks)
             && self.sim_prompt.as_deref() == Some(&*digest(prompt));
-        if whole { Ok(()) } else { Err(ApiError::bad_request("These are not the blocks of this prompt.", FIELD)) }
+        if whole {
+            Ok(())
+        } else {
+            Err(ApiError::bad_request(
+                "These are not the blocks of this prompt.",
+                FIELD,
+            ))
+        }
     }
 }
 

@@ -53,22 +53,39 @@ impl Limit {
         match (self.max_tokens, self.open_end) {
             (Some(wanted), OpenEnd::NaturalWithin) => {
                 let natural = natural();
-                if natural <= wanted { (natural, Finish::Stop) } else { (wanted, Finish::Length) }
+                if natural <= wanted {
+                    (natural, Finish::Stop)
+                } else {
+                    (wanted, Finish::Length)
+                }
             }
             (Some(wanted), _) => (wanted, Finish::Length),
             (None, OpenEnd::Longest) => (self.room, Finish::Length),
             (None, OpenEnd::Natural | OpenEnd::NaturalWithin) => {
                 let natural = natural();
-                if natural <= self.room { (natural, Finish::Stop) } else { (self.room, Finish::Length) }
+                if natural <= self.room {
+                    (natural, Finish::Stop)
+                } else {
+                    (self.room, Finish::Length)
+                }
             }
         }
     }
 }
 
 /// The reply to `prompt`; the choice 0 says what the model would say by itself, the others something else.
-pub(crate) fn compose(wish: &Wish, speaker: &Speaker<'_>, prompt: &[u32], choice: u32, limit: Limit) -> Script {
-    let seed = speaker.seed.wrapping_add(u64::from(choice).wrapping_mul(CHOICE));
-    let stream = |purpose: u64| ReplyStream::new(seed ^ purpose, prompt, Arc::clone(speaker.alphabet));
+pub(crate) fn compose(
+    wish: &Wish,
+    speaker: &Speaker<'_>,
+    prompt: &[u32],
+    choice: u32,
+    limit: Limit,
+) -> Script {
+    let seed = speaker
+        .seed
+        .wrapping_add(u64::from(choice).wrapping_mul(CHOICE));
+    let stream =
+        |purpose: u64| ReplyStream::new(seed ^ purpose, prompt, Arc::clone(speaker.alphabet));
     let mut writer = Writer::new(speaker.model);
     if wish.thinking {
         think(&mut writer, &stream(THOUGHTS));
@@ -79,17 +96,29 @@ pub(crate) fn compose(wish: &Wish, speaker: &Speaker<'_>, prompt: &[u32], choice
             let mut words = Words::new(speaker.model, &stream(FILLING));
             for (place, (name, schema)) in wish.calls.iter().enumerate() {
                 let arguments = python_json::spelled(&sample(schema, &mut words));
-                writer.text(Channel::Hidden, &format!("\n<call>{{\"name\": {}, \"arguments\": ", Value::from(&**name)));
+                writer.text(
+                    Channel::Hidden,
+                    &format!(
+                        "\n<call>{{\"name\": {}, \"arguments\": ",
+                        Value::from(&**name)
+                    ),
+                );
                 writer.text(Channel::Call(place), &arguments);
                 writer.text(Channel::Hidden, "}</call>");
-                calls.push(Call { id: words.id(), name: name.clone() });
+                calls.push(Call {
+                    id: words.id(),
+                    name: name.clone(),
+                });
             }
         }
         Some(form) => {
             let mut words = Words::new(speaker.model, &stream(FILLING));
             let text = match form {
                 Form::Schema(schema) => python_json::spelled(&sample(schema, &mut words)),
-                Form::Choice(texts) => texts.get(words.below(texts.len())).cloned().unwrap_or_default(),
+                Form::Choice(texts) => texts
+                    .get(words.below(texts.len()))
+                    .cloned()
+                    .unwrap_or_default(),
             };
             writer.text(Channel::Content, &text);
         }
@@ -97,12 +126,27 @@ pub(crate) fn compose(wish: &Wish, speaker: &Speaker<'_>, prompt: &[u32], choice
             let reply = stream(0);
             let (whole, end) = limit.words(|| reply.natural_len());
             // What was thought counts where the length is the client's.
-            let left = if end == Finish::Length { whole.saturating_sub(writer.len()) } else { whole };
+            let left = if end == Finish::Length {
+                whole.saturating_sub(writer.len())
+            } else {
+                whole
+            };
             finish = end;
-            writer.words(Channel::Content, (0..left.min(limit.room)).map(|place| reply.token(place)).collect());
+            writer.words(
+                Channel::Content,
+                (0..left.min(limit.room))
+                    .map(|place| reply.token(place))
+                    .collect(),
+            );
         }
     }
-    let mut script = Script { tokens: Arc::default(), said: writer.said, calls, finish, stopped_by: None };
+    let mut script = Script {
+        tokens: Arc::default(),
+        said: writer.said,
+        calls,
+        finish,
+        stopped_by: None,
+    };
     let kept = stop(&mut script, wish).min(writer.tokens.len());
     writer.tokens.truncate(kept);
     script.said.truncate(kept);
@@ -113,7 +157,10 @@ pub(crate) fn compose(wish: &Wish, speaker: &Speaker<'_>, prompt: &[u32], choice
 fn think(writer: &mut Writer<'_>, stream: &ReplyStream) {
     let count = LEAST_THOUGHT + stream.natural_len() % MORE_THOUGHT;
     writer.text(Channel::Hidden, "<think>\n");
-    writer.words(Channel::Reasoning, (0..count).map(|place| stream.token(place)).collect());
+    writer.words(
+        Channel::Reasoning,
+        (0..count).map(|place| stream.token(place)).collect(),
+    );
     writer.text(Channel::Hidden, "\n</think>\n\n");
 }
 
@@ -128,13 +175,25 @@ fn stop(script: &mut Script, wish: &Wish) -> usize {
         ends.push(content.len());
     }
     let token_of = |end: usize| ends.partition_point(|token_end| *token_end < end);
-    let found = wish.stop.iter().filter_map(|stop| content.find(stop.as_str()).map(|start| (start, stop)));
+    let found = wish
+        .stop
+        .iter()
+        .filter_map(|stop| content.find(stop.as_str()).map(|start| (start, stop)));
     let Some((start, stop)) = found.min_by_key(|(start, stop)| token_of(start + stop.len())) else {
         return script.said.len();
     };
     let last = token_of(start + stop.len());
-    let mut left = if wish.keep_stop { start + stop.len() } else { start };
-    for said in script.said.iter_mut().take(last + 1).filter(|said| said.channel == Channel::Content) {
+    let mut left = if wish.keep_stop {
+        start + stop.len()
+    } else {
+        start
+    };
+    for said in script
+        .said
+        .iter_mut()
+        .take(last + 1)
+        .filter(|said| said.channel == Channel::Content)
+    {
         let cut = said.text.floor_char_boundary(left);
         said.text.truncate(cut);
         left -= cut;
@@ -155,15 +214,25 @@ pub(super) struct Words {
 impl Words {
     fn new(model: &PromptModel, stream: &ReplyStream) -> Self {
         let said = (0..WORDS).map(|place| model.decode(&[stream.token(place)]).unwrap_or_default());
-        let words: Vec<String> = said.map(|word| word.trim().to_owned()).filter(|word| !word.is_empty()).collect();
-        Self { words, stream: stream.clone(), next: 0 }
+        let words: Vec<String> = said
+            .map(|word| word.trim().to_owned())
+            .filter(|word| !word.is_empty())
+            .collect();
+        Self {
+            words,
+            stream: stream.clone(),
+            next: 0,
+        }
     }
 
     /// The next word.
     pub(super) fn word(&mut self) -> String {
         self.next = self.next.wrapping_add(1);
         let place = self.next as usize % self.words.len().max(1);
-        self.words.get(place).cloned().unwrap_or_else(|| "word".to_owned())
+        self.words
+            .get(place)
+            .cloned()
+            .unwrap_or_else(|| "word".to_owned())
     }
 
     /// The next number below `end`; 0 where there is none.
@@ -174,7 +243,9 @@ impl Words {
 
     /// Sixteen hex digits.
     fn id(&mut self) -> String {
-        (0..4).map(|_| format!("{:04x}", self.below(0x1_0000))).collect()
+        (0..4)
+            .map(|_| format!("{:04x}", self.below(0x1_0000)))
+            .collect()
     }
 }
 

@@ -16,12 +16,28 @@ pub(super) fn spelled(value: &Value) -> String {
 struct Blanks;
 
 impl Formatter for Blanks {
-    fn begin_array_value<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_array_value<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
-    fn begin_object_key<W: ?Sized + io::Write>(&mut self, writer: &mut W, first: bool) -> io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
+    fn begin_object_key<W: ?Sized + io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> io::Result<()> {
+        if first {
+            Ok(())
+        } else {
+            writer.write_all(b", ")
+        }
     }
 
     fn begin_object_value<W: ?Sized + io::Write>(&mut self, writer: &mut W) -> io::Result<()> {
@@ -37,6 +53,9 @@ mod tests {
 
     #[test]
     fn json_is_spelled_with_blanks() {
-        assert_eq!(spelled(&json!({"a": [1, "x"], "b": null})), r#"{"a": [1, "x"], "b": null}"#);
+        assert_eq!(
+            spelled(&json!({"a": [1, "x"], "b": null})),
+            r#"{"a": [1, "x"], "b": null}"#
+        );
     }
 }

@@ -18,7 +18,12 @@ const MOST_CHARACTERS: u64 = 4_096;
 
 /// A value that `schema` allows; `null` where it goes beyond the bounds.
 pub(super) fn sample(schema: &Value, words: &mut Words) -> Value {
-    Sampler { root: schema, words, left: MOST_VALUES }.value(schema, 0)
+    Sampler {
+        root: schema,
+        words,
+        left: MOST_VALUES,
+    }
+    .value(schema, 0)
 }
 
 struct Sampler<'a> {
@@ -33,9 +38,13 @@ impl Sampler<'_> {
             return Value::Null;
         }
         self.left -= 1;
-        let Value::Object(schema) = schema else { return self.words.word().into() };
+        let Value::Object(schema) = schema else {
+            return self.words.word().into();
+        };
         if let Some(Value::String(place)) = schema.get("$ref") {
-            let target = place.strip_prefix('#').and_then(|path| self.root.pointer(path));
+            let target = place
+                .strip_prefix('#')
+                .and_then(|path| self.root.pointer(path));
             return target.map_or(Value::Null, |target| self.value(target, depth + 1));
         }
         if let Some(only) = schema.get("const") {
@@ -51,7 +60,10 @@ impl Sampler<'_> {
             "object" => self.object(schema, depth),
             "array" => self.list(schema, depth),
             "integer" => {
-                #[expect(clippy::cast_possible_truncation, reason = "out of range, the nearest is as good")]
+                #[expect(
+                    clippy::cast_possible_truncation,
+                    reason = "out of range, the nearest is as good"
+                )]
                 let number = self.number(schema, 1.0) as i64;
                 number.into()
             }
@@ -64,25 +76,39 @@ impl Sampler<'_> {
 
     /// The schema with the first of its choices, or all of its parts, made one with it.
     fn merged(&self, schema: &Map<String, Value>) -> Option<Value> {
-        let (key, parts) = ["allOf", "anyOf", "oneOf"]
-            .iter()
-            .find_map(|key| schema.get(*key).and_then(Value::as_array).map(|parts| (*key, parts)))?;
+        let (key, parts) = ["allOf", "anyOf", "oneOf"].iter().find_map(|key| {
+            schema
+                .get(*key)
+                .and_then(Value::as_array)
+                .map(|parts| (*key, parts))
+        })?;
         let parts: Vec<&Value> = if key == "allOf" {
             parts.iter().collect()
         } else {
-            parts.iter().find(|part| part["type"] != "null").or(parts.first()).into_iter().collect()
+            parts
+                .iter()
+                .find(|part| part["type"] != "null")
+                .or(parts.first())
+                .into_iter()
+                .collect()
         };
         let mut whole = schema.clone();
         whole.shift_remove(key);
         for part in parts {
-            let part = match part.get("$ref").and_then(Value::as_str).and_then(|place| place.strip_prefix('#')) {
+            let part = match part
+                .get("$ref")
+                .and_then(Value::as_str)
+                .and_then(|place| place.strip_prefix('#'))
+            {
                 Some(path) => self.root.pointer(path).unwrap_or(part),
                 None => part,
             };
             for (key, value) in part.as_object().into_iter().flatten() {
                 match (whole.get_mut(key), value) {
                     (Some(Value::Object(own)), Value::Object(more)) => own.extend(more.clone()),
-                    (Some(Value::Array(own)), Value::Array(more)) if key == "required" => own.extend(more.clone()),
+                    (Some(Value::Array(own)), Value::Array(more)) if key == "required" => {
+                        own.extend(more.clone())
+                    }
                     (Some(_), _) => {}
                     (None, value) => {
                         whole.insert(key.clone(), value.clone());
@@ -95,10 +121,21 @@ impl Sampler<'_> {
 
     fn object(&mut self, schema: &Map<String, Value>, depth: usize) -> Value {
         let none = Map::new();
-        let properties = schema.get("properties").and_then(Value::as_object).unwrap_or(&none);
-        let required: Vec<&str> =
-            schema.get("required").and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect();
-        let least = schema.get("minProperties").and_then(Value::as_u64).unwrap_or(0);
+        let properties = schema
+            .get("properties")
+            .and_then(Value::as_object)
+            .unwrap_or(&none);
+        let required: Vec<&str> = schema
+            .get("required")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str)
+            .collect();
+        let least = schema
+            .get("minProperties")
+            .and_then(Value::as_u64)
+            .unwrap_or(0);
         let mut object = Map::new();
         // In the schema's order, as models write them.
         for (name, property) in properties {
@@ -106,7 +143,10 @@ impl Sampler<'_> {
                 object.insert(name.clone(), self.value(property, depth + 1));
             }
         }
-        let other = schema.get("additionalProperties").cloned().unwrap_or(Value::Bool(true));
+        let other = schema
+            .get("additionalProperties")
+            .cloned()
+            .unwrap_or(Value::Bool(true));
         for name in required {
             if !object.contains_key(name) {
                 object.insert(name.to_owned(), self.value(&other, depth + 1));
@@ -122,12 +162,25 @@ impl Sampler<'_> {
 
     fn list(&mut self, schema: &Map<String, Value>, depth: usize) -> Value {
         let count = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let first = schema.get("prefixItems").and_then(Value::as_array).map_or(&[][..], Vec::as_slice);
+        let first = schema
+            .get("prefixItems")
+            .and_then(Value::as_array)
+            .map_or(&[][..], Vec::as_slice);
         let rest = schema.get("items").cloned().unwrap_or(Value::Bool(true));
-        let wanted = if rest == false { first.len() as u64 } else { 1.max(first.len() as u64) };
-        let wanted = wanted.max(count("minItems").unwrap_or(0)).min(count("maxItems").unwrap_or(u64::MAX));
+        let wanted = if rest == false {
+            first.len() as u64
+        } else {
+            1.max(first.len() as u64)
+        };
+        let wanted = wanted
+            .max(count("minItems").unwrap_or(0))
+            .min(count("maxItems").unwrap_or(u64::MAX));
         let wanted = usize::try_from(wanted.min(MOST_ELEMENTS)).unwrap_or(0);
-        Value::Array((0..wanted).map(|place| self.value(first.get(place).unwrap_or(&rest), depth + 1)).collect())
+        Value::Array(
+            (0..wanted)
+                .map(|place| self.value(first.get(place).unwrap_or(&rest), depth + 1))
+                .collect(),
+        )
     }
 
     fn fraction(&mut self, schema: &Map<String, Value>) -> Value {
@@ -138,14 +191,33 @@ impl Sampler<'_> {
     /// A number in the schema's bounds, in steps of `multipleOf` or else of `step`.
     fn number(&mut self, schema: &Map<String, Value>, step: f64) -> f64 {
         let bound = |key: &str| schema.get(key).and_then(Value::as_f64);
-        let step = bound("multipleOf").filter(|step| *step > 0.0).unwrap_or(step);
+        let step = bound("multipleOf")
+            .filter(|step| *step > 0.0)
+            .unwrap_or(step);
         let up = |bound: f64| (bound / step).ceil() * step;
         let down = |bound: f64| (bound / step).floor() * step;
-        let above = bound("exclusiveMinimum").map(|least| if up(least) > least { up(least) } else { up(least) + step });
-        let below =
-            bound("exclusiveMaximum").map(|most| if down(most) < most { down(most) } else { down(most) - step });
-        let least = [bound("minimum").map(up), above].into_iter().flatten().reduce(f64::max);
-        let most = [bound("maximum").map(down), below].into_iter().flatten().reduce(f64::min);
+        let above = bound("exclusiveMinimum").map(|least| {
+            if up(least) > least {
+                up(least)
+            } else {
+                up(least) + step
+            }
+        });
+        let below = bound("exclusiveMaximum").map(|most| {
+            if down(most) < most {
+                down(most)
+            } else {
+                down(most) - step
+            }
+        });
+        let least = [bound("minimum").map(up), above]
+            .into_iter()
+            .flatten()
+            .reduce(f64::max);
+        let most = [bound("maximum").map(down), below]
+            .into_iter()
+            .flatten()
+            .reduce(f64::min);
         let drawn = f64::from(u8::try_from(self.words.below(100)).unwrap_or(0)) * step;
         let drawn = least.map_or(drawn, |least| if drawn < least { least } else { drawn });
         most.map_or(drawn, |most| if drawn > most { most } else { drawn })
@@ -153,7 +225,11 @@ impl Sampler<'_> {
 
     fn text(&mut self, schema: &Map<String, Value>) -> String {
         let word = self.words.word();
-        let text = match schema.get("format").and_then(Value::as_str).unwrap_or_default() {
+        let text = match schema
+            .get("format")
+            .and_then(Value::as_str)
+            .unwrap_or_default()
+        {
             "date-time" => return "2026-01-02T03:04:05Z".to_owned(),
             "date" => return "2026-01-02".to_owned(),
             "time" => return "03:04:05Z".to_owned(),
@@ -167,10 +243,15 @@ impl Sampler<'_> {
             _ => word,
         };
         let count = |key: &str| schema.get(key).and_then(Value::as_u64);
-        let least = usize::try_from(count("minLength").unwrap_or(0).min(MOST_CHARACTERS)).unwrap_or(0);
-        let most = count("maxLength").and_then(|most| usize::try_from(most).ok()).unwrap_or(usize::MAX);
+        let least =
+            usize::try_from(count("minLength").unwrap_or(0).min(MOST_CHARACTERS)).unwrap_or(0);
+        let most = count("maxLength")
+            .and_then(|most| usize::try_from(most).ok())
+            .unwrap_or(usize::MAX);
         let filled = text.chars().chain(std::iter::repeat('x'));
-        filled.take(text.chars().count().max(least).min(most)).collect()
+        filled
+            .take(text.chars().count().max(least).min(most))
+            .collect()
     }
 }
 
@@ -180,7 +261,9 @@ fn kind(schema: &Map<String, Value>) -> &str {
         Some(Value::String(kind)) => Some(kind.as_str()),
         Some(Value::Array(kinds)) => {
             let kinds = || kinds.iter().filter_map(Value::as_str);
-            kinds().find(|kind| *kind != "null").or_else(|| kinds().next())
+            kinds()
+                .find(|kind| *kind != "null")
+                .or_else(|| kinds().next())
         }
         _ => None,
     };
@@ -213,7 +296,10 @@ mod tests {
             "required": ["city", "unit"],
         });
         let value = of(&schema);
-        assert_eq!(value.as_object().unwrap().keys().collect::<Vec<_>>(), ["unit", "city"]);
+        assert_eq!(
+            value.as_object().unwrap().keys().collect::<Vec<_>>(),
+            ["unit", "city"]
+        );
         assert_eq!(value["unit"], "C");
         assert!(value["city"].as_str().is_some_and(|city| !city.is_empty()));
     }
@@ -240,11 +326,29 @@ mod tests {
     #[test]
     fn bounds_of_numbers_texts_and_lists_are_kept() {
         let number = |schema: Value| of(&schema).as_f64().unwrap();
-        assert_eq!(number(json!({"type": "integer", "minimum": 1_000})), 1_000.0);
-        assert_eq!(number(json!({"type": "integer", "exclusiveMinimum": 200, "maximum": 201})), 201.0);
-        assert_eq!(number(json!({"type": "number", "exclusiveMaximum": 0, "multipleOf": 0.25})), -0.25);
-        assert_eq!(of(&json!({"type": "string", "minLength": 9, "maxLength": 9})).as_str().unwrap().len(), 9);
-        assert_eq!(of(&json!({"type": "array", "items": {"type": "null"}, "minItems": 3})), json!([null, null, null]));
+        assert_eq!(
+            number(json!({"type": "integer", "minimum": 1_000})),
+            1_000.0
+        );
+        assert_eq!(
+            number(json!({"type": "integer", "exclusiveMinimum": 200, "maximum": 201})),
+            201.0
+        );
+        assert_eq!(
+            number(json!({"type": "number", "exclusiveMaximum": 0, "multipleOf": 0.25})),
+            -0.25
+        );
+        assert_eq!(
+            of(&json!({"type": "string", "minLength": 9, "maxLength": 9}))
+                .as_str()
+                .unwrap()
+                .len(),
+            9
+        );
+        assert_eq!(
+            of(&json!({"type": "array", "items": {"type": "null"}, "minItems": 3})),
+            json!([null, null, null])
+        );
         assert_eq!(of(&json!({"type": "array", "maxItems": 0})), json!([]));
     }
 

@@ -20,14 +20,26 @@ struct Cli {
 }
 
 /// Quick, on ports of its own.
-const BASE: [(&str, &str); 4] =
-    [("--port", "0"), ("--kv-events", "tcp://127.0.0.1:0"), ("--replay", "tcp://127.0.0.1:0"), ("--speed", "20")];
+const BASE: [(&str, &str); 4] = [
+    ("--port", "0"),
+    ("--kv-events", "tcp://127.0.0.1:0"),
+    ("--replay", "tcp://127.0.0.1:0"),
+    ("--speed", "20"),
+];
 
 pub(crate) async fn engine(flags: &str) -> RunningEngine {
     let flags: Vec<&str> = flags.split_whitespace().collect();
-    let base = BASE.iter().filter(|(name, _)| !flags.contains(name)).flat_map(|(name, value)| [*name, *value]);
-    let words: Vec<&str> = std::iter::once("engine").chain(base).chain(flags.iter().copied()).collect();
-    start(EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine).unwrap()).await.unwrap()
+    let base = BASE
+        .iter()
+        .filter(|(name, _)| !flags.contains(name))
+        .flat_map(|(name, value)| [*name, *value]);
+    let words: Vec<&str> = std::iter::once("engine")
+        .chain(base)
+        .chain(flags.iter().copied())
+        .collect();
+    start(EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine).unwrap())
+        .await
+        .unwrap()
 }
 
 /// A reply, read to its end.
@@ -42,7 +54,8 @@ pub(crate) struct Reply {
 
 impl Reply {
     pub(crate) fn json(&self) -> Value {
-        serde_json::from_slice(&self.body).unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
+        serde_json::from_slice(&self.body)
+            .unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
     }
 
     pub(crate) fn text(&self) -> &str {
@@ -51,7 +64,10 @@ impl Reply {
 
     /// Data of the events of a stream.
     pub(crate) fn events(&self) -> Vec<&str> {
-        self.text().split("\n\n").filter_map(|event| event.strip_prefix("data: ")).collect()
+        self.text()
+            .split("\n\n")
+            .filter_map(|event| event.strip_prefix("data: "))
+            .collect()
     }
 }
 
@@ -65,16 +81,31 @@ pub(crate) async fn open(
     sender.send_request(request).await
 }
 
-pub(crate) fn request(method: Method, path: &str, headers: &[(&str, &str)], body: &Value) -> Request<Full<Bytes>> {
-    let mut builder = Request::builder().method(method).uri(path).header("host", "engine");
+pub(crate) fn request(
+    method: Method,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: &Value,
+) -> Request<Full<Bytes>> {
+    let mut builder = Request::builder()
+        .method(method)
+        .uri(path)
+        .header("host", "engine");
     for (name, value) in headers {
         builder = builder.header(*name, *value);
     }
-    let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+    let body = if body.is_null() {
+        Bytes::new()
+    } else {
+        Bytes::from(body.to_string())
+    };
     builder.body(Full::new(body)).unwrap()
 }
 
-pub(crate) async fn send(engine: &RunningEngine, request: Request<Full<Bytes>>) -> Result<Reply, hyper::Error> {
+pub(crate) async fn send(
+    engine: &RunningEngine,
+    request: Request<Full<Bytes>>,
+) -> Result<Reply, hyper::Error> {
     let mut response = open(engine, request).await?;
     let (mut body, mut whole) = (Vec::new(), true);
     while let Some(frame) = response.body_mut().frame().await {
@@ -86,7 +117,10 @@ pub(crate) async fn send(engine: &RunningEngine, request: Request<Full<Bytes>>) 
             }
         }
     }
-    let content_type = response.headers().get("content-type").map(|value| value.to_str().unwrap().to_owned());
+    let content_type = response
+        .headers()
+        .get("content-type")
+        .map(|value| value.to_str().unwrap().to_owned());
     Ok(Reply {
         status: response.status().as_u16(),
         content_type: content_type.unwrap_or_default(),
@@ -96,11 +130,15 @@ pub(crate) async fn send(engine: &RunningEngine, request: Request<Full<Bytes>>) 
 }
 
 pub(crate) async fn get(engine: &RunningEngine, path: &str) -> Reply {
-    send(engine, request(Method::GET, path, &[], &Value::Null)).await.unwrap()
+    send(engine, request(Method::GET, path, &[], &Value::Null))
+        .await
+        .unwrap()
 }
 
 pub(crate) async fn post(engine: &RunningEngine, path: &str, body: &Value) -> Reply {
-    send(engine, request(Method::POST, path, &[], body)).await.unwrap()
+    send(engine, request(Method::POST, path, &[], body))
+        .await
+        .unwrap()
 }
 
 pub(crate) async fn stats(engine: &RunningEngine) -> Value {
@@ -124,7 +162,12 @@ pub(crate) fn streamed(mut body: Value) -> Value {
 
 /// A text of many tokens.
 pub(crate) fn long_text(words: usize) -> String {
-    ["the engine keeps every block it has computed"; 64].join(" ").split(' ').take(words).collect::<Vec<_>>().join(" ")
+    ["the engine keeps every block it has computed"; 64]
+        .join(" ")
+        .split(' ')
+        .take(words)
+        .collect::<Vec<_>>()
+        .join(" ")
 }
 
 /// Asks again until the answer is yes; fails after ten seconds.
@@ -138,11 +181,19 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut asked: 
 
 /// The JSON events of a stream.
 pub(crate) fn chunks(reply: &Reply) -> Vec<Value> {
-    let data = reply.text().lines().filter_map(|line| line.strip_prefix("data: "));
-    data.filter(|data| *data != "[DONE]").map(|data| serde_json::from_str(data).unwrap()).collect()
+    let data = reply
+        .text()
+        .lines()
+        .filter_map(|line| line.strip_prefix("data: "));
+    data.filter(|data| *data != "[DONE]")
+        .map(|data| serde_json::from_str(data).unwrap())
+        .collect()
 }
 
 /// What these chunks say in one field of their deltas.
 pub(crate) fn joined(chunks: &[Value], field: &str) -> String {
-    chunks.iter().filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str()).collect()
+    chunks
+        .iter()
+        .filter_map(|chunk| chunk["choices"][0]["delta"][field].as_str())
+        .collect()
 }

@@ -16,12 +16,22 @@ use crate::replay::{Answers, PAUSE, ReplayError, ReplayRun};
 /// Why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum AskError {
-    #[error("nobody answers on the subject {subject}: start `warmroute events relay` for it, or check the subject")]
+    #[error(
+        "nobody answers on the subject {subject}: start `warmroute events relay` for it, or check the subject"
+    )]
     Nobody { subject: String },
-    #[error("the relay on {subject} was silent for {limit:?}: check that it reaches the nats server")]
+    #[error(
+        "the relay on {subject} was silent for {limit:?}: check that it reaches the nats server"
+    )]
     Silent { subject: String, limit: Duration },
-    #[error("the replay on {subject} broke off: nothing for {limit:?} after {batches} batches, and no end")]
-    BrokeOff { subject: String, limit: Duration, batches: u64 },
+    #[error(
+        "the replay on {subject} broke off: nothing for {limit:?} after {batches} batches, and no end"
+    )]
+    BrokeOff {
+        subject: String,
+        limit: Duration,
+        batches: u64,
+    },
     #[error("the relay refuses: {reason}")]
     Refused { reason: String },
     #[error("answer on {subject}: {source}")]
@@ -78,28 +88,60 @@ impl Asker {
 
     async fn run(&self, from: u64, answers: &Answers) -> Result<Part, AskError> {
         let subject = self.subject.replay();
-        let lost = || AskError::Lost { subject: subject.clone() };
+        let lost = || AskError::Lost {
+            subject: subject.clone(),
+        };
         let inbox = self.client.new_inbox();
-        let subscriber = self.client.subscribe(inbox.clone()).await.map_err(|_| lost())?;
-        let settings = IntakeSettings { max_message: self.max_message, room: self.room, when_full: WhenFull::End };
+        let subscriber = self
+            .client
+            .subscribe(inbox.clone())
+            .await
+            .map_err(|_| lost())?;
+        let settings = IntakeSettings {
+            max_message: self.max_message,
+            room: self.room,
+            when_full: WhenFull::End,
+        };
         let mut intake = Intake::start(subscriber, settings);
         let body = Bytes::from(from.to_string());
-        self.client.publish_with_reply(subject.clone(), inbox, body).await.map_err(|_| lost())?;
+        self.client
+            .publish_with_reply(subject.clone(), inbox, body)
+            .await
+            .map_err(|_| lost())?;
         let (mut limit, mut last, mut batches) = (self.patience, None, 0);
         loop {
             let silent = |_| match batches {
-                0 => AskError::Silent { subject: subject.clone(), limit },
-                _ => AskError::BrokeOff { subject: subject.clone(), limit, batches },
+                0 => AskError::Silent {
+                    subject: subject.clone(),
+                    limit,
+                },
+                _ => AskError::BrokeOff {
+                    subject: subject.clone(),
+                    limit,
+                    batches,
+                },
             };
             let message = match timeout(limit, intake.next()).await.map_err(silent)? {
                 Some(Taken::Message(message)) => message,
                 // Whoever reads this may do without it: it is missing then.
                 Some(Taken::TooLarge(_)) => continue,
-                None => return last.filter(|_| intake.take_let_go() > 0).map(Part::Until).ok_or_else(lost),
+                None => {
+                    return last
+                        .filter(|_| intake.take_let_go() > 0)
+                        .map(Part::Until)
+                        .ok_or_else(lost);
+                }
             };
             limit = self.patience.min(PAUSE);
-            match wire::reply(&message).map_err(|source| AskError::Wire { subject: subject.clone(), source })? {
-                Reply::Batch { seq, topic, payload } => {
+            match wire::reply(&message).map_err(|source| AskError::Wire {
+                subject: subject.clone(),
+                source,
+            })? {
+                Reply::Batch {
+                    seq,
+                    topic,
+                    payload,
+                } => {
                     (last, batches) = (Some(seq), batches + 1);
                     if topic.starts_with(&self.topic) && !answers.batch(seq, payload).await {
                         return Ok(Part::Unwanted);
@@ -147,9 +189,15 @@ mod tests {
                 let inbox = request.reply.unwrap();
                 for seq in wire::request(&request.payload).unwrap()..20 {
                     let headers = wire::batch_headers(seq, b"").unwrap();
-                    relay.publish_with_headers(inbox.clone(), headers, vec![0; 1_000].into()).await.unwrap();
+                    relay
+                        .publish_with_headers(inbox.clone(), headers, vec![0; 1_000].into())
+                        .await
+                        .unwrap();
                 }
-                relay.publish_with_headers(inbox, wire::end_headers(), Bytes::new()).await.unwrap();
+                relay
+                    .publish_with_headers(inbox, wire::end_headers(), Bytes::new())
+                    .await
+                    .unwrap();
             }
         });
         let asker = Asker {
@@ -175,7 +223,9 @@ mod tests {
                 }
             }
         };
-        let numbers = timeout(Duration::from_secs(20), numbers).await.expect("it ends");
+        let numbers = timeout(Duration::from_secs(20), numbers)
+            .await
+            .expect("it ends");
         assert_eq!(numbers, (0..20).collect::<Vec<u64>>());
         assert!(asked.load(Ordering::Relaxed) > 1);
         answering.abort();

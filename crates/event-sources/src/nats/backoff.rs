@@ -25,7 +25,11 @@ impl Backoff {
 
     /// `chance` is from 0 to 1, and adds half of the wait at most: all readers lose a server together.
     fn with_chance(&mut self, lasted: Duration, chance: f64) -> Duration {
-        let wait = if lasted >= GOOD { FIRST } else { self.next.unwrap_or(FIRST) };
+        let wait = if lasted >= GOOD {
+            FIRST
+        } else {
+            self.next.unwrap_or(FIRST)
+        };
         self.next = Some((wait * 2).min(LONGEST));
         wait.mul_f64(1.0 + 0.5 * chance.clamp(0.0, 1.0))
     }
@@ -44,9 +48,14 @@ mod tests {
     #[test]
     fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
         let mut backoff = Backoff::default();
-        let waits: Vec<u128> = (0..7).map(|_| backoff.with_chance(Duration::ZERO, 0.0).as_millis()).collect();
+        let waits: Vec<u128> = (0..7)
+            .map(|_| backoff.with_chance(Duration::ZERO, 0.0).as_millis())
+            .collect();
         assert_eq!(waits, [100, 200, 400, 800, 1600, 2000, 2000]);
-        assert_eq!(backoff.with_chance(Duration::from_secs(4), 0.0).as_millis(), 2000);
+        assert_eq!(
+            backoff.with_chance(Duration::from_secs(4), 0.0).as_millis(),
+            2000
+        );
         assert_eq!(backoff.with_chance(GOOD, 1.0).as_millis(), 150);
     }
 }

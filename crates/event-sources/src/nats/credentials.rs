@@ -23,7 +23,9 @@ enum Kind {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NatsCredentialsError {
     /// Nothing in it, or far too much.
-    #[error("nats credentials have {bytes} bytes: expected a token, or the text of a .creds file of up to 64 KiB")]
+    #[error(
+        "nats credentials have {bytes} bytes: expected a token, or the text of a .creds file of up to 64 KiB"
+    )]
     Length {
         /// How many.
         bytes: usize,
@@ -35,7 +37,9 @@ pub enum NatsCredentialsError {
         reason: String,
     },
     /// Several lines, or spaces.
-    #[error("nats credentials are no token: expected one line of visible ascii, or the text of a .creds file")]
+    #[error(
+        "nats credentials are no token: expected one line of visible ascii, or the text of a .creds file"
+    )]
     Token,
 }
 
@@ -61,7 +65,9 @@ impl FromStr for NatsCredentials {
         if text.contains(JWT) {
             // The parser wants a line's end behind the last line.
             let text = format!("{text}\n");
-            let damaged = |error: std::io::Error| NatsCredentialsError::File { reason: error.to_string() };
+            let damaged = |error: std::io::Error| NatsCredentialsError::File {
+                reason: error.to_string(),
+            };
             ConnectOptions::with_credentials(&text).map_err(damaged)?;
             return Ok(Self(Kind::File(text)));
         }
@@ -89,7 +95,10 @@ mod tests {
 
     #[test]
     fn a_token_and_a_creds_file_are_told_apart() {
-        assert_eq!(" t0ken\n".parse(), Ok(NatsCredentials(Kind::Token("t0ken".to_owned()))));
+        assert_eq!(
+            " t0ken\n".parse(),
+            Ok(NatsCredentials(Kind::Token("t0ken".to_owned())))
+        );
         let read: NatsCredentials = CREDS.parse().unwrap();
         assert!(matches!(&read.0, Kind::File(_)));
         assert_eq!(format!("{read:?}"), "NatsCredentials(***)");
@@ -100,10 +109,16 @@ mod tests {
     fn what_is_neither_is_named_and_not_repeated() {
         for text in ["", " \n", "two words", "zwei\nzeilen", "schlüssel"] {
             let error = text.parse::<NatsCredentials>().unwrap_err().to_string();
-            assert!(error.contains(".creds") && (text.trim().is_empty() || !error.contains(text)), "{error}");
+            assert!(
+                error.contains(".creds") && (text.trim().is_empty() || !error.contains(text)),
+                "{error}"
+            );
         }
         let damaged = CREDS.replace("SUAIO3FH", "SUAIO3FX");
         let error = damaged.parse::<NatsCredentials>().unwrap_err().to_string();
-        assert!(error.contains("damaged .creds file") && !error.contains("SUAIO3FX"), "{error}");
+        assert!(
+            error.contains("damaged .creds file") && !error.contains("SUAIO3FX"),
+            "{error}"
+        );
     }
 }

@@ -6,7 +6,8 @@
 use std::{io, net::SocketAddr, sync::atomic::Ordering, time::Duration};
 
 use async_nats::{
-    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, connection::State, rustls::ClientConfig,
+    Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, connection::State,
+    rustls::ClientConfig,
 };
 use net::{Address, Destinations, ForbiddenAddress, Trust, TrustError};
 use tokio::{
@@ -33,17 +34,32 @@ const DEPARTURES: usize = 64;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DialError {
     #[error("{server} cannot be found ({source}): check its name")]
-    Name { server: NatsServer, source: io::Error },
+    Name {
+        server: NatsServer,
+        source: io::Error,
+    },
     #[error("{server}: {source}")]
-    Forbidden { server: NatsServer, source: ForbiddenAddress },
+    Forbidden {
+        server: NatsServer,
+        source: ForbiddenAddress,
+    },
     #[error("{server} is refused by async-nats ({source}): write it as nats://host:port")]
-    Address { server: NatsServer, source: io::Error },
+    Address {
+        server: NatsServer,
+        source: io::Error,
+    },
     #[error("{server} did not answer within {limit:?}: check that a nats server listens there")]
     Slow { server: NatsServer, limit: Duration },
     #[error("{server} does not let us in ({source}): check the credentials")]
-    Refused { server: NatsServer, source: ConnectError },
+    Refused {
+        server: NatsServer,
+        source: ConnectError,
+    },
     #[error("{server} cannot be reached ({source}): check that a nats server listens there")]
-    Unreachable { server: NatsServer, source: ConnectError },
+    Unreachable {
+        server: NatsServer,
+        source: ConnectError,
+    },
     #[error(transparent)]
     Trust(#[from] TrustError),
 }
@@ -78,7 +94,10 @@ pub(crate) enum LinkEvent {
 
 impl Dial {
     pub(crate) async fn open(&self) -> Result<Link, DialError> {
-        let slow = |_| DialError::Slow { server: self.server.clone(), limit: OPENING };
+        let slow = |_| DialError::Slow {
+            server: self.server.clone(),
+            limit: OPENING,
+        };
         timeout(OPENING, self.connect()).await.map_err(slow)?
     }
 
@@ -105,10 +124,17 @@ impl Dial {
             Some(credentials) => credentials.give(options),
             None => options,
         };
-        let client = options.connect(address).await.map_err(|source| self.refusal(source))?;
+        let client = options
+            .connect(address)
+            .await
+            .map_err(|source| self.refusal(source))?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Link { client, events, ticks })
+        Ok(Link {
+            client,
+            events,
+            ticks,
+        })
     }
 
     /// Where `async-nats` is to connect to. It resolves names itself, so that an address which was checked is the one
@@ -117,13 +143,26 @@ impl Dial {
     /// which nothing is said that was not asked for.
     async fn address(&self) -> Result<ServerAddr, DialError> {
         let server = || self.server.clone();
-        let read = |text: String| text.parse().map_err(|source| DialError::Address { server: server(), source });
-        let Address::Tcp { host, port } = self.server.address() else { return read(self.server.to_string()) };
+        let read = |text: String| {
+            text.parse().map_err(|source| DialError::Address {
+                server: server(),
+                source,
+            })
+        };
+        let Address::Tcp { host, port } = self.server.address() else {
+            return read(self.server.to_string());
+        };
         if self.destinations == Destinations::Any {
             return read(self.server.to_string());
         }
-        let nowhere = |source| DialError::Name { server: server(), source };
-        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port)).await.map_err(nowhere)?.collect();
+        let nowhere = |source| DialError::Name {
+            server: server(),
+            source,
+        };
+        let found: Vec<SocketAddr> = lookup_host((host.as_str(), port))
+            .await
+            .map_err(nowhere)?
+            .collect();
         let mut forbidden = None;
         for address in found {
             match self.destinations.check(address.ip()) {
@@ -133,7 +172,10 @@ impl Dial {
             }
         }
         Err(match forbidden {
-            Some(source) => DialError::Forbidden { server: server(), source },
+            Some(source) => DialError::Forbidden {
+                server: server(),
+                source,
+            },
             None => nowhere(io::Error::new(io::ErrorKind::NotFound, "it has no address")),
         })
     }
@@ -156,7 +198,10 @@ impl Dial {
     fn refusal(&self, source: ConnectError) -> DialError {
         let server = self.server.clone();
         match source.kind() {
-            ConnectErrorKind::TimedOut => DialError::Slow { server, limit: HANDSHAKE },
+            ConnectErrorKind::TimedOut => DialError::Slow {
+                server,
+                limit: HANDSHAKE,
+            },
             ConnectErrorKind::Authentication | ConnectErrorKind::AuthorizationViolation => {
                 DialError::Refused { server, source }
             }
@@ -196,25 +241,57 @@ mod tests {
 
     fn to(server: &str, destinations: Destinations) -> Dial {
         let server = server.parse().unwrap();
-        Dial { server, credentials: None, trust: None, destinations, name: "test".to_owned() }
+        Dial {
+            server,
+            credentials: None,
+            trust: None,
+            destinations,
+            name: "test".to_owned(),
+        }
     }
 
     #[tokio::test]
     async fn an_address_that_no_engine_can_have_is_not_connected_to() {
         for server in ["nats://169.254.169.254", "tls://169.254.169.254"] {
-            let error = to(server, Destinations::Engines).open().await.err().unwrap();
+            let error = to(server, Destinations::Engines)
+                .open()
+                .await
+                .err()
+                .unwrap();
             assert!(matches!(error, DialError::Forbidden { .. }), "{error}");
-            assert!(error.to_string().contains("no engine may be reached there"), "{error}");
+            assert!(
+                error.to_string().contains("no engine may be reached there"),
+                "{error}"
+            );
         }
     }
 
     #[tokio::test]
     async fn the_address_that_was_checked_is_the_one_connected_to() {
-        let address = async |server, destinations| to(server, destinations).address().await.unwrap().into_inner();
+        let address = async |server, destinations| {
+            to(server, destinations)
+                .address()
+                .await
+                .unwrap()
+                .into_inner()
+        };
         let host = address("nats://localhost:4333", Destinations::Engines).await;
-        assert!(["127.0.0.1", "[::1]"].contains(&host.host_str().unwrap()), "{host}");
-        assert_eq!(address("nats://localhost:4333", Destinations::Any).await.host_str(), Some("localhost"));
+        assert!(
+            ["127.0.0.1", "[::1]"].contains(&host.host_str().unwrap()),
+            "{host}"
+        );
+        assert_eq!(
+            address("nats://localhost:4333", Destinations::Any)
+                .await
+                .host_str(),
+            Some("localhost")
+        );
         // The name that the certificate is for.
-        assert_eq!(address("tls://localhost:4333", Destinations::Engines).await.host_str(), Some("localhost"));
+        assert_eq!(
+            address("tls://localhost:4333", Destinations::Engines)
+                .await
+                .host_str(),
+            Some("localhost")
+        );
     }
 }

@@ -58,13 +58,17 @@ pub enum NatsEndpointError {
         scheme: String,
     },
     /// A server with something behind the port.
-    #[error("nats url has the path {path:?}: give only scheme, host and port here, as in nats://host:4222")]
+    #[error(
+        "nats url has the path {path:?}: give only scheme, host and port here, as in nats://host:4222"
+    )]
     Path {
         /// What stands there.
         path: String,
     },
     /// An endpoint with nothing behind the port.
-    #[error("nats endpoint names no subject: add it behind the server, as in nats://host:4222/kv.engine-0")]
+    #[error(
+        "nats endpoint names no subject: add it behind the server, as in nats://host:4222/kv.engine-0"
+    )]
     NoSubject,
     /// A subject that cannot be.
     #[error(
@@ -111,16 +115,29 @@ impl FromStr for NatsServer {
         let tls = match scheme.to_ascii_lowercase().as_str() {
             "nats" => false,
             "tls" => true,
-            other => return Err(NatsEndpointError::Scheme { scheme: other.chars().take(20).collect() }),
+            other => {
+                return Err(NatsEndpointError::Scheme {
+                    scheme: other.chars().take(20).collect(),
+                });
+            }
         };
         let place = place.strip_suffix('/').unwrap_or(place);
         if let Some((_, path)) = place.split_once('/') {
-            return Err(NatsEndpointError::Path { path: path.chars().take(80).collect() });
+            return Err(NatsEndpointError::Path {
+                path: path.chars().take(80).collect(),
+            });
         }
         let after_brackets = place.rsplit(']').next().unwrap_or(place);
-        let port = if after_brackets.contains(':') { String::new() } else { format!(":{PORT}") };
+        let port = if after_brackets.contains(':') {
+            String::new()
+        } else {
+            format!(":{PORT}")
+        };
         // One strict reading of hosts and ports for everything that is connected to.
-        Ok(Self { url: format!("http://{place}{port}").parse()?, tls })
+        Ok(Self {
+            url: format!("http://{place}{port}").parse()?,
+            tls,
+        })
     }
 }
 
@@ -146,7 +163,8 @@ impl FromStr for NatsSubject {
     type Err = NatsEndpointError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
+        let is_plain =
+            |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_' | b'.');
         let trouble = if text.len() > MAX_SUBJECT {
             "is too long"
         } else if text.contains(['*', '>']) {
@@ -158,7 +176,10 @@ impl FromStr for NatsSubject {
         } else {
             return Ok(Self(text.to_owned()));
         };
-        Err(NatsEndpointError::Subject { subject: text.chars().take(80).collect(), trouble })
+        Err(NatsEndpointError::Subject {
+            subject: text.chars().take(80).collect(),
+            trouble,
+        })
     }
 }
 
@@ -198,7 +219,10 @@ impl FromStr for NatsEndpoint {
         if subject.is_empty() {
             return Err(NatsEndpointError::NoSubject);
         }
-        Ok(Self { server, subject: subject.parse()? })
+        Ok(Self {
+            server,
+            subject: subject.parse()?,
+        })
     }
 }
 
@@ -219,9 +243,18 @@ mod tests {
             ("tls://[::1]:4333/kv_b-1", "tls://[::1]:4333/kv_b-1", true),
         ] {
             let endpoint: NatsEndpoint = text.parse().unwrap();
-            assert_eq!((endpoint.to_string(), endpoint.server().is_tls()), (shown.to_owned(), tls));
+            assert_eq!(
+                (endpoint.to_string(), endpoint.server().is_tls()),
+                (shown.to_owned(), tls)
+            );
         }
-        assert_eq!("nats://bus:4333/".parse::<NatsServer>().unwrap().to_string(), "nats://bus:4333");
+        assert_eq!(
+            "nats://bus:4333/"
+                .parse::<NatsServer>()
+                .unwrap()
+                .to_string(),
+            "nats://bus:4333"
+        );
     }
 
     #[test]
@@ -243,20 +276,39 @@ mod tests {
             ("nats://bus:4222/kv/a", "not allowed"),
             ("nats://bus:4222/kv?x=1", "not allowed"),
         ] {
-            assert!(complaint(text).contains(said), "{text}: {}", complaint(text));
+            assert!(
+                complaint(text).contains(said),
+                "{text}: {}",
+                complaint(text)
+            );
         }
         assert!(complaint(&format!("nats://bus:4222/{}", "a".repeat(257))).contains("too long"));
-        assert!(format!("nats://bus:4222/{}", "a".repeat(256)).parse::<NatsEndpoint>().is_ok());
         assert!(
-            "nats://bus:4222/kv".parse::<NatsServer>().unwrap_err().to_string().contains("only scheme, host and port")
+            format!("nats://bus:4222/{}", "a".repeat(256))
+                .parse::<NatsEndpoint>()
+                .is_ok()
+        );
+        assert!(
+            "nats://bus:4222/kv"
+                .parse::<NatsServer>()
+                .unwrap_err()
+                .to_string()
+                .contains("only scheme, host and port")
         );
     }
 
     #[test]
     fn passwords_are_refused_and_not_repeated() {
-        for text in ["nats://user:geheim@bus:4222/kv.a", "user:geheim@bus/kv.a", "geheim://bus/kv"] {
+        for text in [
+            "nats://user:geheim@bus:4222/kv.a",
+            "user:geheim@bus/kv.a",
+            "geheim://bus/kv",
+        ] {
             let said = complaint(text);
-            assert!(!said.contains("geheim") || text.starts_with("geheim://"), "{said}");
+            assert!(
+                !said.contains("geheim") || text.starts_with("geheim://"),
+                "{said}"
+            );
         }
     }
 }

@@ -58,10 +58,23 @@ enum Ended {
 }
 
 impl NatsFollower {
-    pub(crate) fn new(spec: NatsSpec, sink: Arc<dyn BlockSink>, clock: Clock, outlet: Outlet) -> Self {
+    pub(crate) fn new(
+        spec: NatsSpec,
+        sink: Arc<dyn BlockSink>,
+        clock: Clock,
+        outlet: Outlet,
+    ) -> Self {
         let track = Track::new(spec.track(), Arc::clone(&sink), clock);
         let stream = RepairedTrack::new(track, Arc::clone(&spec.worker), Box::new(|_| None));
-        Self { spec, sink, clock, outlet, stream, knocking: Knocking::default(), knock: None }
+        Self {
+            spec,
+            sink,
+            clock,
+            outlet,
+            stream,
+            knocking: Knocking::default(),
+            knock: None,
+        }
     }
 
     pub(crate) async fn run(mut self, mut orders: Orders) {
@@ -81,7 +94,12 @@ impl NatsFollower {
             self.stream.ask_by(Box::new(|_| None));
             let wait = match ended {
                 Ended::Stopped => return,
-                Ended::Quarantined => self.stream.track.quarantined_until().unwrap_or_default().since(self.clock.now()),
+                Ended::Quarantined => self
+                    .stream
+                    .track
+                    .quarantined_until()
+                    .unwrap_or_default()
+                    .since(self.clock.now()),
                 Ended::Lost(reason) => {
                     self.stream.disconnected();
                     self.stream.track.fault(reason);
@@ -108,16 +126,31 @@ impl NatsFollower {
         let lost = |error: &dyn std::error::Error| Ended::Lost(error.to_string());
         let link = opened.map_err(|error| lost(&error))?;
         let subject = self.spec.endpoint.subject().to_string();
-        let subscriber = link.client.subscribe(subject).await.map_err(|error| lost(&error))?;
+        let subscriber = link
+            .client
+            .subscribe(subject)
+            .await
+            .map_err(|error| lost(&error))?;
         let max_message = self.spec.settings.max_message;
-        let settings = IntakeSettings { max_message, room: PENDING_BYTES, when_full: WhenFull::LetGo };
+        let settings = IntakeSettings {
+            max_message,
+            room: PENDING_BYTES,
+            when_full: WhenFull::LetGo,
+        };
         Ok((link, Intake::start(subscriber, settings)))
     }
 
-    async fn follow(&mut self, mut link: Link, mut intake: Intake, ticks: &mut Interval, orders: &mut Orders) -> Ended {
+    async fn follow(
+        &mut self,
+        mut link: Link,
+        mut intake: Intake,
+        ticks: &mut Interval,
+        orders: &mut Orders,
+    ) -> Ended {
         let asker = self.spec.asker(&link);
         let history = asker.clone();
-        self.stream.ask_by(Box::new(move |from| Some(history.clone().history(from))));
+        self.stream
+            .ask_by(Box::new(move |from| Some(history.clone().history(from))));
         loop {
             let wake = tokio::select! {
                 taken = intake.next() => Wake::Live(taken),
@@ -132,7 +165,10 @@ impl NatsFollower {
                 Wake::Live(Some(taken)) => self.burst(taken, &mut intake),
                 Wake::Live(None) | Wake::Link(LinkEvent::Down) => {
                     tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, "event stream lost");
-                    return Ended::Lost(format!("the connection to {} was lost", self.spec.endpoint.server()));
+                    return Ended::Lost(format!(
+                        "the connection to {} was lost",
+                        self.spec.endpoint.server()
+                    ));
                 }
                 Wake::Link(LinkEvent::Fault(error)) => self.stream.track.fault(error),
                 Wake::Replay(answer) => self.replayed(answer),
@@ -174,7 +210,9 @@ impl NatsFollower {
             Taken::TooLarge(bytes) => {
                 let limit = self.spec.settings.max_message;
                 self.stream.track.dropped();
-                self.stream.track.fault(format!("a message of {bytes} bytes was let go: at most {limit} are accepted"));
+                self.stream.track.fault(format!(
+                    "a message of {bytes} bytes was let go: at most {limit} are accepted"
+                ));
                 return;
             }
         };

@@ -58,7 +58,11 @@ impl Intake {
         let (sender, queue) = mpsc::unbounded_channel();
         let let_go = Arc::new(AtomicU64::new(0));
         let task = tokio::spawn(carry(subscriber, settings, sender, Arc::clone(&let_go)));
-        Self { queue, let_go, task }
+        Self {
+            queue,
+            let_go,
+            task,
+        }
     }
 
     /// The next message; `None`: the connection is over, or the queue ended because it was full. May be cancelled without
@@ -94,7 +98,11 @@ async fn carry(
     let ahead = Arc::new(Semaphore::new(room));
     while let Some(message) = subscriber.next().await {
         let too_large = message.payload.len() > settings.max_message;
-        let kept = if too_large { 0 } else { message.length.max(message.payload.len()) };
+        let kept = if too_large {
+            0
+        } else {
+            message.length.max(message.payload.len())
+        };
         // One that is larger than all room there is waits alone.
         let bytes = u32::try_from(kept.saturating_add(PLACE).min(room)).unwrap_or(u32::MAX);
         let Ok(permit) = Arc::clone(&ahead).try_acquire_many_owned(bytes) else {
@@ -104,7 +112,11 @@ async fn carry(
             }
             continue;
         };
-        let taken = if too_large { Taken::TooLarge(message.payload.len()) } else { Taken::Message(Box::new(message)) };
+        let taken = if too_large {
+            Taken::TooLarge(message.payload.len())
+        } else {
+            Taken::Message(Box::new(message))
+        };
         if queue.send((taken, permit)).is_err() {
             return;
         }

@@ -12,7 +12,10 @@ use super::{
     dial::{Dial, Link},
     follower::NatsFollower,
 };
-use crate::{BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::About, replay::AHEAD, track::TrackSpec};
+use crate::{
+    BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::About, replay::AHEAD,
+    track::TrackSpec,
+};
 
 /// One stream to follow.
 #[derive(Clone, Debug)]
@@ -115,6 +118,8 @@ impl NatsSource {
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: spec.replay.then(|| format!("{}.replay", spec.endpoint)),
         };
-        SourceHandle::start(about, clock, |outlet, orders| NatsFollower::new(spec, sink, clock, outlet).run(orders))
+        SourceHandle::start(about, clock, |outlet, orders| {
+            NatsFollower::new(spec, sink, clock, outlet).run(orders)
+        })
     }
 }

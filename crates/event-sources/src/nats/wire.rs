@@ -29,7 +29,11 @@ pub(crate) enum Note {
 /// A message on the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Published<'a> {
-    Batch { seq: u64, topic: &'a str, payload: &'a Bytes },
+    Batch {
+        seq: u64,
+        topic: &'a str,
+        payload: &'a Bytes,
+    },
     Note(Note),
 }
 
@@ -51,7 +55,9 @@ pub(crate) enum Reply<'a> {
 /// A message that has no known form.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum WireError {
-    #[error("message on the subject has no {SEQ}: check that only `warmroute events relay` publishes there")]
+    #[error(
+        "message on the subject has no {SEQ}: check that only `warmroute events relay` publishes there"
+    )]
     NoSeq,
     #[error("{SEQ} is {found:?}: expected a decimal number below 2^48")]
     Seq { found: String },
@@ -66,11 +72,17 @@ pub(crate) fn published(message: &Message) -> Result<Published<'_>, WireError> {
         return match note {
             "connected" if message.payload.is_empty() => Ok(Published::Note(Note::Connected)),
             "disconnected" if message.payload.is_empty() => Ok(Published::Note(Note::Disconnected)),
-            other => Err(WireError::Note { found: shown(other) }),
+            other => Err(WireError::Note {
+                found: shown(other),
+            }),
         };
     }
     let (seq, topic) = batch(message)?;
-    Ok(Published::Batch { seq, topic, payload: &message.payload })
+    Ok(Published::Batch {
+        seq,
+        topic,
+        payload: &message.payload,
+    })
 }
 
 pub(crate) fn reply(message: &Message) -> Result<Reply<'_>, WireError> {
@@ -84,13 +96,18 @@ pub(crate) fn reply(message: &Message) -> Result<Reply<'_>, WireError> {
         return Ok(Reply::Refused(shown(text)));
     }
     let (seq, topic) = batch(message)?;
-    Ok(Reply::Batch { seq, topic, payload: &message.payload })
+    Ok(Reply::Batch {
+        seq,
+        topic,
+        payload: &message.payload,
+    })
 }
 
 fn batch(message: &Message) -> Result<(u64, &str), WireError> {
     let text = header(message, SEQ).ok_or(WireError::NoSeq)?;
-    let seq =
-        number(text.as_bytes()).filter(|seq| *seq < SEQ_END).ok_or_else(|| WireError::Seq { found: shown(text) })?;
+    let seq = number(text.as_bytes())
+        .filter(|seq| *seq < SEQ_END)
+        .ok_or_else(|| WireError::Seq { found: shown(text) })?;
     Ok((seq, header(message, TOPIC).unwrap_or_default()))
 }
 
@@ -101,7 +118,9 @@ pub(crate) fn request(body: &[u8]) -> Result<u64, WireError> {
 
 /// Digits and nothing else: no sign, no space.
 fn number(text: &[u8]) -> Option<u64> {
-    let text = std::str::from_utf8(text).ok().filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
+    let text = std::str::from_utf8(text)
+        .ok()
+        .filter(|text| text.bytes().all(|byte| byte.is_ascii_digit()))?;
     text.parse().ok()
 }
 
@@ -111,12 +130,17 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 
 /// A foreign text as a log may show it.
 fn shown(text: &str) -> String {
-    text.chars().filter(|character| !character.is_control()).take(MAX_ERROR).collect()
+    text.chars()
+        .filter(|character| !character.is_control())
+        .take(MAX_ERROR)
+        .collect()
 }
 
 /// The headers of a batch; `None`: it cannot be told in headers.
 pub(crate) fn batch_headers(seq: u64, topic: &[u8]) -> Option<HeaderMap> {
-    let topic = std::str::from_utf8(topic).ok().filter(|topic| topic.len() <= MAX_TOPIC)?;
+    let topic = std::str::from_utf8(topic)
+        .ok()
+        .filter(|topic| topic.len() <= MAX_TOPIC)?;
     if seq >= SEQ_END || topic.chars().any(char::is_control) || topic.trim() != topic {
         return None;
     }
@@ -128,7 +152,14 @@ pub(crate) fn batch_headers(seq: u64, topic: &[u8]) -> Option<HeaderMap> {
 }
 
 pub(crate) fn note_headers(note: Note) -> HeaderMap {
-    one(NOTE, if note == Note::Connected { "connected" } else { "disconnected" })
+    one(
+        NOTE,
+        if note == Note::Connected {
+            "connected"
+        } else {
+            "disconnected"
+        },
+    )
 }
 
 pub(crate) fn end_headers() -> HeaderMap {
@@ -151,44 +182,98 @@ mod tests {
 
     fn message(headers: Option<HeaderMap>, payload: &'static [u8]) -> Message {
         let payload = Bytes::from_static(payload);
-        Message { subject: "s".into(), reply: None, payload, headers, status: None, description: None, length: 0 }
+        Message {
+            subject: "s".into(),
+            reply: None,
+            payload,
+            headers,
+            status: None,
+            description: None,
+            length: 0,
+        }
     }
 
     #[test]
     fn what_the_relay_writes_is_what_the_source_reads() {
         let sent = message(batch_headers(7, b"kv@a"), b"batch");
         let payload = &sent.payload;
-        assert_eq!(published(&sent), Ok(Published::Batch { seq: 7, topic: "kv@a", payload }));
-        assert_eq!(reply(&sent), Ok(Reply::Batch { seq: 7, topic: "kv@a", payload }));
+        assert_eq!(
+            published(&sent),
+            Ok(Published::Batch {
+                seq: 7,
+                topic: "kv@a",
+                payload
+            })
+        );
+        assert_eq!(
+            reply(&sent),
+            Ok(Reply::Batch {
+                seq: 7,
+                topic: "kv@a",
+                payload
+            })
+        );
         let sent = message(batch_headers(0, b""), b"");
-        assert!(matches!(published(&sent), Ok(Published::Batch { seq: 0, topic: "", .. })));
+        assert!(matches!(
+            published(&sent),
+            Ok(Published::Batch {
+                seq: 0,
+                topic: "",
+                ..
+            })
+        ));
         for note in [Note::Connected, Note::Disconnected] {
-            assert_eq!(published(&message(Some(note_headers(note)), b"")), Ok(Published::Note(note)));
+            assert_eq!(
+                published(&message(Some(note_headers(note)), b"")),
+                Ok(Published::Note(note))
+            );
         }
         assert_eq!(reply(&message(Some(end_headers()), b"")), Ok(Reply::End));
         let refused = message(Some(error_headers("busy\r\n: \x1b[2J")), b"");
         assert_eq!(reply(&refused), Ok(Reply::Refused("busy: [2J".to_owned())));
-        let nobody = Message { status: Some(StatusCode::NO_RESPONDERS), ..message(None, b"") };
+        let nobody = Message {
+            status: Some(StatusCode::NO_RESPONDERS),
+            ..message(None, b"")
+        };
         assert_eq!(reply(&nobody), Ok(Reply::Nobody));
     }
 
     #[test]
     fn messages_of_others_are_refused() {
         assert_eq!(published(&message(None, b"x")), Err(WireError::NoSeq));
-        assert_eq!(published(&message(Some(one("Other", "1")), b"x")), Err(WireError::NoSeq));
-        for seq in ["", "-1", "+1", " 1", "0x1", "1.0", "one", "281474976710656", "18446744073709551616"] {
+        assert_eq!(
+            published(&message(Some(one("Other", "1")), b"x")),
+            Err(WireError::NoSeq)
+        );
+        for seq in [
+            "",
+            "-1",
+            "+1",
+            " 1",
+            "0x1",
+            "1.0",
+            "one",
+            "281474976710656",
+            "18446744073709551616",
+        ] {
             let error = published(&message(Some(one(SEQ, seq)), b"x")).unwrap_err();
             assert!(error.to_string().contains("below 2^48"), "{seq}: {error}");
         }
         assert!(published(&message(Some(one(SEQ, "281474976710655")), b"x")).is_ok());
         for (note, payload) in [("gone", &b""[..]), ("connected", b"x"), ("", b"")] {
-            assert!(matches!(published(&message(Some(one(NOTE, note)), payload)), Err(WireError::Note { .. })));
+            assert!(matches!(
+                published(&message(Some(one(NOTE, note)), payload)),
+                Err(WireError::Note { .. })
+            ));
         }
     }
 
     #[test]
     fn a_request_is_a_decimal_number() {
-        assert_eq!((request(b"0"), request(b"18446744073709551615")), (Ok(0), Ok(KNOCK)));
+        assert_eq!(
+            (request(b"0"), request(b"18446744073709551615")),
+            (Ok(0), Ok(KNOCK))
+        );
         for body in [&b"-1"[..], b"1\n", b"\xff", b"18446744073709551616"] {
             assert_eq!(request(body), Err(WireError::Request { bytes: body.len() }));
         }

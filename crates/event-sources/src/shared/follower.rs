@@ -110,7 +110,11 @@ impl SharedFollower {
     }
 
     async fn bind(&self) -> Result<Sub, String> {
-        let limits = Limits { max_message: self.spec.settings.max_message, max_frames: 8, ..Limits::default() };
+        let limits = Limits {
+            max_message: self.spec.settings.max_message,
+            max_frames: 8,
+            ..Limits::default()
+        };
         let bound = Sub::bind(&self.spec.endpoint, &[self.spec.topic.as_bytes()], limits).await;
         bound.map(|(sub, _)| sub).map_err(|error| error.to_string())
     }
@@ -130,7 +134,11 @@ impl SharedFollower {
             SubEvent::Connected { .. } => {}
             SubEvent::Message { peer, frames } => self.message(peer, &frames),
             SubEvent::Disconnected { peer, reason } => {
-                for (key, stream) in self.streams.iter_mut().filter(|(_, stream)| stream.peer == peer) {
+                for (key, stream) in self
+                    .streams
+                    .iter_mut()
+                    .filter(|(_, stream)| stream.peer == peer)
+                {
                     stream.track.disconnected();
                     stream.track.fault(reason.clone());
                     self.touched.insert(key.clone());
@@ -151,7 +159,10 @@ impl SharedFollower {
         };
         if live.topic.len() > MAX_TOPIC {
             self.loose.dropped();
-            self.last_error = Some(format!("a topic has {} bytes: expected {MAX_TOPIC} at most", live.topic.len()));
+            self.last_error = Some(format!(
+                "a topic has {} bytes: expected {MAX_TOPIC} at most",
+                live.topic.len()
+            ));
             return;
         }
         // Copied: a part of the message would keep all of it in memory.
@@ -160,13 +171,19 @@ impl SharedFollower {
             self.loose.dropped();
             return;
         }
-        let Some(stream) = self.streams.get_mut(&key) else { return };
+        let Some(stream) = self.streams.get_mut(&key) else {
+            return;
+        };
         if peer > stream.peer {
             stream.peer = peer;
             stream.track.connected();
         }
         let now = self.clock.now();
-        if stream.track.quarantined_until().is_some_and(|until| until <= now) {
+        if stream
+            .track
+            .quarantined_until()
+            .is_some_and(|until| until <= now)
+        {
             stream.track.release();
             stream.track.connected();
         }
@@ -189,16 +206,27 @@ impl SharedFollower {
     /// A stream that was not heard of before; `false`: it is nobody's, or one too many.
     fn meet(&mut self, key: &Key, peer: u64) -> bool {
         if self.streams.len() >= self.spec.max_streams {
-            self.last_error = Some(format!("{} streams are followed already: no further ones are", self.streams.len()));
+            self.last_error = Some(format!(
+                "{} streams are followed already: no further ones are",
+                self.streams.len()
+            ));
             return false;
         }
         let Some(publisher) = self.route.of(&key.0) else {
             let topic: String = String::from_utf8_lossy(&key.0).chars().take(80).collect();
-            self.last_error = Some(format!("the topic {topic:?} is no known worker's: its messages are dropped"));
+            self.last_error = Some(format!(
+                "the topic {topic:?} is no known worker's: its messages are dropped"
+            ));
             return false;
         };
-        let target = Target { worker: publisher.id, rank: DpRank(key.1) };
-        let same = self.streams.iter().find(|(_, stream)| stream.target == target);
+        let target = Target {
+            worker: publisher.id,
+            rank: DpRank(key.1),
+        };
+        let same = self
+            .streams
+            .iter()
+            .find(|(_, stream)| stream.target == target);
         if let Some((old, stream)) = same.map(|(old, stream)| (old.clone(), stream))
             && stream.peer < peer
         {
@@ -207,8 +235,10 @@ impl SharedFollower {
             self.parts.lock().remove(&target);
             self.streams.remove(&old);
         } else if same.is_some() {
-            self.last_error =
-                Some(format!("two topics speak of rank {} of {}: one is enough", key.1, publisher.worker));
+            self.last_error = Some(format!(
+                "two topics speak of rank {} of {}: one is enough",
+                key.1, publisher.worker
+            ));
             return false;
         }
         let spec = TrackSpec {
@@ -222,7 +252,15 @@ impl SharedFollower {
         self.sink.register(target, &publisher.model);
         let mut track = Track::new(spec, Arc::clone(&self.sink), self.clock);
         track.connected();
-        self.streams.insert(key.clone(), Stream { publisher, target, track, peer });
+        self.streams.insert(
+            key.clone(),
+            Stream {
+                publisher,
+                target,
+                track,
+                peer,
+            },
+        );
         true
     }
 
@@ -252,9 +290,14 @@ impl SharedFollower {
         {
             let mut parts = self.parts.lock();
             for key in std::mem::take(&mut self.touched) {
-                let Some(stream) = self.streams.get(&key) else { continue };
+                let Some(stream) = self.streams.get(&key) else {
+                    continue;
+                };
                 let fresh = stream.track.status();
-                if parts.get(&stream.target).is_none_or(|(_, known)| *known != fresh) {
+                if parts
+                    .get(&stream.target)
+                    .is_none_or(|(_, known)| *known != fresh)
+                {
                     parts.insert(stream.target, (Arc::clone(&stream.publisher.worker), fresh));
                     news = true;
                 }
@@ -264,7 +307,11 @@ impl SharedFollower {
             self.outlet.touch();
         }
         self.outlet.show(Status {
-            state: if self.bound { StreamState::Live } else { StreamState::Connecting },
+            state: if self.bound {
+                StreamState::Live
+            } else {
+                StreamState::Connecting
+            },
             last_error: self.last_error.clone(),
             totals: self.loose.clone(),
             ..Status::default()

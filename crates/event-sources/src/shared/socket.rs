@@ -44,7 +44,11 @@ impl SharedSocket {
         let route = Route::new(move |topic| known.read().of(topic).cloned());
         let source = ZmqSource::spawn_shared(spec, route, index, clock);
         let parts = source.parts();
-        Self { source, parts, members }
+        Self {
+            source,
+            parts,
+            members,
+        }
     }
 
     /// Follows a worker's streams over the socket until the handle is stopped or dropped; its blocks are forgotten then.
@@ -58,10 +62,16 @@ impl SharedSocket {
             replay_endpoint: None,
         };
         self.members.write().0.insert(id, member);
-        let seat = Seat { socket: Arc::clone(self), id };
+        let seat = Seat {
+            socket: Arc::clone(self),
+            id,
+        };
         let own = Parts::new(Mutex::default());
         let shown = Arc::clone(&own);
-        SourceHandle::start(about, clock, |outlet, orders| seat.keep(outlet, orders, shown)).with_parts(own)
+        SourceHandle::start(about, clock, |outlet, orders| {
+            seat.keep(outlet, orders, shown)
+        })
+        .with_parts(own)
     }
 }
 
@@ -88,11 +98,26 @@ impl Seat {
     }
 
     fn show(&self, outlet: &Outlet, shown: &Parts) {
-        let of_mine = |(target, part): (&_, &_)| Some((*target, Clone::clone(part))).filter(|_| self.is_mine(target));
-        let mine: BTreeMap<_, _> = self.socket.parts.lock().iter().filter_map(of_mine).collect();
-        let state =
-            mine.values().map(|(_, part)| part.state).reduce(StreamState::worse).unwrap_or(StreamState::Connecting);
-        let last_error = if mine.is_empty() { self.socket.source.report().last_error } else { None };
+        let of_mine = |(target, part): (&_, &_)| {
+            Some((*target, Clone::clone(part))).filter(|_| self.is_mine(target))
+        };
+        let mine: BTreeMap<_, _> = self
+            .socket
+            .parts
+            .lock()
+            .iter()
+            .filter_map(of_mine)
+            .collect();
+        let state = mine
+            .values()
+            .map(|(_, part)| part.state)
+            .reduce(StreamState::worse)
+            .unwrap_or(StreamState::Connecting);
+        let last_error = if mine.is_empty() {
+            self.socket.source.report().last_error
+        } else {
+            None
+        };
         let news = {
             let mut shown = shown.lock();
             let news = *shown != mine;
@@ -102,7 +127,11 @@ impl Seat {
         if news {
             outlet.touch();
         }
-        outlet.show(Status { state, last_error, ..Status::default() });
+        outlet.show(Status {
+            state,
+            last_error,
+            ..Status::default()
+        });
     }
 
     fn is_mine(&self, target: &kv_blocks::Target) -> bool {
@@ -124,11 +153,24 @@ impl Members {
     /// that has it alone.
     fn of(&self, topic: &[u8]) -> Option<&Publisher> {
         let fits = |member: &&Member| topic.starts_with(member.topic.as_bytes());
-        let longest = self.0.values().filter(fits).map(|member| member.topic.len()).max()?;
-        let mut close = self.0.values().filter(fits).filter(|member| member.topic.len() == longest);
+        let longest = self
+            .0
+            .values()
+            .filter(fits)
+            .map(|member| member.topic.len())
+            .max()?;
+        let mut close = self
+            .0
+            .values()
+            .filter(fits)
+            .filter(|member| member.topic.len() == longest);
         let pod = PodTopic::parse(topic).map(|topic| topic.pod);
-        let is_named = |member: &&Member| pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod));
-        let found = close.clone().find(is_named).or_else(|| close.find(|member| member.alone));
+        let is_named =
+            |member: &&Member| pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod));
+        let found = close
+            .clone()
+            .find(is_named)
+            .or_else(|| close.find(|member| member.alone));
         found.map(|member| &member.publisher)
     }
 }
@@ -142,9 +184,22 @@ mod tests {
         let member = |(id, (topic, pods)): (u32, &(&str, &[&str]))| {
             let alone = of.iter().filter(|(other, _)| other == topic).count() == 1;
             let id = WorkerId(id);
-            let publisher = Publisher { id, worker: "w".into(), model: "m".into(), defaults: EventDefaults::default() };
+            let publisher = Publisher {
+                id,
+                worker: "w".into(),
+                model: "m".into(),
+                defaults: EventDefaults::default(),
+            };
             let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
-            (id, Member { publisher, topic: (*topic).to_owned(), alone, pods })
+            (
+                id,
+                Member {
+                    publisher,
+                    topic: (*topic).to_owned(),
+                    alone,
+                    pods,
+                },
+            )
         };
         Members((0..).zip(of).map(member).collect())
     }
@@ -156,17 +211,30 @@ mod tests {
     #[test]
     fn the_longest_beginning_of_a_topic_says_whose_it_is() {
         let members = members(&[("kv", &[]), ("kv-big", &[]), ("x", &[])]);
-        for (topic, id) in [("kv@a@m", Some(0)), ("kv-big-2", Some(1)), ("x", Some(2)), ("k", None), ("", None)] {
+        for (topic, id) in [
+            ("kv@a@m", Some(0)),
+            ("kv-big-2", Some(1)),
+            ("x", Some(2)),
+            ("k", None),
+            ("", None),
+        ] {
             assert_eq!(whose(&members, topic), id, "{topic}");
         }
     }
 
     #[test]
     fn where_beginnings_are_alike_the_topic_names_the_worker() {
-        let members = members(&[("", &["w1", "10.0.0.1:8000"]), ("", &["w2", "10.0.0.2:8000"])]);
-        for (topic, id) in
-            [("kv@w1@m", Some(0)), ("kv@10.0.0.2:8000@m@v2", Some(1)), ("kv@w3@m", None), ("kv@w1", None), ("", None)]
-        {
+        let members = members(&[
+            ("", &["w1", "10.0.0.1:8000"]),
+            ("", &["w2", "10.0.0.2:8000"]),
+        ]);
+        for (topic, id) in [
+            ("kv@w1@m", Some(0)),
+            ("kv@10.0.0.2:8000@m@v2", Some(1)),
+            ("kv@w3@m", None),
+            ("kv@w1", None),
+            ("", None),
+        ] {
             assert_eq!(whose(&members, topic), id, "{topic}");
         }
     }
@@ -174,10 +242,19 @@ mod tests {
     #[test]
     fn the_only_worker_of_a_socket_need_not_be_named() {
         let members = members(&[("", &["w1"])]);
-        assert_eq!((whose(&members, ""), whose(&members, "kv@pod-7@m")), (Some(0), Some(0)));
+        assert_eq!(
+            (whose(&members, ""), whose(&members, "kv@pod-7@m")),
+            (Some(0), Some(0))
+        );
         // Another one is configured and has not come yet.
         let mut members = members;
-        members.0.values_mut().for_each(|member| member.alone = false);
-        assert_eq!((whose(&members, "kv@w2@m"), whose(&members, "kv@w1@m")), (None, Some(0)));
+        members
+            .0
+            .values_mut()
+            .for_each(|member| member.alone = false);
+        assert_eq!(
+            (whose(&members, "kv@w2@m"), whose(&members, "kv@w1@m")),
+            (None, Some(0))
+        );
     }
 }

@@ -82,7 +82,12 @@ impl SharedSpec {
 impl ZmqSource {
     /// Binds a socket, in a task of the current runtime, and follows everybody who connects to it and whom `route` knows.
     /// [`SourceHandle::reports`] has a row for each stream.
-    pub fn spawn_shared(spec: SharedSpec, route: Route, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
+    pub fn spawn_shared(
+        spec: SharedSpec,
+        route: Route,
+        index: Arc<KvIndex>,
+        clock: Clock,
+    ) -> SourceHandle {
         let about = About {
             kind: "zmq",
             worker: Arc::clone(&spec.name),

@@ -22,7 +22,10 @@ pub struct PodTopic<'a> {
 impl<'a> PodTopic<'a> {
     /// Reads a topic; `None` for one of another form. A model's name may have an `@` in it, a pod's may not.
     pub fn parse(topic: &'a [u8]) -> Option<Self> {
-        let (pod, model) = str::from_utf8(topic).ok()?.strip_prefix("kv@")?.split_once('@')?;
+        let (pod, model) = str::from_utf8(topic)
+            .ok()?
+            .strip_prefix("kv@")?
+            .split_once('@')?;
         (!pod.is_empty() && !model.is_empty()).then_some(Self { pod, model })
     }
 }
@@ -33,9 +36,23 @@ mod tests {
 
     #[test]
     fn only_topics_with_both_parts_are_taken() {
-        for topic in [&b""[..], b"kv@", b"kv@a", b"kv@@m", b"kv@a@", b"KV@a@m", b"kv@\xff@m"] {
+        for topic in [
+            &b""[..],
+            b"kv@",
+            b"kv@a",
+            b"kv@@m",
+            b"kv@a@",
+            b"KV@a@m",
+            b"kv@\xff@m",
+        ] {
             assert_eq!(PodTopic::parse(topic), None, "{topic:?}");
         }
-        assert_eq!(PodTopic::parse(b"kv@a@m@v2"), Some(PodTopic { pod: "a", model: "m@v2" }));
+        assert_eq!(
+            PodTopic::parse(b"kv@a@m@v2"),
+            Some(PodTopic {
+                pod: "a",
+                model: "m@v2"
+            })
+        );
     }
 }

@@ -119,7 +119,11 @@ impl Applier {
 
     fn apply(&mut self, queued: &Queued) {
         self.tally.counts.batches += 1;
-        if self.link.lossy().is_some_and(|lossy| lossy >= queued.connection) {
+        if self
+            .link
+            .lossy()
+            .is_some_and(|lossy| lossy >= queued.connection)
+        {
             self.disbelieve(queued.connection);
         }
         if queued.connection <= self.disbelieved {
@@ -179,8 +183,13 @@ impl Applier {
 
     /// Counts errors against the sender. With too many of them nothing it said is believed any longer.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.note(self.clock.now(), errors) else { return };
-        tracing::warn!(error = self.last_error, "event stream quarantined: too many undecodable messages");
+        let Some(until) = self.quarantine.note(self.clock.now(), errors) else {
+            return;
+        };
+        tracing::warn!(
+            error = self.last_error,
+            "event stream quarantined: too many undecodable messages"
+        );
         self.quarantined_until = Some(until);
         self.disbelieve(self.connection);
     }
@@ -188,7 +197,10 @@ impl Applier {
     fn look_at_link(&mut self) {
         self.heed();
         let link = self.link.state();
-        if link.open_since.is_some() && link.lossy != Some(link.connections) && self.queue.is_empty() {
+        if link.open_since.is_some()
+            && link.lossy != Some(link.connections)
+            && self.queue.is_empty()
+        {
             self.meet(link.connections);
         }
         if link.last_error != self.link_error {
@@ -203,12 +215,18 @@ impl Applier {
         if self.quarantined_until.is_some() {
             return StreamState::Quarantined;
         }
-        let Some(open_since) = link.open_since else { return StreamState::Connecting };
+        let Some(open_since) = link.open_since else {
+            return StreamState::Connecting;
+        };
         if link.connections <= self.disbelieved || link.lossy == Some(link.connections) {
             return StreamState::Gapped;
         }
         let heard = self.last_event_at.unwrap_or(open_since).max(open_since);
-        if self.clock.now().since(heard) >= self.stale_after { StreamState::Stale } else { StreamState::Live }
+        if self.clock.now().since(heard) >= self.stale_after {
+            StreamState::Stale
+        } else {
+            StreamState::Live
+        }
     }
 
     fn publish(&self) {

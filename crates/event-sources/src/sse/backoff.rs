@@ -21,7 +21,10 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// `interval` is `reconnect_interval_ms`.
     pub(crate) fn new(interval: Duration) -> Self {
-        Self { interval, next: FIRST.min(interval) }
+        Self {
+            interval,
+            next: FIRST.min(interval),
+        }
     }
 
     /// The wait after a connection that lasted so long (zero: it could not be made), however it ended. `chance` is from 0
@@ -31,8 +34,14 @@ impl Backoff {
             self.next = FIRST.min(self.interval);
         }
         let wait = self.next;
-        self.next = if wait < self.interval { self.interval } else { wait * 2 }.min(LONGEST);
-        wait.mul_f64(1.0 + JITTER * chance.clamp(0.0, 1.0)).min(LONGEST)
+        self.next = if wait < self.interval {
+            self.interval
+        } else {
+            wait * 2
+        }
+        .min(LONGEST);
+        wait.mul_f64(1.0 + JITTER * chance.clamp(0.0, 1.0))
+            .min(LONGEST)
     }
 }
 
@@ -43,14 +52,19 @@ mod tests {
     use super::*;
 
     fn waits(backoff: &mut Backoff, count: usize) -> Vec<u128> {
-        (0..count).map(|_| backoff.after(Duration::ZERO, 0.0).as_millis()).collect()
+        (0..count)
+            .map(|_| backoff.after(Duration::ZERO, 0.0).as_millis())
+            .collect()
     }
 
     #[test]
     #[contract("CK48")]
     fn the_first_wait_is_a_second_the_next_the_interval_and_then_they_double_to_a_minute() {
         let mut backoff = Backoff::new(Duration::from_secs(5));
-        assert_eq!(waits(&mut backoff, 8), [1000, 5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000]);
+        assert_eq!(
+            waits(&mut backoff, 8),
+            [1000, 5000, 10_000, 20_000, 40_000, 60_000, 60_000, 60_000]
+        );
     }
 
     #[test]
@@ -66,7 +80,10 @@ mod tests {
     fn a_short_interval_shortens_the_first_wait_too() {
         let mut backoff = Backoff::new(Duration::from_millis(20));
         assert_eq!(waits(&mut backoff, 4), [20, 40, 80, 160]);
-        assert_eq!(waits(&mut Backoff::new(Duration::from_secs(90)), 3), [1000, 60_000, 60_000]);
+        assert_eq!(
+            waits(&mut Backoff::new(Duration::from_secs(90)), 3),
+            [1000, 60_000, 60_000]
+        );
     }
 
     #[test]

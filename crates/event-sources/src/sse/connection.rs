@@ -32,16 +32,26 @@ const PING: Duration = Duration::from_secs(30);
 /// Why there is no stream, or why there is none any more.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ConnectionError {
-    #[error("{endpoint} cannot be reached ({source}): check that the sender of events runs and listens there")]
+    #[error(
+        "{endpoint} cannot be reached ({source}): check that the sender of events runs and listens there"
+    )]
     Unreachable { endpoint: String, source: io::Error },
     #[error("{endpoint} did not answer within {limit:?}")]
     Slow { endpoint: String, limit: Duration },
-    #[error("{endpoint} could not prove who it is ({source}): check its certificate, or give its authority's")]
+    #[error(
+        "{endpoint} could not prove who it is ({source}): check its certificate, or give its authority's"
+    )]
     Tls { endpoint: String, source: io::Error },
     #[error(transparent)]
     Trust(#[from] TrustError),
-    #[error("{endpoint} answered with status {status}: expected {expected}; check the path of the endpoint")]
-    Status { endpoint: String, status: u16, expected: &'static str },
+    #[error(
+        "{endpoint} answered with status {status}: expected {expected}; check the path of the endpoint"
+    )]
+    Status {
+        endpoint: String,
+        status: u16,
+        expected: &'static str,
+    },
     #[error(
         "{endpoint} answered with content-type {found:?}: expected text/event-stream; check the path of the endpoint"
     )]
@@ -67,7 +77,10 @@ pub(crate) struct Dial {
 #[derive(Debug)]
 pub(crate) enum Received<'a> {
     /// A message, with the name that the stream gave it.
-    Message { name: Option<&'a [u8]>, data: &'a [u8] },
+    Message {
+        name: Option<&'a [u8]>,
+        data: &'a [u8],
+    },
     /// One that is longer than [`EVENT_BYTES`]: gone.
     Oversized,
     /// One that cannot be an event: gone.
@@ -100,9 +113,17 @@ struct Socket {
 impl Dial {
     /// Asks for the stream.
     pub(crate) async fn open(&self) -> Result<Connection, ConnectionError> {
-        let slow = |_| ConnectionError::Slow { endpoint: self.endpoint.to_string(), limit: OPENING };
-        let kind = tokio::time::timeout(OPENING, self.ask()).await.map_err(slow)??;
-        Ok(Connection { endpoint: self.endpoint.clone(), kind })
+        let slow = |_| ConnectionError::Slow {
+            endpoint: self.endpoint.to_string(),
+            limit: OPENING,
+        };
+        let kind = tokio::time::timeout(OPENING, self.ask())
+            .await
+            .map_err(slow)??;
+        Ok(Connection {
+            endpoint: self.endpoint.clone(),
+            kind,
+        })
     }
 
     async fn ask(&self) -> Result<Kind, ConnectionError> {
@@ -116,8 +137,15 @@ impl Dial {
     async fn stream(&self) -> Result<Stream, ConnectionError> {
         let endpoint = || self.endpoint.to_string();
         let address = self.endpoint.address();
-        let unreachable = |source| ConnectionError::Unreachable { endpoint: endpoint(), source };
-        let stream = self.destinations.connect(&address, OPENING).await.map_err(unreachable)?;
+        let unreachable = |source| ConnectionError::Unreachable {
+            endpoint: endpoint(),
+            source,
+        };
+        let stream = self
+            .destinations
+            .connect(&address, OPENING)
+            .await
+            .map_err(unreachable)?;
         if !self.endpoint.is_tls() {
             return Ok(stream);
         }
@@ -126,7 +154,10 @@ impl Dial {
             None => Trust::system_now().await?,
         };
         let encrypted = trust.encrypt(stream, self.endpoint.host()).await;
-        encrypted.map_err(|source| ConnectionError::Tls { endpoint: endpoint(), source })
+        encrypted.map_err(|source| ConnectionError::Tls {
+            endpoint: endpoint(),
+            source,
+        })
     }
 
     async fn events(&self, stream: Stream) -> Result<Kind, ConnectionError> {
@@ -138,7 +169,9 @@ impl Dial {
             .body(Empty::<bytes::Bytes>::new())
             .map_err(|error| self.broken(&error))?;
         if let Some(authorization) = &self.authorization {
-            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+            request
+                .headers_mut()
+                .insert(AUTHORIZATION, authorization.clone());
         }
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
@@ -159,29 +192,52 @@ impl Dial {
             }
         };
         let body = self.checked(reply)?;
-        Ok(Kind::Sse(Box::new(Events { body, driver: driving.then_some(driver), splitter: SseSplitter::new() })))
+        Ok(Kind::Sse(Box::new(Events {
+            body,
+            driver: driving.then_some(driver),
+            splitter: SseSplitter::new(),
+        })))
     }
 
     fn checked(&self, reply: Response<Incoming>) -> Result<Incoming, ConnectionError> {
         if reply.status() != StatusCode::OK {
             let (status, expected) = (reply.status().as_u16(), "200 and a stream of events");
-            return Err(ConnectionError::Status { endpoint: self.endpoint.to_string(), status, expected });
+            return Err(ConnectionError::Status {
+                endpoint: self.endpoint.to_string(),
+                status,
+                expected,
+            });
         }
-        let found = reply.headers().get(CONTENT_TYPE).map(HeaderValue::as_bytes).unwrap_or_default();
+        let found = reply
+            .headers()
+            .get(CONTENT_TYPE)
+            .map(HeaderValue::as_bytes)
+            .unwrap_or_default();
         let found = String::from_utf8_lossy(found);
         let media = found.split(';').next().unwrap_or_default().trim();
         if !media.eq_ignore_ascii_case("text/event-stream") {
             let found = found.chars().take(80).collect();
-            return Err(ConnectionError::NotEvents { endpoint: self.endpoint.to_string(), found });
+            return Err(ConnectionError::NotEvents {
+                endpoint: self.endpoint.to_string(),
+                found,
+            });
         }
         Ok(reply.into_body())
     }
 
     async fn socket(&self, stream: Stream) -> Result<Kind, ConnectionError> {
-        let url = format!("ws://{}{}", self.endpoint.authority(), self.endpoint.target());
-        let mut request = url.into_client_request().map_err(|error| self.broken(&error))?;
+        let url = format!(
+            "ws://{}{}",
+            self.endpoint.authority(),
+            self.endpoint.target()
+        );
+        let mut request = url
+            .into_client_request()
+            .map_err(|error| self.broken(&error))?;
         if let Some(authorization) = &self.authorization {
-            request.headers_mut().insert(AUTHORIZATION, authorization.clone());
+            request
+                .headers_mut()
+                .insert(AUTHORIZATION, authorization.clone());
         }
         let limits = WebSocketConfig::default()
             .read_buffer_size(16 * 1024)
@@ -189,8 +245,9 @@ impl Dial {
             .max_write_buffer_size(HEAD_BYTES)
             .max_message_size(Some(EVENT_BYTES))
             .max_frame_size(Some(EVENT_BYTES));
-        let (stream, _) =
-            client_async_with_config(request, stream, Some(limits)).await.map_err(|error| self.refused(&error))?;
+        let (stream, _) = client_async_with_config(request, stream, Some(limits))
+            .await
+            .map_err(|error| self.refused(&error))?;
         let mut ping = tokio::time::interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
@@ -202,21 +259,31 @@ impl Dial {
         match error {
             Error::Http(reply) => {
                 let (status, expected) = (reply.status().as_u16(), "101 and a web socket");
-                ConnectionError::Status { endpoint: self.endpoint.to_string(), status, expected }
+                ConnectionError::Status {
+                    endpoint: self.endpoint.to_string(),
+                    status,
+                    expected,
+                }
             }
             other => self.broken(other),
         }
     }
 
     fn broken(&self, error: &dyn std::error::Error) -> ConnectionError {
-        ConnectionError::Broken { endpoint: self.endpoint.to_string(), reason: error.to_string() }
+        ConnectionError::Broken {
+            endpoint: self.endpoint.to_string(),
+            reason: error.to_string(),
+        }
     }
 }
 
 impl Connection {
     /// Reads what comes next and hands over each message that it completes; there may be none. May be cancelled without
     /// losing anything.
-    pub(crate) async fn next(&mut self, on_message: &mut impl FnMut(Received<'_>)) -> Result<(), ConnectionError> {
+    pub(crate) async fn next(
+        &mut self,
+        on_message: &mut impl FnMut(Received<'_>),
+    ) -> Result<(), ConnectionError> {
         let limit = self.patience();
         let read = async {
             match &mut self.kind {
@@ -227,9 +294,17 @@ impl Connection {
         let endpoint = || self.endpoint.to_string();
         match tokio::time::timeout(limit, read).await {
             Ok(Ok(true)) => Ok(()),
-            Ok(Ok(false)) => Err(ConnectionError::Ended { endpoint: endpoint() }),
-            Ok(Err(reason)) => Err(ConnectionError::Broken { endpoint: endpoint(), reason }),
-            Err(_) => Err(ConnectionError::Silent { endpoint: endpoint(), limit }),
+            Ok(Ok(false)) => Err(ConnectionError::Ended {
+                endpoint: endpoint(),
+            }),
+            Ok(Err(reason)) => Err(ConnectionError::Broken {
+                endpoint: endpoint(),
+                reason,
+            }),
+            Err(_) => Err(ConnectionError::Silent {
+                endpoint: endpoint(),
+                limit,
+            }),
         }
     }
 
@@ -247,7 +322,9 @@ impl Events {
     /// `false`: the stream is over. A message that was not complete then is none.
     async fn next(&mut self, on_message: &mut impl FnMut(Received<'_>)) -> Result<bool, String> {
         let frame = loop {
-            let Some(driver) = &mut self.driver else { break self.body.frame().await };
+            let Some(driver) = &mut self.driver else {
+                break self.body.frame().await;
+            };
             tokio::select! {
                 biased;
                 frame = self.body.frame() => break frame,
@@ -259,7 +336,10 @@ impl Events {
         if let Some(bytes) = frame.data_ref() {
             self.splitter.push(bytes, |event| {
                 on_message(match &event {
-                    SseEvent::Data { name, data } => Received::Message { name: name.as_deref(), data },
+                    SseEvent::Data { name, data } => Received::Message {
+                        name: name.as_deref(),
+                        data,
+                    },
                     SseEvent::Oversized => Received::Oversized,
                 });
             });
@@ -272,7 +352,9 @@ impl Socket {
     /// `false`: the stream is over.
     async fn next(&mut self, on_message: &mut impl FnMut(Received<'_>)) -> Result<bool, String> {
         let broken = |error: tokio_tungstenite::tungstenite::Error| {
-            format!("the web socket broke off ({error}); a message may have {EVENT_BYTES} bytes at most")
+            format!(
+                "the web socket broke off ({error}); a message may have {EVENT_BYTES} bytes at most"
+            )
         };
         let message = loop {
             tokio::select! {
@@ -281,7 +363,10 @@ impl Socket {
             }
         };
         match message.transpose().map_err(broken)? {
-            Some(Message::Text(text)) => on_message(Received::Message { name: None, data: text.as_bytes() }),
+            Some(Message::Text(text)) => on_message(Received::Message {
+                name: None,
+                data: text.as_bytes(),
+            }),
             Some(Message::Binary(_)) => on_message(Received::NoText),
             Some(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
             Some(Message::Close(_)) | None => return Ok(false),

@@ -67,7 +67,10 @@ impl SseEndpoint {
 
     /// Whether each connection begins with all that holds at that time: what was known before is not needed then.
     pub fn tells_standing_state(&self) -> bool {
-        self.query.iter().flat_map(|query| query.split('&')).any(|part| part == "snapshot=true")
+        self.query
+            .iter()
+            .flat_map(|query| query.split('&'))
+            .any(|part| part == "snapshot=true")
     }
 
     pub(crate) fn address(&self) -> Address {
@@ -87,7 +90,11 @@ impl SseEndpoint {
 
     /// Path and query, as asked for.
     pub(crate) fn target(&self) -> String {
-        let path = if self.url.base().is_empty() { "/" } else { self.url.base() };
+        let path = if self.url.base().is_empty() {
+            "/"
+        } else {
+            self.url.base()
+        };
         match &self.query {
             Some(query) => format!("{path}?{query}"),
             None => path.to_owned(),
@@ -106,7 +113,13 @@ impl SseEndpoint {
 
 impl fmt::Display for SseEndpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}://{}{}", self.scheme(), self.authority(), self.target())
+        write!(
+            f,
+            "{}://{}{}",
+            self.scheme(),
+            self.authority(),
+            self.target()
+        )
     }
 }
 
@@ -115,13 +128,19 @@ impl FromStr for SseEndpoint {
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         // What stands before a colon may be a password where there is no scheme: it is not repeated.
-        let (scheme, rest) = text.split_once("://").ok_or(SseEndpointError::Scheme { scheme: String::new() })?;
+        let (scheme, rest) = text.split_once("://").ok_or(SseEndpointError::Scheme {
+            scheme: String::new(),
+        })?;
         let (carrier, tls) = match scheme.to_ascii_lowercase().as_str() {
             "http" => (Carrier::Sse, false),
             "https" => (Carrier::Sse, true),
             "ws" => (Carrier::WebSocket, false),
             "wss" => (Carrier::WebSocket, true),
-            other => return Err(SseEndpointError::Scheme { scheme: other.chars().take(20).collect() }),
+            other => {
+                return Err(SseEndpointError::Scheme {
+                    scheme: other.chars().take(20).collect(),
+                });
+            }
         };
         let (place, query) = match rest.split_once('?') {
             Some((place, query)) => (place, Some(plain(query)?)),
@@ -129,19 +148,31 @@ impl FromStr for SseEndpoint {
         };
         let (authority, path) = place.find('/').map_or((place, ""), |at| place.split_at(at));
         let after_brackets = authority.rsplit(']').next().unwrap_or(authority);
-        let port = if tls && !after_brackets.contains(':') { ":443" } else { "" };
+        let port = if tls && !after_brackets.contains(':') {
+            ":443"
+        } else {
+            ""
+        };
         // One strict reading of host, port and path for everything that is connected to.
         let url = format!("http://{authority}{port}{path}").parse()?;
-        Ok(Self { url, query, carrier, tls })
+        Ok(Self {
+            url,
+            query,
+            carrier,
+            tls,
+        })
     }
 }
 
 fn plain(query: &str) -> Result<String, SseEndpointError> {
-    let is_plain = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'#' | b'"' | b'\\' | b'<' | b'>');
+    let is_plain =
+        |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'#' | b'"' | b'\\' | b'<' | b'>');
     if query.bytes().all(is_plain) {
         Ok(query.to_owned())
     } else {
-        Err(SseEndpointError::Query { query: query.chars().take(80).collect() })
+        Err(SseEndpointError::Query {
+            query: query.chars().take(80).collect(),
+        })
     }
 }
 
@@ -166,10 +197,24 @@ mod tests {
             ("WSS://a:8443/v1/kv_events", Carrier::WebSocket, true, 8443),
         ] {
             let endpoint = read(text);
-            assert_eq!((endpoint.carrier(), endpoint.is_tls()), (carrier, tls), "{text}");
-            assert!(matches!(endpoint.address(), Address::Tcp { port: found, .. } if found == port), "{text}");
+            assert_eq!(
+                (endpoint.carrier(), endpoint.is_tls()),
+                (carrier, tls),
+                "{text}"
+            );
+            assert!(
+                matches!(endpoint.address(), Address::Tcp { port: found, .. } if found == port),
+                "{text}"
+            );
         }
-        for text in ["tcp://a:1", "ftp://a/x", "unix:///run/a.sock", "a:8000/v1/kv_events", "", "file:///etc/passwd"] {
+        for text in [
+            "tcp://a:1",
+            "ftp://a/x",
+            "unix:///run/a.sock",
+            "a:8000/v1/kv_events",
+            "",
+            "file:///etc/passwd",
+        ] {
             let error = text.parse::<SseEndpoint>().unwrap_err().to_string();
             assert!(error.contains("http, https, ws or wss"), "{text}: {error}");
         }
@@ -177,7 +222,10 @@ mod tests {
 
     #[test]
     fn path_and_query_are_asked_for_as_written() {
-        assert_eq!(read("http://a:1/v1/kv_events?worker=w1&x=%20").target(), "/v1/kv_events?worker=w1&x=%20");
+        assert_eq!(
+            read("http://a:1/v1/kv_events?worker=w1&x=%20").target(),
+            "/v1/kv_events?worker=w1&x=%20"
+        );
         assert_eq!(read("http://a:1").target(), "/");
         assert!(read("http://a:1/e?x=1&snapshot=true").tells_standing_state());
         assert!(!read("http://a:1/e?snapshot=false").tells_standing_state());
@@ -185,13 +233,22 @@ mod tests {
 
     #[test]
     fn what_parsers_disagree_about_is_refused_and_passwords_are_not_repeated() {
-        for text in ["http://user:geheim@a/x", "https://user:geheim@a/x", "user:geheim@a"] {
+        for text in [
+            "http://user:geheim@a/x",
+            "https://user:geheim@a/x",
+            "user:geheim@a",
+        ] {
             let error = text.parse::<SseEndpoint>().unwrap_err().to_string();
             assert!(!error.contains("geheim"), "{error}");
         }
-        for text in
-            ["http://a/x?a b", "http://a/x?a#b", "http://0x7f.1/x", "http://a:0/x", "https:///x", "http://a/../x"]
-        {
+        for text in [
+            "http://a/x?a b",
+            "http://a/x?a#b",
+            "http://0x7f.1/x",
+            "http://a:0/x",
+            "https:///x",
+            "http://a/../x",
+        ] {
             assert!(text.parse::<SseEndpoint>().is_err(), "{text}");
         }
     }

@@ -101,7 +101,11 @@ impl Link {
     /// A message that could not be an event was let go; nothing depends on it.
     pub(crate) fn skipped(&self, oversized: bool, reason: &str) {
         self.change(|state| {
-            let count = if oversized { &mut state.dropped } else { &mut state.unreadable };
+            let count = if oversized {
+                &mut state.dropped
+            } else {
+                &mut state.unreadable
+            };
             *count += 1;
             state.last_error = Some(reason.to_owned());
         });
@@ -111,7 +115,8 @@ impl Link {
     pub(crate) fn offer(&self, queue: &mpsc::Sender<Queued>, queued: Queued) -> bool {
         let bytes = queued.message.bytes();
         let before = self.queued_bytes.fetch_add(bytes, Ordering::AcqRel);
-        let taken = before.saturating_add(bytes) <= self.max_bytes && queue.try_send(queued).is_ok();
+        let taken =
+            before.saturating_add(bytes) <= self.max_bytes && queue.try_send(queued).is_ok();
         if !taken {
             self.queued_bytes.fetch_sub(bytes, Ordering::AcqRel);
         }
@@ -120,19 +125,25 @@ impl Link {
 
     /// A message was taken out of the queue.
     pub(crate) fn taken(&self, message: &Message) {
-        self.queued_bytes.fetch_sub(message.bytes(), Ordering::AcqRel);
+        self.queued_bytes
+            .fetch_sub(message.bytes(), Ordering::AcqRel);
     }
 
     /// Has the reader close this connection, and every one before, and make no other before `hold`.
     pub(crate) fn give_up(&self, connection: u64, hold: Option<Moment>) {
         self.change(|state| state.hold_until = hold.or(state.hold_until));
-        self.given_up.send_modify(|given_up| *given_up = connection.max(*given_up));
+        self.given_up
+            .send_modify(|given_up| *given_up = connection.max(*given_up));
     }
 
     /// Waits until this connection is to be closed.
     pub(crate) async fn until_given_up(&self, connection: u64) {
         let mut given_up = self.given_up.subscribe();
-        if given_up.wait_for(|given_up| *given_up >= connection).await.is_err() {
+        if given_up
+            .wait_for(|given_up| *given_up >= connection)
+            .await
+            .is_err()
+        {
             // Cannot be: the sender is here.
             std::future::pending().await
         }

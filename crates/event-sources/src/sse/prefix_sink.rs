@@ -18,8 +18,16 @@ pub struct PrefixSink {
 
 impl PrefixSink {
     /// For the stream of `backend`, whose events name prefixes in this way.
-    pub fn new(view: Arc<dyn PrefixIndex>, backend: impl Into<Arc<str>>, kind: PrefixHashKind) -> Self {
-        Self { view, backend: backend.into(), kind }
+    pub fn new(
+        view: Arc<dyn PrefixIndex>,
+        backend: impl Into<Arc<str>>,
+        kind: PrefixHashKind,
+    ) -> Self {
+        Self {
+            view,
+            backend: backend.into(),
+            kind,
+        }
     }
 }
 

@@ -29,10 +29,14 @@ impl Rate {
     /// within it).
     pub(crate) fn per_second(&self, now: Moment) -> f64 {
         let part = part(now).max(self.newest);
-        let within = (0..PARTS as u64).filter_map(|ago| part.checked_sub(ago)).filter(|part| *part <= self.newest);
+        let within = (0..PARTS as u64)
+            .filter_map(|ago| part.checked_sub(ago))
+            .filter(|part| *part <= self.newest);
         // A place that has not been counted in since holds what is older than the newest by a minute at most.
-        let sum: u64 =
-            within.filter(|part| self.newest - part < PARTS as u64).map(|part| self.parts[place(part)]).sum();
+        let sum: u64 = within
+            .filter(|part| self.newest - part < PARTS as u64)
+            .map(|part| self.parts[place(part)])
+            .sum();
         sum as f64 / (PARTS as u64 * PART_SECONDS) as f64
     }
 }
@@ -61,11 +65,19 @@ mod tests {
         assert_eq!(rate.per_second(at(0)), 0.0);
         (0..30).for_each(|second| rate.note(at(second)));
         assert_eq!(rate.per_second(at(29)), 0.5);
-        assert_eq!(rate.per_second(at(59)), 0.5, "half a minute had one a second");
+        assert_eq!(
+            rate.per_second(at(59)),
+            0.5,
+            "half a minute had one a second"
+        );
         assert_eq!(rate.per_second(at(60)), 25.0 / 60.0);
         assert_eq!(rate.per_second(at(85)), 0.0);
         rate.note(at(100));
-        assert_eq!(rate.per_second(at(100)), 1.0 / 60.0, "what is older is gone");
+        assert_eq!(
+            rate.per_second(at(100)),
+            1.0 / 60.0,
+            "what is older is gone"
+        );
         rate.note(at(1_000_000));
         assert_eq!(rate.per_second(at(1_000_000)), 1.0 / 60.0);
     }

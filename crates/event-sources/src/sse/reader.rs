@@ -17,7 +17,8 @@ use super::{
 };
 
 /// Said when the queue was full.
-const FULL: &str = "events came faster than they could be applied and some were let go: the stream is asked anew";
+const FULL: &str =
+    "events came faster than they could be applied and some were let go: the stream is asked anew";
 
 /// The reading half of a source.
 #[derive(Debug)]
@@ -51,7 +52,11 @@ impl Reader {
                 self.link.closed(reason.to_string());
             }
             let wait = backoff.after(lasted, chance());
-            let held = self.link.state().hold_until.map_or(Duration::ZERO, |until| until.since(self.clock.now()));
+            let held = self
+                .link
+                .state()
+                .hold_until
+                .map_or(Duration::ZERO, |until| until.since(self.clock.now()));
             tokio::time::sleep(wait.max(held)).await;
         }
     }
@@ -78,15 +83,30 @@ impl Reader {
         match received {
             Received::Message { name, data } => {
                 let name = name.map(|name| String::from_utf8_lossy(name).into_owned());
-                let message = Message { name, data: bytes::Bytes::copy_from_slice(data) };
-                if !self.link.offer(&self.queue, Queued { connection, message }) {
+                let message = Message {
+                    name,
+                    data: bytes::Bytes::copy_from_slice(data),
+                };
+                if !self.link.offer(
+                    &self.queue,
+                    Queued {
+                        connection,
+                        message,
+                    },
+                ) {
                     self.link.lost(connection, FULL);
                 }
             }
             Received::Oversized => {
-                self.link.skipped(true, &format!("an event of more than {EVENT_BYTES} bytes was let go"));
+                self.link.skipped(
+                    true,
+                    &format!("an event of more than {EVENT_BYTES} bytes was let go"),
+                );
             }
-            Received::NoText => self.link.skipped(false, "a web socket message is not text: expected a JSON object"),
+            Received::NoText => self.link.skipped(
+                false,
+                "a web socket message is not text: expected a JSON object",
+            ),
         }
     }
 }

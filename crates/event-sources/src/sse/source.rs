@@ -8,7 +8,9 @@ use net::{Clock, Trust};
 use supervision::contain;
 use tokio::{sync::mpsc, task::JoinHandle};
 
-use super::{Carrier, EventSink, SseEndpoint, applier::Applier, connection::Dial, link::Link, reader::Reader};
+use super::{
+    Carrier, EventSink, SseEndpoint, applier::Applier, connection::Dial, link::Link, reader::Reader,
+};
 use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::About};
 
 /// One stream to follow.
@@ -110,7 +112,15 @@ impl SseSource {
         let stale_after = spec.settings.stale_after;
         SourceHandle::start(about, clock, move |outlet, orders| async move {
             let reading = reading;
-            Applier::new(sink, (link, queue), (clock, outlet), stale_after, standing_state).run(orders).await;
+            Applier::new(
+                sink,
+                (link, queue),
+                (clock, outlet),
+                stale_after,
+                standing_state,
+            )
+            .run(orders)
+            .await;
             reading.end().await;
         })
     }

@@ -4,7 +4,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kv_blocks::{DpRank, HashScheme, Moment, Namespace, Target, WorkerId};
 use kv_events::standard::{
-    HashedUpdate, Ordered, Refused, StandardEvent, StreamKey, Streams, StreamsSettings, decode_json, to_hashed,
+    HashedUpdate, Ordered, Refused, StandardEvent, StreamKey, Streams, StreamsSettings,
+    decode_json, to_hashed,
 };
 use kv_index::{Applied, KvIndex};
 
@@ -48,7 +49,13 @@ impl StandardSink {
     /// For one source's messages.
     pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
         let streams = Streams::new(StreamsSettings::default());
-        Self { spec, index, streams, targets: BTreeMap::new(), told: Told::default() }
+        Self {
+            spec,
+            index,
+            streams,
+            targets: BTreeMap::new(),
+            told: Told::default(),
+        }
     }
 
     fn carry_out(&mut self, ordered: Vec<Ordered>, tally: &mut Tally) {
@@ -76,7 +83,10 @@ impl StandardSink {
         };
         tally.counts.duplicates += told.duplicates - self.told.duplicates;
         tally.counts.gaps += told.gaps - self.told.gaps;
-        tally.counts.holes = tally.counts.holes.saturating_add(told.lost.saturating_sub(self.told.lost));
+        tally.counts.holes = tally
+            .counts
+            .holes
+            .saturating_add(told.lost.saturating_sub(self.told.lost));
         tally.counts.restarts += told.restarts - self.told.restarts;
         self.told = told;
     }
@@ -95,7 +105,11 @@ impl StandardSink {
         match to_hashed(event, self.spec.scheme) {
             Ok(update) => self.hand_over(target, &namespace, &update, tally),
             // Said wrongly: it may be wrong about more than that.
-            Err(refused @ (Refused::Mismatch { .. } | Refused::TokenCount { .. } | Refused::Repeated)) => {
+            Err(
+                refused @ (Refused::Mismatch { .. }
+                | Refused::TokenCount { .. }
+                | Refused::Repeated),
+            ) => {
                 tally.unreadable(refused.to_string());
             }
             Err(refused) => {
@@ -105,12 +119,23 @@ impl StandardSink {
         }
     }
 
-    fn hand_over(&self, target: Target, namespace: &Namespace, update: &HashedUpdate, tally: &mut Tally) {
+    fn hand_over(
+        &self,
+        target: Target,
+        namespace: &Namespace,
+        update: &HashedUpdate,
+        tally: &mut Tally,
+    ) {
         let done = match update {
-            HashedUpdate::Stored { parent, hashes, tier } => {
+            HashedUpdate::Stored {
+                parent,
+                hashes,
+                tier,
+            } => {
                 tally.stored += 1;
                 tally.block_size = Some(namespace.block_size.tokens());
-                self.index.store_hashes(target, namespace, *parent, hashes, *tier)
+                self.index
+                    .store_hashes(target, namespace, *parent, hashes, *tier)
             }
             HashedUpdate::Removed { hashes, tier } => {
                 tally.removed += 1;
@@ -119,7 +144,10 @@ impl StandardSink {
             HashedUpdate::Cleared { tier } => {
                 tally.cleared += 1;
                 self.index.clear_stream(target, namespace, *tier);
-                Applied { applied: 1, ..Applied::default() }
+                Applied {
+                    applied: 1,
+                    ..Applied::default()
+                }
             }
         };
         if done.orphans > 0 {
@@ -140,8 +168,17 @@ impl StandardSink {
             if self.targets.len() >= MAX_RANKS {
                 return None;
             }
-            let target = Target { worker: self.spec.id, rank: DpRank(rank) };
-            let model = Arc::clone(self.spec.registration.model.as_ref().unwrap_or(&namespace.model));
+            let target = Target {
+                worker: self.spec.id,
+                rank: DpRank(rank),
+            };
+            let model = Arc::clone(
+                self.spec
+                    .registration
+                    .model
+                    .as_ref()
+                    .unwrap_or(&namespace.model),
+            );
             self.index.register(target, Arc::clone(&model));
             self.targets.insert(rank, (target, model));
         }
@@ -150,7 +187,10 @@ impl StandardSink {
     }
 
     fn clear_stream(&self, key: &StreamKey) {
-        let (Some((target, _)), Some(namespace)) = (self.targets.get(&rank(key)), key.namespace()) else { return };
+        let (Some((target, _)), Some(namespace)) = (self.targets.get(&rank(key)), key.namespace())
+        else {
+            return;
+        };
         let tier = kv_events::vllm::Medium::parse(key.medium.as_deref(), None).tier();
         self.index.clear_stream(*target, &namespace, tier);
     }
@@ -204,7 +244,9 @@ impl EventSink for StandardSink {
     }
 
     fn forget(&mut self) {
-        self.targets.values().for_each(|(target, _)| self.index.clear(*target));
+        self.targets
+            .values()
+            .for_each(|(target, _)| self.index.clear(*target));
         self.streams = Streams::new(StreamsSettings::default());
         self.told = Told::default();
     }

@@ -5,7 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use event_sources::{Endpoint, EventDefaults, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource};
+use event_sources::{
+    Endpoint, EventDefaults, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource,
+};
 use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, Target, WorkerId};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
@@ -20,7 +22,10 @@ use zmtp::{Limits, Pub, PubSettings, Router};
 pub(crate) const BLOCK: u32 = 4;
 /// Longer than anything here takes; only a broken test waits it out.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
-pub(crate) const TARGET: Target = Target { worker: WorkerId(7), rank: DpRank(0) };
+pub(crate) const TARGET: Target = Target {
+    worker: WorkerId(7),
+    rank: DpRank(0),
+};
 
 /// What the replay socket has to say about each request.
 #[derive(Clone, Debug)]
@@ -74,18 +79,30 @@ impl ReplaySocket {
                 match &replies {
                     Replies::History(batches, form) => {
                         for (seq, payload) in batches.iter().filter(|(seq, _)| *seq >= start) {
-                            router.send(&peer, &frames::encode_replay(*form, b"", *seq, payload)).await;
+                            router
+                                .send(&peer, &frames::encode_replay(*form, b"", *seq, payload))
+                                .await;
                         }
                         router.send(&peer, &frames::encode_replay_end(*form)).await;
                     }
                     Replies::Overflowing(batches, overflow) => {
                         let all = batches.iter().filter(|(seq, _)| *seq >= start);
                         let messages = all.clone().count() + 1;
-                        for (_, (seq, payload)) in all.enumerate().filter(|(message, _)| overflow.delivers(*message)) {
-                            router.send(&peer, &frames::encode_replay(ReplayForm::New, b"", *seq, payload)).await;
+                        for (_, (seq, payload)) in all
+                            .enumerate()
+                            .filter(|(message, _)| overflow.delivers(*message))
+                        {
+                            router
+                                .send(
+                                    &peer,
+                                    &frames::encode_replay(ReplayForm::New, b"", *seq, payload),
+                                )
+                                .await;
                         }
                         if messages <= overflow.queue {
-                            router.send(&peer, &frames::encode_replay_end(ReplayForm::New)).await;
+                            router
+                                .send(&peer, &frames::encode_replay_end(ReplayForm::New))
+                                .await;
                         }
                     }
                     Replies::Silence => {}
@@ -96,7 +113,12 @@ impl ReplaySocket {
                 told.send(start).unwrap();
             }
         });
-        Self { endpoint, asked, script, task }
+        Self {
+            endpoint,
+            asked,
+            script,
+            task,
+        }
     }
 
     /// Replies from the next request on.
@@ -141,7 +163,10 @@ pub(crate) fn stored(n: u32) -> Vec<u8> {
 
 pub(crate) fn removed(n: u32) -> Vec<u8> {
     let hashes = vec![(100 + u64::from(n)).into()];
-    batch(&[WireEvent::Removed(WireRemoved { hashes, medium: Some("GPU".into()) })])
+    batch(&[WireEvent::Removed(WireRemoved {
+        hashes,
+        medium: Some("GPU".into()),
+    })])
 }
 
 pub(crate) fn cleared() -> Vec<u8> {
@@ -158,7 +183,13 @@ pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
 
 /// So many batches, numbered from 0: mostly stores, and removals of what was stored a little before.
 pub(crate) fn history(batches: u32) -> Vec<(u64, Vec<u8>)> {
-    let batch = |n: u32| if n % 4 == 3 { removed(n - 2) } else { stored(n) };
+    let batch = |n: u32| {
+        if n % 4 == 3 {
+            removed(n - 2)
+        } else {
+            stored(n)
+        }
+    };
     (0..batches).map(|n| (n.into(), batch(n))).collect()
 }
 
@@ -168,8 +199,16 @@ pub(crate) fn truth(batches: &[(u64, Vec<u8>)]) -> Vec<TargetDigest> {
     index.register(TARGET, "m".into());
     let mut sequencer = Sequencer::new(SequencerSettings::default());
     for (seq, payload) in batches {
-        for action in sequencer.on(Moment::START, Input::Live { seq: Some(*seq), payload }) {
-            let Action::Apply(update) = action else { panic!("{action:?}") };
+        for action in sequencer.on(
+            Moment::START,
+            Input::Live {
+                seq: Some(*seq),
+                payload,
+            },
+        ) {
+            let Action::Apply(update) = action else {
+                panic!("{action:?}")
+            };
             index.apply(TARGET, &update);
         }
     }
@@ -187,8 +226,17 @@ impl Reader {
         Self::with(endpoint, replay, |_| {})
     }
 
-    pub(crate) fn with(endpoint: &Endpoint, replay: Option<&Endpoint>, change: impl FnOnce(&mut SourceSpec)) -> Self {
-        Self::on(KvIndex::new(IndexSettings::default()), endpoint, replay, change)
+    pub(crate) fn with(
+        endpoint: &Endpoint,
+        replay: Option<&Endpoint>,
+        change: impl FnOnce(&mut SourceSpec),
+    ) -> Self {
+        Self::on(
+            KvIndex::new(IndexSettings::default()),
+            endpoint,
+            replay,
+            change,
+        )
     }
 
     /// With an index that was made for it.
@@ -218,17 +266,29 @@ impl Reader {
     /// Which of the blocks `0..10` the target holds.
     pub(crate) fn held(&self) -> Vec<u32> {
         let block_size = BlockSize::new(BLOCK.into()).unwrap();
-        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let namespace = Namespace {
+            model: "m".into(),
+            lora: None,
+            salt: None,
+            block_size,
+            identity: Identity::Tokens,
+        };
         let holds = |n: &u32| {
             let chain = HashScheme::default().chain(None, &[*n; BLOCK as usize], block_size);
             let found = self.index.lookup(&namespace, &chain, Moment::START);
-            found.iter().any(|overlap| overlap.target == TARGET && overlap.blocks.device == 1)
+            found
+                .iter()
+                .any(|overlap| overlap.target == TARGET && overlap.blocks.device == 1)
         };
         (0..10).filter(holds).collect()
     }
 
     /// Waits until the stream looks as described.
-    pub(crate) async fn until(&self, what: &str, looks: impl Fn(&StreamReport, &[u32]) -> bool) -> StreamReport {
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        looks: impl Fn(&StreamReport, &[u32]) -> bool,
+    ) -> StreamReport {
         let mut changes = self.source.changes();
         let wait = async {
             loop {
@@ -241,17 +301,25 @@ impl Reader {
         };
         match tokio::time::timeout(PATIENCE, wait).await {
             Ok(report) => report,
-            Err(_) => panic!("{what} never came: {:?}, held {:?}", self.source.report(), self.held()),
+            Err(_) => panic!(
+                "{what} never came: {:?}, held {:?}",
+                self.source.report(),
+                self.held()
+            ),
         }
     }
 
     pub(crate) async fn until_held(&self, blocks: &[u32]) -> StreamReport {
-        self.until(&format!("holding {blocks:?}"), |_, held| held == blocks).await
+        self.until(&format!("holding {blocks:?}"), |_, held| held == blocks)
+            .await
     }
 
     /// Waits until the publisher will send to this reader.
     pub(crate) async fn until_subscribed(&self, publisher: &Pub) {
         let mut subscribers = publisher.watch_subscribers();
-        tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+        tokio::time::timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
+            .await
+            .unwrap()
+            .unwrap();
     }
 }

@@ -15,12 +15,22 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 pub(crate) fn namespace(model: &str) -> Namespace {
     let block_size = BlockSize::new(BLOCK.into()).unwrap();
-    Namespace { model: model.into(), lora: None, salt: None, block_size, identity: Identity::Tokens }
+    Namespace {
+        model: model.into(),
+        lora: None,
+        salt: None,
+        block_size,
+        identity: Identity::Tokens,
+    }
 }
 
 /// The plain rolling hash of a block of tokens `n, n, n, n` at the root.
 pub(crate) fn plain(n: u32) -> SequenceHash {
-    HashScheme::default().chain(None, &[n; BLOCK as usize], BlockSize::new(BLOCK.into()).unwrap())[0]
+    HashScheme::default().chain(
+        None,
+        &[n; BLOCK as usize],
+        BlockSize::new(BLOCK.into()).unwrap(),
+    )[0]
 }
 
 /// Which of the root blocks of tokens `n, n, n, n`, `n` in `0..10`, the target holds, and in which tier each is best.
@@ -28,19 +38,37 @@ pub(crate) fn held(index: &KvIndex, target: Target) -> Vec<(u32, &'static str)> 
     held_of(index, target, &namespace("m"))
 }
 
-pub(crate) fn held_of(index: &KvIndex, target: Target, namespace: &Namespace) -> Vec<(u32, &'static str)> {
+pub(crate) fn held_of(
+    index: &KvIndex,
+    target: Target,
+    namespace: &Namespace,
+) -> Vec<(u32, &'static str)> {
     let tier = |n: u32| {
         let found = index.lookup(namespace, &[plain(n)], Moment::START);
-        let blocks = found.iter().find(|overlap| overlap.target == target)?.blocks;
-        let tiers =
-            [(blocks.device, "device"), (blocks.host, "host"), (blocks.disk, "disk"), (blocks.remote, "remote")];
-        tiers.iter().find(|(count, _)| *count == 1).map(|(_, name)| (n, *name))
+        let blocks = found
+            .iter()
+            .find(|overlap| overlap.target == target)?
+            .blocks;
+        let tiers = [
+            (blocks.device, "device"),
+            (blocks.host, "host"),
+            (blocks.disk, "disk"),
+            (blocks.remote, "remote"),
+        ];
+        tiers
+            .iter()
+            .find(|(count, _)| *count == 1)
+            .map(|(_, name)| (n, *name))
     };
     (0..10).filter_map(tier).collect()
 }
 
 /// Waits until the source looks as described.
-pub(crate) async fn until(source: &SourceHandle, what: &str, looks: impl Fn(&StreamReport) -> bool) -> StreamReport {
+pub(crate) async fn until(
+    source: &SourceHandle,
+    what: &str,
+    looks: impl Fn(&StreamReport) -> bool,
+) -> StreamReport {
     let mut changes = source.changes();
     let wait = async {
         loop {
@@ -64,5 +92,8 @@ pub(crate) async fn until_held(
     target: Target,
     blocks: &[(u32, &'static str)],
 ) -> StreamReport {
-    until(source, &format!("{target:?} holding {blocks:?}"), |_| held(index, target) == blocks).await
+    until(source, &format!("{target:?} holding {blocks:?}"), |_| {
+        held(index, target) == blocks
+    })
+    .await
 }

@@ -30,7 +30,12 @@ impl NatsServer {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let port = ReservedPort::new();
         let child = spawn(folder.path(), &flags, &port);
-        let mut server = Self { child, flags, port, folder };
+        let mut server = Self {
+            child,
+            flags,
+            port,
+            folder,
+        };
         server.until_it_serves(1);
         server
     }
@@ -67,7 +72,11 @@ impl NatsServer {
             if let Some(status) = self.child.try_wait().unwrap() {
                 panic!("nats-server ended with {status}: {}", self.log());
             }
-            assert!(Clock::system().now().since(start) < PATIENCE, "nats-server is not ready: {}", self.log());
+            assert!(
+                Clock::system().now().since(start) < PATIENCE,
+                "nats-server is not ready: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }

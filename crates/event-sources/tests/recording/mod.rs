@@ -34,22 +34,41 @@ pub(crate) struct Batch {
 impl Batch {
     /// A removal as the engine would publish it.
     pub(crate) fn removing(seq: u64, names: &[u64]) -> Self {
-        let removed = |name: &u64| WireRemoved { hashes: vec![(*name).into()], medium: Some("GPU".into()) };
-        let events: Vec<_> = names.iter().map(|name| WireEvent::Removed(removed(name))).collect();
+        let removed = |name: &u64| WireRemoved {
+            hashes: vec![(*name).into()],
+            medium: Some("GPU".into()),
+        };
+        let events: Vec<_> = names
+            .iter()
+            .map(|name| WireEvent::Removed(removed(name)))
+            .collect();
         let payload = vllm::encode(1.0, Some(0), &events, Shape::Map, HashForm::Int);
         let event = |name| serde_json::json!({"type": "BlockRemoved", "block_hashes": [name]});
-        Self { seq, payload, events: names.iter().map(event).collect() }
+        Self {
+            seq,
+            payload,
+            events: names.iter().map(event).collect(),
+        }
     }
 
     /// What the engine calls the blocks that are stored.
     pub(crate) fn names(&self) -> Vec<u64> {
         let events = self.events.as_array().unwrap();
-        events.iter().filter(|event| event["type"] == "BlockStored").flat_map(names).collect()
+        events
+            .iter()
+            .filter(|event| event["type"] == "BlockStored")
+            .flat_map(names)
+            .collect()
     }
 }
 
 fn names(event: &Value) -> Vec<u64> {
-    event["block_hashes"].as_array().unwrap().iter().map(|name| name.as_u64().unwrap()).collect()
+    event["block_hashes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|name| name.as_u64().unwrap())
+        .collect()
 }
 
 fn lines() -> Vec<Value> {
@@ -57,32 +76,52 @@ fn lines() -> Vec<Value> {
     let read = |file| fs::read_to_string(folder.join(file)).unwrap();
     // The second goes on where the first one ended.
     let text = read("0.32.0-basic.jsonl") + &read("0.32.0-session.jsonl");
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn frames_of(message: &Value) -> Vec<Vec<u8>> {
     let frames = message.as_array().unwrap().iter();
-    frames.map(|frame| BASE64_STANDARD.decode(frame.as_str().unwrap()).unwrap()).collect()
+    frames
+        .map(|frame| BASE64_STANDARD.decode(frame.as_str().unwrap()).unwrap())
+        .collect()
 }
 
 /// Everything one engine published in its life, from number 0 on.
 pub(crate) fn session() -> Vec<Batch> {
-    let published = lines().into_iter().filter(|line| line["kind"] == "pub" && line["engine"] == "vllm0");
+    let published = lines()
+        .into_iter()
+        .filter(|line| line["kind"] == "pub" && line["engine"] == "vllm0");
     let batch = |line: Value| {
         let message = frames_of(&line["frames"]);
         let live = frames::live(&message).unwrap();
-        Batch { seq: live.seq.unwrap(), payload: live.payload.to_vec(), events: line["batch"][1].clone() }
+        Batch {
+            seq: live.seq.unwrap(),
+            payload: live.payload.to_vec(),
+            events: line["batch"][1].clone(),
+        }
     };
     let batches: Vec<_> = published.map(batch).collect();
-    assert!(batches.iter().map(|batch| batch.seq).eq(0..38), "the recording is whole");
+    assert!(
+        batches.iter().map(|batch| batch.seq).eq(0..38),
+        "the recording is whole"
+    );
     batches
 }
 
 /// What the engine answered when it was asked to replay everything, as a DEALER saw it.
 pub(crate) fn recorded_answer() -> Vec<Vec<Vec<u8>>> {
-    let asked = |line: &Value| line["kind"] == "replay" && line["sent"] == serde_json::json!(["", "AAAAAAAAAAA="]);
+    let asked = |line: &Value| {
+        line["kind"] == "replay" && line["sent"] == serde_json::json!(["", "AAAAAAAAAAA="])
+    };
     let line = lines().into_iter().find(asked).unwrap();
-    line["received"].as_array().unwrap().iter().map(frames_of).collect()
+    line["received"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(frames_of)
+        .collect()
 }
 
 /// A block: its salt, and our own hash of all tokens up to its end.
@@ -111,7 +150,9 @@ impl Reading {
                 "BlockRemoved" => {
                     for name in names(event) {
                         self.set.remove(&name);
-                        self.counter.entry(name).and_modify(|count| *count = count.saturating_sub(1));
+                        self.counter
+                            .entry(name)
+                            .and_modify(|count| *count = count.saturating_sub(1));
                     }
                 }
                 "AllBlocksCleared" => {
@@ -125,13 +166,22 @@ impl Reading {
 
     fn store(&mut self, event: &Value) {
         let front = match event["parent_block_hash"].as_u64() {
-            None => Some((event["extra_keys"][0][0].as_str().map(String::from), Vec::new())),
+            None => Some((
+                event["extra_keys"][0][0].as_str().map(String::from),
+                Vec::new(),
+            )),
             Some(parent) => self.known.get(&parent).cloned(),
         };
         // Behind a block nobody heard of there is nothing to be known.
-        let Some((salt, mut tokens)) = front else { return };
-        let own: Vec<u32> =
-            event["token_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap().try_into().unwrap()).collect();
+        let Some((salt, mut tokens)) = front else {
+            return;
+        };
+        let own: Vec<u32> = event["token_ids"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|id| id.as_u64().unwrap().try_into().unwrap())
+            .collect();
         for (name, own) in names(event).into_iter().zip(own.chunks(BLOCK)) {
             tokens.extend(own);
             self.known.insert(name, (salt.clone(), tokens.clone()));
@@ -143,7 +193,13 @@ impl Reading {
     pub(crate) fn block(&self, name: u64) -> Block {
         let (salt, tokens) = &self.known[&name];
         let size = BlockSize::new(BLOCK as u64).unwrap();
-        (salt.clone(), *HashScheme::default().chain(None, tokens, size).last().unwrap())
+        (
+            salt.clone(),
+            *HashScheme::default()
+                .chain(None, tokens, size)
+                .last()
+                .unwrap(),
+        )
     }
 
     pub(crate) fn as_set(&self) -> BTreeSet<Block> {
@@ -151,7 +207,11 @@ impl Reading {
     }
 
     pub(crate) fn as_counter(&self) -> BTreeSet<Block> {
-        self.counter.iter().filter(|(_, count)| **count > 0).map(|(name, _)| self.block(*name)).collect()
+        self.counter
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(name, _)| self.block(*name))
+            .collect()
     }
 
     /// The index holds at least what a set would and at most what a counter would, so what both hold and nothing else
@@ -159,8 +219,16 @@ impl Reading {
     pub(crate) fn agrees_with(&self, index: &KvIndex, report: &StreamReport) {
         let held = memberships(index);
         let (least, most) = (self.as_set(), self.as_counter());
-        assert!(held.is_superset(&least), "not held after {report:?}: {:?}", &least - &held);
-        assert!(held.is_subset(&most), "held after {report:?}: {:?}", &held - &most);
+        assert!(
+            held.is_superset(&least),
+            "not held after {report:?}: {:?}",
+            &least - &held
+        );
+        assert!(
+            held.is_subset(&most),
+            "held after {report:?}: {:?}",
+            &held - &most
+        );
     }
 }
 
@@ -168,5 +236,6 @@ impl Reading {
 pub(crate) fn memberships(index: &KvIndex) -> BTreeSet<Block> {
     let mut place = DumpPlace::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
-    rows.map(|row| (row.namespace.salt.as_deref().map(String::from), row.hash)).collect()
+    rows.map(|row| (row.namespace.salt.as_deref().map(String::from), row.hash))
+        .collect()
 }

@@ -43,7 +43,8 @@ impl Engine {
     }
 
     async fn start_at(ports: Arc<[ReservedPort; 2]>) -> Self {
-        let [endpoint, replay] = [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()).parse().unwrap());
+        let [endpoint, replay] =
+            [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()).parse().unwrap());
         let (publisher, endpoint) = publisher(&endpoint).await;
         let (mut router, replay) = bound(&replay).await;
         let history = History::default();
@@ -54,14 +55,35 @@ impl Engine {
                 let (peer, request) = router.recv().await;
                 let from = frames::parse_replay_request(&request).unwrap();
                 count.fetch_add(1, Ordering::Relaxed);
-                let batches: Vec<_> = kept.lock().unwrap().iter().filter(|(seq, _)| *seq >= from).cloned().collect();
+                let batches: Vec<_> = kept
+                    .lock()
+                    .unwrap()
+                    .iter()
+                    .filter(|(seq, _)| *seq >= from)
+                    .cloned()
+                    .collect();
                 for (seq, payload) in batches {
-                    router.send(&peer, &frames::encode_replay(ReplayForm::New, b"", seq, &payload)).await;
+                    router
+                        .send(
+                            &peer,
+                            &frames::encode_replay(ReplayForm::New, b"", seq, &payload),
+                        )
+                        .await;
                 }
-                router.send(&peer, &frames::encode_replay_end(ReplayForm::New)).await;
+                router
+                    .send(&peer, &frames::encode_replay_end(ReplayForm::New))
+                    .await;
             }
         });
-        Self { publisher, endpoint, replay, ports, history, asked, answering }
+        Self {
+            publisher,
+            endpoint,
+            replay,
+            ports,
+            history,
+            asked,
+            answering,
+        }
     }
 
     /// Another life behind the same sockets.
@@ -74,12 +96,15 @@ impl Engine {
     pub(crate) fn says(&self, payload: Vec<u8>) {
         let mut history = self.history.lock().unwrap();
         let seq = history.len() as u64;
-        self.publisher.send(&frames::encode_live(b"", seq, &payload));
+        self.publisher
+            .send(&frames::encode_live(b"", seq, &payload));
         history.push((seq, payload));
     }
 
     pub(crate) fn says_all(&self, batches: &[(u64, Vec<u8>)]) {
-        batches.iter().for_each(|(_, payload)| self.says(payload.clone()));
+        batches
+            .iter()
+            .for_each(|(_, payload)| self.says(payload.clone()));
     }
 
     /// What an index says that heard it all.
@@ -95,7 +120,10 @@ impl Engine {
     /// Waits until somebody hears what it says.
     pub(crate) async fn until_subscribed(&self) {
         let mut subscribers = self.publisher.watch_subscribers();
-        timeout(PATIENCE, subscribers.wait_for(|count| *count > 0)).await.unwrap().unwrap();
+        timeout(PATIENCE, subscribers.wait_for(|count| *count > 0))
+            .await
+            .unwrap()
+            .unwrap();
     }
 
     pub(crate) fn times_asked(&self) -> u32 {
@@ -151,7 +179,11 @@ impl Relaying {
             let _ = sender.send(notice);
         });
         let task = tokio::spawn(async move { relay.run(stopped).await.unwrap().1 });
-        Self { stop: Some(stop), task, notices }
+        Self {
+            stop: Some(stop),
+            task,
+            notices,
+        }
     }
 
     /// Waits until it says so.
@@ -169,16 +201,26 @@ impl Relaying {
 
     /// Waits until both its ends are connected, whichever is first.
     pub(crate) async fn until_relaying(&mut self) {
-        let is_end =
-            |notice: &RelayNotice| matches!(notice, RelayNotice::Relaying(_) | RelayNotice::EngineConnected(_));
+        let is_end = |notice: &RelayNotice| {
+            matches!(
+                notice,
+                RelayNotice::Relaying(_) | RelayNotice::EngineConnected(_)
+            )
+        };
         let first = self.until(is_end).await;
-        self.until(|notice| is_end(notice) && std::mem::discriminant(notice) != std::mem::discriminant(&first)).await;
+        self.until(|notice| {
+            is_end(notice) && std::mem::discriminant(notice) != std::mem::discriminant(&first)
+        })
+        .await;
     }
 
     /// As by a signal.
     pub(crate) async fn stop(mut self) -> RelayCounts {
         self.stop.take().unwrap().send(()).unwrap();
-        timeout(PATIENCE, &mut self.task).await.expect("it ends").unwrap()
+        timeout(PATIENCE, &mut self.task)
+            .await
+            .expect("it ends")
+            .unwrap()
     }
 
     /// As by `kill -9`.
@@ -193,7 +235,12 @@ pub(crate) fn follow(server: &str) -> Reader {
 }
 
 pub(crate) fn follow_with(server: &str, change: impl FnOnce(&mut NatsSpec)) -> Reader {
-    let mut spec = NatsSpec::new(TARGET, "w7", "m", format!("{server}/{SUBJECT}").parse().unwrap());
+    let mut spec = NatsSpec::new(
+        TARGET,
+        "w7",
+        "m",
+        format!("{server}/{SUBJECT}").parse().unwrap(),
+    );
     change(&mut spec);
     let index = Arc::new(KvIndex::new(IndexSettings::default()));
     let source = NatsSource::spawn(spec, Arc::clone(&index), Clock::system());
@@ -206,12 +253,22 @@ pub(crate) async fn until_true(reader: &Reader, engine: &Engine) -> event_source
     let index = Arc::clone(&reader.index);
     // The report is older than the digest beside it, so it must show the same by itself.
     reader
-        .until("the truth", |report, _| report.state == "live" && report.last_seq == last && index.digest() == truth)
+        .until("the truth", |report, _| {
+            report.state == "live" && report.last_seq == last && index.digest() == truth
+        })
         .await
 }
 
 /// Waits until the target holds exactly this, and the report says so too: it is published after the index is told.
-pub(crate) async fn until_told(reader: &Reader, last_seq: u64, blocks: &[u32]) -> event_sources::StreamReport {
+pub(crate) async fn until_told(
+    reader: &Reader,
+    last_seq: u64,
+    blocks: &[u32],
+) -> event_sources::StreamReport {
     let what = format!("holding {blocks:?} since batch {last_seq}");
-    reader.until(&what, |report, held| report.last_seq == Some(last_seq) && held == blocks).await
+    reader
+        .until(&what, |report, held| {
+            report.last_seq == Some(last_seq) && held == blocks
+        })
+        .await
 }

@@ -51,7 +51,9 @@ struct Shared {
 impl Proxy {
     pub(crate) async fn start(upstream: &Endpoint, faults: Faults, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let endpoint = format!("tcp://{}", listener.local_addr().unwrap()).parse().unwrap();
+        let endpoint = format!("tcp://{}", listener.local_addr().unwrap())
+            .parse()
+            .unwrap();
         let shared = Arc::new(Shared {
             faults,
             upstream: Mutex::new(address(upstream)),
@@ -60,7 +62,11 @@ impl Proxy {
             done: AtomicU64::new(0),
         });
         let task = tokio::spawn(serve(listener, Arc::clone(&shared), Dice::new(seed)));
-        Self { endpoint, shared, task }
+        Self {
+            endpoint,
+            shared,
+            task,
+        }
     }
 
     /// The engine is somewhere else now.
@@ -101,7 +107,12 @@ impl Shared {
 }
 
 fn address(endpoint: &Endpoint) -> SocketAddr {
-    endpoint.to_string().strip_prefix("tcp://").unwrap().parse().unwrap()
+    endpoint
+        .to_string()
+        .strip_prefix("tcp://")
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 async fn serve(listener: TcpListener, shared: Arc<Shared>, mut dice: Dice) {
@@ -129,8 +140,11 @@ async fn carry(client: TcpStream, shared: &Shared, mut dice: Dice) -> std::io::R
     let upstream = *shared.upstream.lock();
     let (from_client, to_client) = tokio::io::split(client);
     let (from_engine, to_engine) = tokio::io::split(TcpStream::connect(upstream).await?);
-    let twin =
-        if shared.hits(&mut dice, shared.faults.twins) { Some(TcpStream::connect(upstream).await?) } else { None };
+    let twin = if shared.hits(&mut dice, shared.faults.twins) {
+        Some(TcpStream::connect(upstream).await?)
+    } else {
+        None
+    };
     tokio::select! {
         ended = say(from_client, to_engine, twin) => ended,
         ended = hear(from_engine, to_client, shared, dice) => ended,
@@ -168,12 +182,22 @@ async fn hear(
     client.write_all(&greeting).await?;
     loop {
         let (message, is_command) = read_message(&mut engine).await?;
-        let faults = if is_command { Faults { lost: 0, doubled: 0, ..shared.faults } } else { shared.faults };
+        let faults = if is_command {
+            Faults {
+                lost: 0,
+                doubled: 0,
+                ..shared.faults
+            }
+        } else {
+            shared.faults
+        };
         if shared.hits(&mut dice, faults.late) {
             tokio::time::sleep(Duration::from_millis(dice.roll() % 40)).await;
         }
         if shared.hits(&mut dice, faults.cut) {
-            return client.write_all(&message[..dice.below(message.len())]).await;
+            return client
+                .write_all(&message[..dice.below(message.len())])
+                .await;
         }
         if shared.hits(&mut dice, faults.lost) {
             continue;

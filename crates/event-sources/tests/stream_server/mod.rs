@@ -57,7 +57,10 @@ impl Server {
         while !head.ends_with(b"\r\n\r\n") {
             head.push(soon(stream.read_u8()).await.unwrap());
         }
-        Asked { stream, head: String::from_utf8(head).unwrap() }
+        Asked {
+            stream,
+            head: String::from_utf8(head).unwrap(),
+        }
     }
 
     /// The next connection, with a stream of events begun.
@@ -98,7 +101,10 @@ pub(crate) fn hash(n: u8) -> String {
 }
 
 pub(crate) fn event(kind: &str, n: u8, tokens: u32) -> String {
-    format!("event: {kind}\ndata: {{\"prefix_hash\": \"{}\", \"token_count\": {tokens}}}\n\n", hash(n))
+    format!(
+        "event: {kind}\ndata: {{\"prefix_hash\": \"{}\", \"token_count\": {tokens}}}\n\n",
+        hash(n)
+    )
 }
 
 /// A source that feeds a prefix view of its own.
@@ -114,21 +120,35 @@ impl Watcher {
 
     pub(crate) fn with(url: &str, change: impl FnOnce(&mut SseSpec)) -> Self {
         let view = Arc::new(MemoryPrefixIndex::new(ViewSettings::default()));
-        let sink = PrefixSink::new(Arc::clone(&view) as Arc<dyn PrefixIndex>, "b1", PrefixHashKind::SequenceHash);
-        Self { view, source: follow(url, Box::new(sink), change) }
+        let sink = PrefixSink::new(
+            Arc::clone(&view) as Arc<dyn PrefixIndex>,
+            "b1",
+            PrefixHashKind::SequenceHash,
+        );
+        Self {
+            view,
+            source: follow(url, Box::new(sink), change),
+        }
     }
 
     /// Which of the prefixes `0..16` the backend holds, with their tokens.
     pub(crate) fn held(&self) -> Vec<(u8, u32)> {
         let now = Clock::system().now();
         let tokens = |n: u8| {
-            let holders = self.view.query(&PrefixHash::Sequence(SequenceHash(n.into())), now).unwrap();
+            let holders = self
+                .view
+                .query(&PrefixHash::Sequence(SequenceHash(n.into())), now)
+                .unwrap();
             holders.first().map(|holder| (n, holder.tokens))
         };
         (0..16).filter_map(tokens).collect()
     }
 
-    pub(crate) async fn until(&self, what: &str, looks: impl Fn(&StreamReport, &[(u8, u32)]) -> bool) -> StreamReport {
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        looks: impl Fn(&StreamReport, &[(u8, u32)]) -> bool,
+    ) -> StreamReport {
         let mut changes = self.source.changes();
         let wait = async {
             loop {
@@ -141,17 +161,26 @@ impl Watcher {
         };
         match tokio::time::timeout(PATIENCE, wait).await {
             Ok(report) => report,
-            Err(_) => panic!("{what} never came: {:?}, held {:?}", self.source.report(), self.held()),
+            Err(_) => panic!(
+                "{what} never came: {:?}, held {:?}",
+                self.source.report(),
+                self.held()
+            ),
         }
     }
 
     pub(crate) async fn until_held(&self, prefixes: &[(u8, u32)]) -> StreamReport {
-        self.until(&format!("holding {prefixes:?}"), |_, held| held == prefixes).await
+        self.until(&format!("holding {prefixes:?}"), |_, held| held == prefixes)
+            .await
     }
 }
 
 /// Follows `url` with short waits.
-pub(crate) fn follow(url: &str, sink: Box<dyn EventSink>, change: impl FnOnce(&mut SseSpec)) -> SourceHandle {
+pub(crate) fn follow(
+    url: &str,
+    sink: Box<dyn EventSink>,
+    change: impl FnOnce(&mut SseSpec),
+) -> SourceHandle {
     let mut spec = SseSpec::new("b1", url.parse().unwrap());
     spec.reconnect_interval = Duration::from_millis(20);
     change(&mut spec);

@@ -49,7 +49,9 @@ pub enum ArtefactError {
         error: io::Error,
     },
     /// A file is too large to be one of a tokenizer's.
-    #[error("{path} is larger than {LARGEST_FILE} bytes: that is no tokenizer file, check the path")]
+    #[error(
+        "{path} is larger than {LARGEST_FILE} bytes: that is no tokenizer file, check the path"
+    )]
     TooLarge {
         /// The file.
         path: String,
@@ -69,7 +71,9 @@ pub enum ArtefactError {
         error: prompt::LoadError,
     },
     /// The load was cut short.
-    #[error("the tokenizer of {origin} could not be loaded: its loading stopped unexpectedly, please report it")]
+    #[error(
+        "the tokenizer of {origin} could not be loaded: its loading stopped unexpectedly, please report it"
+    )]
     Stopped {
         /// Directory or address.
         origin: String,
@@ -83,12 +87,19 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(ArtefactError::NoDirectory(dir.to_owned()));
             }
-            Err(error) => return Err(ArtefactError::Unreadable { path: dir.to_owned(), error }),
-            Ok(found) if !found.is_dir() => return Err(ArtefactError::NotADirectory(dir.to_owned())),
+            Err(error) => {
+                return Err(ArtefactError::Unreadable {
+                    path: dir.to_owned(),
+                    error,
+                });
+            }
+            Ok(found) if !found.is_dir() => {
+                return Err(ArtefactError::NotADirectory(dir.to_owned()));
+            }
             Ok(_) => {}
         }
-        let tokenizer_json =
-            read_capped(&dir.join(TOKENIZER))?.ok_or_else(|| ArtefactError::NoTokenizer(dir.to_owned()))?;
+        let tokenizer_json = read_capped(&dir.join(TOKENIZER))?
+            .ok_or_else(|| ArtefactError::NoTokenizer(dir.to_owned()))?;
         let template_path = dir.join(TEMPLATE);
         let chat_template = match read_capped(&template_path)? {
             Some(bytes) => Some(text(&template_path.display().to_string(), bytes)?),
@@ -124,7 +135,10 @@ impl Files {
             tokenizer_config: self.tokenizer_config.as_deref(),
             chat_template: self.chat_template.as_deref(),
         })
-        .map_err(|error| ArtefactError::Unloadable { origin: self.origin.clone(), error })
+        .map_err(|error| ArtefactError::Unloadable {
+            origin: self.origin.clone(),
+            error,
+        })
     }
 }
 
@@ -137,21 +151,30 @@ pub(crate) fn read_template(path: &Path) -> Result<String, ArtefactError> {
 }
 
 fn text(path: &str, bytes: Vec<u8>) -> Result<String, ArtefactError> {
-    String::from_utf8(bytes).map_err(|_| ArtefactError::NotText { path: path.to_owned() })
+    String::from_utf8(bytes).map_err(|_| ArtefactError::NotText {
+        path: path.to_owned(),
+    })
 }
 
 /// A whole file, `None` if there is none. The cap holds also for files that grow while they are read.
 fn read_capped(path: &Path) -> Result<Option<Vec<u8>>, ArtefactError> {
-    let unreadable = |error| ArtefactError::Unreadable { path: path.to_owned(), error };
+    let unreadable = |error| ArtefactError::Unreadable {
+        path: path.to_owned(),
+        error,
+    };
     let file = match File::open(path) {
         Ok(file) => file,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(unreadable(error)),
     };
     let mut bytes = Vec::new();
-    file.take(LARGEST_FILE as u64 + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+    file.take(LARGEST_FILE as u64 + 1)
+        .read_to_end(&mut bytes)
+        .map_err(unreadable)?;
     if bytes.len() > LARGEST_FILE {
-        return Err(ArtefactError::TooLarge { path: path.display().to_string() });
+        return Err(ArtefactError::TooLarge {
+            path: path.display().to_string(),
+        });
     }
     Ok(Some(bytes))
 }

@@ -10,7 +10,9 @@ pub(crate) fn find_in_hub(cache: &Path, id: &str) -> Option<PathBuf> {
     let plain = |part: &str| {
         !part.is_empty()
             && !part.starts_with('.')
-            && part.bytes().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
+            && part
+                .bytes()
+                .all(|b| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.'))
     };
     if id.matches('/').count() > 1 || !id.split('/').all(plain) {
         return None;
@@ -73,7 +75,16 @@ mod tests {
     fn an_id_cannot_climb_out_of_the_cache() {
         let cache = tempfile::tempdir().unwrap();
         snapshot(cache.path(), "aaa");
-        for id in ["../org/name", "..", "/etc", "org/../name", "", "a/b/c", "org/name/", "org/na me"] {
+        for id in [
+            "../org/name",
+            "..",
+            "/etc",
+            "org/../name",
+            "",
+            "a/b/c",
+            "org/name/",
+            "org/na me",
+        ] {
             assert_eq!(find_in_hub(cache.path(), id), None, "{id}");
         }
     }

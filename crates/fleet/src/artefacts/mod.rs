@@ -61,7 +61,11 @@ impl TokenizerSource {
 
 impl ModelArtefacts {
     fn remote(problem: Option<Arc<str>>) -> Self {
-        Self { prompt: None, source: TokenizerSource::Remote, problem }
+        Self {
+            prompt: None,
+            source: TokenizerSource::Remote,
+            problem,
+        }
     }
 
     /// The verdict line's word: `exact` when prompts become the tokens the engine sees, `engine` when the engine is asked
@@ -98,12 +102,17 @@ impl ModelArtefacts {
     pub(crate) fn agreed(workers: impl Iterator<Item = (Arc<str>, Arc<Self>)>) -> Arc<Self> {
         let workers: Vec<_> = workers.collect();
         let with_prompt = workers.iter().find(|(_, found)| found.prompt.is_some());
-        let remote = workers.iter().find(|(_, found)| found.source == TokenizerSource::Remote);
+        let remote = workers
+            .iter()
+            .find(|(_, found)| found.source == TokenizerSource::Remote);
         let Some((name, found)) = with_prompt else {
             let best = remote.or(workers.first());
             return best.map_or_else(Arc::default, |(_, found)| Arc::clone(found));
         };
-        let Some((other, _)) = workers.iter().find(|(_, other)| !found.has_tokenizer_of(other)) else {
+        let Some((other, _)) = workers
+            .iter()
+            .find(|(_, other)| !found.has_tokenizer_of(other))
+        else {
             return Arc::clone(found);
         };
         let problem = format!(
@@ -111,7 +120,11 @@ impl ModelArtefacts {
              name the model's tokenizer under models.entries, or give the workers models of different names"
         );
         let source = remote.map_or(TokenizerSource::None, |_| TokenizerSource::Remote);
-        Arc::new(Self { prompt: None, source, problem: Some(problem.into()) })
+        Arc::new(Self {
+            prompt: None,
+            source,
+            problem: Some(problem.into()),
+        })
     }
 }
 
@@ -140,15 +153,24 @@ pub struct BadModelFile {
 pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
     let mut bad = Vec::new();
     let mut checked: Vec<&Path> = Vec::new();
-    let entries = models.entries.iter().map(|(id, model)| (format!("models.entries[{id:?}]"), model));
-    for (at, model) in std::iter::once(("models.defaults".to_owned(), &models.defaults)).chain(entries) {
+    let entries = models
+        .entries
+        .iter()
+        .map(|(id, model)| (format!("models.entries[{id:?}]"), model));
+    for (at, model) in
+        std::iter::once(("models.defaults".to_owned(), &models.defaults)).chain(entries)
+    {
         // What an entry takes from the defaults is reported there, once.
         if let config::Tokenizer::Directory(dir) = &model.tokenizer
             && !checked.contains(&dir.as_path())
         {
             checked.push(dir);
             if let Err(error) = check_dir(dir) {
-                bad.push(BadModelFile { key: format!("{at}.tokenizer"), path: dir.clone(), error });
+                bad.push(BadModelFile {
+                    key: format!("{at}.tokenizer"),
+                    path: dir.clone(),
+                    error,
+                });
             }
         }
         if let config::ChatTemplate::File(file) = &model.chat_template
@@ -156,7 +178,11 @@ pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
         {
             checked.push(file);
             if let Err(error) = files::read_template(file) {
-                bad.push(BadModelFile { key: format!("{at}.chat_template"), path: file.clone(), error });
+                bad.push(BadModelFile {
+                    key: format!("{at}.chat_template"),
+                    path: file.clone(),
+                    error,
+                });
             }
         }
     }

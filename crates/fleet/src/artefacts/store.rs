@@ -103,7 +103,9 @@ impl ArtefactStore {
             Some(dir) => (TokenizerSource::Dir(dir.clone()), read_dir(dir).await),
             None => match files_of_simulator(asker).await {
                 Some(files) => (TokenizerSource::Engine, Ok(files)),
-                None if answers_tokenize(asker, &model.id).await => return Arc::new(ModelArtefacts::remote(None)),
+                None if answers_tokenize(asker, &model.id).await => {
+                    return Arc::new(ModelArtefacts::remote(None));
+                }
                 None => return Arc::default(),
             },
         };
@@ -112,15 +114,24 @@ impl ArtefactStore {
             Err(error) => Err(error),
         };
         Arc::new(match loaded {
-            Ok(prompt) => ModelArtefacts { prompt: Some(prompt), source, problem: None },
+            Ok(prompt) => ModelArtefacts {
+                prompt: Some(prompt),
+                source,
+                problem: None,
+            },
             Err(error) => {
                 let problem = Some(error.to_string().into());
-                if settings.tokenizer == Tokenizer::Auto && answers_tokenize(asker, &model.id).await {
+                if settings.tokenizer == Tokenizer::Auto && answers_tokenize(asker, &model.id).await
+                {
                     warn!(model = %model.id, %error, "no tokenizer here: the engine is asked for tokens");
                     ModelArtefacts::remote(problem)
                 } else {
                     warn!(model = %model.id, %error, "no tokenizer: prompts are compared as text");
-                    ModelArtefacts { prompt: None, source: TokenizerSource::None, problem }
+                    ModelArtefacts {
+                        prompt: None,
+                        source: TokenizerSource::None,
+                        problem,
+                    }
                 }
             }
         })
@@ -131,7 +142,9 @@ impl ArtefactStore {
     /// if it cannot be loaded any more (the start of the program checks that it can).
     pub(crate) async fn configured(&self, id: &str) -> Option<Arc<ModelArtefacts>> {
         let entry = self.models.entries.get(id)?;
-        let Tokenizer::Directory(dir) = &entry.tokenizer else { return None };
+        let Tokenizer::Directory(dir) = &entry.tokenizer else {
+            return None;
+        };
         if let Some(known) = self.configured.lock().get(id) {
             return Some(Arc::clone(known));
         }
@@ -144,22 +157,36 @@ impl ArtefactStore {
             Ok(files) => self.load(files, template).await,
             Err(error) => Err(error),
         };
-        let prompt = loaded.inspect_err(|error| warn!(model = id, %error, "the configured tokenizer is gone")).ok()?;
+        let prompt = loaded
+            .inspect_err(|error| warn!(model = id, %error, "the configured tokenizer is gone"))
+            .ok()?;
         let source = TokenizerSource::Dir(dir.clone());
-        let found = Arc::new(ModelArtefacts { prompt: Some(prompt), source, problem: None });
-        self.configured.lock().insert(id.to_owned(), Arc::clone(&found));
+        let found = Arc::new(ModelArtefacts {
+            prompt: Some(prompt),
+            source,
+            problem: None,
+        });
+        self.configured
+            .lock()
+            .insert(id.to_owned(), Arc::clone(&found));
         Some(found)
     }
 
     /// Every tokenizer that somebody has, whether or not a worker lists its model now.
     pub(crate) fn loaded(&self) -> Vec<Arc<PromptModel>> {
-        self.loaded.lock().values().filter_map(Weak::upgrade).collect()
+        self.loaded
+            .lock()
+            .values()
+            .filter_map(Weak::upgrade)
+            .collect()
     }
 
     /// Ids of the models that [`Self::configured`] may know.
     pub(crate) fn configured_ids(&self) -> impl Iterator<Item = &str> {
         let entries = self.models.entries.iter();
-        entries.filter(|(_, entry)| matches!(entry.tokenizer, Tokenizer::Directory(_))).map(|(id, _)| id.as_str())
+        entries
+            .filter(|(_, entry)| matches!(entry.tokenizer, Tokenizer::Directory(_)))
+            .map(|(id, _)| id.as_str())
     }
 
     /// The hub cache's snapshot of the model's `root` or id. A `root` that is a path is the engine's word for a directory of
@@ -168,11 +195,19 @@ impl ArtefactStore {
         let root = model.root.clone();
         let id = Arc::clone(&model.id);
         let hub = self.hub.0.clone()?;
-        let look = move || root.as_deref().and_then(|root| find_in_hub(&hub, root)).or_else(|| find_in_hub(&hub, &id));
+        let look = move || {
+            root.as_deref()
+                .and_then(|root| find_in_hub(&hub, root))
+                .or_else(|| find_in_hub(&hub, &id))
+        };
         tokio::task::spawn_blocking(look).await.ok().flatten()
     }
 
-    async fn load(&self, mut files: Files, template: Option<PathBuf>) -> Result<Arc<PromptModel>, ArtefactError> {
+    async fn load(
+        &self,
+        mut files: Files,
+        template: Option<PathBuf>,
+    ) -> Result<Arc<PromptModel>, ArtefactError> {
         let origin = files.origin.clone();
         let (files, content) = tokio::task::spawn_blocking(move || {
             if let Some(path) = template {
@@ -182,7 +217,9 @@ impl ArtefactStore {
             Ok((files, content))
         })
         .await
-        .map_err(|_| ArtefactError::Stopped { origin: origin.clone() })??;
+        .map_err(|_| ArtefactError::Stopped {
+            origin: origin.clone(),
+        })??;
         let turn = self.turn(content);
         let _turn = turn.lock().await;
         if let Some(same) = self.loaded.lock().get(&content).and_then(Weak::upgrade) {
@@ -191,7 +228,10 @@ impl ArtefactStore {
         if let Some(error) = self.refused.lock().get(&content).cloned() {
             return Err(ArtefactError::Unloadable { origin, error });
         }
-        let model = self.load_new(files).await.inspect_err(|error| self.refuse(content, error))?;
+        let model = self
+            .load_new(files)
+            .await
+            .inspect_err(|error| self.refuse(content, error))?;
         let mut loaded = self.loaded.lock();
         loaded.retain(|_, model| model.strong_count() > 0);
         loaded.insert(content, Arc::downgrade(&model));
@@ -202,7 +242,9 @@ impl ArtefactStore {
     /// step.
     async fn load_new(&self, files: Files) -> Result<Arc<PromptModel>, ArtefactError> {
         let origin = files.origin.clone();
-        let stopped = || ArtefactError::Stopped { origin: origin.clone() };
+        let stopped = || ArtefactError::Stopped {
+            origin: origin.clone(),
+        };
         let _place = self.loads.acquire().await.map_err(|_| stopped())?;
         let (clock, flag) = (self.clock, CancelFlag::default());
         let _cancel = flag.cancel_on_drop();
@@ -217,7 +259,10 @@ impl ArtefactStore {
         });
         match tokio::time::timeout(LONGEST_LOAD, load).await {
             Ok(loaded) => loaded.map_err(|_| stopped())?,
-            Err(_) => Err(ArtefactError::Unloadable { origin, error: LoadError::Cancelled }),
+            Err(_) => Err(ArtefactError::Unloadable {
+                origin,
+                error: LoadError::Cancelled,
+            }),
         }
     }
 
@@ -234,7 +279,9 @@ impl ArtefactStore {
     }
 
     fn refuse(&self, content: Content, error: &ArtefactError) {
-        let ArtefactError::Unloadable { error, .. } = error else { return };
+        let ArtefactError::Unloadable { error, .. } = error else {
+            return;
+        };
         let mut refused = self.refused.lock();
         if refused.len() >= MOST_REFUSED {
             refused.clear();
@@ -245,17 +292,27 @@ impl ArtefactStore {
 
 async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
     let origin = dir.display().to_string();
-    tokio::task::spawn_blocking(move || Files::read_dir(&dir)).await.unwrap_or(Err(ArtefactError::Stopped { origin }))
+    tokio::task::spawn_blocking(move || Files::read_dir(&dir))
+        .await
+        .unwrap_or(Err(ArtefactError::Stopped { origin }))
 }
 
 /// Whether the engine has the `/tokenize` that takes a `prompt`: one word is given to it. Asking by another method would
 /// tell less: some servers answer that with 404 or 501, and some have another route of that name.
 async fn answers_tokenize(asker: &Asker, model: &str) -> bool {
     let question = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
-    let Ok(reply) = asker.post("/tokenize", Some(question.into()), SHORT_REPLY).await else { return false };
+    let Ok(reply) = asker
+        .post("/tokenize", Some(question.into()), SHORT_REPLY)
+        .await
+    else {
+        return false;
+    };
     let answer: serde_json::Value = serde_json::from_slice(&reply.body).unwrap_or_default();
-    let tokens = answer["tokens"].as_array().filter(|tokens| !tokens.is_empty());
-    reply.status == StatusCode::OK && tokens.is_some_and(|tokens| tokens.iter().all(serde_json::Value::is_u64))
+    let tokens = answer["tokens"]
+        .as_array()
+        .filter(|tokens| !tokens.is_empty());
+    reply.status == StatusCode::OK
+        && tokens.is_some_and(|tokens| tokens.iter().all(serde_json::Value::is_u64))
 }
 
 /// The files that our own simulated engine serves, so that a trial needs no configuration; other engines answer 404.
@@ -269,8 +326,12 @@ async fn files_of_simulator(asker: &Asker) -> Option<Files> {
         return None;
     }
     let asker = asker.with_timeout(ENGINE_FILES);
-    let tokenizer_json = asker.get_ok("/sim/tokenizer.json", files::LARGEST_FILE).await?;
-    let tokenizer_config = asker.get_ok("/sim/tokenizer_config.json", files::LARGEST_FILE).await;
+    let tokenizer_json = asker
+        .get_ok("/sim/tokenizer.json", files::LARGEST_FILE)
+        .await?;
+    let tokenizer_config = asker
+        .get_ok("/sim/tokenizer_config.json", files::LARGEST_FILE)
+        .await;
     Some(Files {
         origin: asker.url().to_string(),
         tokenizer_json: tokenizer_json.into(),
@@ -282,7 +343,10 @@ async fn files_of_simulator(asker: &Asker) -> Option<Files> {
 /// A unix socket or a loopback address. A name is looked up elsewhere and may become any address, `localhost` excepted.
 fn is_on_this_machine(url: &WorkerUrl) -> bool {
     let Some(host) = url.host() else { return true };
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|address| address.is_loopback())
+    host == "localhost"
+        || host
+            .parse::<IpAddr>()
+            .is_ok_and(|address| address.is_loopback())
 }
 
 /// Learns what tokenising costs here, for the budget of the request path. The least of several runs counts: whatever else
@@ -317,11 +381,20 @@ mod tests {
     #[contract("S64")]
     fn only_workers_of_this_machine_are_asked_for_a_simulator_s_files() {
         let is_local = |url: &str| is_on_this_machine(&url.parse().expect("a worker's url"));
-        for url in ["http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost:8000", "unix:///run/engine.sock"] {
+        for url in [
+            "http://127.0.0.1:8000",
+            "http://[::1]:8000",
+            "http://localhost:8000",
+            "unix:///run/engine.sock",
+        ] {
             assert!(is_local(url), "{url}");
         }
-        for url in ["http://10.0.0.1:8000", "http://engine:8000", "http://127.0.0.1.example:8000", "http://[::2]:8000"]
-        {
+        for url in [
+            "http://10.0.0.1:8000",
+            "http://engine:8000",
+            "http://127.0.0.1.example:8000",
+            "http://[::2]:8000",
+        ] {
             assert!(!is_local(url), "{url}");
         }
     }

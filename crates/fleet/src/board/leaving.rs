@@ -13,7 +13,8 @@ use crate::{
 impl Board {
     /// Whether a worker that is not configured any more gets no requests any more, either.
     pub(crate) fn is_closed(&self, id: WorkerId) -> bool {
-        self.with(id, |entry| entry.admission == Admission::Closed).unwrap_or(true)
+        self.with(id, |entry| entry.admission == Admission::Closed)
+            .unwrap_or(true)
     }
 
     /// These are not configured any more: see [`Entry::leave`].
@@ -23,16 +24,21 @@ impl Board {
         }
         let mut entries = self.entries.lock();
         // All of them before any is looked at: one that leaves replaces no other.
-        entries.iter_mut().filter(|entry| leaving.contains(&entry.view.id)).for_each(|entry| entry.leave(until));
+        entries
+            .iter_mut()
+            .filter(|entry| leaving.contains(&entry.view.id))
+            .for_each(|entry| entry.leave(until));
         self.close_no_longer_needed(&mut entries);
-        self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
     }
 
     /// Closes workers that served until others are ready in their place, where they are, or where that took too long.
     pub(crate) fn close_replaced(&self) {
         let mut entries = self.entries.lock();
         if self.close_no_longer_needed(&mut entries) {
-            self.snapshot.store(Arc::new(snapshot_build::build(&entries)));
+            self.snapshot
+                .store(Arc::new(snapshot_build::build(&entries)));
         }
     }
 

@@ -9,7 +9,9 @@ use crate::{WorkerState, entry::Entry};
 impl Board {
     /// Forgets what these targets had cached: nothing of it is credited from now on, and the memory is freed beside.
     pub(crate) fn forget_cache(&self, targets: impl IntoIterator<Item = Target>) {
-        targets.into_iter().for_each(|target| self.index.retire(target));
+        targets
+            .into_iter()
+            .for_each(|target| self.index.retire(target));
         self.sweeper.wake();
     }
 
@@ -22,10 +24,16 @@ impl Board {
     /// A process that is gone has lost its cache. A stream that is still connected says otherwise and is believed; one
     /// that comes back announces the new process's blocks only after this.
     pub(super) fn forget_lost_cache(&self, entry: &mut Entry) {
-        if !entry.outage.refused || entry.outage.cache_forgotten || entry.health.state() != WorkerState::Down {
+        if !entry.outage.refused
+            || entry.outage.cache_forgotten
+            || entry.health.state() != WorkerState::Down
+        {
             return;
         }
-        let connected = entry.streams.iter().any(|stream| stream.source.state() != StreamState::Connecting);
+        let connected = entry
+            .streams
+            .iter()
+            .any(|stream| stream.source.state() != StreamState::Connecting);
         if !connected {
             entry.outage.cache_forgotten = true;
             self.forget_cache(entry.view.targets());

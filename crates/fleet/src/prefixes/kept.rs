@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use net::Clock;
-use prefix_view::{Holder, MemoryPrefixIndex, PrefixHash, PrefixIndex, PreparedQueries, ViewSettings};
+use prefix_view::{
+    Holder, MemoryPrefixIndex, PrefixHash, PrefixIndex, PreparedQueries, ViewSettings,
+};
 use prometheus_client::registry::Registry;
 #[cfg(feature = "redis-cache")]
 use redis_store::{RedisPrefixIndex, SharedView};
@@ -14,7 +16,11 @@ use super::RedisPool;
 #[derive(Debug)]
 pub(super) enum Kept {
     /// In this process.
-    Memory { index: Arc<MemoryPrefixIndex>, prepared: Box<PreparedQueries>, clock: Clock },
+    Memory {
+        index: Arc<MemoryPrefixIndex>,
+        prepared: Box<PreparedQueries>,
+        clock: Clock,
+    },
     /// In a server that routers share.
     #[cfg(feature = "redis-cache")]
     Redis(Arc<RedisPrefixIndex>),
@@ -22,7 +28,11 @@ pub(super) enum Kept {
 
 impl Kept {
     pub(super) fn in_memory(settings: ViewSettings, clock: Clock) -> Self {
-        Self::Memory { index: Arc::new(MemoryPrefixIndex::new(settings)), prepared: Box::default(), clock }
+        Self::Memory {
+            index: Arc::new(MemoryPrefixIndex::new(settings)),
+            prepared: Box::default(),
+            clock,
+        }
     }
 
     /// `names`: the backends that count.
@@ -34,10 +44,17 @@ impl Kept {
         clock: Clock,
         registry: &mut Registry,
     ) -> Result<Self, String> {
-        let pool = pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
+        let pool =
+            pool.ok_or("kv_cache_index.backend is redis, and there are no connections to it")?;
         // The other half is the response cache's.
         let permits = pool.most_connections() / 2;
-        let index = RedisPrefixIndex::start(SharedView { pool, settings, backends: names, permits, clock });
+        let index = RedisPrefixIndex::start(SharedView {
+            pool,
+            settings,
+            backends: names,
+            permits,
+            clock,
+        });
         index.register(registry);
         Ok(Self::Redis(Arc::new(index)))
     }
@@ -65,16 +82,25 @@ impl Kept {
 
     pub(super) fn standing(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         match self {
-            Self::Memory { prepared, clock, .. } => prepared.standing(prefix, clock.now()),
+            Self::Memory {
+                prepared, clock, ..
+            } => prepared.standing(prefix, clock.now()),
             #[cfg(feature = "redis-cache")]
             Self::Redis(index) => index.standing(prefix),
         }
     }
 
-    #[cfg_attr(not(feature = "redis-cache"), expect(clippy::unused_async, reason = "memory is not waited for"))]
+    #[cfg_attr(
+        not(feature = "redis-cache"),
+        expect(clippy::unused_async, reason = "memory is not waited for")
+    )]
     pub(super) async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
         match self {
-            Self::Memory { index, prepared, clock } => prepared.prepare(index.as_ref(), prefix, clock.now()),
+            Self::Memory {
+                index,
+                prepared,
+                clock,
+            } => prepared.prepare(index.as_ref(), prefix, clock.now()),
             #[cfg(feature = "redis-cache")]
             Self::Redis(index) => index.holders(prefix).await,
         }
@@ -88,7 +114,10 @@ impl Kept {
         }
     }
 
-    #[cfg_attr(not(feature = "redis-cache"), expect(clippy::unused_async, reason = "memory is not waited for"))]
+    #[cfg_attr(
+        not(feature = "redis-cache"),
+        expect(clippy::unused_async, reason = "memory is not waited for")
+    )]
     pub(super) async fn stop(&self) {
         match self {
             Self::Memory { .. } => {}

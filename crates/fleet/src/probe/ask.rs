@@ -28,18 +28,33 @@ pub(crate) struct Trouble {
 
 impl Trouble {
     pub(crate) fn failed(text: impl Into<String>) -> Self {
-        Self { check: Check::Failed, text: text.into() }
+        Self {
+            check: Check::Failed,
+            text: text.into(),
+        }
     }
 }
 
 impl Asker {
-    pub(crate) fn new(url: WorkerUrl, engine: Engine, api_key: Option<&config::Secret>, timeout: Duration) -> Self {
+    pub(crate) fn new(
+        url: WorkerUrl,
+        engine: Engine,
+        api_key: Option<&config::Secret>,
+        timeout: Duration,
+    ) -> Self {
         let headers = crate::credentials(engine, api_key.map(|key| key.expose())).collect();
-        Self { url, headers, timeout }
+        Self {
+            url,
+            headers,
+            timeout,
+        }
     }
 
     pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
-        Self { timeout: self.timeout.min(timeout), ..self.clone() }
+        Self {
+            timeout: self.timeout.min(timeout),
+            ..self.clone()
+        }
     }
 
     pub(crate) fn url(&self) -> &WorkerUrl {
@@ -50,8 +65,21 @@ impl Asker {
         fetch::get(&self.url, path, &self.headers, self.timeout, max_bytes).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: Option<Bytes>, max_bytes: usize) -> Result<Fetched, FetchError> {
-        fetch::post(&self.url, path, &self.headers, body, self.timeout, max_bytes).await
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        body: Option<Bytes>,
+        max_bytes: usize,
+    ) -> Result<Fetched, FetchError> {
+        fetch::post(
+            &self.url,
+            path,
+            &self.headers,
+            body,
+            self.timeout,
+            max_bytes,
+        )
+        .await
     }
 
     /// The body of a 200 reply. `Some(None)`: it answered that it has no such thing; `None`: it did not answer, or not
@@ -75,7 +103,10 @@ pub(crate) const REFUSED: &str = "connection refused: start the engine or check 
 /// What a failed exchange means, and what to do about it.
 pub(crate) fn trouble(error: &FetchError) -> Trouble {
     if error.is_refused() {
-        return Trouble { check: Check::Refused, text: REFUSED.to_owned() };
+        return Trouble {
+            check: Check::Refused,
+            text: REFUSED.to_owned(),
+        };
     }
     match error {
         FetchError::Connect { source, .. }
@@ -92,21 +123,21 @@ pub(crate) fn trouble(error: &FetchError) -> Trouble {
                  authority as this worker's tls.ca"
             ))
         }
-        FetchError::Connect { source, .. } => {
-            Trouble::failed(format!("cannot be reached ({source}): check the url and the network"))
-        }
-        FetchError::TimedOut { path, limit, .. } => {
-            Trouble::failed(format!("did not answer {path} within {limit:?}: look at the engine's log"))
-        }
-        FetchError::TooLarge { path, limit, .. } => {
-            Trouble::failed(format!("answered {path} with more than {limit} bytes: check that the url is an engine's"))
-        }
-        FetchError::Protocol { path, .. } => {
-            Trouble::failed(format!("did not answer {path} with a whole http reply: check that the url is an engine's"))
-        }
-        FetchError::Request { path, .. } => {
-            Trouble::failed(format!("cannot be asked for {path}: use an absolute path in plain ascii"))
-        }
+        FetchError::Connect { source, .. } => Trouble::failed(format!(
+            "cannot be reached ({source}): check the url and the network"
+        )),
+        FetchError::TimedOut { path, limit, .. } => Trouble::failed(format!(
+            "did not answer {path} within {limit:?}: look at the engine's log"
+        )),
+        FetchError::TooLarge { path, limit, .. } => Trouble::failed(format!(
+            "answered {path} with more than {limit} bytes: check that the url is an engine's"
+        )),
+        FetchError::Protocol { path, .. } => Trouble::failed(format!(
+            "did not answer {path} with a whole http reply: check that the url is an engine's"
+        )),
+        FetchError::Request { path, .. } => Trouble::failed(format!(
+            "cannot be asked for {path}: use an absolute path in plain ascii"
+        )),
     }
 }
 
@@ -114,8 +145,12 @@ pub(crate) fn trouble(error: &FetchError) -> Trouble {
 pub(crate) fn unexpected(path: &str, status: StatusCode) -> Trouble {
     let status = status.as_u16();
     Trouble::failed(match status {
-        401 | 403 => format!("answered {path} with {status}: set this worker's api_key to the engine's key"),
-        404 => format!("answered {path} with 404: check the url, or set this worker's health_check.endpoint"),
+        401 | 403 => {
+            format!("answered {path} with {status}: set this worker's api_key to the engine's key")
+        }
+        404 => format!(
+            "answered {path} with 404: check the url, or set this worker's health_check.endpoint"
+        ),
         _ => format!("answered {path} with {status}: look at the engine's log"),
     })
 }

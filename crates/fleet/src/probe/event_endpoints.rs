@@ -28,19 +28,38 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
     let reply: Value = serde_json::from_slice(body).ok()?;
     let mut found: Vec<EventEndpoint> = Vec::new();
     for (rank, source) in reply.as_object()? {
-        let Some(rank) = rank.parse::<u32>().ok().filter(|rank| *rank < MOST_RANKS) else { continue };
-        let text = |key: &str| source.get(key).and_then(Value::as_str).filter(|text| text.len() <= LONGEST);
-        if source.get("enable_kv_cache_events").and_then(Value::as_bool) == Some(false) {
+        let Some(rank) = rank.parse::<u32>().ok().filter(|rank| *rank < MOST_RANKS) else {
+            continue;
+        };
+        let text = |key: &str| {
+            source
+                .get(key)
+                .and_then(Value::as_str)
+                .filter(|text| text.len() <= LONGEST)
+        };
+        if source
+            .get("enable_kv_cache_events")
+            .and_then(Value::as_bool)
+            == Some(false)
+        {
             continue;
         }
-        if source.get("publisher").and_then(Value::as_str).is_some_and(|publisher| publisher != "zmq") {
+        if source
+            .get("publisher")
+            .and_then(Value::as_str)
+            .is_some_and(|publisher| publisher != "zmq")
+        {
             continue;
         }
-        let Some(endpoint) = text("endpoint").and_then(|endpoint| seen_from_here(endpoint, host)) else { continue };
+        let Some(endpoint) = text("endpoint").and_then(|endpoint| seen_from_here(endpoint, host))
+        else {
+            continue;
+        };
         found.push(EventEndpoint {
             rank,
             endpoint,
-            replay_endpoint: text("replay_endpoint").and_then(|endpoint| seen_from_here(endpoint, host)),
+            replay_endpoint: text("replay_endpoint")
+                .and_then(|endpoint| seen_from_here(endpoint, host)),
             topic: text("topic").unwrap_or_default().to_owned(),
         });
     }
@@ -77,7 +96,11 @@ pub(crate) fn of_rank(endpoint: &str, rank: u32) -> Option<String> {
         return Some(endpoint.to_owned());
     }
     let (front, port) = endpoint.strip_prefix("tcp://")?.rsplit_once(':')?;
-    let port = port.parse::<u32>().ok()?.checked_add(rank).and_then(|port| u16::try_from(port).ok())?;
+    let port = port
+        .parse::<u32>()
+        .ok()?
+        .checked_add(rank)
+        .and_then(|port| u16::try_from(port).ok())?;
     Some(format!("tcp://{front}:{port}"))
 }
 
@@ -87,7 +110,8 @@ mod tests {
 
     #[test]
     fn a_real_engines_reply_names_the_sockets_as_seen_from_here() {
-        let reply = include_bytes!("../../../../tests/fixtures/vllm-real/0.32.0-kv_event_sources.json");
+        let reply =
+            include_bytes!("../../../../tests/fixtures/vllm-real/0.32.0-kv_event_sources.json");
         let want = EventEndpoint {
             rank: 0,
             endpoint: "tcp://10.1.2.3:8241".into(),
@@ -108,12 +132,27 @@ mod tests {
             ("tcp://[fe80::1]:1", "tcp://[fe80::1]:1"),
             ("ipc:///run/events.sock", "ipc:///run/events.sock"),
         ] {
-            assert_eq!(seen_from_here(endpoint, "h").as_deref(), Some(want), "{endpoint}");
+            assert_eq!(
+                seen_from_here(endpoint, "h").as_deref(),
+                Some(want),
+                "{endpoint}"
+            );
         }
-        for bad in ["inproc://a", "tcp://*", "tcp://*:0", "tcp://*:99999", "http://h:1", "ipc://", ""] {
+        for bad in [
+            "inproc://a",
+            "tcp://*",
+            "tcp://*:0",
+            "tcp://*:99999",
+            "http://h:1",
+            "ipc://",
+            "",
+        ] {
             assert_eq!(seen_from_here(bad, "h"), None, "{bad}");
         }
-        assert_eq!(seen_from_here("tcp://*:1", "::1").as_deref(), Some("tcp://[::1]:1"));
+        assert_eq!(
+            seen_from_here("tcp://*:1", "::1").as_deref(),
+            Some("tcp://[::1]:1")
+        );
     }
 
     #[test]
@@ -123,7 +162,10 @@ mod tests {
             "x":{"endpoint":"tcp://*:13"},"2":{"endpoint":7},"3":7,"4":{"publisher":"null","endpoint":"tcp://*:15"},
             "5":{"enable_kv_cache_events":false,"endpoint":"tcp://*:16"}}"#;
         let found = read(reply, "h").unwrap();
-        assert_eq!(found.iter().map(|source| source.rank).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(
+            found.iter().map(|source| source.rank).collect::<Vec<_>>(),
+            [0, 1]
+        );
         assert_eq!(found[0].topic, "t");
         assert_eq!(read(b"{}", "h"), Some(vec![]));
         for nonsense in ["", "[]", "7", "<html>"] {

@@ -39,18 +39,32 @@ impl HealthCheck {
     /// How the paths are asked. A body of the type's own goes with the type's own method only.
     fn method(&self, engine: Engine) -> (CheckMethod, Option<Bytes>) {
         let (usual, body) = health_method(engine);
-        let own = self.own.body.as_ref().map(|body| Bytes::from(body.to_string()));
+        let own = self
+            .own
+            .body
+            .as_ref()
+            .map(|body| Bytes::from(body.to_string()));
         let method = self.own.method.unwrap_or(usual);
-        (method, own.or_else(|| body.filter(|_| method == usual).map(Bytes::from)))
+        (
+            method,
+            own.or_else(|| body.filter(|_| method == usual).map(Bytes::from)),
+        )
     }
 
     fn accepts(&self, engine: Engine, status: StatusCode) -> bool {
-        self.own.accept_status.as_deref().unwrap_or(healthy_statuses(engine)).contains(&status.as_u16())
+        self.own
+            .accept_status
+            .as_deref()
+            .unwrap_or(healthy_statuses(engine))
+            .contains(&status.as_u16())
     }
 
     /// Asks, and judges the first answer that is not 404.
     pub(crate) async fn run(&self, asker: &Asker, engine: Engine) -> Result<(), Trouble> {
-        let asker = self.own.timeout.map_or_else(|| asker.clone(), |timeout| asker.with_timeout(timeout));
+        let asker = self
+            .own
+            .timeout
+            .map_or_else(|| asker.clone(), |timeout| asker.with_timeout(timeout));
         let paths = self.paths(engine);
         let mut last = None;
         for path in &paths {
@@ -63,8 +77,14 @@ impl HealthCheck {
                 return Ok(());
             }
             if self.own.warmup_status.contains(&status.as_u16()) {
-                let text = format!("answered {path} with {}: the engine is loading, wait", status.as_u16());
-                return Err(Trouble { check: Check::Loading, text });
+                let text = format!(
+                    "answered {path} with {}: the engine is loading, wait",
+                    status.as_u16()
+                );
+                return Err(Trouble {
+                    check: Check::Loading,
+                    text,
+                });
             }
             if status != StatusCode::NOT_FOUND {
                 return Err(unexpected(path, status));
@@ -81,11 +101,16 @@ mod tests {
 
     use super::*;
 
-    fn check(endpoint: Option<&str>, fallbacks: Option<&[&str]>, global: Option<&str>) -> HealthCheck {
+    fn check(
+        endpoint: Option<&str>,
+        fallbacks: Option<&[&str]>,
+        global: Option<&str>,
+    ) -> HealthCheck {
         HealthCheck {
             own: config::HealthCheck {
                 endpoint: endpoint.map(str::to_owned),
-                fallback_endpoints: fallbacks.map(|paths| paths.iter().map(|path| (*path).to_owned()).collect()),
+                fallback_endpoints: fallbacks
+                    .map(|paths| paths.iter().map(|path| (*path).to_owned()).collect()),
                 method: None,
                 body: None,
                 accept_status: None,
@@ -102,7 +127,10 @@ mod tests {
         let plain = check(None, None, None);
         assert_eq!(plain.paths(Engine::Openai), ["/v1/models"]);
         assert_eq!(plain.paths(Engine::Ollama), ["/api/tags", "/"]);
-        assert_eq!(plain.paths(Engine::Lmstudio), ["/v1/models", "/api/v1/models"]);
+        assert_eq!(
+            plain.paths(Engine::Lmstudio),
+            ["/v1/models", "/api/v1/models"]
+        );
         for engine in [
             Engine::Vllm,
             Engine::Sglang,
@@ -118,10 +146,14 @@ mod tests {
         assert_eq!(plain.paths(Engine::Gemini), ["/models", "/v1beta/models"]);
         assert_eq!(plain.paths(Engine::Anthropic), ["/v1/messages"]);
         for engine in Engine::ALL {
-            let healthy: Vec<u16> =
-                (100..600).filter(|status| plain.accepts(engine, StatusCode::from_u16(*status).unwrap())).collect();
+            let healthy: Vec<u16> = (100..600)
+                .filter(|status| plain.accepts(engine, StatusCode::from_u16(*status).unwrap()))
+                .collect();
             if engine == Engine::Anthropic {
-                assert_eq!(plain.method(engine), (CheckMethod::Post, Some(Bytes::from("{}"))));
+                assert_eq!(
+                    plain.method(engine),
+                    (CheckMethod::Post, Some(Bytes::from("{}")))
+                );
                 assert_eq!(healthy, [200, 400, 401, 429]);
             } else {
                 assert_eq!(plain.method(engine), (CheckMethod::Get, None), "{engine:?}");
@@ -137,7 +169,10 @@ mod tests {
         own.own.method = Some(CheckMethod::Post);
         assert_eq!(own.method(Engine::Vllm), (CheckMethod::Post, None));
         own.own.body = Some(serde_json::json!({"check": true}));
-        assert_eq!(own.method(Engine::Anthropic), (CheckMethod::Post, Some(Bytes::from(r#"{"check":true}"#))));
+        assert_eq!(
+            own.method(Engine::Anthropic),
+            (CheckMethod::Post, Some(Bytes::from(r#"{"check":true}"#)))
+        );
         own.own.accept_status = Some(vec![204]);
         assert!(own.accepts(Engine::Anthropic, StatusCode::NO_CONTENT));
         assert!(!own.accepts(Engine::Anthropic, StatusCode::OK));
@@ -149,9 +184,21 @@ mod tests {
     #[test]
     #[contract("B1")]
     fn the_workers_own_path_beats_the_global_one_which_beats_the_types() {
-        assert_eq!(check(None, None, Some("/up")).paths(Engine::Vllm), ["/up", "/v1/models"]);
-        assert_eq!(check(Some("/own"), None, Some("/up")).paths(Engine::Vllm), ["/own", "/v1/models"]);
-        assert_eq!(check(Some("/own"), Some(&["/b"]), Some("/up")).paths(Engine::Vllm), ["/own", "/b"]);
-        assert_eq!(check(Some("/own"), Some(&[]), None).paths(Engine::Vllm), ["/own"]);
+        assert_eq!(
+            check(None, None, Some("/up")).paths(Engine::Vllm),
+            ["/up", "/v1/models"]
+        );
+        assert_eq!(
+            check(Some("/own"), None, Some("/up")).paths(Engine::Vllm),
+            ["/own", "/v1/models"]
+        );
+        assert_eq!(
+            check(Some("/own"), Some(&["/b"]), Some("/up")).paths(Engine::Vllm),
+            ["/own", "/b"]
+        );
+        assert_eq!(
+            check(Some("/own"), Some(&[]), None).paths(Engine::Vllm),
+            ["/own"]
+        );
     }
 }

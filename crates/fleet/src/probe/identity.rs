@@ -76,7 +76,10 @@ impl SideAnswers {
     }
 
     fn complete(&self) -> bool {
-        self.version.is_some() && self.metrics.is_some() && self.announced.is_some() && self.messages.is_some()
+        self.version.is_some()
+            && self.metrics.is_some()
+            && self.announced.is_some()
+            && self.messages.is_some()
     }
 
     /// These answers, and the earlier ones where there are none.
@@ -115,8 +118,10 @@ pub(crate) async fn identify(
     let host = asker.url().host().unwrap_or("127.0.0.1");
     let fresh = SideAnswers {
         version: version.map(|body| read_version(&body?)),
-        metrics: metrics
-            .map(|body| body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body))).unwrap_or_default()),
+        metrics: metrics.map(|body| {
+            body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body)))
+                .unwrap_or_default()
+        }),
         announced: sources.map(|body| event_endpoints::read(&body?, host)),
         messages,
     };
@@ -125,16 +130,34 @@ pub(crate) async fn identify(
     let said = fresh.or(before);
     let engine = engine.unwrap_or_else(|| {
         let owned = list.models.iter().any(|model| &*model.owned_by == "vllm");
-        let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm) || owned || said.announced().is_some();
-        if speaks_vllm && said.version().is_some() { Engine::Vllm } else { Engine::Openai }
+        let speaks_vllm = said.metrics().is_some_and(|metrics| metrics.is_vllm)
+            || owned
+            || said.announced().is_some();
+        if speaks_vllm && said.version().is_some() {
+            Engine::Vllm
+        } else {
+            Engine::Openai
+        }
     });
-    Ok(Identity { engine, list, said, scrape, complete })
+    Ok(Identity {
+        engine,
+        list,
+        said,
+        scrape,
+        complete,
+    })
 }
 
 /// Asks for the model list alone.
-pub(crate) async fn list_models(asker: &Asker, engine: Option<Engine>) -> Result<ModelList, Trouble> {
+pub(crate) async fn list_models(
+    asker: &Asker,
+    engine: Option<Engine>,
+) -> Result<ModelList, Trouble> {
     const PATH: &str = "/v1/models";
-    let reply = asker.get(PATH, LARGEST_MODEL_LIST).await.map_err(|error| trouble(&error))?;
+    let reply = asker
+        .get(PATH, LARGEST_MODEL_LIST)
+        .await
+        .map_err(|error| trouble(&error))?;
     match reply.status {
         StatusCode::OK => model_list::read(&reply.body).ok_or_else(|| {
             Trouble::failed(format!(
@@ -154,15 +177,19 @@ pub(crate) async fn list_models(asker: &Asker, engine: Option<Engine>) -> Result
 
 /// Asks for the engine's own load and counters.
 pub(crate) async fn scrape(asker: &Asker) -> Option<Scrape> {
-    let body = asker.with_timeout(SIDE_QUESTION).get_ok("/metrics", LARGEST_METRICS).await?;
+    let body = asker
+        .with_timeout(SIDE_QUESTION)
+        .get_ok("/metrics", LARGEST_METRICS)
+        .await?;
     Some(metrics_text::read(&String::from_utf8_lossy(&body)).scrape())
 }
 
 fn read_version(body: &[u8]) -> Option<Arc<str>> {
     let reply: Value = serde_json::from_slice(body).ok()?;
     let version = reply.get("version")?.as_str()?;
-    let plain =
-        !version.is_empty() && version.len() <= LONGEST_VERSION && version.bytes().all(|b| b.is_ascii_graphic());
+    let plain = !version.is_empty()
+        && version.len() <= LONGEST_VERSION
+        && version.bytes().all(|b| b.is_ascii_graphic());
     plain.then(|| version.into())
 }
 
@@ -172,8 +199,17 @@ mod tests {
 
     #[test]
     fn only_a_plain_version_is_believed() {
-        assert_eq!(read_version(br#"{"version":"0.32.0"}"#).as_deref(), Some("0.32.0"));
-        for nonsense in [&b"0.32.0"[..], b"{}", br#"{"version":7}"#, br#"{"version":"a b"}"#, br#"{"version":""}"#] {
+        assert_eq!(
+            read_version(br#"{"version":"0.32.0"}"#).as_deref(),
+            Some("0.32.0")
+        );
+        for nonsense in [
+            &b"0.32.0"[..],
+            b"{}",
+            br#"{"version":7}"#,
+            br#"{"version":"a b"}"#,
+            br#"{"version":""}"#,
+        ] {
             assert_eq!(read_version(nonsense), None);
         }
     }

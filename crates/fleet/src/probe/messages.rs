@@ -16,7 +16,10 @@ pub(super) async fn asked(asker: &Asker, configured: Option<Messages>) -> Option
     if configured.is_some() {
         return configured;
     }
-    let reply = asker.post(PATH, Some(Bytes::from_static(b"{}")), LARGEST_REPLY).await.ok()?;
+    let reply = asker
+        .post(PATH, Some(Bytes::from_static(b"{}")), LARGEST_REPLY)
+        .await
+        .ok()?;
     said(reply.status)
 }
 
@@ -34,7 +37,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_worker_that_refuses_a_message_of_nothing_takes_messages_and_one_without_the_route_does_not() {
+    fn a_worker_that_refuses_a_message_of_nothing_takes_messages_and_one_without_the_route_does_not()
+     {
         let said = |status| said(StatusCode::from_u16(status).expect("a status"));
         for status in [200, 400, 401, 422, 429] {
             assert_eq!(said(status), Some(Messages::Native), "{status}");

@@ -34,7 +34,10 @@ pub(crate) struct Scrape {
 
 impl EngineMetrics {
     pub(crate) fn scrape(&self) -> Scrape {
-        Scrape { load: self.load, prefix_cache: self.prefix_cache.clone() }
+        Scrape {
+            load: self.load,
+            prefix_cache: self.prefix_cache.clone(),
+        }
     }
 }
 
@@ -42,20 +45,34 @@ impl EngineMetrics {
 pub(crate) fn read(text: &str) -> EngineMetrics {
     let mut found = EngineMetrics::default();
     for line in text.lines() {
-        let Some(sample) = Sample::read(line) else { continue };
-        let Some(name) = sample.name.strip_prefix("vllm:") else { continue };
+        let Some(sample) = Sample::read(line) else {
+            continue;
+        };
+        let Some(name) = sample.name.strip_prefix("vllm:") else {
+            continue;
+        };
         found.is_vllm = true;
         match name {
             "cache_config_info" => {
-                if let Some(rank) = sample.label("engine").and_then(|rank| rank.parse::<u32>().ok()) {
+                if let Some(rank) = sample
+                    .label("engine")
+                    .and_then(|rank| rank.parse::<u32>().ok())
+                {
                     found.ranks = found.ranks.max(rank.min(MOST_RANKS - 1) + 1);
                 }
-                found.prefix_caching = found.prefix_caching.or(match sample.label("enable_prefix_caching") {
-                    Some("True") => Some(true),
-                    Some("False") => Some(false),
-                    _ => None,
-                });
-                let number = |label| sample.label(label).and_then(|value| value.parse::<u64>().ok());
+                found.prefix_caching =
+                    found
+                        .prefix_caching
+                        .or(match sample.label("enable_prefix_caching") {
+                            Some("True") => Some(true),
+                            Some("False") => Some(false),
+                            _ => None,
+                        });
+                let number = |label| {
+                    sample
+                        .label(label)
+                        .and_then(|value| value.parse::<u64>().ok())
+                };
                 let size = number("block_size").and_then(|tokens| BlockSize::new(tokens).ok());
                 found.block_size = found.block_size.or(size);
                 let blocks = number("num_gpu_blocks").and_then(|blocks| u32::try_from(blocks).ok());
@@ -64,11 +81,15 @@ pub(crate) fn read(text: &str) -> EngineMetrics {
             "num_requests_running" => add(&mut found.load.running, sample.value),
             "num_requests_waiting" => add(&mut found.load.waiting, sample.value),
             // The second name is the one of releases before 0.9.
-            "kv_cache_usage_perc" | "gpu_cache_usage_perc" if (0.0..=1.0).contains(&sample.value) => {
+            "kv_cache_usage_perc" | "gpu_cache_usage_perc"
+                if (0.0..=1.0).contains(&sample.value) =>
+            {
                 let ratio = found.load.kv_usage_ratio.get_or_insert(0.0);
                 *ratio = ratio.max(sample.value);
             }
-            name => found.prefix_cache.add(name, sample.label("engine"), sample.value),
+            name => found
+                .prefix_cache
+                .add(name, sample.label("engine"), sample.value),
         }
     }
     found
@@ -76,7 +97,11 @@ pub(crate) fn read(text: &str) -> EngineMetrics {
 
 fn add(sum: &mut Option<u32>, value: f64) {
     if value.is_finite() && value >= 0.0 {
-        #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to u32 just here")]
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            reason = "clamped to u32 just here"
+        )]
         let value = value.min(f64::from(u32::MAX)) as u32;
         *sum = Some(sum.unwrap_or(0).saturating_add(value));
     }
@@ -104,7 +129,11 @@ impl<'a> Sample<'a> {
             None => ("", rest),
         };
         let value = rest.split_ascii_whitespace().next()?.parse().ok()?;
-        Some(Self { name, labels, value })
+        Some(Self {
+            name,
+            labels,
+            value,
+        })
     }
 
     /// The value of a label as written: none of those asked for contains escapes.
@@ -156,7 +185,9 @@ mod tests {
 
     #[test]
     fn a_real_engines_metrics_give_block_size_blocks_and_load() {
-        let found = read(include_str!("../../../../tests/fixtures/vllm-real/0.32.0-metrics.txt"));
+        let found = read(include_str!(
+            "../../../../tests/fixtures/vllm-real/0.32.0-metrics.txt"
+        ));
         assert!(found.is_vllm);
         assert_eq!(found.block_size.unwrap().tokens(), 32);
         assert_eq!(found.num_blocks, Some(512));
@@ -178,13 +209,19 @@ mod tests {
         );
         assert_eq!(found.ranks, 2);
         assert_eq!(found.num_blocks, Some(100));
-        let want = EngineLoad { running: Some(5), waiting: Some(1), kv_usage_ratio: Some(0.5) };
+        let want = EngineLoad {
+            running: Some(5),
+            waiting: Some(1),
+            kv_usage_ratio: Some(0.5),
+        };
         assert_eq!(found.load, want);
     }
 
     #[test]
     fn braces_and_quotes_in_label_values_do_not_confuse() {
-        let found = read(r#"vllm:cache_config_info{a="}\"{",dtype="x,block_size=",block_size="64",b="["} 1"#);
+        let found = read(
+            r#"vllm:cache_config_info{a="}\"{",dtype="x,block_size=",block_size="64",b="["} 1"#,
+        );
         assert_eq!(found.block_size.unwrap().tokens(), 64);
     }
 
@@ -203,7 +240,14 @@ mod tests {
             "# vllm:num_requests_running 1",
         ] {
             let found = read(nonsense);
-            assert_eq!(EngineMetrics { is_vllm: false, ..found }, EngineMetrics::default(), "{nonsense}");
+            assert_eq!(
+                EngineMetrics {
+                    is_vllm: false,
+                    ..found
+                },
+                EngineMetrics::default(),
+                "{nonsense}"
+            );
         }
         assert!(!read("python_info 1").is_vllm);
     }

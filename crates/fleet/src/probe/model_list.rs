@@ -26,13 +26,21 @@ pub(crate) fn read(body: &[u8]) -> Option<ModelList> {
     let entries = reply.get("data").unwrap_or(&reply).as_array()?;
     let mut list = ModelList::default();
     for entry in entries.iter().take(MOST_ENTRIES) {
-        let Some(id) = name(entry, "id") else { continue };
-        if list.models.iter().any(|known| known.id == id) || list.loras.iter().any(|known| known.id == id) {
+        let Some(id) = name(entry, "id") else {
+            continue;
+        };
+        if list.models.iter().any(|known| known.id == id)
+            || list.loras.iter().any(|known| known.id == id)
+        {
             continue;
         }
         let created = entry.get("created").and_then(Value::as_i64).unwrap_or(0);
         match name(entry, "parent") {
-            Some(parent) => list.loras.push(ServedLora { id, parent, created }),
+            Some(parent) => list.loras.push(ServedLora {
+                id,
+                parent,
+                created,
+            }),
             None => list.models.push(ServedModel {
                 id,
                 root: name(entry, "root"),
@@ -76,7 +84,8 @@ impl ModelList {
             return self;
         }
         self.models.retain(|model| only.contains(&model.id));
-        self.loras.retain(|lora| only.contains(&lora.id) || only.contains(&lora.parent));
+        self.loras
+            .retain(|lora| only.contains(&lora.id) || only.contains(&lora.parent));
         self
     }
 }
@@ -99,7 +108,14 @@ mod tests {
         assert_eq!(list.models[0].root.as_deref(), Some("models/tiny-qwen"));
         assert_eq!(list.models[0].max_model_len, Some(2048));
         assert_eq!(&*list.models[0].owned_by, "vllm");
-        assert_eq!(list.loras, [ServedLora { id: "ad1".into(), parent: "tiny".into(), created: 1_795_194_608 }]);
+        assert_eq!(
+            list.loras,
+            [ServedLora {
+                id: "ad1".into(),
+                parent: "tiny".into(),
+                created: 1_795_194_608
+            }]
+        );
     }
 
     #[test]
@@ -113,7 +129,10 @@ mod tests {
         for nonsense in ["", "{", "7", "{}", r#"{"data":{}}"#, "<html>"] {
             assert_eq!(read(nonsense.as_bytes()), None, "{nonsense}");
         }
-        assert_eq!(read(br#"{"object":"list","data":[]}"#), Some(ModelList::default()));
+        assert_eq!(
+            read(br#"{"object":"list","data":[]}"#),
+            Some(ModelList::default())
+        );
     }
 
     #[test]

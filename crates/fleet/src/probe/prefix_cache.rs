@@ -35,13 +35,17 @@ impl PrefixCache {
         let field: fn(&mut Counts, f64) = match name {
             "prefix_cache_queries_total" => |it, value| *it.now.queries.get_or_insert(0.0) += value,
             "prefix_cache_hits_total" => |it, value| it.now.hits += value,
-            "gpu_prefix_cache_queries_total" => |it, value| *it.before.queries.get_or_insert(0.0) += value,
+            "gpu_prefix_cache_queries_total" => {
+                |it, value| *it.before.queries.get_or_insert(0.0) += value
+            }
             "gpu_prefix_cache_hits_total" => |it, value| it.before.hits += value,
             "external_prefix_cache_hits_total" => |it, value| it.external_hits += value,
             _ => return,
         };
         let rank = rank.map_or(Ok(0), str::parse::<u32>);
-        let Some(rank) = rank.ok().filter(|rank| *rank < MOST_RANKS) else { return };
+        let Some(rank) = rank.ok().filter(|rank| *rank < MOST_RANKS) else {
+            return;
+        };
         if value.is_finite() && value >= 0.0 {
             field(self.0.entry(rank).or_default(), value);
         }
@@ -56,7 +60,11 @@ impl PrefixCache {
         )]
         let whole = |value: f64| value as u64;
         let counters = |(rank, it): (&u32, &Counts)| {
-            let names = if it.now.queries.is_some() { it.now } else { it.before };
+            let names = if it.now.queries.is_some() {
+                it.now
+            } else {
+                it.before
+            };
             let (queries, hits) = (whole(names.queries?), whole(names.hits + it.external_hits));
             Some((DpRank(*rank), PrefixCacheCounters { at, queries, hits }))
         };
@@ -70,8 +78,13 @@ mod tests {
     use crate::probe::metrics_text;
 
     fn read(page: &str) -> Vec<(u32, u64, u64)> {
-        let counters = metrics_text::read(page).prefix_cache.counters(Moment::START);
-        counters.into_iter().map(|(rank, it)| (rank.0, it.queries, it.hits)).collect()
+        let counters = metrics_text::read(page)
+            .prefix_cache
+            .counters(Moment::START);
+        counters
+            .into_iter()
+            .map(|(rank, it)| (rank.0, it.queries, it.hits))
+            .collect()
     }
 
     #[test]
@@ -85,14 +98,18 @@ mod tests {
         let page = "vllm:prefix_cache_queries_total{engine=\"1\"} 10\nvllm:prefix_cache_hits_total{engine=\"1\"} 4\n\
                     vllm:external_prefix_cache_hits_total{engine=\"1\"} 2\nvllm:prefix_cache_queries_total{engine=\"0\"} 7\n";
         assert_eq!(read(page), [(0, 7, 0), (1, 10, 6)]);
-        assert_eq!(read("vllm:prefix_cache_queries_total 3\nvllm:prefix_cache_hits_total 1\n"), [(0, 3, 1)]);
+        assert_eq!(
+            read("vllm:prefix_cache_queries_total 3\nvllm:prefix_cache_hits_total 1\n"),
+            [(0, 3, 1)]
+        );
     }
 
     #[test]
     fn older_names_count_where_the_newer_ones_are_missing() {
         let older = "vllm:gpu_prefix_cache_queries_total 5\nvllm:gpu_prefix_cache_hits_total 2\n";
         assert_eq!(read(older), [(0, 5, 2)]);
-        let both = format!("{older}vllm:prefix_cache_queries_total 80\nvllm:prefix_cache_hits_total 32\n");
+        let both =
+            format!("{older}vllm:prefix_cache_queries_total 80\nvllm:prefix_cache_hits_total 32\n");
         assert_eq!(read(&both), [(0, 80, 32)]);
     }
 

@@ -37,9 +37,9 @@ pub(crate) enum Wanted {
 impl Wanted {
     pub(crate) fn ranks(&self) -> Ranks {
         match self {
-            Self::Publisher(EventEndpoint { rank, .. }) | Self::Nats { rank, .. } | Self::Bound { rank, .. } => {
-                Ranks::One(DpRank(*rank))
-            }
+            Self::Publisher(EventEndpoint { rank, .. })
+            | Self::Nats { rank, .. }
+            | Self::Bound { rank, .. } => Ranks::One(DpRank(*rank)),
             Self::Standard { .. } | Self::Polled { .. } => Ranks::All,
         }
     }
@@ -111,21 +111,38 @@ impl StreamSettings {
         let endpoint = self.own.endpoint.clone();
         match (self.own.source, endpoint) {
             (EventSource::None, _) => Vec::new(),
-            (EventSource::Poll, _) => vec![Wanted::Polled { endpoint: self.url.to_string() }],
-            (EventSource::Sse | EventSource::Ws, Some(endpoint)) => vec![Wanted::Standard { endpoint }],
-            (EventSource::Nats, Some(subject)) if ranks == 1 => vec![Wanted::Nats { rank: 0, endpoint: subject }],
-            (EventSource::Nats, Some(subject)) => {
-                (0..ranks).map(|rank| Wanted::Nats { rank, endpoint: format!("{subject}.{rank}") }).collect()
+            (EventSource::Poll, _) => vec![Wanted::Polled {
+                endpoint: self.url.to_string(),
+            }],
+            (EventSource::Sse | EventSource::Ws, Some(endpoint)) => {
+                vec![Wanted::Standard { endpoint }]
             }
+            (EventSource::Nats, Some(subject)) if ranks == 1 => vec![Wanted::Nats {
+                rank: 0,
+                endpoint: subject,
+            }],
+            (EventSource::Nats, Some(subject)) => (0..ranks)
+                .map(|rank| Wanted::Nats {
+                    rank,
+                    endpoint: format!("{subject}.{rank}"),
+                })
+                .collect(),
             // The configuration has no such.
             (EventSource::Sse | EventSource::Ws | EventSource::Nats, None) => Vec::new(),
             (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if self.own.bind => {
                 // Engines add the rank to the port that they connect to, too.
-                let of = |rank| Some(Wanted::Bound { rank, endpoint: event_endpoints::of_rank(&endpoint, rank)? });
+                let of = |rank| {
+                    Some(Wanted::Bound {
+                        rank,
+                        endpoint: event_endpoints::of_rank(&endpoint, rank)?,
+                    })
+                };
                 (0..ranks).filter_map(of).collect()
             }
             (EventSource::Auto | EventSource::Zmq, _) => {
-                let found = self.publishers(announced, host, ranks, connect_timeout).await;
+                let found = self
+                    .publishers(announced, host, ranks, connect_timeout)
+                    .await;
                 found.into_iter().map(Wanted::Publisher).collect()
             }
         }
@@ -142,9 +159,14 @@ impl StreamSettings {
         connect_timeout: Duration,
     ) -> Vec<EventEndpoint> {
         let mut found = match (&self.own.endpoint, announced) {
-            (Some(endpoint), _) => self.configured(endpoint, announced, host, ranks, connect_timeout).await,
+            (Some(endpoint), _) => {
+                self.configured(endpoint, announced, host, ranks, connect_timeout)
+                    .await
+            }
             (None, Some(announced)) => announced.to_vec(),
-            (None, None) if self.host_is_its_own => self.guessed(host, ranks, connect_timeout).await,
+            (None, None) if self.host_is_its_own => {
+                self.guessed(host, ranks, connect_timeout).await
+            }
             (None, None) => Vec::new(),
         };
         found.retain(|stream| stream.rank < ranks);
@@ -172,7 +194,10 @@ impl StreamSettings {
 
     /// The topics that are wanted, where the configuration says.
     pub(super) fn topic(&self) -> Option<&str> {
-        [&self.own.topic, &self.all.topic_filter].into_iter().find(|topic| !topic.is_empty()).map(String::as_str)
+        [&self.own.topic, &self.all.topic_filter]
+            .into_iter()
+            .find(|topic| !topic.is_empty())
+            .map(String::as_str)
     }
 
     pub(super) async fn configured(
@@ -183,9 +208,12 @@ impl StreamSettings {
         ranks: u32,
         connect_timeout: Duration,
     ) -> Vec<EventEndpoint> {
-        let Some(base) = event_endpoints::seen_from_here(endpoint, host) else { return Vec::new() };
+        let Some(base) = event_endpoints::seen_from_here(endpoint, host) else {
+            return Vec::new();
+        };
         let of = |rank| {
-            let told = announced.and_then(|announced| announced.iter().find(|told| told.rank == rank));
+            let told =
+                announced.and_then(|announced| announced.iter().find(|told| told.rank == rank));
             Some(EventEndpoint {
                 rank,
                 endpoint: event_endpoints::of_rank(&base, rank)?,
@@ -206,22 +234,42 @@ impl StreamSettings {
 
     /// The default port, where something listens; the port after it as its replay socket, where one answers and it is no
     /// further rank's.
-    async fn guessed(&self, host: &str, ranks: u32, connect_timeout: Duration) -> Vec<EventEndpoint> {
+    async fn guessed(
+        &self,
+        host: &str,
+        ranks: u32,
+        connect_timeout: Duration,
+    ) -> Vec<EventEndpoint> {
         let listens = async |port: u16| {
-            let address = Address::Tcp { host: host.to_owned(), port };
+            let address = Address::Tcp {
+                host: host.to_owned(),
+                port,
+            };
             net::connect(&address, connect_timeout).await.is_ok()
         };
         let mut found = Vec::new();
         for rank in 0..ranks {
-            let Some(port) = u16::try_from(rank).ok().and_then(|rank| self.all.default_port.checked_add(rank)) else {
+            let Some(port) = u16::try_from(rank)
+                .ok()
+                .and_then(|rank| self.all.default_port.checked_add(rank))
+            else {
                 break;
             };
             if !listens(port).await {
                 break;
             }
             let endpoint = event_endpoints::tcp(host, port);
-            let replay_endpoint = if ranks == 1 { next_port_if_replay(&endpoint, connect_timeout).await } else { None };
-            found.push(EventEndpoint { rank, endpoint, replay_endpoint, topic: String::new() });
+            let replay_endpoint = if ranks == 1 {
+                next_port_if_replay(&endpoint, connect_timeout).await
+            } else {
+                None
+            };
+            found.push(EventEndpoint {
+                rank,
+                endpoint,
+                replay_endpoint,
+                topic: String::new(),
+            });
         }
         found
     }
@@ -238,10 +286,18 @@ impl StreamSettings {
 }
 
 /// The port after a publisher's, if a replay socket answers there: another engine's publisher may.
-pub(super) async fn next_port_if_replay(endpoint: &str, connect_timeout: Duration) -> Option<String> {
+pub(super) async fn next_port_if_replay(
+    endpoint: &str,
+    connect_timeout: Duration,
+) -> Option<String> {
     let next = event_endpoints::of_rank(endpoint, 1)?;
     let limit = connect_timeout.min(GUESS_TIMEOUT);
-    let limits = Limits { handshake_timeout: limit, ..Limits::default() };
-    Dealer::connect(&next.parse().ok()?, limits, limit).await.ok()?;
+    let limits = Limits {
+        handshake_timeout: limit,
+        ..Limits::default()
+    };
+    Dealer::connect(&next.parse().ok()?, limits, limit)
+        .await
+        .ok()?;
     Some(next)
 }

@@ -3,8 +3,8 @@
 use std::{path::Path, str::FromStr, sync::Arc};
 
 use event_sources::{
-    Endpoint, EventDefaults, Member, PollSource, PollSpec, Publisher, SharedSpec, SourceHandle, SourceSpec,
-    SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec, ZmqSource,
+    Endpoint, EventDefaults, Member, PollSource, PollSpec, Publisher, SharedSpec, SourceHandle,
+    SourceSpec, SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec, ZmqSource,
 };
 use http::HeaderValue;
 use kv_blocks::{DpRank, Target, WorkerId};
@@ -33,7 +33,13 @@ pub(super) fn open(
     model: &Arc<str>,
     wanted: &Wanted,
 ) -> Result<EventStream, String> {
-    let owner = Owner { board, settings, id, name, model };
+    let owner = Owner {
+        board,
+        settings,
+        id,
+        name,
+        model,
+    };
     let source = match wanted {
         Wanted::Publisher(place) => owner.publisher(place)?,
         Wanted::Bound { endpoint, .. } => owner.bound(endpoint)?,
@@ -47,12 +53,19 @@ pub(super) fn open(
         Wanted::Nats { .. } => settings.wants_replay(),
         Wanted::Bound { .. } | Wanted::Standard { .. } | Wanted::Polled { .. } => false,
     };
-    Ok(EventStream { ranks: wanted.ranks(), replay, source })
+    Ok(EventStream {
+        ranks: wanted.ranks(),
+        replay,
+        source,
+    })
 }
 
 impl Owner<'_> {
     fn target(&self, rank: u32) -> Target {
-        Target { worker: self.id, rank: DpRank(rank) }
+        Target {
+            worker: self.id,
+            rank: DpRank(rank),
+        }
     }
 
     /// One publisher's events must not be credited to two workers.
@@ -66,12 +79,20 @@ impl Owner<'_> {
         let endpoint = parsed::<Endpoint>(&place.endpoint)?;
         let replay_endpoint = place.replay_endpoint.as_deref().map(parsed).transpose()?;
         self.claim(&place.endpoint)?;
-        let mut spec =
-            SourceSpec::new(self.target(place.rank), Arc::clone(self.name), Arc::clone(self.model), endpoint);
+        let mut spec = SourceSpec::new(
+            self.target(place.rank),
+            Arc::clone(self.name),
+            Arc::clone(self.model),
+            endpoint,
+        );
         spec.replay_endpoint = replay_endpoint;
         spec.topic.clone_from(&place.topic);
         spec.settings = self.settings.source_settings();
-        Ok(ZmqSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+        Ok(ZmqSource::spawn(
+            spec,
+            Arc::clone(&self.board.index),
+            self.board.clock,
+        ))
     }
 
     fn bound(&self, endpoint: &str) -> Result<SourceHandle, String> {
@@ -96,9 +117,9 @@ impl Owner<'_> {
     fn standard(&self, endpoint: &str) -> Result<SourceHandle, String> {
         let mut spec = SseSpec::new(Arc::clone(self.name), parsed::<SseEndpoint>(endpoint)?);
         if let Some(token) = self.token()? {
-            spec = spec
-                .bearer(&token)
-                .map_err(|_| "kv_events.token_file: the token cannot stand in a header".to_owned())?;
+            spec = spec.bearer(&token).map_err(|_| {
+                "kv_events.token_file: the token cannot stand in a header".to_owned()
+            })?;
         }
         spec.settings = self.settings.source_settings();
         self.claim(endpoint)?;
@@ -107,7 +128,11 @@ impl Owner<'_> {
             block_size: self.settings.block_size.map(kv_blocks::BlockSize::tokens),
             ..StreamKey::default()
         };
-        let sink = StandardSinkSpec { id: self.id, registration, scheme: self.settings.scheme };
+        let sink = StandardSinkSpec {
+            id: self.id,
+            registration,
+            scheme: self.settings.scheme,
+        };
         let sink = StandardSink::new(sink, Arc::clone(&self.board.index));
         Ok(SseSource::spawn(spec, Box::new(sink), self.board.clock))
     }
@@ -115,29 +140,48 @@ impl Owner<'_> {
     fn polled(&self, endpoint: &str) -> Result<SourceHandle, String> {
         self.claim(endpoint)?;
         let settings = self.settings;
-        let mut spec = PollSpec::new(self.id, Arc::clone(self.name), Arc::clone(self.model), settings.url.clone());
+        let mut spec = PollSpec::new(
+            self.id,
+            Arc::clone(self.name),
+            Arc::clone(self.model),
+            settings.url.clone(),
+        );
         if let Some(key) = &settings.api_key {
             let value = HeaderValue::from_str(&format!("Bearer {}", key.expose()));
-            let mut value = value.map_err(|_| "the worker's api_key cannot stand in a header".to_owned())?;
+            let mut value =
+                value.map_err(|_| "the worker's api_key cannot stand in a header".to_owned())?;
             value.set_sensitive(true);
             spec.authorization = Some(value);
         }
         spec.block_size = settings.block_size.unwrap_or(spec.block_size);
         spec.settings = settings.source_settings();
-        Ok(PollSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+        Ok(PollSource::spawn(
+            spec,
+            Arc::clone(&self.board.index),
+            self.board.clock,
+        ))
     }
 
     #[cfg(feature = "nats")]
     fn nats(&self, rank: DpRank, endpoint: &str) -> Result<SourceHandle, String> {
         let place = parsed::<event_sources::NatsEndpoint>(endpoint)?;
         let target = self.target(rank.0);
-        let mut spec = event_sources::NatsSpec::new(target, Arc::clone(self.name), Arc::clone(self.model), place);
+        let mut spec = event_sources::NatsSpec::new(
+            target,
+            Arc::clone(self.name),
+            Arc::clone(self.model),
+            place,
+        );
         spec.replay = self.settings.wants_replay();
         spec.credentials = self.token()?.as_deref().map(parsed).transpose()?;
         spec.topic = self.settings.topic().unwrap_or_default().to_owned();
         spec.settings = self.settings.source_settings();
         self.claim(endpoint)?;
-        Ok(event_sources::NatsSource::spawn(spec, Arc::clone(&self.board.index), self.board.clock))
+        Ok(event_sources::NatsSource::spawn(
+            spec,
+            Arc::clone(&self.board.index),
+            self.board.clock,
+        ))
     }
 
     #[cfg(not(feature = "nats"))]
@@ -147,20 +191,31 @@ impl Owner<'_> {
 
     /// What stands in `kv_events.token_file`, if that is set. Read each time that a stream is started: it may be renewed.
     fn token(&self) -> Result<Option<String>, String> {
-        let Some(path) = &self.settings.own.token_file else { return Ok(None) };
-        let token = read_token(path).map_err(|why| format!("kv_events.token_file {}: {why}", path.display()))?;
+        let Some(path) = &self.settings.own.token_file else {
+            return Ok(None);
+        };
+        let token = read_token(path)
+            .map_err(|why| format!("kv_events.token_file {}: {why}", path.display()))?;
         Ok(Some(token))
     }
 }
 
 fn read_token(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path).map_err(|error| error.to_string())?.len();
+    let size = std::fs::metadata(path)
+        .map_err(|error| error.to_string())?
+        .len();
     if size > LONGEST_TOKEN {
-        return Err(format!("{size} bytes: expected a token of at most {LONGEST_TOKEN}"));
+        return Err(format!(
+            "{size} bytes: expected a token of at most {LONGEST_TOKEN}"
+        ));
     }
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
     let token = text.trim();
-    if token.is_empty() { Err("it is empty: expected a token".to_owned()) } else { Ok(token.to_owned()) }
+    if token.is_empty() {
+        Err("it is empty: expected a token".to_owned())
+    } else {
+        Ok(token.to_owned())
+    }
 }
 
 fn parsed<T: FromStr<Err: ToString>>(endpoint: &str) -> Result<T, String> {

@@ -38,7 +38,11 @@ fn settings() -> StreamSettings {
         queue_batches: 16,
         max_events_per_second: 1,
         stale_after: Duration::from_secs(60),
-        prediction: config::Prediction { ttl: RETRY, max_blocks: 16, prune_target_ratio: 0.8 },
+        prediction: config::Prediction {
+            ttl: RETRY,
+            max_blocks: 16,
+            prune_target_ratio: 0.8,
+        },
     };
     let url = "http://127.0.0.1:1".parse().expect("a url");
     StreamSettings {
@@ -64,29 +68,68 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
-        let (clock, index) = (Clock::system(), Arc::new(KvIndex::new(IndexSettings::default())));
-        let ejection = Ejection { enabled: false, max_ratio: 0.0 };
-        let board = Board::new(vec![Entry::for_tests(ID, &clock)], ejection, Arc::clone(&index), clock);
+        let (clock, index) = (
+            Clock::system(),
+            Arc::new(KvIndex::new(IndexSettings::default())),
+        );
+        let ejection = Ejection {
+            enabled: false,
+            max_ratio: 0.0,
+        };
+        let board = Board::new(
+            vec![Entry::for_tests(ID, &clock)],
+            ejection,
+            Arc::clone(&index),
+            clock,
+        );
         let block_size = BlockSize::new(16).expect("a block size");
-        let namespace = Namespace { model: "m".into(), lora: None, salt: None, block_size, identity: Identity::Tokens };
+        let namespace = Namespace {
+            model: "m".into(),
+            lora: None,
+            salt: None,
+            block_size,
+            identity: Identity::Tokens,
+        };
         let chain = HashScheme::default().chain(None, &[1; 32], block_size);
-        Self { index, board, name: "w1".into(), namespace, chain }
+        Self {
+            index,
+            board,
+            name: "w1".into(),
+            namespace,
+            chain,
+        }
     }
 
     fn enter(&self) {
-        let target = Target { worker: ID, rank: DpRank(0) };
+        let target = Target {
+            worker: ID,
+            rank: DpRank(0),
+        };
         let ttl = Duration::from_secs(100);
-        self.index.predict(target, &self.namespace, &self.chain, self.board.clock.now(), ttl);
+        self.index.predict(
+            target,
+            &self.namespace,
+            &self.chain,
+            self.board.clock.now(),
+            ttl,
+        );
     }
 
     fn is_empty(&self) -> bool {
-        self.index.lookup(&self.namespace, &self.chain, self.board.clock.now()).is_empty()
+        self.index
+            .lookup(&self.namespace, &self.chain, self.board.clock.now())
+            .is_empty()
     }
 
     fn wanted(port: u16, replay_port: Option<u16>) -> Vec<Wanted> {
         let at = |port: u16| format!("tcp://127.0.0.1:{port}");
         let replay_endpoint = replay_port.map(at);
-        let place = EventEndpoint { rank: 0, endpoint: at(port), replay_endpoint, topic: String::new() };
+        let place = EventEndpoint {
+            rank: 0,
+            endpoint: at(port),
+            replay_endpoint,
+            topic: String::new(),
+        };
         vec![Wanted::Publisher(place)]
     }
 }
@@ -105,7 +148,9 @@ async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
         (Vec::new(), true),
     ] {
         let what = format!("{wanted:?}");
-        streams.run(&scene.board, &settings, (ID, &scene.name), &model, wanted).await;
+        streams
+            .run(&scene.board, &settings, (ID, &scene.name), &model, wanted)
+            .await;
         assert_eq!(scene.is_empty(), empty, "{what}");
         scene.enter();
     }
@@ -114,8 +159,15 @@ async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
 
 #[test]
 fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
-    let here = Builder::new_current_thread().enable_all().build().expect("a runtime");
-    let doomed = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let here = Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let doomed = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let (scene, settings) = (Scene::new(), settings());
     let Scene { board, name, .. } = &scene;
     let mut streams = Streams::default();
@@ -137,9 +189,15 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
         streams.forget_ended(board, (ID, name));
         assert!(scene.is_empty());
         assert_eq!(ended(), Some(true));
-        assert!(streams.retry_at().is_some_and(|at| at > board.clock.now()), "not in a tight loop");
+        assert!(
+            streams.retry_at().is_some_and(|at| at > board.clock.now()),
+            "not in a tight loop"
+        );
         streams.start_missing(board, &settings, (ID, name));
-        assert_eq!((ended(), streams.retry_at(), streams.any()), (Some(false), None, true));
+        assert_eq!(
+            (ended(), streams.retry_at(), streams.any()),
+            (Some(false), None, true)
+        );
         streams.stop(board, ID).await;
     });
 }
@@ -152,39 +210,75 @@ fn before(endpoint: &Endpoint) -> String {
 #[tokio::test]
 async fn the_next_port_is_a_replay_socket_only_if_one_answers_there() {
     let any: Endpoint = "tcp://127.0.0.1:0".parse().expect("an endpoint");
-    let (_router, replay) = zmtp::Router::bind(&any, Limits::default()).await.expect("a free port");
+    let (_router, replay) = zmtp::Router::bind(&any, Limits::default())
+        .await
+        .expect("a free port");
     let found = next_port_if_replay(&before(&replay), RETRY).await;
     assert_eq!(found, Some(replay.to_string()));
-    let (_publisher, events) = zmtp::Pub::bind(&any, zmtp::PubSettings::default()).await.expect("a free port");
-    assert_eq!(next_port_if_replay(&before(&events), RETRY).await, None, "another engine's publisher");
+    let (_publisher, events) = zmtp::Pub::bind(&any, zmtp::PubSettings::default())
+        .await
+        .expect("a free port");
+    assert_eq!(
+        next_port_if_replay(&before(&events), RETRY).await,
+        None,
+        "another engine's publisher"
+    );
 
     let find = async |replay_endpoint, announced: Option<&[EventEndpoint]>| {
-        let own = config::WorkerKvEvents { replay_endpoint, ..settings().own };
+        let own = config::WorkerKvEvents {
+            replay_endpoint,
+            ..settings().own
+        };
         let settings = StreamSettings { own, ..settings() };
-        settings.configured(&before(&replay), announced, "127.0.0.1", 1, RETRY).await.remove(0).replay_endpoint
+        settings
+            .configured(&before(&replay), announced, "127.0.0.1", 1, RETRY)
+            .await
+            .remove(0)
+            .replay_endpoint
     };
-    assert_eq!(find(ReplayEndpoint::Auto, None).await, Some(replay.to_string()));
-    assert_eq!(find(ReplayEndpoint::Auto, Some(&[])).await, None, "it announces what it has");
+    assert_eq!(
+        find(ReplayEndpoint::Auto, None).await,
+        Some(replay.to_string())
+    );
+    assert_eq!(
+        find(ReplayEndpoint::Auto, Some(&[])).await,
+        None,
+        "it announces what it has"
+    );
     assert_eq!(find(ReplayEndpoint::None, None).await, None);
 }
 
 #[tokio::test]
 async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
     let endpoint = Some("tcp://0.0.0.0:5557".to_owned());
-    let own = config::WorkerKvEvents { bind: true, endpoint, ..settings().own };
+    let own = config::WorkerKvEvents {
+        bind: true,
+        endpoint,
+        ..settings().own
+    };
     let settings = StreamSettings { own, ..settings() };
     let found = settings.find(None, "h", 3, RETRY).await;
-    let places: Vec<_> = found.iter().map(|wanted| (wanted.ranks(), wanted.endpoint())).collect();
+    let places: Vec<_> = found
+        .iter()
+        .map(|wanted| (wanted.ranks(), wanted.endpoint()))
+        .collect();
     let one = |rank| crate::entry::Ranks::One(DpRank(rank));
     assert_eq!(
         places,
-        [(one(0), "tcp://0.0.0.0:5557"), (one(1), "tcp://0.0.0.0:5558"), (one(2), "tcp://0.0.0.0:5559")]
+        [
+            (one(0), "tcp://0.0.0.0:5557"),
+            (one(1), "tcp://0.0.0.0:5558"),
+            (one(2), "tcp://0.0.0.0:5559")
+        ]
     );
 }
 
 #[test]
 fn a_password_in_an_endpoint_is_not_logged() {
-    assert_eq!(without_password("nats://user:s3cret@bus:4222/kv.e0"), "nats://***@bus:4222/kv.e0");
+    assert_eq!(
+        without_password("nats://user:s3cret@bus:4222/kv.e0"),
+        "nats://***@bus:4222/kv.e0"
+    );
     assert_eq!(without_password("tcp://h:5557"), "tcp://h:5557");
     assert_eq!(without_password("ipc:///run/a@b"), "ipc://***@b");
 }

@@ -16,11 +16,16 @@ use crate::{
     setup::{Running, parts, start, worker},
 };
 
-pub(crate) const TARGET: Target = Target { worker: WorkerId(0), rank: DpRank(0) };
+pub(crate) const TARGET: Target = Target {
+    worker: WorkerId(0),
+    rank: DpRank(0),
+};
 
 /// A publisher without a replay socket.
 pub(crate) async fn publisher(endpoint: &str) -> (Pub, Endpoint) {
-    Pub::bind(&endpoint.parse().unwrap(), PubSettings::default()).await.unwrap()
+    Pub::bind(&endpoint.parse().unwrap(), PubSettings::default())
+        .await
+        .unwrap()
 }
 
 /// An engine that announces where it publishes.
@@ -28,13 +33,21 @@ pub(crate) async fn publishing_engine(endpoint: &Endpoint, block_size: u32) -> F
     let engine = FakeEngine::serving("m").await;
     engine.vllm(block_size);
     let port = endpoint.port().unwrap();
-    engine.answer("/kv_event_sources", 200, format!(r#"{{"0":{{"endpoint":"tcp://*:{port}","topic":""}}}}"#));
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        format!(r#"{{"0":{{"endpoint":"tcp://*:{port}","topic":""}}}}"#),
+    );
     engine
 }
 
 /// Once somebody listens: nothing brings back what is published before that.
 pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
-    publisher.watch_subscribers().wait_for(|count| *count > 0).await.unwrap();
+    publisher
+        .watch_subscribers()
+        .wait_for(|count| *count > 0)
+        .await
+        .unwrap();
     let stored = WireStored {
         hashes: vec![(seq + 1).into()],
         tokens: (0..block_size).collect(),
@@ -42,14 +55,21 @@ pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
         medium: Some("GPU".to_owned()),
         ..WireStored::default()
     };
-    let payload = encode(1.0, Some(0), &[WireEvent::Stored(stored)], Shape::Map, HashForm::Int);
+    let payload = encode(
+        1.0,
+        Some(0),
+        &[WireEvent::Stored(stored)],
+        Shape::Map,
+        HashForm::Int,
+    );
     publisher.send(&frames::encode_live(b"", seq, &payload));
 }
 
 pub(crate) async fn live(running: &Running) {
     running
         .until("live", |snapshot| {
-            snapshot.workers[0].is_ready() && snapshot.workers[0].cache_source() == CacheSource::Events
+            snapshot.workers[0].is_ready()
+                && snapshot.workers[0].cache_source() == CacheSource::Events
         })
         .await;
 }
@@ -63,13 +83,25 @@ async fn a_live_stream_makes_the_cache_known_and_fills_the_index() {
     let running = start(parts);
     live(&running).await;
     let said = running.verdict(" ready ").await;
-    assert!(said.ends_with("block=32 events=live replay=no tokenizer=none"), "{said}");
+    assert!(
+        said.ends_with("block=32 events=live replay=no tokenizer=none"),
+        "{said}"
+    );
     let snapshot = running.fleet.snapshot();
     let candidate = &snapshot.model("m").unwrap().candidates[0];
-    assert_eq!((candidate.cache(), candidate.stream_state()), (CacheSource::Events, Some("live")));
+    assert_eq!(
+        (candidate.cache(), candidate.stream_state()),
+        (CacheSource::Events, Some("live"))
+    );
     store(&publisher, 0, 32).await;
-    running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
-    assert!(running.metrics().contains("warmroute_kv_events_total{worker=\"w1\",kind=\"stored\"} 1\n"));
+    running
+        .until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1)
+        .await;
+    assert!(
+        running
+            .metrics()
+            .contains("warmroute_kv_events_total{worker=\"w1\",kind=\"stored\"} 1\n")
+    );
     running.fleet.stop().await;
 }
 
@@ -83,18 +115,28 @@ async fn an_engine_that_dies_without_a_request_is_noticed_by_its_stream_and_its_
     let running = start(parts);
     live(&running).await;
     store(&publisher, 0, 32).await;
-    running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
+    running
+        .until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1)
+        .await;
 
     engine.die().await;
     drop(publisher);
-    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
-    running.until("an empty index", |_| index.blocks_per_tier(TARGET)[0] == 0).await;
+    running
+        .until("down", |snapshot| {
+            snapshot.workers[0].state == WorkerState::Down
+        })
+        .await;
+    running
+        .until("an empty index", |_| index.blocks_per_tier(TARGET)[0] == 0)
+        .await;
 
     let (publisher, _) = self::publisher(&endpoint.to_string()).await;
     engine.start();
     live(&running).await;
     store(&publisher, 0, 32).await;
-    running.until("a new block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
+    running
+        .until("a new block", |_| index.blocks_per_tier(TARGET)[0] == 1)
+        .await;
     running.fleet.stop().await;
 }
 
@@ -105,13 +147,23 @@ async fn seen_while_it_was_ending(health: u16) {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     live(&running).await;
     engine.answer("/health", health, "");
-    let looks = |engine: &FakeEngine| engine.heads().iter().filter(|head| head.starts_with("GET /health ")).count();
+    let looks = |engine: &FakeEngine| {
+        engine
+            .heads()
+            .iter()
+            .filter(|head| head.starts_with("GET /health "))
+            .count()
+    };
     let before = looks(&engine);
     drop(publisher);
     running.until("a look", |_| looks(&engine) > before).await;
     engine.die().await;
     // The next check at the usual interval is 30 s away.
-    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    running
+        .until("down", |snapshot| {
+            snapshot.workers[0].state == WorkerState::Down
+        })
+        .await;
     running.fleet.stop().await;
 }
 
@@ -132,8 +184,11 @@ async fn a_publisher_that_goes_alone_costs_the_certainty_and_not_the_worker() {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     live(&running).await;
     drop(publisher);
-    let snapshot =
-        running.until("predicted", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Predicted).await;
+    let snapshot = running
+        .until("predicted", |snapshot| {
+            snapshot.workers[0].cache_source() == CacheSource::Predicted
+        })
+        .await;
     assert!(snapshot.workers[0].is_ready());
     running.fleet.stop().await;
 }
@@ -145,7 +200,11 @@ async fn the_block_size_of_the_events_is_the_one_that_counts() {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     live(&running).await;
     store(&publisher, 0, 64).await;
-    running.until("64", |snapshot| snapshot.workers[0].block_size.tokens() == 64).await;
+    running
+        .until("64", |snapshot| {
+            snapshot.workers[0].block_size.tokens() == 64
+        })
+        .await;
     running.fleet.stop().await;
 }
 
@@ -163,7 +222,10 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     running.fleet.stop().await;
 
     // Two engines on one host: whose events would they be?
-    let mut shared = parts(vec![worker("w1", &engine.url()), worker("w2", &other.url())]);
+    let mut shared = parts(vec![
+        worker("w1", &engine.url()),
+        worker("w2", &other.url()),
+    ]);
     shared.roster.kv_events.default_port = port;
     let running = start(shared);
     running.verdict("w1 ").await;
@@ -178,17 +240,36 @@ async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() 
     let (first, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let port = endpoint.port().unwrap();
     let (second, _) = publisher(&format!("tcp://127.0.0.2:{port}")).await;
-    let engines = [FakeEngine::serving("m").await, FakeEngine::serving_at("127.0.0.2", "m").await];
-    let mut parts = parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]);
+    let engines = [
+        FakeEngine::serving("m").await,
+        FakeEngine::serving_at("127.0.0.2", "m").await,
+    ];
+    let mut parts = parts(vec![
+        worker("w1", &engines[0].url()),
+        worker("w2", &engines[1].url()),
+    ]);
     parts.roster.kv_events.default_port = port;
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     store(&first, 0, 16).await;
     store(&second, 0, 16).await;
     store(&second, 1, 32).await;
-    let held = |id| index.blocks_per_tier(Target { worker: WorkerId(id), rank: DpRank(0) })[0];
-    running.until("each its own", |_| (held(0), held(1)) == (1, 2)).await;
-    assert_eq!((*first.watch_subscribers().borrow(), *second.watch_subscribers().borrow()), (1, 1));
+    let held = |id| {
+        index.blocks_per_tier(Target {
+            worker: WorkerId(id),
+            rank: DpRank(0),
+        })[0]
+    };
+    running
+        .until("each its own", |_| (held(0), held(1)) == (1, 2))
+        .await;
+    assert_eq!(
+        (
+            *first.watch_subscribers().borrow(),
+            *second.watch_subscribers().borrow()
+        ),
+        (1, 1)
+    );
     running.fleet.stop().await;
 }
 
@@ -200,12 +281,26 @@ async fn a_stream_that_goes_while_a_check_hangs_is_seen_before_the_check_ends() 
     parts.roster.health_checks.timeout = Duration::from_secs(3600);
     let running = start(parts);
     live(&running).await;
-    let checks = || engine.heads().iter().filter(|head| head.starts_with("GET /health ")).count();
+    let checks = || {
+        engine
+            .heads()
+            .iter()
+            .filter(|head| head.starts_with("GET /health "))
+            .count()
+    };
     let before = checks();
     engine.hang("/health");
-    running.fleet.report_failure(WorkerId(0), FailureKind::Unavailable);
-    running.until("a check that hangs", |_| checks() > before).await;
+    running
+        .fleet
+        .report_failure(WorkerId(0), FailureKind::Unavailable);
+    running
+        .until("a check that hangs", |_| checks() > before)
+        .await;
     drop(publisher);
-    running.until("predicted", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Predicted).await;
+    running
+        .until("predicted", |snapshot| {
+            snapshot.workers[0].cache_source() == CacheSource::Predicted
+        })
+        .await;
     running.fleet.stop().await;
 }

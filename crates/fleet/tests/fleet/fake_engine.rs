@@ -55,8 +55,17 @@ impl FakeEngine {
 
     async fn bound_at(host: &str) -> Self {
         let port = ReservedPort::new();
-        let address = lookup_host((host, port.number())).await.unwrap().next().unwrap();
-        Self { address, _port: port, script: Arc::default(), running: None }
+        let address = lookup_host((host, port.number()))
+            .await
+            .unwrap()
+            .next()
+            .unwrap();
+        Self {
+            address,
+            _port: port,
+            script: Arc::default(),
+            running: None,
+        }
     }
 
     pub(crate) fn url(&self) -> String {
@@ -64,11 +73,17 @@ impl FakeEngine {
     }
 
     pub(crate) fn answer(&self, path: &str, status: u16, body: impl Into<Vec<u8>>) {
-        self.script.lock().answers.insert(path.to_owned(), Answer::Reply(status, body.into()));
+        self.script
+            .lock()
+            .answers
+            .insert(path.to_owned(), Answer::Reply(status, body.into()));
     }
 
     pub(crate) fn hang(&self, path: &str) {
-        self.script.lock().answers.insert(path.to_owned(), Answer::Hang);
+        self.script
+            .lock()
+            .answers
+            .insert(path.to_owned(), Answer::Hang);
     }
 
     pub(crate) fn models(&self, ids: &[&str]) {
@@ -76,7 +91,11 @@ impl FakeEngine {
             .iter()
             .map(|id| format!(r#"{{"id":"{id}","object":"model","created":7,"owned_by":"test","max_model_len":4096}}"#))
             .collect();
-        self.answer("/v1/models", 200, format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")));
+        self.answer(
+            "/v1/models",
+            200,
+            format!(r#"{{"object":"list","data":[{}]}}"#, entries.join(",")),
+        );
     }
 
     /// Speaks vLLM's side routes too.
@@ -142,11 +161,18 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
     let answer = {
         let mut script = script.lock();
         script.heads.push(head);
-        script.answers.get(&path).cloned().unwrap_or(Answer::Reply(404, b"not here".to_vec()))
+        script
+            .answers
+            .get(&path)
+            .cloned()
+            .unwrap_or(Answer::Reply(404, b"not here".to_vec()))
     };
     match answer {
         Answer::Reply(status, body) => {
-            let head = format!("HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
+            let head = format!(
+                "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
+                body.len()
+            );
             let _ = stream.write_all(head.as_bytes()).await;
             let _ = stream.write_all(&body).await;
             let _ = stream.shutdown().await;

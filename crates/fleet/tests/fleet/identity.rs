@@ -22,8 +22,10 @@ async fn a_vllm_engine_is_recognised_with_its_version_block_size_and_cache() {
     assert_eq!(view.block_size.tokens(), 32);
     assert_eq!(view.num_blocks, Some(512));
     assert_eq!(view.cache_source(), CacheSource::Predicted);
-    let want =
-        format!("w1 {} ready vllm 0.32.0 model=qwen block=32 events=none replay=no tokenizer=none", engine.url());
+    let want = format!(
+        "w1 {} ready vllm 0.32.0 model=qwen block=32 events=none replay=no tokenizer=none",
+        engine.url()
+    );
     assert_eq!(running.verdict(" ready ").await, want);
     running.fleet.stop().await;
 }
@@ -55,11 +57,19 @@ async fn events_are_looked_for_where_the_engine_says_with_its_own_host() {
     let view = running.ready("w1").await;
     assert_eq!(view.dp_ranks(), 2);
     assert_eq!(view.targets().count(), 2);
-    running.until("streams", |_| running.fleet.streams().len() == 2).await;
+    running
+        .until("streams", |_| running.fleet.streams().len() == 2)
+        .await;
     let streams = running.fleet.streams();
     assert_eq!(streams[0].endpoint, "tcp://127.0.0.1:1");
-    assert_eq!(streams[0].replay_endpoint.as_deref(), Some("tcp://127.0.0.1:2"));
-    assert_eq!((streams[1].dp_rank, streams[1].endpoint.as_str()), (1, "tcp://127.0.0.1:3"));
+    assert_eq!(
+        streams[0].replay_endpoint.as_deref(),
+        Some("tcp://127.0.0.1:2")
+    );
+    assert_eq!(
+        (streams[1].dp_rank, streams[1].endpoint.as_str()),
+        (1, "tcp://127.0.0.1:3")
+    );
     assert_eq!(streams[1].replay_endpoint, None);
     // Nothing listens there: until the stream is live the cache is predicted, and two ranks are two candidates.
     let snapshot = running.fleet.snapshot();
@@ -75,7 +85,11 @@ async fn events_are_looked_for_where_the_engine_says_with_its_own_host() {
 async fn events_are_not_followed_when_they_are_switched_off() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
-    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#);
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#,
+    );
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.roster.kv_events.enabled = false;
     let running = start(parts);
@@ -87,7 +101,10 @@ async fn events_are_not_followed_when_they_are_switched_off() {
 #[tokio::test]
 async fn one_publisher_is_not_credited_to_two_workers() {
     let mut workers = Vec::new();
-    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await];
+    let engines = [
+        FakeEngine::serving("m").await,
+        FakeEngine::serving("m").await,
+    ];
     for (name, engine) in ["w1", "w2"].iter().zip(&engines) {
         let mut own = worker(name, &engine.url());
         own.kv_events.endpoint = Some("tcp://127.0.0.1:1".to_owned());
@@ -109,9 +126,23 @@ async fn configured_ranks_have_streams_on_consecutive_ports() {
     own.dp_ranks = NonZeroU32::new(3);
     own.kv_events.endpoint = Some("tcp://127.0.0.1:1".to_owned());
     let running = start(parts(vec![own]));
-    running.until("streams", |_| running.fleet.streams().len() == 3).await;
-    let endpoints: Vec<_> = running.fleet.streams().into_iter().map(|stream| stream.endpoint).collect();
-    assert_eq!(endpoints, ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2", "tcp://127.0.0.1:3"]);
+    running
+        .until("streams", |_| running.fleet.streams().len() == 3)
+        .await;
+    let endpoints: Vec<_> = running
+        .fleet
+        .streams()
+        .into_iter()
+        .map(|stream| stream.endpoint)
+        .collect();
+    assert_eq!(
+        endpoints,
+        [
+            "tcp://127.0.0.1:1",
+            "tcp://127.0.0.1:2",
+            "tcp://127.0.0.1:3"
+        ]
+    );
     running.fleet.stop().await;
 }
 
@@ -125,7 +156,10 @@ async fn the_model_list_is_the_union_over_workers_with_adapters() {
         r#"{"data":[{"id":"b","created":9,"owned_by":"vllm","root":"org/b","max_model_len":2048},{"id":"a","created":3,"max_model_len":1024},
             {"id":"ad1","parent":"b","created":11}]}"#,
     );
-    let running = start(parts(vec![worker("w1", &one.url()), worker("w2", &two.url())]));
+    let running = start(parts(vec![
+        worker("w1", &one.url()),
+        worker("w2", &two.url()),
+    ]));
     running.ready("w1").await;
     running.ready("w2").await;
     let snapshot = running.fleet.snapshot();
@@ -141,7 +175,10 @@ async fn the_model_list_is_the_union_over_workers_with_adapters() {
     assert_eq!(adapter.lora.as_deref(), Some("ad1"));
     assert_eq!(snapshot.model("a").unwrap().candidates.len(), 2);
     let reports = snapshot.model_reports();
-    assert_eq!(reports[0].workers, ["w1", "w2"].map(std::sync::Arc::<str>::from));
+    assert_eq!(
+        reports[0].workers,
+        ["w1", "w2"].map(std::sync::Arc::<str>::from)
+    );
     assert_eq!(reports[0].block_sizes, [16]);
     running.fleet.stop().await;
 }
@@ -160,7 +197,9 @@ async fn a_worker_serves_only_the_models_it_is_configured_for() {
     assert!(running.fleet.snapshot().model("a").is_none());
     assert!(running.fleet.snapshot().model("b").is_some());
     running.verdict("w2 ").await;
-    running.verdict("down lists a, b and none of c: correct this worker's models").await;
+    running
+        .verdict("down lists a, b and none of c: correct this worker's models")
+        .await;
     running.fleet.stop().await;
 }
 
@@ -172,7 +211,12 @@ async fn probes_carry_the_workers_own_key() {
     let running = start(parts(vec![own]));
     running.ready("w1").await;
     let heads = engine.heads();
-    assert!(heads.iter().all(|head| head.contains("authorization: Bearer k-123\r\n")), "{heads:?}");
+    assert!(
+        heads
+            .iter()
+            .all(|head| head.contains("authorization: Bearer k-123\r\n")),
+        "{heads:?}"
+    );
     assert!(!format!("{:?}", running.fleet.snapshot()).contains("k-123"));
     running.fleet.stop().await;
 }
@@ -182,7 +226,9 @@ async fn a_missing_key_is_named_as_the_problem() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/v1/models", 401, "");
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    running.verdict("down answered /v1/models with 401: set this worker's api_key to the engine's key").await;
+    running
+        .verdict("down answered /v1/models with 401: set this worker's api_key to the engine's key")
+        .await;
     running.fleet.stop().await;
 }
 
@@ -190,7 +236,11 @@ async fn a_missing_key_is_named_as_the_problem() {
 async fn metrics_show_states_and_cache_sources() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
-    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#);
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#,
+    );
     let running = start(parts(vec![worker("w1", &engine.url())]));
     running.verdict(" ready ").await;
     let text = running.metrics();
@@ -211,35 +261,66 @@ async fn metrics_show_states_and_cache_sources() {
 async fn a_side_answer_that_does_not_come_takes_nothing_away() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
-    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"},"1":{"endpoint":"tcp://*:2"}}"#);
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        r#"{"0":{"endpoint":"tcp://*:1"},"1":{"endpoint":"tcp://*:2"}}"#,
+    );
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.roster.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     let known = |view: &WorkerView| {
-        (view.engine, view.version.as_deref().map(str::to_owned), view.num_blocks, view.block_size, view.dp_ranks())
+        (
+            view.engine,
+            view.version.as_deref().map(str::to_owned),
+            view.num_blocks,
+            view.block_size,
+            view.dp_ranks(),
+        )
     };
     let before = running.ready("w1").await;
-    assert_eq!((before.engine, before.dp_ranks(), before.num_blocks), (Engine::Vllm, 2, Some(512)));
+    assert_eq!(
+        (before.engine, before.dp_ranks(), before.num_blocks),
+        (Engine::Vllm, 2, Some(512))
+    );
 
     let sides = ["/version", "/metrics", "/kv_event_sources"];
     sides.iter().for_each(|path| engine.hang(path));
     engine.die().await;
-    running.fleet.report_failure(before.id, FailureKind::Refused);
+    running
+        .fleet
+        .report_failure(before.id, FailureKind::Refused);
     engine.start();
     assert_eq!(known(&*running.ready("w1").await), known(&before));
     // It is asked again, with more patience, when it is in use; that no answer comes then changes nothing either.
-    let asked = || engine.heads().iter().filter(|head| head.starts_with("GET /version ")).count();
-    running.until("the patient question", |_| asked() == 3).await;
+    let asked = || {
+        engine
+            .heads()
+            .iter()
+            .filter(|head| head.starts_with("GET /version "))
+            .count()
+    };
+    running
+        .until("the patient question", |_| asked() == 3)
+        .await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     assert_eq!(known(&running.fleet.snapshot().workers[0]), known(&before));
     assert_eq!(running.fleet.streams().len(), 2);
 
     // An answer that says less is believed.
-    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        r#"{"0":{"endpoint":"tcp://*:1"}}"#,
+    );
     engine.die().await;
-    running.fleet.report_failure(before.id, FailureKind::Refused);
+    running
+        .fleet
+        .report_failure(before.id, FailureKind::Refused);
     engine.start();
-    running.until("one rank", |snapshot| snapshot.workers[0].dp_ranks() == 1).await;
+    running
+        .until("one rank", |snapshot| snapshot.workers[0].dp_ranks() == 1)
+        .await;
     running.fleet.stop().await;
 }
 
@@ -255,15 +336,33 @@ async fn the_models_of_an_aggregator_do_not_share_their_caches() {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     running.ready("w1").await;
     let snapshot = running.fleet.snapshot();
-    let space = |id: &str| snapshot.model(id).unwrap().candidates[0].namespace_model.to_string();
-    assert_eq!(["a", "alias", "b", "c", "lora"].map(space), ["a", "a", "b", "c", "b"]);
+    let space = |id: &str| {
+        snapshot.model(id).unwrap().candidates[0]
+            .namespace_model
+            .to_string()
+    };
+    assert_eq!(
+        ["a", "alias", "b", "c", "lora"].map(space),
+        ["a", "a", "b", "c", "b"]
+    );
     running.fleet.stop().await;
     // One engine process with events has one model, whatever it calls it.
-    engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+    engine.answer(
+        "/kv_event_sources",
+        200,
+        r#"{"0":{"endpoint":"tcp://*:1"}}"#,
+    );
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    running.until("a stream", |snapshot| snapshot.workers[0].is_ready() && !running.fleet.streams().is_empty()).await;
+    running
+        .until("a stream", |snapshot| {
+            snapshot.workers[0].is_ready() && !running.fleet.streams().is_empty()
+        })
+        .await;
     let snapshot = running.fleet.snapshot();
-    assert_eq!(&*snapshot.model("c").unwrap().candidates[0].namespace_model, "a");
+    assert_eq!(
+        &*snapshot.model("c").unwrap().candidates[0].namespace_model,
+        "a"
+    );
     running.fleet.stop().await;
 }
 
@@ -273,20 +372,38 @@ async fn a_publisher_that_its_worker_gives_up_is_followed_for_the_one_that_was_r
     let two = FakeEngine::serving("m").await;
     let mut engines = [one, two];
     for engine in &engines {
-        engine.answer("/kv_event_sources", 200, r#"{"0":{"endpoint":"tcp://*:1"}}"#);
+        engine.answer(
+            "/kv_event_sources",
+            200,
+            r#"{"0":{"endpoint":"tcp://*:1"}}"#,
+        );
     }
-    let running = start(parts(vec![worker("w0", &engines[0].url()), worker("w1", &engines[1].url())]));
+    let running = start(parts(vec![
+        worker("w0", &engines[0].url()),
+        worker("w1", &engines[1].url()),
+    ]));
     running.ready("w0").await;
     running.ready("w1").await;
-    running.until("a stream", |_| running.fleet.streams().len() == 1).await;
+    running
+        .until("a stream", |_| running.fleet.streams().len() == 1)
+        .await;
     let holder = usize::from(&*running.fleet.streams()[0].worker == "w1");
     engines[holder].answer("/kv_event_sources", 200, "{}");
     engines[holder].die().await;
-    running.fleet.report_failure(running.fleet.snapshot().workers[holder].id, FailureKind::Refused);
+    running.fleet.report_failure(
+        running.fleet.snapshot().workers[holder].id,
+        FailureKind::Refused,
+    );
     engines[holder].start();
     let other = ["w1", "w0"][holder];
     running
-        .until("the other's stream", |_| running.fleet.streams().iter().any(|stream| &*stream.worker == other))
+        .until("the other's stream", |_| {
+            running
+                .fleet
+                .streams()
+                .iter()
+                .any(|stream| &*stream.worker == other)
+        })
         .await;
     running.fleet.stop().await;
 }

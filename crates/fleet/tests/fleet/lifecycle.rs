@@ -18,7 +18,10 @@ async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
     engine.answer("/health", 200, "");
     let running = start(parts(vec![worker("w1", &engine.url())]));
     running.fleet.first_verdicts().await;
-    let said = format!("w1 {} down connection refused: start the engine or check the url", engine.url());
+    let said = format!(
+        "w1 {} down connection refused: start the engine or check the url",
+        engine.url()
+    );
     assert_eq!(*running.verdicts.lock(), [said]);
     assert_eq!(running.fleet.snapshot().ready(), 0);
     assert!(running.fleet.snapshot().model("m").is_none());
@@ -27,8 +30,13 @@ async fn a_worker_that_is_down_at_start_is_said_so_and_used_when_it_comes() {
     let view = running.ready("w1").await;
     assert_eq!(view.last_error, None);
     let snapshot = running.fleet.snapshot();
-    assert_eq!(snapshot.model("m").unwrap().candidates[0].target.worker, view.id);
-    running.verdict(" ready openai model=m block=16(assumed) events=none replay=no tokenizer=none").await;
+    assert_eq!(
+        snapshot.model("m").unwrap().candidates[0].target.worker,
+        view.id
+    );
+    running
+        .verdict(" ready openai model=m block=16(assumed) events=none replay=no tokenizer=none")
+        .await;
     running.fleet.stop().await;
 }
 
@@ -45,7 +53,10 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
     let snapshot = running.fleet.snapshot();
     assert_eq!(snapshot.workers[0].state, WorkerState::Down);
     assert!(snapshot.model("m").unwrap().candidates.is_empty());
-    assert_eq!(snapshot.model("m").unwrap().unusable[0].reason(), "unhealthy");
+    assert_eq!(
+        snapshot.model("m").unwrap().unusable[0].reason(),
+        "unhealthy"
+    );
     running.verdict(" down connection refused").await;
 
     engine.start();
@@ -72,7 +83,11 @@ async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybod
     // A check that fails says nothing about the process.
     engine.answer("/health", 500, "");
     running.fleet.report_failure(view.id, FailureKind::Status);
-    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
+    running
+        .until("down", |snapshot| {
+            snapshot.workers[0].state == WorkerState::Down
+        })
+        .await;
     assert_eq!(running.fleet.snapshot().workers[0].ended, 2);
     running.fleet.stop().await;
 }
@@ -83,12 +98,24 @@ async fn a_load_that_can_no_longer_be_read_is_not_believed_for_ever() {
     let engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    running.until("a load", |snapshot| snapshot.workers[0].load.running.is_some()).await;
+    running
+        .until("a load", |snapshot| {
+            snapshot.workers[0].load.running.is_some()
+        })
+        .await;
     engine.answer("/metrics", 500, "");
-    running.until("no load", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    running
+        .until("no load", |snapshot| {
+            snapshot.workers[0].load.running.is_none()
+        })
+        .await;
     running.ready("w1").await;
     engine.vllm(32);
-    running.until("a load again", |snapshot| snapshot.workers[0].load.running.is_some()).await;
+    running
+        .until("a load again", |snapshot| {
+            snapshot.workers[0].load.running.is_some()
+        })
+        .await;
     running.fleet.stop().await;
 }
 
@@ -98,19 +125,30 @@ async fn a_load_that_a_returning_worker_told_is_not_believed_for_ever_either() {
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    let told =
-        |snapshot: &fleet::Snapshot| snapshot.workers[0].is_ready() && snapshot.workers[0].load.running.is_some();
+    let told = |snapshot: &fleet::Snapshot| {
+        snapshot.workers[0].is_ready() && snapshot.workers[0].load.running.is_some()
+    };
     running.until("a load", told).await;
     engine.answer("/metrics", 500, "");
-    running.until("no load", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    running
+        .until("no load", |snapshot| {
+            snapshot.workers[0].load.running.is_none()
+        })
+        .await;
     // It tells its load while it is asked who it is, and not once more.
     engine.die().await;
-    running.fleet.report_failure(running.ready("w1").await.id, FailureKind::Refused);
+    running
+        .fleet
+        .report_failure(running.ready("w1").await.id, FailureKind::Refused);
     engine.vllm(32);
     engine.start();
     running.until("a load again", told).await;
     engine.answer("/metrics", 500, "");
-    running.until("no load again", |snapshot| snapshot.workers[0].load.running.is_none()).await;
+    running
+        .until("no load again", |snapshot| {
+            snapshot.workers[0].load.running.is_none()
+        })
+        .await;
     running.fleet.stop().await;
 }
 
@@ -126,7 +164,10 @@ async fn a_restart_with_another_model_is_never_sent_the_old_ones_requests() {
     running.ready("w1").await;
     let snapshot = running.fleet.snapshot();
     assert!(snapshot.model("old").is_none());
-    assert_eq!(&*snapshot.model("new").unwrap().candidates[0].namespace_model, "new");
+    assert_eq!(
+        &*snapshot.model("new").unwrap().candidates[0].namespace_model,
+        "new"
+    );
     running.fleet.stop().await;
 }
 
@@ -136,16 +177,28 @@ async fn a_loading_worker_gets_nothing_until_it_has_loaded() {
     let engine = FakeEngine::serving("m").await;
     engine.answer("/health", 503, "loading");
     let running = start(parts(vec![worker("w1", &engine.url())]));
-    running.verdict(" warming_up answered /health with 503: the engine is loading, wait").await;
+    running
+        .verdict(" warming_up answered /health with 503: the engine is loading, wait")
+        .await;
     assert_eq!(running.fleet.snapshot().ready(), 0);
     engine.answer("/health", 200, "");
     running.ready("w1").await;
 
     // A worker in use that says it loads again leaves at once, and a request's 503 makes us ask.
     engine.answer("/health", 503, "loading");
-    running.fleet.report_failure(running.fleet.snapshot().workers[0].id, FailureKind::Unavailable);
-    running.until("warming up", |snapshot| snapshot.workers[0].state == WorkerState::WarmingUp).await;
-    assert_eq!(running.fleet.snapshot().model("m").unwrap().unusable[0].reason(), "warming_up");
+    running.fleet.report_failure(
+        running.fleet.snapshot().workers[0].id,
+        FailureKind::Unavailable,
+    );
+    running
+        .until("warming up", |snapshot| {
+            snapshot.workers[0].state == WorkerState::WarmingUp
+        })
+        .await;
+    assert_eq!(
+        running.fleet.snapshot().model("m").unwrap().unusable[0].reason(),
+        "warming_up"
+    );
     running.fleet.stop().await;
 }
 
@@ -156,10 +209,20 @@ async fn a_missing_health_path_is_replaced_by_the_next_one_and_any_other_status_
     plain.answer("/health", 404, "");
     let broken = FakeEngine::serving("m").await;
     broken.answer("/health", 500, "");
-    let running = start(parts(vec![worker("plain", &plain.url()), worker("broken", &broken.url())]));
+    let running = start(parts(vec![
+        worker("plain", &plain.url()),
+        worker("broken", &broken.url()),
+    ]));
     running.ready("plain").await;
-    running.verdict(" down answered /health with 500: look at the engine's log").await;
-    assert!(!broken.heads().iter().any(|head| head.starts_with("GET /v1/models ")));
+    running
+        .verdict(" down answered /health with 500: look at the engine's log")
+        .await;
+    assert!(
+        !broken
+            .heads()
+            .iter()
+            .any(|head| head.starts_with("GET /v1/models "))
+    );
     running.fleet.stop().await;
 }
 
@@ -168,12 +231,19 @@ async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
     let stuck = FakeEngine::serving("m").await;
     stuck.hang("/health");
     let well = FakeEngine::serving("m").await;
-    let mut parts = parts(vec![worker("stuck", &stuck.url()), worker("well", &well.url())]);
+    let mut parts = parts(vec![
+        worker("stuck", &stuck.url()),
+        worker("well", &well.url()),
+    ]);
     parts.roster.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     running.ready("well").await;
-    running.verdict("down did not answer /health within 300ms").await;
-    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop()).await.expect("stopping waits for no worker");
+    running
+        .verdict("down did not answer /health within 300ms")
+        .await;
+    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop())
+        .await
+        .expect("stopping waits for no worker");
 }
 
 #[tokio::test]
@@ -186,15 +256,23 @@ async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
     while stuck.heads().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop()).await.expect("the check is dropped");
+    tokio::time::timeout(Duration::from_secs(10), running.fleet.stop())
+        .await
+        .expect("the check is dropped");
     running.fleet.stop().await;
 }
 
 #[tokio::test]
 async fn nonsense_is_a_reason_not_to_use_a_worker_and_never_more() {
     for (body, said) in [
-        ("<html>hello</html>".to_owned(), "something else than a model list"),
-        (r#"{"object":"list","data":[]}"#.to_owned(), "lists no model"),
+        (
+            "<html>hello</html>".to_owned(),
+            "something else than a model list",
+        ),
+        (
+            r#"{"object":"list","data":[]}"#.to_owned(),
+            "lists no model",
+        ),
         ("x".repeat(5 << 20), "more than 4194304 bytes"),
     ] {
         let engine = FakeEngine::serving("m").await;
@@ -217,20 +295,34 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
     let view = running.ready("w1").await;
     let clock = net::Clock::system();
     let mut shortest = Duration::MAX;
-    for (slow, away_ms) in [(false, 300), (false, 430), (true, 560), (true, 690), (true, 620)] {
+    for (slow, away_ms) in [
+        (false, 300),
+        (false, 430),
+        (true, 560),
+        (true, 690),
+        (true, 620),
+    ] {
         engine.die().await;
         running.fleet.report_failure(view.id, FailureKind::Refused);
         // Long enough for the knocks to have found their rhythm, and at another place of it each time.
         tokio::time::sleep(Duration::from_millis(away_ms)).await;
         if slow {
-            let sides = ["/metrics", "/version", "/kv_event_sources", "/sim/tokenizer.json"];
+            let sides = [
+                "/metrics",
+                "/version",
+                "/kv_event_sources",
+                "/sim/tokenizer.json",
+            ];
             sides.iter().for_each(|path| engine.hang(path));
         }
         engine.start();
         let from = clock.now();
         running.ready("w1").await;
         let took = clock.now().since(from);
-        println!("back in use {} ms after the port answers (slow side answers: {slow})", took.as_millis());
+        println!(
+            "back in use {} ms after the port answers (slow side answers: {slow})",
+            took.as_millis()
+        );
         if slow {
             shortest = shortest.min(took);
         }
@@ -252,10 +344,25 @@ async fn a_refused_request_empties_the_predictions_also_of_a_worker_that_was_dow
     let namespace = candidate.namespace(None, Identity::Tokens);
     let chain = HashScheme::default().chain(None, &[7; 64], candidate.block_size());
     engine.answer("/health", 500, "");
-    running.fleet.report_failure(view.id, FailureKind::Unavailable);
-    running.until("down", |snapshot| snapshot.workers[0].state == WorkerState::Down).await;
-    index.predict(candidate.target, &namespace, &chain, clock.now(), Duration::from_secs(100));
-    assert!(running.fleet.snapshot().model("m").unwrap().panic, "it may be the checks that fail");
+    running
+        .fleet
+        .report_failure(view.id, FailureKind::Unavailable);
+    running
+        .until("down", |snapshot| {
+            snapshot.workers[0].state == WorkerState::Down
+        })
+        .await;
+    index.predict(
+        candidate.target,
+        &namespace,
+        &chain,
+        clock.now(),
+        Duration::from_secs(100),
+    );
+    assert!(
+        running.fleet.snapshot().model("m").unwrap().panic,
+        "it may be the checks that fail"
+    );
     running.fleet.report_failure(view.id, FailureKind::Refused);
     assert_eq!(index.lookup(&namespace, &chain, clock.now()), []);
     assert!(!running.fleet.snapshot().model("m").unwrap().panic);

@@ -17,12 +17,24 @@ const CHAINS: u64 = 100_000;
 
 fn namespace() -> Namespace {
     let block_size = BlockSize::new(16).unwrap();
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size, identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size,
+        identity: Identity::Tokens,
+    }
 }
 
 fn fill(index: &KvIndex, target: Target) {
     for chain in 0..CHAINS {
-        index.store_hashes(target, &namespace(), None, &[SequenceHash(chain)], Tier::Device);
+        index.store_hashes(
+            target,
+            &namespace(),
+            None,
+            &[SequenceHash(chain)],
+            Tier::Device,
+        );
     }
 }
 
@@ -36,14 +48,27 @@ async fn a_request_that_finds_its_engine_dead_does_not_wait_until_the_cache_is_f
     let mut was_left = false;
     // The thread that forgets may be faster than this one where the machine is busy: not every time.
     for _ in 0..20 {
-        let target = Target { worker: running.ready("w1").await.id, rank: DpRank(0) };
+        let target = Target {
+            worker: running.ready("w1").await.id,
+            rank: DpRank(0),
+        };
         fill(&index, target);
         assert_eq!(index.blocks_per_tier(target)[0], CHAINS);
         engine.die().await;
-        running.fleet.report_failure(target.worker, FailureKind::Refused);
+        running
+            .fleet
+            .report_failure(target.worker, FailureKind::Refused);
         was_left |= index.stats().memberships > 0;
-        assert_eq!(index.blocks_per_tier(target)[0], 0, "nothing of it is its own any more");
-        assert!(index.lookup(&namespace(), &[SequenceHash(0)], kv_blocks::Moment::START).is_empty());
+        assert_eq!(
+            index.blocks_per_tier(target)[0],
+            0,
+            "nothing of it is its own any more"
+        );
+        assert!(
+            index
+                .lookup(&namespace(), &[SequenceHash(0)], kv_blocks::Moment::START)
+                .is_empty()
+        );
         // What the next process says stays, also while the rest is being forgotten.
         engine.start();
         running.ready("w1").await;
@@ -56,6 +81,9 @@ async fn a_request_that_finds_its_engine_dead_does_not_wait_until_the_cache_is_f
             break;
         }
     }
-    assert!(was_left, "the report came back after everything was forgotten");
+    assert!(
+        was_left,
+        "the report came back after everything was forgotten"
+    );
     running.fleet.stop().await;
 }

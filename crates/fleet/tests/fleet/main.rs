@@ -1,6 +1,9 @@
 //! Workers over real sockets: found, lost, found again.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 mod events;
 mod fake_engine;

@@ -7,8 +7,9 @@ use std::{
 };
 
 use config::{
-    BlockHashKind, ChatTemplate, CircuitBreaker, EventSource, HealthCheck, HealthChecks, KvCacheIndex, KvEvents, Model,
-    Models, Offloading, Prediction, ReplayEndpoint, Scoring, Tokenizer, Worker, WorkerKvEvents,
+    BlockHashKind, ChatTemplate, CircuitBreaker, EventSource, HealthCheck, HealthChecks,
+    KvCacheIndex, KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Scoring,
+    Tokenizer, Worker, WorkerKvEvents,
 };
 use fleet::{Fleet, FleetParts, HubCache, Roster, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
@@ -57,7 +58,10 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
 
 pub(crate) fn models(tokenizer: Tokenizer) -> Models {
     Models {
-        defaults: Model { tokenizer, chat_template: ChatTemplate::Auto },
+        defaults: Model {
+            tokenizer,
+            chat_template: ChatTemplate::Auto,
+        },
         entries: Default::default(),
         rules: Vec::new(),
         aliases: Default::default(),
@@ -82,7 +86,11 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
                 queue_batches: 1024,
                 max_events_per_second: 1_000_000,
                 stale_after: Duration::from_secs(60),
-                prediction: Prediction { ttl: Duration::from_secs(120), max_blocks: 1024, prune_target_ratio: 0.8 },
+                prediction: Prediction {
+                    ttl: Duration::from_secs(120),
+                    max_blocks: 1024,
+                    prune_target_ratio: 0.8,
+                },
             },
             health_checks: HealthChecks {
                 enabled: true,
@@ -146,12 +154,20 @@ pub(crate) fn start(mut parts: FleetParts) -> Running {
     parts.on_verdict = Arc::new(move |verdict| said.lock().push(verdict.to_string()));
     let mut registry = Registry::default();
     let fleet = Fleet::start(parts, &mut registry).unwrap();
-    Running { fleet, verdicts, registry }
+    Running {
+        fleet,
+        verdicts,
+        registry,
+    }
 }
 
 impl Running {
     /// Polls until the snapshot is as wanted.
-    pub(crate) async fn until(&self, what: &str, wanted: impl Fn(&Snapshot) -> bool) -> Arc<Snapshot> {
+    pub(crate) async fn until(
+        &self,
+        what: &str,
+        wanted: impl Fn(&Snapshot) -> bool,
+    ) -> Arc<Snapshot> {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
                 let snapshot = self.fleet.snapshot();
@@ -161,25 +177,42 @@ impl Running {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        waited.await.unwrap_or_else(|_| panic!("never came: {what}; last: {:#?}", self.fleet.snapshot().workers))
+        waited.await.unwrap_or_else(|_| {
+            panic!(
+                "never came: {what}; last: {:#?}",
+                self.fleet.snapshot().workers
+            )
+        })
     }
 
     pub(crate) async fn ready(&self, name: &str) -> Arc<WorkerView> {
-        let snapshot =
-            self.until("ready", |snapshot| snapshot.worker_named(name).is_some_and(|worker| worker.is_ready())).await;
+        let snapshot = self
+            .until("ready", |snapshot| {
+                snapshot
+                    .worker_named(name)
+                    .is_some_and(|worker| worker.is_ready())
+            })
+            .await;
         Arc::clone(snapshot.worker_named(name).unwrap())
     }
 
     pub(crate) async fn verdict(&self, wanted: &str) -> String {
         let waited = tokio::time::timeout(PATIENCE, async {
             loop {
-                if let Some(said) = self.verdicts.lock().iter().find(|said| said.contains(wanted)) {
+                if let Some(said) = self
+                    .verdicts
+                    .lock()
+                    .iter()
+                    .find(|said| said.contains(wanted))
+                {
                     return said.clone();
                 }
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         });
-        waited.await.unwrap_or_else(|_| panic!("never said: {wanted}; said: {:#?}", self.verdicts.lock()))
+        waited
+            .await
+            .unwrap_or_else(|_| panic!("never said: {wanted}; said: {:#?}", self.verdicts.lock()))
     }
 
     pub(crate) fn metrics(&self) -> String {

@@ -20,13 +20,20 @@ use crate::{
 };
 
 fn worker_number(id: u32) -> Target {
-    Target { worker: WorkerId(id), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(id),
+        rank: DpRank(0),
+    }
 }
 
 /// An engine that connects to the router's socket.
 async fn connected(endpoint: &Endpoint) -> Pub {
     let publisher = Pub::connect(endpoint, PubSettings::default()).unwrap();
-    publisher.watch_subscribers().wait_for(|count| *count > 0).await.unwrap();
+    publisher
+        .watch_subscribers()
+        .wait_for(|count| *count > 0)
+        .await
+        .unwrap();
     publisher
 }
 
@@ -38,22 +45,41 @@ fn send(publisher: &Pub, topic: &str, seq: u64, first_token: u32) {
         medium: Some("GPU".to_owned()),
         ..WireStored::default()
     };
-    let payload = encode(1.0, Some(0), &[WireEvent::Stored(stored)], Shape::Map, HashForm::Int);
+    let payload = encode(
+        1.0,
+        Some(0),
+        &[WireEvent::Stored(stored)],
+        Shape::Map,
+        HashForm::Int,
+    );
     publisher.send(&frames::encode_live(topic.as_bytes(), seq, &payload));
 }
 
 /// The state of the streams of a worker, as operators see them.
 fn stream_states(running: &Running, worker: &str) -> Vec<&'static str> {
-    running.fleet.streams().into_iter().filter(|report| *report.worker == *worker).map(|report| report.state).collect()
+    running
+        .fleet
+        .streams()
+        .into_iter()
+        .filter(|report| *report.worker == *worker)
+        .map(|report| report.state)
+        .collect()
 }
 
 #[tokio::test]
 async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
-    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await, FakeEngine::serving("m").await];
+    let engines = [
+        FakeEngine::serving("m").await,
+        FakeEngine::serving("m").await,
+        FakeEngine::serving("m").await,
+    ];
     let port = ReservedPort::new();
     let endpoint = format!("tcp://{}", port.address());
-    let mut workers: Vec<_> =
-        ["w1", "w2", "w3"].iter().zip(&engines).map(|(name, engine)| worker(name, &engine.url())).collect();
+    let mut workers: Vec<_> = ["w1", "w2", "w3"]
+        .iter()
+        .zip(&engines)
+        .map(|(name, engine)| worker(name, &engine.url()))
+        .collect();
     for worker in &mut workers {
         worker.kv_events.bind = true;
         worker.kv_events.endpoint = Some(endpoint.clone());
@@ -63,8 +89,16 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
     let parts = parts(workers);
     let index = Arc::clone(&parts.index);
     let running = start(parts);
-    running.until("ready", |snapshot| snapshot.workers.iter().all(|worker| worker.is_ready())).await;
-    assert_eq!(stream_states(&running, "w1"), ["connecting"], "nobody has said anything yet");
+    running
+        .until("ready", |snapshot| {
+            snapshot.workers.iter().all(|worker| worker.is_ready())
+        })
+        .await;
+    assert_eq!(
+        stream_states(&running, "w1"),
+        ["connecting"],
+        "nobody has said anything yet"
+    );
 
     let publisher = connected(&endpoint.parse().unwrap()).await;
     send(&publisher, "kv@w1@m", 0, 0);
@@ -74,20 +108,41 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
     send(&publisher, "events-of-w3/rank0", 0, 300);
     send(&publisher, "kv@somebody-else@m", 0, 400);
     let held = |id| index.blocks_per_tier(worker_number(id))[0];
-    running.until("each its own blocks", |_| (held(0), held(1), held(2)) == (1, 2, 1)).await;
-    let live =
-        |snapshot: &fleet::Snapshot| snapshot.workers.iter().all(|worker| worker.cache_source() == CacheSource::Events);
+    running
+        .until("each its own blocks", |_| {
+            (held(0), held(1), held(2)) == (1, 2, 1)
+        })
+        .await;
+    let live = |snapshot: &fleet::Snapshot| {
+        snapshot
+            .workers
+            .iter()
+            .all(|worker| worker.cache_source() == CacheSource::Events)
+    };
     running.until("believed", live).await;
-    assert!(running.metrics().contains("warmroute_kv_events_total{worker=\"w2\",kind=\"stored\"} 2\n"));
+    assert!(
+        running
+            .metrics()
+            .contains("warmroute_kv_events_total{worker=\"w2\",kind=\"stored\"} 2\n")
+    );
 
     // One connection was all of theirs.
     drop(publisher);
     running
-        .until("predicted", |snapshot| !snapshot.workers.iter().any(|w| w.cache_source() == CacheSource::Events))
+        .until("predicted", |snapshot| {
+            !snapshot
+                .workers
+                .iter()
+                .any(|w| w.cache_source() == CacheSource::Events)
+        })
         .await;
     let publisher = connected(&endpoint.parse().unwrap()).await;
     send(&publisher, "kv@w1@m", 1, 500);
-    running.until("back", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Events).await;
+    running
+        .until("back", |snapshot| {
+            snapshot.workers[0].cache_source() == CacheSource::Events
+        })
+        .await;
     running.fleet.stop().await;
 }
 
@@ -95,8 +150,7 @@ async fn workers_share_a_bound_socket_and_a_message_s_topic_says_whose_it_is() {
 async fn an_engine_that_keeps_a_list_is_asked_for_it_with_the_worker_s_key() {
     let engine = FakeEngine::serving("m").await;
     let token = json!({"type": "unique_token", "token_id": 7, "token_extra_id": 0});
-    let block =
-        json!({"type": "stored_block", "block_hash": 1, "tokens": vec![token; 64], "cache_level": 0, "priority": 35});
+    let block = json!({"type": "stored_block", "block_hash": 1, "tokens": vec![token; 64], "cache_level": 0, "priority": 35});
     let data = json!({"type": "stored", "parent_hash": null, "blocks": [block]});
     let list = json!([{"event_id": 0, "data": data, "window_size": 4096}]);
     engine.answer("/kv_cache_events", 200, list.to_string());
@@ -107,10 +161,25 @@ async fn an_engine_that_keeps_a_list_is_asked_for_it_with_the_worker_s_key() {
     let parts = parts(vec![worker]);
     let index = Arc::clone(&parts.index);
     let running = start(parts);
-    running.until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1).await;
-    running.until("believed", |snapshot| snapshot.workers[0].cache_source() == CacheSource::Events).await;
-    let asked = engine.heads().into_iter().find(|head| head.starts_with("POST /kv_cache_events ")).unwrap();
-    assert!(asked.to_ascii_lowercase().contains("authorization: bearer sk-1\r\n"), "{asked}");
+    running
+        .until("a block", |_| index.blocks_per_tier(TARGET)[0] == 1)
+        .await;
+    running
+        .until("believed", |snapshot| {
+            snapshot.workers[0].cache_source() == CacheSource::Events
+        })
+        .await;
+    let asked = engine
+        .heads()
+        .into_iter()
+        .find(|head| head.starts_with("POST /kv_cache_events "))
+        .unwrap();
+    assert!(
+        asked
+            .to_ascii_lowercase()
+            .contains("authorization: bearer sk-1\r\n"),
+        "{asked}"
+    );
     let streams = running.fleet.streams();
     assert_eq!(
         (streams[0].source, streams[0].endpoint.as_str()),

@@ -16,7 +16,10 @@ use crate::{
 };
 
 fn fixture() -> PathBuf {
-    fs::canonicalize(Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen")).unwrap()
+    fs::canonicalize(
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen"),
+    )
+    .unwrap()
 }
 
 fn copy_to(dir: &Path) {
@@ -35,14 +38,28 @@ async fn engine_with_root(root: &str) -> FakeEngine {
 
 /// Serves the fixture as our own engine serves its files.
 fn serve_files(engine: &FakeEngine) {
-    engine.answer("/sim/tokenizer.json", 200, fs::read(fixture().join("tokenizer.json")).unwrap());
-    engine.answer("/sim/tokenizer_config.json", 200, fs::read(fixture().join("tokenizer_config.json")).unwrap());
+    engine.answer(
+        "/sim/tokenizer.json",
+        200,
+        fs::read(fixture().join("tokenizer.json")).unwrap(),
+    );
+    engine.answer(
+        "/sim/tokenizer_config.json",
+        200,
+        fs::read(fixture().join("tokenizer_config.json")).unwrap(),
+    );
 }
 
 #[tokio::test]
 async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
-    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await];
-    let mut parts = parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]);
+    let engines = [
+        FakeEngine::serving("m").await,
+        FakeEngine::serving("m").await,
+    ];
+    let mut parts = parts(vec![
+        worker("w1", &engines[0].url()),
+        worker("w2", &engines[1].url()),
+    ]);
     parts.models = models(Tokenizer::Directory(fixture()));
     let running = start(parts);
     running.verdict("w1 ").await;
@@ -56,7 +73,10 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
     // The snapshot and each worker's record share one object; a second load would be a second one.
     assert_eq!(Arc::strong_count(prompt), 2);
     let report = &snapshot.model_reports()[0];
-    assert_eq!((report.tokenizer.source, report.tokenizer.engine), ("dir", "fastokens"));
+    assert_eq!(
+        (report.tokenizer.source, report.tokenizer.engine),
+        ("dir", "fastokens")
+    );
     assert_eq!(report.tokenizer.self_test, "ok");
     running.fleet.stop().await;
 }
@@ -68,42 +88,81 @@ async fn a_directory_is_not_read_because_an_engine_names_it() {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let said = running.verdict("w1 ").await;
     assert!(said.ends_with("tokenizer=none"), "{said}");
-    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::None);
+    assert_eq!(
+        running
+            .fleet
+            .snapshot()
+            .model("m")
+            .unwrap()
+            .artefacts
+            .source,
+        TokenizerSource::None
+    );
     running.fleet.stop().await;
 }
 
 #[tokio::test]
 #[contract("S64", "F81")]
 async fn workers_that_bring_different_tokenizers_speak_for_nobody() {
-    let engines = [FakeEngine::serving("m").await, FakeEngine::serving("m").await];
+    let engines = [
+        FakeEngine::serving("m").await,
+        FakeEngine::serving("m").await,
+    ];
     serve_files(&engines[0]);
     serve_files(&engines[1]);
-    engines[1].answer("/sim/tokenizer_config.json", 200, r#"{"chat_template": "{{ messages }}"}"#);
-    let running = start(parts(vec![worker("w1", &engines[0].url()), worker("w2", &engines[1].url())]));
+    engines[1].answer(
+        "/sim/tokenizer_config.json",
+        200,
+        r#"{"chat_template": "{{ messages }}"}"#,
+    );
+    let running = start(parts(vec![
+        worker("w1", &engines[0].url()),
+        worker("w2", &engines[1].url()),
+    ]));
     running.ready("w1").await;
     running.ready("w2").await;
     let snapshot = running.fleet.snapshot();
     let found = &snapshot.model("m").unwrap().artefacts;
-    assert!(found.prompt.is_none() && found.source == TokenizerSource::None, "{found:?}");
-    assert!(found.problem.as_ref().is_some_and(|problem| problem.contains("different tokenizers")), "{found:?}");
+    assert!(
+        found.prompt.is_none() && found.source == TokenizerSource::None,
+        "{found:?}"
+    );
+    assert!(
+        found
+            .problem
+            .as_ref()
+            .is_some_and(|problem| problem.contains("different tokenizers")),
+        "{found:?}"
+    );
     running.fleet.stop().await;
 }
 
 #[tokio::test]
 #[contract("S64")]
 async fn a_hostile_tokenizer_is_refused_and_another_model_s_loads() {
-    let (hostile, honest) = (FakeEngine::serving("bad").await, FakeEngine::serving("good").await);
+    let (hostile, honest) = (
+        FakeEngine::serving("bad").await,
+        FakeEngine::serving("good").await,
+    );
     serve_files(&honest);
     let json = fs::read_to_string(fixture().join("tokenizer.json")).unwrap();
     let mut file: serde_json::Value = serde_json::from_str(&json).unwrap();
     file["added_tokens"][0]["id"] = serde_json::json!(4_294_967_294_u32);
     hostile.answer("/sim/tokenizer.json", 200, file.to_string());
-    let running = start(parts(vec![worker("w1", &hostile.url()), worker("w2", &honest.url())]));
+    let running = start(parts(vec![
+        worker("w1", &hostile.url()),
+        worker("w2", &honest.url()),
+    ]));
     running.ready("w1").await;
     running.ready("w2").await;
     let snapshot = running.fleet.snapshot();
     let bad = &snapshot.model("bad").unwrap().artefacts;
-    assert!(bad.problem.as_ref().is_some_and(|problem| problem.contains("expected ids below")), "{bad:?}");
+    assert!(
+        bad.problem
+            .as_ref()
+            .is_some_and(|problem| problem.contains("expected ids below")),
+        "{bad:?}"
+    );
     assert!(snapshot.model("good").unwrap().artefacts.prompt.is_some());
     running.fleet.stop().await;
 }
@@ -119,7 +178,10 @@ async fn the_hub_cache_is_searched_for_the_root_and_nothing_is_downloaded() {
     let running = start(parts);
     running.ready("w1").await;
     let snapshot = running.fleet.snapshot();
-    assert_eq!(snapshot.model("m").unwrap().artefacts.source, TokenizerSource::Dir(dir));
+    assert_eq!(
+        snapshot.model("m").unwrap().artefacts.source,
+        TokenizerSource::Dir(dir)
+    );
     running.fleet.stop().await;
 }
 
@@ -130,7 +192,16 @@ async fn our_own_engine_serves_its_tokenizer_as_files() {
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let said = running.verdict("w1 ").await;
     assert!(said.ends_with("tokenizer=exact"), "{said}");
-    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::Engine);
+    assert_eq!(
+        running
+            .fleet
+            .snapshot()
+            .model("m")
+            .unwrap()
+            .artefacts
+            .source,
+        TokenizerSource::Engine
+    );
     running.fleet.stop().await;
 }
 
@@ -140,14 +211,26 @@ async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() 
     copy_to(own.path());
     let engine = engine_with_root(&fixture().display().to_string()).await;
     for (tokenizer, source) in [
-        (Tokenizer::Directory(own.path().to_owned()), TokenizerSource::Dir(own.path().to_owned())),
+        (
+            Tokenizer::Directory(own.path().to_owned()),
+            TokenizerSource::Dir(own.path().to_owned()),
+        ),
         (Tokenizer::None, TokenizerSource::None),
     ] {
         let mut parts = parts(vec![worker("w1", &engine.url())]);
         parts.models = models(tokenizer);
         let running = start(parts);
         running.ready("w1").await;
-        assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, source);
+        assert_eq!(
+            running
+                .fleet
+                .snapshot()
+                .model("m")
+                .unwrap()
+                .artefacts
+                .source,
+            source
+        );
         running.fleet.stop().await;
     }
 }
@@ -161,7 +244,16 @@ async fn a_broken_tokenizer_costs_exactness_and_not_the_worker() {
     let said = running.verdict(" ready ").await;
     assert!(said.ends_with("tokenizer=none"), "{said}");
     let snapshot = running.fleet.snapshot();
-    assert!(snapshot.model("m").unwrap().artefacts.problem.as_ref().unwrap().contains("cannot be loaded"));
+    assert!(
+        snapshot
+            .model("m")
+            .unwrap()
+            .artefacts
+            .problem
+            .as_ref()
+            .unwrap()
+            .contains("cannot be loaded")
+    );
     running.fleet.stop().await;
 }
 
@@ -180,20 +272,35 @@ fn a_configured_directory_is_checked_with_a_message_that_says_what_to_do() {
 #[tokio::test]
 async fn an_engine_with_tokenize_is_asked_when_there_is_no_tokenizer_file() {
     let engine = FakeEngine::serving("m").await;
-    engine.answer("/tokenize", 200, r#"{"count": 1, "max_model_len": 64, "tokens": [7]}"#);
+    engine.answer(
+        "/tokenize",
+        200,
+        r#"{"count": 1, "max_model_len": 64, "tokens": [7]}"#,
+    );
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let said = running.verdict("w1 ").await;
     assert!(said.ends_with("tokenizer=engine"), "{said}");
     let snapshot = running.fleet.snapshot();
-    assert_eq!(snapshot.model("m").unwrap().artefacts.source, TokenizerSource::Remote);
+    assert_eq!(
+        snapshot.model("m").unwrap().artefacts.source,
+        TokenizerSource::Remote
+    );
     let report = &snapshot.model_reports()[0].tokenizer;
-    assert_eq!((report.source, report.engine, report.self_test), ("engine", "remote", "skipped"));
+    assert_eq!(
+        (report.source, report.engine, report.self_test),
+        ("engine", "remote", "skipped")
+    );
     running.fleet.stop().await;
 }
 
 #[tokio::test]
 async fn another_servers_route_of_that_name_is_not_taken_for_it() {
-    for (status, body) in [(200, r#"{"tokens": []}"#), (200, "{}"), (405, ""), (404, "")] {
+    for (status, body) in [
+        (200, r#"{"tokens": []}"#),
+        (200, "{}"),
+        (405, ""),
+        (404, ""),
+    ] {
         let engine = FakeEngine::serving("m").await;
         engine.answer("/tokenize", status, body);
         let running = start(parts(vec![worker("w1", &engine.url())]));
@@ -210,7 +317,16 @@ async fn a_configured_engine_is_asked_though_files_could_be_had() {
     parts.models = models(Tokenizer::Engine);
     let running = start(parts);
     running.ready("w1").await;
-    assert_eq!(running.fleet.snapshot().model("m").unwrap().artefacts.source, TokenizerSource::Remote);
+    assert_eq!(
+        running
+            .fleet
+            .snapshot()
+            .model("m")
+            .unwrap()
+            .artefacts
+            .source,
+        TokenizerSource::Remote
+    );
     running.fleet.stop().await;
 }
 
@@ -220,12 +336,26 @@ async fn a_configured_directory_is_known_before_any_worker_has_answered() {
     let mut parts = parts(vec![worker("w1", &engine.url())]);
     parts.models = models(Tokenizer::None);
     let own = parts.models.defaults.clone();
-    parts.models.entries.insert("tiny".into(), config::Model { tokenizer: Tokenizer::Directory(fixture()), ..own });
+    parts.models.entries.insert(
+        "tiny".into(),
+        config::Model {
+            tokenizer: Tokenizer::Directory(fixture()),
+            ..own
+        },
+    );
     let running = start(parts);
     assert_eq!(running.fleet.only_model().as_deref(), Some("tiny"));
-    let found = running.fleet.configured_artefacts("tiny").await.expect("the directory is there");
+    let found = running
+        .fleet
+        .configured_artefacts("tiny")
+        .await
+        .expect("the directory is there");
     assert!(found.prompt.is_some());
-    let again = running.fleet.configured_artefacts("tiny").await.expect("it still is");
+    let again = running
+        .fleet
+        .configured_artefacts("tiny")
+        .await
+        .expect("it still is");
     assert!(Arc::ptr_eq(&found, &again), "loaded once");
     assert!(running.fleet.configured_artefacts("m").await.is_none());
     running.fleet.stop().await;
@@ -244,21 +374,48 @@ async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_mode
     // Other files make another tokenizer of it.
     fs::write(other.path().join("tokenizer_config.json"), "{}").unwrap();
     let own = parts.models.defaults.clone();
-    let configured = config::Model { tokenizer: Tokenizer::Directory(other.path().to_owned()), ..own };
+    let configured = config::Model {
+        tokenizer: Tokenizer::Directory(other.path().to_owned()),
+        ..own
+    };
     parts.models.entries.insert("tiny".into(), configured);
     let running = start(parts);
     let said = running.verdict("w1 ").await;
     assert!(said.ends_with("tokenizer=exact"), "{said}");
-    let knows = |one: &Arc<_>| running.fleet.tokenizers().iter().any(|known| Arc::ptr_eq(known, one));
-    let tiny = running.fleet.configured_artefacts("tiny").await.and_then(|found| found.prompt.clone()).unwrap();
+    let knows = |one: &Arc<_>| {
+        running
+            .fleet
+            .tokenizers()
+            .iter()
+            .any(|known| Arc::ptr_eq(known, one))
+    };
+    let tiny = running
+        .fleet
+        .configured_artefacts("tiny")
+        .await
+        .and_then(|found| found.prompt.clone())
+        .unwrap();
     assert!(knows(&tiny), "no worker lists it");
-    let m = running.fleet.snapshot().model("m").and_then(|model| model.artefacts.prompt.clone()).unwrap();
+    let m = running
+        .fleet
+        .snapshot()
+        .model("m")
+        .and_then(|model| model.artefacts.prompt.clone())
+        .unwrap();
     assert!(knows(&m));
     engine.models(&["n"]);
     running.fleet.doubt(running.ready("w1").await.id);
-    drop(running.until("the model gone", |snapshot| snapshot.model("m").is_none()).await);
+    drop(
+        running
+            .until("the model gone", |snapshot| snapshot.model("m").is_none())
+            .await,
+    );
     assert!(knows(&m), "it may come back with what it was told");
     drop(m);
-    assert_eq!(running.fleet.tokenizers().len(), 1, "what nobody has is gone");
+    assert_eq!(
+        running.fleet.tokenizers().len(),
+        1,
+        "what nobody has is gone"
+    );
     running.fleet.stop().await;
 }

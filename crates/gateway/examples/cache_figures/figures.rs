@@ -21,12 +21,23 @@ impl Figure {
 
 impl fmt::Display for Figure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { contract, what, measured, at_most, unit } = self;
+        let Self {
+            contract,
+            what,
+            measured,
+            at_most,
+            unit,
+        } = self;
         let number = |value: f64| {
             let decimals = if value == 0.0 || value >= 100.0 { 0 } else { 3 };
             format!("{value:.decimals$} {unit}")
         };
         let verdict = if self.is_kept() { "" } else { "  NOT KEPT" };
-        write!(f, "{contract:<6} {what:<66} {:>14} {:>14}{verdict}", number(*measured), number(*at_most))
+        write!(
+            f,
+            "{contract:<6} {what:<66} {:>14} {:>14}{verdict}",
+            number(*measured),
+            number(*at_most)
+        )
     }
 }

@@ -19,8 +19,11 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn std::error::Error>> {
     let prefix = us_per_call(CALLS, |_| {
         black_box(Anchor::System(black_box(system.as_str()).into()).key("a-model", 1024));
     });
-    let mut figures =
-        vec![promised("prefix key of a system prompt of 8 KB, its first 1024 bytes".to_owned(), prefix, 10.0)];
+    let mut figures = vec![promised(
+        "prefix key of a system prompt of 8 KB, its first 1024 bytes".to_owned(),
+        prefix,
+        10.0,
+    )];
     for words in [8, 350] {
         let text = "why is that so? ".repeat(words);
         let body = format!(
@@ -30,14 +33,31 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn std::error::Error>> {
             let repeated = Repeated::read(black_box(body.as_bytes()));
             black_box(repeated.map(|it| it.key("default", "/v1/chat/completions", &[])));
         });
-        figures.push(promised(format!("cache key of a body of {} bytes, its reading included", body.len()), key, 5.0));
+        figures.push(promised(
+            format!(
+                "cache key of a body of {} bytes, its reading included",
+                body.len()
+            ),
+            key,
+            5.0,
+        ));
     }
-    figures.push(promised(format!("kept reply in memory found among {ENTRIES}"), hit()?, 1.0));
+    figures.push(promised(
+        format!("kept reply in memory found among {ENTRIES}"),
+        hit()?,
+        1.0,
+    ));
     Ok(figures)
 }
 
 fn promised(what: String, measured: f64, at_most: f64) -> Figure {
-    Figure { contract: "CK79", what, measured, at_most, unit: "us" }
+    Figure {
+        contract: "CK79",
+        what,
+        measured,
+        at_most,
+        unit: "us",
+    }
 }
 
 fn hit() -> Result<f64, Box<dyn std::error::Error>> {
@@ -51,17 +71,24 @@ fn hit() -> Result<f64, Box<dyn std::error::Error>> {
         more_workers: &[],
         check_url: |url| Ok(url.to_owned()),
     };
-    let settings = config::load(source).map_err(|problems| format!("{problems:?}"))?.response_cache;
+    let settings = config::load(source)
+        .map_err(|problems| format!("{problems:?}"))?
+        .response_cache;
     let runtime = Runtime::new()?;
-    let cache =
-        runtime.block_on(async { ResponseCache::start(&settings, None, Clock::system(), &mut Registry::default()) })?;
+    let cache = runtime.block_on(async {
+        ResponseCache::start(&settings, None, Clock::system(), &mut Registry::default())
+    })?;
     let key = |n: u32| {
         let mut bytes = [0; 32];
         bytes[..4].copy_from_slice(&n.to_le_bytes());
         CacheKey(bytes)
     };
     for n in 0..ENTRIES {
-        let entry = Entry { label: 1, stored_at: 0, body: Bytes::from(vec![b'x'; 4_096]) };
+        let entry = Entry {
+            label: 1,
+            stored_at: 0,
+            body: Bytes::from(vec![b'x'; 4_096]),
+        };
         cache.put(key(n), entry, cache.generation(), ());
     }
     let (cache, mut found) = (Arc::clone(&cache), 0_u32);
@@ -71,10 +98,15 @@ fn hit() -> Result<f64, Box<dyn std::error::Error>> {
             let key = key(n % ENTRIES);
             let mut lookup = std::pin::pin!(cache.get(&key));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            if let std::task::Poll::Ready(Lookup::Found(entry)) = lookup.as_mut().poll(&mut context) {
+            if let std::task::Poll::Ready(Lookup::Found(entry)) = lookup.as_mut().poll(&mut context)
+            {
                 found += u32::from(!black_box(entry).body.is_empty());
             }
         })
     });
-    if found == 0 { Err("nothing was found".into()) } else { Ok(took) }
+    if found == 0 {
+        Err("nothing was found".into())
+    } else {
+        Ok(took)
+    }
 }

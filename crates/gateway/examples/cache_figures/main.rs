@@ -15,8 +15,18 @@ use figures::Figure;
 
 #[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let figures: Vec<Figure> = [keys::figures()?, view::figures()?, scoring::figures()].into_iter().flatten().collect();
-    println!("{:<6} {:<66} {:>14} {:>14}", "", "figure", "measured", "promised");
+    let figures: Vec<Figure> = [keys::figures()?, view::figures()?, scoring::figures()]
+        .into_iter()
+        .flatten()
+        .collect();
+    println!(
+        "{:<6} {:<66} {:>14} {:>14}",
+        "", "figure", "measured", "promised"
+    );
     figures.iter().for_each(|figure| println!("{figure}"));
-    Ok(if figures.iter().all(Figure::is_kept) { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(if figures.iter().all(Figure::is_kept) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }

@@ -13,7 +13,11 @@ const CALLS: u32 = 10_000;
 pub(crate) fn figures() -> Vec<Figure> {
     let settings = ScoringSettings::default();
     let candidates: Vec<Scorable> = (0..CANDIDATES)
-        .map(|n| Scorable { held: Some((128 * n, n % 2 == 0)), in_flight: n, health: 1.0 - f64::from(n) / 100.0 })
+        .map(|n| Scorable {
+            held: Some((128 * n, n % 2 == 0)),
+            in_flight: n,
+            health: 1.0 - f64::from(n) / 100.0,
+        })
         .collect();
     let scored = |candidates: &[Scorable]| {
         us_per_call(CALLS, |n| {
@@ -21,10 +25,26 @@ pub(crate) fn figures() -> Vec<Figure> {
         })
     };
     let (all, one) = (scored(&candidates), scored(&candidates[..1]));
-    let figure = |what: String, measured, at_most, unit| Figure { contract: "CK80", what, measured, at_most, unit };
+    let figure = |what: String, measured, at_most, unit| Figure {
+        contract: "CK80",
+        what,
+        measured,
+        at_most,
+        unit,
+    };
     vec![
         figure("score of one candidate".to_owned(), one, 1.0, "us"),
-        figure(format!("score of one candidate among {CANDIDATES}"), all / f64::from(CANDIDATES), 1.0, "us"),
-        figure(format!("1000 scorings of {CANDIDATES} candidates"), all, 100.0, "ms"),
+        figure(
+            format!("score of one candidate among {CANDIDATES}"),
+            all / f64::from(CANDIDATES),
+            1.0,
+            "us",
+        ),
+        figure(
+            format!("1000 scorings of {CANDIDATES} candidates"),
+            all,
+            100.0,
+            "ms",
+        ),
     ]
 }

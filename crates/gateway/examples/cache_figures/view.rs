@@ -4,7 +4,9 @@ use std::{error::Error, hint::black_box, num::NonZeroUsize, sync::Arc};
 
 use allocation_counter::measure;
 use kv_blocks::{Moment, SequenceHash};
-use prefix_view::{EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Unavailable, ViewSettings};
+use prefix_view::{
+    EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Unavailable, ViewSettings,
+};
 
 use crate::{figures::Figure, stopwatch::us_per_call};
 
@@ -14,7 +16,10 @@ const BACKENDS: u32 = 8;
 const CALLS: u32 = 10_000;
 
 pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
-    let bytes = [1, 2, BACKENDS].map(bytes_per_pair).into_iter().collect::<Result<Vec<_>, _>>()?;
+    let bytes = [1, 2, BACKENDS]
+        .map(bytes_per_pair)
+        .into_iter()
+        .collect::<Result<Vec<_>, _>>()?;
     let view = filled(BACKENDS)?;
     let found = us_per_call(CALLS, |n| {
         let _ = black_box(view.query(&prefix(n % PREFIXES), Moment::START));
@@ -29,7 +34,9 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
     });
     let query = |what: &str, measured| Figure {
         contract: "CK80",
-        what: format!("query of a view in memory, {PREFIXES} prefixes x {BACKENDS} backends: {what}"),
+        what: format!(
+            "query of a view in memory, {PREFIXES} prefixes x {BACKENDS} backends: {what}"
+        ),
         measured,
         at_most: 100.0,
         unit: "us",
@@ -55,16 +62,31 @@ fn bytes_per_pair(backends: u32) -> Result<Figure, Box<dyn Error>> {
     #[expect(clippy::cast_precision_loss, reason = "bytes")]
     let measured = taken.bytes_current as f64 / pairs;
     let what = format!("bytes per pair of prefix and backend, {PREFIXES} prefixes x {backends}");
-    Ok(Figure { contract: "CK82", what, measured, at_most: 200.0, unit: "B" })
+    Ok(Figure {
+        contract: "CK82",
+        what,
+        measured,
+        at_most: 200.0,
+        unit: "B",
+    })
 }
 
 fn filled(backends: u32) -> Result<MemoryPrefixIndex, Unavailable> {
     let max_entries = NonZeroUsize::new(PREFIXES as usize).unwrap_or(NonZeroUsize::MIN);
-    let view = MemoryPrefixIndex::new(ViewSettings { max_entries, ..ViewSettings::default() });
-    let names: Vec<Arc<str>> = (0..backends).map(|number| Arc::from(format!("vllm-{number}"))).collect();
+    let view = MemoryPrefixIndex::new(ViewSettings {
+        max_entries,
+        ..ViewSettings::default()
+    });
+    let names: Vec<Arc<str>> = (0..backends)
+        .map(|number| Arc::from(format!("vllm-{number}")))
+        .collect();
     for number in 0..PREFIXES {
         for name in &names {
-            let created = PrefixEvent { kind: EventKind::Created, prefix: prefix(number), token_count: Some(512) };
+            let created = PrefixEvent {
+                kind: EventKind::Created,
+                prefix: prefix(number),
+                token_count: Some(512),
+            };
             view.record(name, &created, Moment::START)?;
         }
     }
@@ -73,5 +95,7 @@ fn filled(backends: u32) -> Result<MemoryPrefixIndex, Unavailable> {
 
 /// Spread as hashes are.
 fn prefix(number: u32) -> PrefixHash {
-    PrefixHash::Sequence(SequenceHash(u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
+    PrefixHash::Sequence(SequenceHash(
+        u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+    ))
 }

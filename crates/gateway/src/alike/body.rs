@@ -24,7 +24,12 @@ pub(crate) struct SharedBody {
 
 impl SharedBody {
     pub(super) fn new(seat: Seat) -> Self {
-        Self { seat, settle: None, sent: 0, over: false }
+        Self {
+            seat,
+            settle: None,
+            sent: 0,
+            over: false,
+        }
     }
 
     /// The same, with the account that its end settles.
@@ -49,7 +54,10 @@ impl Body for SharedBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
         if this.over {
             return Poll::Ready(None);
@@ -70,7 +78,9 @@ impl Body for SharedBody {
                 if let Some(mut settle) = this.settle.take() {
                     settle.cut(ErrorCode::StreamInterrupted, None);
                 }
-                Poll::Ready(Some(Err(io::Error::other("the reply broke off, or ran ahead of this reader"))))
+                Poll::Ready(Some(Err(io::Error::other(
+                    "the reply broke off, or ran ahead of this reader",
+                ))))
             }
         }
     }
@@ -90,6 +100,9 @@ impl Body for SharedBody {
 
 impl std::fmt::Debug for SharedBody {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SharedBody").field("sent", &self.sent).field("over", &self.over).finish_non_exhaustive()
+        f.debug_struct("SharedBody")
+            .field("sent", &self.sent)
+            .field("over", &self.over)
+            .finish_non_exhaustive()
     }
 }

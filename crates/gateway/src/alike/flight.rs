@@ -151,7 +151,8 @@ impl Flight {
     /// Whether the reply is whole, right, and short enough to answer later requests; and its bytes.
     pub(super) fn kept_bytes(&self) -> Option<usize> {
         let shared = self.shared.lock();
-        let whole = shared.end == Some(End::Clean) && !shared.long && self.good.get() == Some(&true);
+        let whole =
+            shared.end == Some(End::Clean) && !shared.long && self.good.get() == Some(&true);
         whole.then_some(shared.held)
     }
 
@@ -184,7 +185,11 @@ impl Flight {
     }
 
     /// The next bytes for this reader.
-    pub(super) fn poll_chunk(&self, id: u64, cx: &mut Context<'_>) -> Poll<Option<Result<Bytes, End>>> {
+    pub(super) fn poll_chunk(
+        &self,
+        id: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, End>>> {
         loop {
             {
                 let mut shared = self.shared.lock();
@@ -213,14 +218,20 @@ impl Flight {
     /// Whether this reader has got everything.
     pub(super) fn has_all(&self, id: u64) -> bool {
         let shared = self.shared.lock();
-        let at = shared.readers.iter().find(|(known, _)| *known == id).map_or(0, |(_, at)| *at);
+        let at = shared
+            .readers
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map_or(0, |(_, at)| *at);
         shared.end == Some(End::Clean) && at == shared.gone + shared.chunks.len()
     }
 
     /// Takes one step, unless somebody else does. Whether there was progress; if not, everybody registered is woken when
     /// there may be.
     fn drive(&self) -> bool {
-        let Some(mut driver) = self.driver.try_lock() else { return false };
+        let Some(mut driver) = self.driver.try_lock() else {
+            return false;
+        };
         let waker = Waker::from(Arc::clone(&self.wakers));
         let mut cx = Context::from_waker(&waker);
         let moved = match &mut *driver {
@@ -256,7 +267,8 @@ impl Flight {
             Driver::Own(_) | Driver::Over => {
                 let mut shared = self.shared.lock();
                 // Given up by the last who wanted it.
-                let news = shared.head.is_none() || (shared.end.is_none() && !matches!(shared.head, Some(Head::Own)));
+                let news = shared.head.is_none()
+                    || (shared.end.is_none() && !matches!(shared.head, Some(Head::Own)));
                 shared.head.get_or_insert(Head::Own);
                 if news {
                     shared.end = Some(End::Broken);
@@ -283,7 +295,11 @@ impl Flight {
         shared.head = Some(Head::Shared(parts.status, parts.headers));
         shared.length = body.size_hint().exact();
         let empty = body.is_end_stream();
-        *driver = if empty { Driver::Over } else { Driver::Body(body) };
+        *driver = if empty {
+            Driver::Over
+        } else {
+            Driver::Body(body)
+        };
         if empty {
             shared.end = Some(End::Clean);
         }
@@ -322,7 +338,11 @@ impl Shared {
         self.held += bytes.len();
         let together = self.together.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
         // A short piece would hold on to the whole read from the socket that it came in.
-        self.chunks.push_back(if bytes.len() < SHORT { Bytes::copy_from_slice(&bytes) } else { bytes });
+        self.chunks.push_back(if bytes.len() < SHORT {
+            Bytes::copy_from_slice(&bytes)
+        } else {
+            bytes
+        });
         if together > MOST_TOGETHER {
             self.window = HELD_BEYOND;
         }
@@ -334,7 +354,9 @@ impl Shared {
         let Some((_, at)) = self.readers.iter_mut().find(|(known, _)| *known == id) else {
             return Next::End(End::Broken);
         };
-        let Some(ahead) = at.checked_sub(self.gone) else { return Next::End(End::Broken) };
+        let Some(ahead) = at.checked_sub(self.gone) else {
+            return Next::End(End::Broken);
+        };
         match (self.chunks.get(ahead), self.end) {
             (Some(bytes), _) => {
                 *at += 1;
@@ -351,8 +373,14 @@ impl Shared {
         if !self.long {
             return false;
         }
-        let first = self.readers.iter().find(|(id, _)| *id == FIRST).map(|(_, at)| *at);
-        let read = first.or_else(|| self.readers.iter().map(|(_, at)| *at).min()).unwrap_or(0);
+        let first = self
+            .readers
+            .iter()
+            .find(|(id, _)| *id == FIRST)
+            .map(|(_, at)| *at);
+        let read = first
+            .or_else(|| self.readers.iter().map(|(_, at)| *at).min())
+            .unwrap_or(0);
         let before = self.gone;
         while self.gone < read
             && self.held > self.window

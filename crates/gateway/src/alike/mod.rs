@@ -131,25 +131,55 @@ impl Alike {
     pub(crate) fn enter(self: &Arc<Self>, key: Key, afterwards: Afterwards) -> Place {
         let mut table = self.table.lock();
         table.forget_old(self.clock.now());
-        let found = table.flights.get_mut(&key).filter(|entry| entry.flight.can_be_joined());
+        let found = table
+            .flights
+            .get_mut(&key)
+            .filter(|entry| entry.flight.can_be_joined());
         if let Some(entry) = found {
             entry.seats += 1;
-            let (flight, id) = (Arc::clone(&entry.flight), self.next_id.fetch_add(1, Ordering::Relaxed));
-            self.results.count(if flight.is_over() { "replayed" } else { "joined" });
+            let (flight, id) = (
+                Arc::clone(&entry.flight),
+                self.next_id.fetch_add(1, Ordering::Relaxed),
+            );
+            self.results.count(if flight.is_over() {
+                "replayed"
+            } else {
+                "joined"
+            });
             flight.enter(id);
-            return Place::Joins(Seat { alike: Arc::clone(self), flight, key, id });
+            return Place::Joins(Seat {
+                alike: Arc::clone(self),
+                flight,
+                key,
+                id,
+            });
         }
         let flight = Arc::new(Flight::new(Arc::clone(&self.together)));
         flight.enter(FIRST);
-        table.flights.insert(key, Entry { flight: Arc::clone(&flight), seats: 1, afterwards });
+        table.flights.insert(
+            key,
+            Entry {
+                flight: Arc::clone(&flight),
+                seats: 1,
+                afterwards,
+            },
+        );
         self.results.count("first");
-        Place::First(Seat { alike: Arc::clone(self), flight, key, id: FIRST })
+        Place::First(Seat {
+            alike: Arc::clone(self),
+            flight,
+            key,
+            id: FIRST,
+        })
     }
 
     /// One leaves. The last one takes the reply with it, unless it is whole and may answer others yet.
     fn leave(&self, seat: &Seat) {
         let ttl = *self.ttl.read();
-        let unwanted = self.table.lock().leave(seat, || self.clock.now() + ttl, ttl.is_zero());
+        let unwanted = self
+            .table
+            .lock()
+            .leave(seat, || self.clock.now() + ttl, ttl.is_zero());
         // Wakes others, and may end a reply: not under the lock that all requests take.
         seat.flight.leave(seat.id);
         if unwanted {
@@ -163,7 +193,9 @@ impl Table {
     fn leave(&mut self, seat: &Seat, until: impl FnOnce() -> Moment, nothing_kept: bool) -> bool {
         // Where another reply has the key by now, this one goes with the last of its readers.
         let own = |entry: &&mut Entry| Arc::ptr_eq(&entry.flight, &seat.flight);
-        let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else { return false };
+        let Some(entry) = self.flights.get_mut(&seat.key).filter(own) else {
+            return false;
+        };
         entry.seats -= 1;
         let nothing_kept = nothing_kept || entry.afterwards == Afterwards::KeptElsewhere;
         if entry.seats > 0 || self.is_kept(&seat.flight) {
@@ -180,11 +212,18 @@ impl Table {
     }
 
     fn is_kept(&self, flight: &Arc<Flight>) -> bool {
-        self.kept.iter().any(|kept| Arc::ptr_eq(&kept.flight, flight))
+        self.kept
+            .iter()
+            .any(|kept| Arc::ptr_eq(&kept.flight, flight))
     }
 
     fn keep(&mut self, key: Key, flight: &Arc<Flight>, until: Moment, bytes: usize) {
-        self.kept.push_back(Kept { key, flight: Arc::clone(flight), until, bytes });
+        self.kept.push_back(Kept {
+            key,
+            flight: Arc::clone(flight),
+            until,
+            bytes,
+        });
         self.kept_bytes += bytes;
         while self.kept_bytes > KEPT_BYTES || self.kept.len() > KEPT_REPLIES {
             self.forget_oldest();
@@ -199,9 +238,15 @@ impl Table {
 
     /// Whoever reads it still does to its end.
     fn forget_oldest(&mut self) {
-        let Some(kept) = self.kept.pop_front() else { return };
+        let Some(kept) = self.kept.pop_front() else {
+            return;
+        };
         self.kept_bytes -= kept.bytes;
-        if self.flights.get(&kept.key).is_some_and(|entry| Arc::ptr_eq(&entry.flight, &kept.flight)) {
+        if self
+            .flights
+            .get(&kept.key)
+            .is_some_and(|entry| Arc::ptr_eq(&entry.flight, &kept.flight))
+        {
             self.flights.remove(&kept.key);
         }
     }
@@ -218,20 +263,26 @@ impl Seat {
         self.flight.begin(reply);
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
             Head::Shared(status, headers) => {
-                let mut response = Response::new(ReplyBody::Shared(Box::new(SharedBody::new(self))));
+                let mut response =
+                    Response::new(ReplyBody::Shared(Box::new(SharedBody::new(self))));
                 *response.status_mut() = status;
                 *response.headers_mut() = headers;
                 response
             }
             // Only the first takes it, and once.
-            Head::Own => self.flight.take_own().unwrap_or_else(|| Response::new(ReplyBody::empty())),
+            Head::Own => self
+                .flight
+                .take_own()
+                .unwrap_or_else(|| Response::new(ReplyBody::empty())),
         }
     }
 
     /// Waits for the other's reply.
     pub(crate) async fn join(self) -> Joined {
         match poll_fn(|cx| self.flight.poll_head(self.id, cx)).await {
-            Head::Shared(status, headers) => Joined::Reply(status, headers, Box::new(SharedBody::new(self))),
+            Head::Shared(status, headers) => {
+                Joined::Reply(status, headers, Box::new(SharedBody::new(self)))
+            }
             Head::Own => {
                 self.alike.results.count("not_shared");
                 Joined::Nothing

@@ -17,7 +17,10 @@ pub(super) struct File {
 
 impl File {
     pub(super) fn new(path: PathBuf) -> Self {
-        Self { path, failing: false }
+        Self {
+            path,
+            failing: false,
+        }
     }
 
     /// Adds whole lines, or nothing but opens the file; false if that failed.
@@ -26,7 +29,9 @@ impl File {
         let result = self.write(lines);
         self.failing = result.is_err();
         match result {
-            Ok(()) if was_failing => tracing::info!(path = %self.path.display(), "the decision log is written again"),
+            Ok(()) if was_failing => {
+                tracing::info!(path = %self.path.display(), "the decision log is written again")
+            }
             Err(error) if !was_failing => {
                 tracing::error!(path = %self.path.display(), %error, "the decision log cannot be written: lines are lost");
             }
@@ -38,9 +43,16 @@ impl File {
     fn write(&self, lines: &[u8]) -> io::Result<()> {
         if std::fs::metadata(&self.path).is_ok_and(|there| there.file_type().is_fifo()) {
             // Opening one waits for a reader, and with it the end of the process.
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, "it is a pipe: expected a file"));
+            return Err(io::Error::new(
+                io::ErrorKind::InvalidInput,
+                "it is a pipe: expected a file",
+            ));
         }
-        let mut file = OpenOptions::new().append(true).create(true).mode(0o600).open(&self.path)?;
+        let mut file = OpenOptions::new()
+            .append(true)
+            .create(true)
+            .mode(0o600)
+            .open(&self.path)?;
         if self.failing && !lines.is_empty() {
             // What the failed write left of a line ends here.
             file.write_all(b"\n")?;
@@ -63,8 +75,14 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
         let mut file = File::new(path.clone());
-        assert!(file.append(b""), "a file can be made before there is a line");
-        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert!(
+            file.append(b""),
+            "a file can be made before there is a line"
+        );
+        assert_eq!(
+            fs::metadata(&path).unwrap().permissions().mode() & 0o777,
+            0o600
+        );
         assert!(file.append(b"one\n") && file.append(b"two\n"));
         assert_eq!(fs::read(&path).unwrap(), b"one\ntwo\n");
         fs::rename(&path, folder.path().join("moved")).unwrap();

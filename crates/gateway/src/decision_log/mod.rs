@@ -113,9 +113,21 @@ impl DecisionLog {
             drop(log.lost.get_or_create(&reason));
         }
         drop(log.errors.get_or_create(&SINK));
-        registry.register("warmroute_decision_log_written", "Lines of the decision log", log.written.clone());
-        registry.register("warmroute_decision_log_lost", "Receipts that did not get into it", log.lost.clone());
-        registry.register("warmroute_sink_errors", "Writes that failed", log.errors.clone());
+        registry.register(
+            "warmroute_decision_log_written",
+            "Lines of the decision log",
+            log.written.clone(),
+        );
+        registry.register(
+            "warmroute_decision_log_lost",
+            "Receipts that did not get into it",
+            log.lost.clone(),
+        );
+        registry.register(
+            "warmroute_sink_errors",
+            "Writes that failed",
+            log.errors.clone(),
+        );
         Arc::new(log)
     }
 
@@ -130,11 +142,22 @@ impl DecisionLog {
     }
 
     /// Takes the receipt of a request that is over, and the prompt that it was decided by.
-    pub(crate) fn submit(&self, receipt: Receipt, prompt: Option<&PromptBlocks>, text: Option<RequestText>) {
-        let size = receipt.decision().and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
+    pub(crate) fn submit(
+        &self,
+        receipt: Receipt,
+        prompt: Option<&PromptBlocks>,
+        text: Option<RequestText>,
+    ) {
+        let size = receipt
+            .decision()
+            .and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
         // Hashed for the decision already.
         let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
-        if !self.queue.push(Entry { receipt, chain, text }) {
+        if !self.queue.push(Entry {
+            receipt,
+            chain,
+            text,
+        }) {
             self.lost.get_or_create(&QUEUE_FULL).inc();
         }
     }
@@ -142,7 +165,10 @@ impl DecisionLog {
     /// Writes what is handed in until `stop` says so, and then what is left.
     pub async fn write(self: Arc<Self>, stop: watch::Receiver<bool>) {
         // What waits is in the queue, which outlives a panic; what was just being written is lost, and counted.
-        supervise("decision_log", || Arc::clone(&self).write_until(stop.clone())).await;
+        supervise("decision_log", || {
+            Arc::clone(&self).write_until(stop.clone())
+        })
+        .await;
     }
 
     async fn write_until(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
@@ -150,7 +176,10 @@ impl DecisionLog {
         // A path that cannot be written is told of at the start, and not with the first request.
         let mut entries = Vec::new();
         loop {
-            let unwritten = Unwritten { log: &self, lines: u64::try_from(entries.len()).unwrap_or(u64::MAX) };
+            let unwritten = Unwritten {
+                log: &self,
+                lines: u64::try_from(entries.len()).unwrap_or(u64::MAX),
+            };
             let log = Arc::clone(&self);
             let writing = tokio::task::spawn_blocking(move || {
                 log.append(&mut file, &entries);
@@ -184,10 +213,22 @@ impl DecisionLog {
         let mut lines = Vec::new();
         let mut count = 0;
         for entry in entries {
-            let chain = entry.chain.as_ref().map(|chain| chain.iter().map(ToString::to_string).collect());
+            let chain = entry
+                .chain
+                .as_ref()
+                .map(|chain| chain.iter().map(ToString::to_string).collect());
             // Our own types have string keys, and a Vec takes everything.
             let request_text = entry.text.as_ref().map(|text| &*text.0);
-            if serde_json::to_writer(&mut lines, &Line { receipt: &entry.receipt, chain, request_text }).is_ok() {
+            if serde_json::to_writer(
+                &mut lines,
+                &Line {
+                    receipt: &entry.receipt,
+                    chain,
+                    request_text,
+                },
+            )
+            .is_ok()
+            {
                 lines.push(b'\n');
                 count += 1;
             }

@@ -32,7 +32,8 @@ impl Queue {
         }
         waiting.bytes += size;
         waiting.entries.push(entry);
-        let half_full = waiting.entries.len() >= MOST_ENTRIES / 2 || waiting.bytes >= MOST_BYTES / 2;
+        let half_full =
+            waiting.entries.len() >= MOST_ENTRIES / 2 || waiting.bytes >= MOST_BYTES / 2;
         drop(waiting);
         if half_full {
             self.half.notify_one();
@@ -57,5 +58,10 @@ impl Queue {
 
 fn bytes(entry: &Entry) -> usize {
     let text = entry.text.as_ref().map_or(0, |text| text.0.len());
-    entry.receipt.bytes() + entry.chain.as_ref().map_or(0, |chain| size_of_val(&**chain)) + text
+    entry.receipt.bytes()
+        + entry
+            .chain
+            .as_ref()
+            .map_or(0, |chain| size_of_val(&**chain))
+        + text
 }

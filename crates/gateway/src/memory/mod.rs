@@ -32,8 +32,12 @@ pub(crate) enum Stage {
 }
 
 /// Each stage but the first, and the share of the budget, in percent, from which on it holds.
-const STEPS: [(Stage, u64); 4] =
-    [(Stage::SmallCaches, 80), (Stage::SmallBodies, 90), (Stage::Shedding, 95), (Stage::NotAccepting, 98)];
+const STEPS: [(Stage, u64); 4] = [
+    (Stage::SmallCaches, 80),
+    (Stage::SmallBodies, 90),
+    (Stage::Shedding, 95),
+    (Stage::NotAccepting, 98),
+];
 /// In percent of the budget.
 const SLACK: u64 = 2;
 /// Bodies up to this are taken as long as any request is.
@@ -45,7 +49,11 @@ impl Stage {
     /// The stage that follows on this one when so many of `budget` bytes are in use.
     fn next(self, used: u64, budget: u64) -> Self {
         let holds = |stage: Self, percent: u64| {
-            let percent = if stage <= self { percent - SLACK } else { percent };
+            let percent = if stage <= self {
+                percent - SLACK
+            } else {
+                percent
+            };
             u128::from(used) * 100 >= u128::from(budget) * u128::from(percent)
         };
         STEPS
@@ -92,7 +100,9 @@ impl Memory {
     /// is another one.
     pub(crate) fn observe(&self, used: Option<u64>, budget: Option<u64>) -> Option<(Stage, Stage)> {
         let before = self.stage();
-        let now = used.zip(budget).map_or(Stage::Normal, |(used, budget)| before.next(used, budget));
+        let now = used
+            .zip(budget)
+            .map_or(Stage::Normal, |(used, budget)| before.next(used, budget));
         if before == now {
             return None;
         }
@@ -129,7 +139,9 @@ impl Memory {
                 "the router is out of memory (server.memory_budget) and takes no requests: try again".to_owned()
             }
         };
-        Err(ApiError::new(ErrorCode::Overloaded, message).with_retry_after(RETRY_S).because(MEMORY))
+        Err(ApiError::new(ErrorCode::Overloaded, message)
+            .with_retry_after(RETRY_S)
+            .because(MEMORY))
     }
 }
 
@@ -189,13 +201,27 @@ mod tests {
     #[contract("F75", "I10")]
     fn every_transition_is_told_once_and_the_gauge_follows() {
         let memory = Memory::default();
-        assert_eq!(memory.observe(Some(96), Some(100)), Some((Stage::Normal, Stage::Shedding)));
+        assert_eq!(
+            memory.observe(Some(96), Some(100)),
+            Some((Stage::Normal, Stage::Shedding))
+        );
         assert_eq!(memory.gauge.get(), 3);
         assert_eq!(memory.observe(Some(96), Some(100)), None);
-        assert_eq!(memory.observe(Some(96), None), Some((Stage::Shedding, Stage::Normal)), "the budget was taken away");
+        assert_eq!(
+            memory.observe(Some(96), None),
+            Some((Stage::Shedding, Stage::Normal)),
+            "the budget was taken away"
+        );
         assert_eq!(memory.gauge.get(), 0);
-        assert_eq!(memory.observe(None, Some(100)), None, "what cannot be read is no reason to refuse anybody");
-        assert_eq!(memory.observe(Some(u64::MAX), Some(1)).map(|(_, now)| now), Some(Stage::NotAccepting));
+        assert_eq!(
+            memory.observe(None, Some(100)),
+            None,
+            "what cannot be read is no reason to refuse anybody"
+        );
+        assert_eq!(
+            memory.observe(Some(u64::MAX), Some(1)).map(|(_, now)| now),
+            Some(Stage::NotAccepting)
+        );
     }
 
     #[test]
@@ -204,11 +230,20 @@ mod tests {
         let memory = Memory::default();
         let refused = |percent: u64, bytes: u64| {
             memory.observe(Some(percent), Some(100));
-            memory.admit(bytes).err().map(|error| (error.status, error.counted_as(), error.retry_after().is_some()))
+            memory.admit(bytes).err().map(|error| {
+                (
+                    error.status,
+                    error.counted_as(),
+                    error.retry_after().is_some(),
+                )
+            })
         };
         let shed = Some((503, "memory", true));
         assert_eq!(refused(85, 1 << 30), None);
-        assert_eq!((refused(91, SMALL_BODY), refused(91, SMALL_BODY + 1)), (None, shed));
+        assert_eq!(
+            (refused(91, SMALL_BODY), refused(91, SMALL_BODY + 1)),
+            (None, shed)
+        );
         assert_eq!(refused(95, 0), shed);
         assert_eq!(refused(10, 1 << 30), None);
     }

@@ -27,7 +27,9 @@ impl Resident for ThisProcess {
 
 /// `VmRSS` in the text of `/proc/self/status`: the same figure as in `statm`, in a unit that every system agrees on.
 fn resident(status: &str) -> Option<u64> {
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -44,7 +46,13 @@ pub(crate) async fn watch(gateways: &InForce, mut resident: impl Resident) -> In
         let changed = gateway.memory.observe(used, budget);
         if let Some((before, now)) = changed {
             let (before, now) = (before.as_str(), now.as_str());
-            tracing::warn!(before, now, used_bytes = used, budget_bytes = budget, "memory stage changed");
+            tracing::warn!(
+                before,
+                now,
+                used_bytes = used,
+                budget_bytes = budget,
+                "memory stage changed"
+            );
         }
         // As long as it lasts: models that come meanwhile bring caches with them.
         if changed.is_some() || gateway.memory.stage() > Stage::Normal {
@@ -59,7 +67,10 @@ mod tests {
 
     #[test]
     fn the_memory_in_use_is_read_in_bytes() {
-        assert_eq!(resident("VmPeak:\t  90 kB\nVmRSS:\t    1234 kB\nThreads: 1\n"), Some(1234 * 1024));
+        assert_eq!(
+            resident("VmPeak:\t  90 kB\nVmRSS:\t    1234 kB\nThreads: 1\n"),
+            Some(1234 * 1024)
+        );
         assert_eq!(resident("VmRSS:\t many kB\n"), None);
         assert_eq!(resident(""), None);
         assert!(ThisProcess.bytes().is_none_or(|bytes| bytes > 100_000));

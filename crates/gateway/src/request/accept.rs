@@ -49,7 +49,14 @@ impl Call {
         let (mut headers, overrides) = (self.headers.clone(), self.overrides.clone());
         // Its reply is read here.
         headers.remove(header::ACCEPT_ENCODING);
-        Self { request_id: Arc::clone(&self.request_id), received: self.received, target, headers, body, overrides }
+        Self {
+            request_id: Arc::clone(&self.request_id),
+            received: self.received,
+            target,
+            headers,
+            body,
+            overrides,
+        }
     }
 }
 
@@ -73,11 +80,17 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
         Found::Route(route) => Ok(route),
         Found::OtherMethod(route) => Err(ApiError::new(
             ErrorCode::MethodNotAllowed,
-            format!("{} does not answer {}: use {}", route.path, parts.method, route.method),
+            format!(
+                "{} does not answer {}: use {}",
+                route.path, parts.method, route.method
+            ),
         )),
         Found::Nothing => Err(ApiError::new(
             ErrorCode::UnknownRoute,
-            format!("no route {}: the API of this router is under /v1/", printable(path)),
+            format!(
+                "no route {}: the API of this router is under /v1/",
+                printable(path)
+            ),
         )),
     }
 }
@@ -86,7 +99,9 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
 pub(crate) fn allowed(parts: &Parts) -> Option<&'static str> {
     match routes::find(&parts.method, parts.uri.path()) {
         Found::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
-        Found::OtherMethod(route) if route.endpoint == Endpoint::PrefillComplete => Some("DELETE, POST"),
+        Found::OtherMethod(route) if route.endpoint == Endpoint::PrefillComplete => {
+            Some("DELETE, POST")
+        }
         Found::OtherMethod(_) => Some("POST"),
         Found::Route(_) | Found::Nothing => None,
     }
@@ -110,17 +125,35 @@ pub(crate) async fn call(
     identity_encoding(&parts.headers)?;
     let overrides = overrides(&parts.headers)?;
     // The listener says it of each request.
-    let peer = parts.extensions.get::<PeerAddress>().copied().unwrap_or(PeerAddress::Local);
+    let peer = parts
+        .extensions
+        .get::<PeerAddress>()
+        .copied()
+        .unwrap_or(PeerAddress::Local);
     let body = match route.body {
         Body::None => HeldBody::new(Bytes::new(), gateway.bodies.empty(peer)),
         Body::Limited => read(gateway, body, peer).await?,
     };
-    let target = parts.uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"));
-    Ok(Call { request_id, received, target, headers: parts.headers, body, overrides })
+    let target = parts
+        .uri
+        .path_and_query()
+        .cloned()
+        .unwrap_or_else(|| PathAndQuery::from_static("/"));
+    Ok(Call {
+        request_id,
+        received,
+        target,
+        headers: parts.headers,
+        body,
+        overrides,
+    })
 }
 
 fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
-    let target = parts.uri.path_and_query().map_or(0, |target| target.as_str().len());
+    let target = parts
+        .uri
+        .path_and_query()
+        .map_or(0, |target| target.as_str().len());
     if target > MAX_TARGET {
         return Err(ApiError::new(
             ErrorCode::UriTooLong,
@@ -128,11 +161,18 @@ fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
         ));
     }
     // Name, value, and the four bytes `: ` and CRLF of each line.
-    let fields: usize = parts.headers.iter().map(|(name, value)| name.as_str().len() + value.len() + 4).sum();
+    let fields: usize = parts
+        .headers
+        .iter()
+        .map(|(name, value)| name.as_str().len() + value.len() + 4)
+        .sum();
     if fields + target > limit {
         return Err(ApiError::new(
             ErrorCode::HeadTooLarge,
-            format!("the request head has {} bytes, at most {limit} are accepted", fields + target),
+            format!(
+                "the request head has {} bytes, at most {limit} are accepted",
+                fields + target
+            ),
         ));
     }
     Ok(())
@@ -142,29 +182,47 @@ fn head_fits(parts: &Parts, limit: usize) -> Result<(), ApiError> {
 fn host_is_plain(headers: &HeaderMap, uri: &Uri) -> Result<(), ApiError> {
     let mut hosts = headers.get_all(header::HOST).iter();
     let (first, second) = (hosts.next(), hosts.next());
-    let plain = |bytes: &[u8]| bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]~".contains(byte));
+    let plain = |bytes: &[u8]| {
+        bytes
+            .iter()
+            .all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]~".contains(byte))
+    };
     let fine = second.is_none()
         && first.is_none_or(|host| !host.is_empty() && plain(host.as_bytes()))
-        && uri.authority().is_none_or(|authority| first.is_some_and(|host| host == authority.as_str()));
+        && uri
+            .authority()
+            .is_none_or(|authority| first.is_some_and(|host| host == authority.as_str()));
     if fine {
         return Ok(());
     }
-    Err(ApiError::new(ErrorCode::InvalidRequest, "the Host header must be one host, with or without a port"))
+    Err(ApiError::new(
+        ErrorCode::InvalidRequest,
+        "the Host header must be one host, with or without a port",
+    ))
 }
 
 fn identity_encoding(headers: &HeaderMap) -> Result<(), ApiError> {
     match headers.get(header::CONTENT_ENCODING) {
-        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => Err(ApiError::new(
-            ErrorCode::UnsupportedEncoding,
-            "the body is content-encoded: send it as it is (Content-Encoding: identity)",
-        )),
+        Some(encoding) if !encoding.as_bytes().eq_ignore_ascii_case(b"identity") => {
+            Err(ApiError::new(
+                ErrorCode::UnsupportedEncoding,
+                "the body is content-encoded: send it as it is (Content-Encoding: identity)",
+            ))
+        }
         _ => Ok(()),
     }
 }
 
-async fn read(gateway: &Gateway, body: &mut Incoming, peer: PeerAddress) -> Result<HeldBody, ApiError> {
+async fn read(
+    gateway: &Gateway,
+    body: &mut Incoming,
+    peer: PeerAddress,
+) -> Result<HeldBody, ApiError> {
     let limit = gateway.limits.max_body_bytes;
-    let limits = BodyLimits { max_held: gateway.limits.max_held_bytes, max_body: limit as u64 };
+    let limits = BodyLimits {
+        max_held: gateway.limits.max_held_bytes,
+        max_body: limit as u64,
+    };
     let too_large = |size: u64| {
         ApiError::new(
             ErrorCode::BodyTooLarge,
@@ -189,9 +247,14 @@ async fn read(gateway: &Gateway, body: &mut Incoming, peer: PeerAddress) -> Resu
             .map_err(|_| too_slow(size, most))?;
         let Some(frame) = frame else { break };
         let frame = frame.map_err(|_| {
-            ApiError::new(ErrorCode::InvalidRequest, "the request body ended early or is not validly framed")
+            ApiError::new(
+                ErrorCode::InvalidRequest,
+                "the request body ended early or is not validly framed",
+            )
         })?;
-        let Ok(data) = frame.into_data() else { continue };
+        let Ok(data) = frame.into_data() else {
+            continue;
+        };
         if size + data.len() > limit {
             return Err(too_large((size + data.len()) as u64));
         }
@@ -209,7 +272,14 @@ async fn read(gateway: &Gateway, body: &mut Incoming, peer: PeerAddress) -> Resu
             rest.extend_from_slice(&data);
         }
     }
-    Ok(HeldBody::new(if rest.is_empty() { first } else { rest.freeze() }, room))
+    Ok(HeldBody::new(
+        if rest.is_empty() {
+            first
+        } else {
+            rest.freeze()
+        },
+        room,
+    ))
 }
 
 fn too_slow(size: usize, most: Duration) -> ApiError {
@@ -242,25 +312,42 @@ pub(crate) async fn drained(body: &mut Incoming, asks_first: bool) -> bool {
         }
         body.is_end_stream()
     };
-    tokio::time::timeout(UNWANTED_TIME, reading).await.unwrap_or(false)
+    tokio::time::timeout(UNWANTED_TIME, reading)
+        .await
+        .unwrap_or(false)
 }
 
 fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
     let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
-        headers.get(name).map(|value| value.to_str().map_err(|_| bad(name, "?", "visible ASCII"))).transpose()
+        headers
+            .get(name)
+            .map(|value| value.to_str().map_err(|_| bad(name, "?", "visible ASCII")))
+            .transpose()
     };
-    let number = |name: &'static str, range: RangeInclusive<f64>| -> Result<Option<f64>, ApiError> {
-        let Some(value) = text(name)? else { return Ok(None) };
-        let parsed = value.trim().parse::<f64>().ok().filter(|number| range.contains(number));
-        parsed.map(Some).ok_or_else(|| bad(name, value, &format!("a number from {} to {}", range.start(), range.end())))
-    };
-    let policy =
-        match text("x-warmroute-policy")? {
-            None => None,
-            Some(name) => Some(name.trim().parse::<Policy>().map_err(|error| {
-                ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("x-warmroute-policy")
-            })?),
+    let number =
+        |name: &'static str, range: RangeInclusive<f64>| -> Result<Option<f64>, ApiError> {
+            let Some(value) = text(name)? else {
+                return Ok(None);
+            };
+            let parsed = value
+                .trim()
+                .parse::<f64>()
+                .ok()
+                .filter(|number| range.contains(number));
+            parsed.map(Some).ok_or_else(|| {
+                bad(
+                    name,
+                    value,
+                    &format!("a number from {} to {}", range.start(), range.end()),
+                )
+            })
         };
+    let policy = match text("x-warmroute-policy")? {
+        None => None,
+        Some(name) => Some(name.trim().parse::<Policy>().map_err(|error| {
+            ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("x-warmroute-policy")
+        })?),
+    };
     let priority = match text("x-warmroute-priority")? {
         None => 0,
         Some(value) => value
@@ -280,8 +367,14 @@ fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
 }
 
 fn bad(name: &'static str, value: &str, expected: &str) -> ApiError {
-    ApiError::new(ErrorCode::InvalidRequest, format!("header {name} is {:?}: expected {expected}", printable(value)))
-        .param(name)
+    ApiError::new(
+        ErrorCode::InvalidRequest,
+        format!(
+            "header {name} is {:?}: expected {expected}",
+            printable(value)
+        ),
+    )
+    .param(name)
 }
 
 /// A caller's text, short enough for a message.

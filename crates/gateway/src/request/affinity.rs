@@ -32,16 +32,23 @@ impl Ties {
     /// The same for a request of this cluster, whose name is its session's as if the client had sent it.
     pub(super) fn in_cluster(mut self, cluster: Option<Membership>) -> Self {
         if let Some(cluster) = &cluster {
-            self.keys.session_key = self.keys.session_key.map(|_| xxh3_64(cluster.name().as_bytes()));
+            self.keys.session_key = self
+                .keys
+                .session_key
+                .map(|_| xxh3_64(cluster.name().as_bytes()));
         }
         Self { cluster, ..self }
     }
 
     /// The same with who served a prompt that began alike, where that is remembered at all.
     pub(super) fn beginning(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
-        let Some(prefixes) = &gateway.shared_prefixes else { return self };
+        let Some(prefixes) = &gateway.shared_prefixes else {
+            return self;
+        };
         self.beginning = prefixes.key(view);
-        self.keys.served_by = self.beginning.and_then(|key| prefixes.find(gateway.clock.now(), key));
+        self.keys.served_by = self
+            .beginning
+            .and_then(|key| prefixes.find(gateway.clock.now(), key));
         self
     }
 
@@ -75,7 +82,10 @@ pub(super) async fn of(
     let name = session::name(&gateway.rules.session_headers, headers, view);
     let session = session::keys(mode, name, view);
     if !keyed {
-        return Ties { session, ..Ties::default() };
+        return Ties {
+            session,
+            ..Ties::default()
+        };
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
     let keys = Affinity {
@@ -84,14 +94,25 @@ pub(super) async fn of(
         session_key: Some(xxh3_64(name.unwrap_or(body))),
         served_by: None,
     };
-    let holders = if policies.any(Policy::asks_for_holders) { prefix_holders(gateway, &keys).await } else { None };
-    Ties { keys, session, holders, ..Ties::default() }
+    let holders = if policies.any(Policy::asks_for_holders) {
+        prefix_holders(gateway, &keys).await
+    } else {
+        None
+    };
+    Ties {
+        keys,
+        session,
+        holders,
+        ..Ties::default()
+    }
 }
 
 /// Who holds the prompt's beginning; `None` where no streams of prefixes are followed.
 async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<PrefixHolder>> {
     let prefixes = gateway.fleet.prefixes()?;
-    let Some(key) = keys.prefix_key else { return Some(Vec::new()) };
+    let Some(key) = keys.prefix_key else {
+        return Some(Vec::new());
+    };
     let prefix = PrefixHash::Key(key);
     let holders = match prefixes.standing(&prefix) {
         Some(holders) => holders,
@@ -118,20 +139,33 @@ mod tests {
 
     use super::*;
 
-    const FIELDS: &str = r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
+    const FIELDS: &str =
+        r#""session_params": {"session_id": "a"}, "user": "b", "session_id": "c", "user_id": "d""#;
 
     fn name(headers: &[(&'static str, &str)], fields: &str) -> Option<String> {
-        let body = format!(r#"{{"model": "m", "messages": []{}{fields}}}"#, if fields.is_empty() { "" } else { ", " });
+        let body = format!(
+            r#"{{"model": "m", "messages": []{}{fields}}}"#,
+            if fields.is_empty() { "" } else { ", " }
+        );
         let view = view(Dialect::Chat, body.as_bytes()).expect("a good body");
-        let headers = headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
-        let configured = ["x-semantic-cluster-id", "x-session-id", "x-user-id"].map(HeaderName::from_static);
-        session::name(&configured, &headers, &view).map(|name| String::from_utf8_lossy(name).into_owned())
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()))
+            .collect();
+        let configured =
+            ["x-semantic-cluster-id", "x-session-id", "x-user-id"].map(HeaderName::from_static);
+        session::name(&configured, &headers, &view)
+            .map(|name| String::from_utf8_lossy(name).into_owned())
     }
 
     #[test]
     #[contract("V25")]
     fn a_session_is_named_by_headers_then_by_fields() {
-        let all = [("x-user-id", "3"), ("x-session-id", "2"), ("x-semantic-cluster-id", "1")];
+        let all = [
+            ("x-user-id", "3"),
+            ("x-session-id", "2"),
+            ("x-semantic-cluster-id", "1"),
+        ];
         for (headers, fields, named) in [
             (&all[..], FIELDS, "1"),
             (&all[..2], FIELDS, "2"),
@@ -141,7 +175,11 @@ mod tests {
             (&[][..], r#""user_id": "d", "session_id": "c""#, "c"),
             (&[][..], r#""user_id": 7"#, "7"),
         ] {
-            assert_eq!(name(headers, fields).as_deref(), Some(named), "{headers:?} {fields}");
+            assert_eq!(
+                name(headers, fields).as_deref(),
+                Some(named),
+                "{headers:?} {fields}"
+            );
         }
         assert_eq!(name(&[], ""), None);
     }

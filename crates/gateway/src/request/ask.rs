@@ -39,15 +39,36 @@ pub(crate) enum Unanswered {
 }
 
 /// Asks. Dropping the future closes the connection.
-pub(crate) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> Result<Answered, Unanswered> {
-    let Question { worker, path, body, most_bytes, connect_timeout } = question;
+pub(crate) async fn ask(
+    pools: &Pools,
+    clock: Clock,
+    question: Question<'_>,
+) -> Result<Answered, Unanswered> {
+    let Question {
+        worker,
+        path,
+        body,
+        most_bytes,
+        connect_timeout,
+    } = question;
     let request = request(worker, path, body);
-    let outgoing = Outgoing { worker: worker.id, url: &worker.url, request, connect_timeout };
-    let Answer { response, connection } = pools.send(outgoing, &clock).await.map_err(|failure| match failure {
-        SendFailure::NotSent(_) => Unanswered::Unreachable,
-        SendFailure::NoHead => Unanswered::Lost,
-        SendFailure::Protocol => Unanswered::Broken,
-    })?;
+    let outgoing = Outgoing {
+        worker: worker.id,
+        url: &worker.url,
+        request,
+        connect_timeout,
+    };
+    let Answer {
+        response,
+        connection,
+    } = pools
+        .send(outgoing, &clock)
+        .await
+        .map_err(|failure| match failure {
+            SendFailure::NotSent(_) => Unanswered::Unreachable,
+            SendFailure::NoHead => Unanswered::Lost,
+            SendFailure::Protocol => Unanswered::Broken,
+        })?;
     let (head, mut incoming) = response.into_parts();
     if headers::tell_two_lengths(&head.headers) {
         return Err(Unanswered::Broken);
@@ -61,18 +82,33 @@ pub(crate) async fn ask(pools: &Pools, clock: Clock, question: Question<'_>) -> 
         body.extend_from_slice(&data);
     }
     pools.give_back(worker.id, connection, clock);
-    Ok(Answered { status: head.status.as_u16(), body })
+    Ok(Answered {
+        status: head.status.as_u16(),
+        body,
+    })
 }
 
 fn request(worker: &WorkerView, path: &str, body: Bytes) -> Request<Full<Bytes>> {
-    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields =
-        headers::upstream(&HeaderMap::new(), host, worker.api_key.as_ref().map(|key| key.expose()), worker.engine);
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    let host = HeaderValue::try_from(worker.url.authority())
+        .unwrap_or(HeaderValue::from_static("localhost"));
+    let mut fields = headers::upstream(
+        &HeaderMap::new(),
+        host,
+        worker.api_key.as_ref().map(|key| key.expose()),
+        worker.engine,
+    );
+    fields.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(body.len()));
     let mut request = Request::new(Full::new(body));
     *request.method_mut() = Method::POST;
-    *request.uri_mut() = worker.url.path(path).parse().unwrap_or_else(|_| Uri::from_static("/"));
+    *request.uri_mut() = worker
+        .url
+        .path(path)
+        .parse()
+        .unwrap_or_else(|_| Uri::from_static("/"));
     *request.headers_mut() = fields;
     request
 }

@@ -43,24 +43,37 @@ pub(super) async fn routing(
 /// Puts the model that serves the request in the place of the one that it names.
 fn name(gateway: &Gateway, call: &mut Call, settle: &mut Settle) -> Result<(), ApiError> {
     // A body that names no model is refused where it is read as a whole, with the reason.
-    let Some(asked) = dialect::named_model(call.body.bytes()) else { return Ok(()) };
+    let Some(asked) = dialect::named_model(call.body.bytes()) else {
+        return Ok(());
+    };
     let chain = gateway.names.chain(&asked);
     let model = chosen(gateway, &gateway.fleet.snapshot(), &chain)?;
     if *model == *asked {
         return Ok(());
     }
     let json = serde_json::Value::from(&*model).to_string();
-    let Ok(body) = dialect::splice(call.body.bytes(), &[Edit::Set(MODEL, &json)]) else { return Ok(()) };
+    let Ok(body) = dialect::splice(call.body.bytes(), &[Edit::Set(MODEL, &json)]) else {
+        return Ok(());
+    };
     call.body.replace(body.into());
     settle.told().renamed(asked.into(), MODEL);
     Ok(())
 }
 
 /// The first model of a chain that somebody can serve now; of several that nobody can, none.
-fn chosen(gateway: &Gateway, snapshot: &Snapshot, chain: &[Arc<str>]) -> Result<Arc<str>, ApiError> {
-    let views = || chain.iter().filter_map(|id| snapshot.model(id).map(|view| (id, view)));
-    let usable =
-        views().find(|(_, view)| !view.panic && generates(view)).or_else(|| views().find(|(_, v)| generates(v)));
+fn chosen(
+    gateway: &Gateway,
+    snapshot: &Snapshot,
+    chain: &[Arc<str>],
+) -> Result<Arc<str>, ApiError> {
+    let views = || {
+        chain
+            .iter()
+            .filter_map(|id| snapshot.model(id).map(|view| (id, view)))
+    };
+    let usable = views()
+        .find(|(_, view)| !view.panic && generates(view))
+        .or_else(|| views().find(|(_, v)| generates(v)));
     if let Some((id, _)) = usable {
         return Ok(Arc::clone(id));
     }
@@ -68,22 +81,31 @@ fn chosen(gateway: &Gateway, snapshot: &Snapshot, chain: &[Arc<str>]) -> Result<
         [] => Err(super::no_worker()),
         // One alone is refused, or waited for, where requests without rules are.
         [only] => Ok(Arc::clone(only)),
-        [first, ..] if gateway.rules.waiting.no_worker > std::time::Duration::ZERO => Ok(Arc::clone(first)),
+        [first, ..] if gateway.rules.waiting.no_worker > std::time::Duration::ZERO => {
+            Ok(Arc::clone(first))
+        }
         _ => Err(ended(snapshot, chain)),
     }
 }
 
 fn generates(view: &ModelView) -> bool {
-    view.candidates.iter().any(|candidate| !candidate.worker.only_prefills())
+    view.candidates
+        .iter()
+        .any(|candidate| !candidate.worker.only_prefills())
 }
 
 fn ended(snapshot: &Snapshot, chain: &[Arc<str>]) -> ApiError {
     let tried = chain.iter().map(|id| &**id).collect::<Vec<_>>().join(", ");
     // As for one model: where nobody lists it and everybody has answered, it is not there at all.
     let unknown = chain.iter().all(|id| snapshot.model(id).is_none())
-        && snapshot.workers.iter().all(|worker| !worker.models.is_empty());
+        && snapshot
+            .workers
+            .iter()
+            .all(|worker| !worker.models.is_empty());
     if unknown {
-        let message = format!("no worker serves any of the models {tried}: GET /v1/models lists those that are served");
+        let message = format!(
+            "no worker serves any of the models {tried}: GET /v1/models lists those that are served"
+        );
         return ApiError::new(ErrorCode::ModelNotFound, message).param("model");
     }
     let message = format!("no worker can be used now for any of the models {tried}: try again");

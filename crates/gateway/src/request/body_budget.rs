@@ -50,12 +50,18 @@ struct Bytes {
 
 impl Bytes {
     fn of_body(bytes: u64, large: bool) -> Self {
-        Self { total: bytes, large: if large { bytes } else { 0 } }
+        Self {
+            total: bytes,
+            large: if large { bytes } else { 0 },
+        }
     }
 
     /// The same with `new` in place of `old`.
     fn changed(self, old: Self, new: Self) -> Self {
-        Self { total: self.total - old.total + new.total, large: self.large - old.large + new.large }
+        Self {
+            total: self.total - old.total + new.total,
+            large: self.large - old.large + new.large,
+        }
     }
 
     fn fit(self, most: Self) -> bool {
@@ -79,11 +85,17 @@ impl BodyLimits {
     }
 
     fn of_all(self) -> Bytes {
-        Bytes { total: self.max_held, large: self.all_but(8) }
+        Bytes {
+            total: self.max_held,
+            large: self.all_but(8),
+        }
     }
 
     fn of_one_address(self) -> Bytes {
-        Bytes { total: self.all_but(8), large: self.all_but(4) }
+        Bytes {
+            total: self.all_but(8),
+            large: self.all_but(4),
+        }
     }
 
     /// All but one part in so many. A body that is not too long must fit beside no others.
@@ -95,7 +107,10 @@ impl BodyLimits {
 impl BodyBudget {
     /// Nothing is held yet; `gauge` shows what is.
     pub(crate) fn new(gauge: Gauge) -> Arc<Self> {
-        Arc::new(Self { state: Mutex::default(), gauge })
+        Arc::new(Self {
+            state: Mutex::default(),
+            gauge,
+        })
     }
 
     /// Room for a body of `peer` that is about to come. One that would not fit as it is announced is refused at once, but
@@ -107,7 +122,9 @@ impl BodyBudget {
         limits: BodyLimits,
     ) -> Result<Room, ApiError> {
         let mut room = self.empty(peer);
-        let Some(announced) = announced else { return Ok(room) };
+        let Some(announced) = announced else {
+            return Ok(room);
+        };
         room.large = announced > limits.small();
         if announced > ANNOUNCED_PART {
             room.take(announced, limits, Take::Nothing)?;
@@ -118,14 +135,24 @@ impl BodyBudget {
 
     /// Room for nothing.
     pub(crate) fn empty(self: &Arc<Self>, peer: PeerAddress) -> Room {
-        Room { bytes: 0, large: false, peer, budget: Arc::clone(self) }
+        Room {
+            bytes: 0,
+            large: false,
+            peer,
+            budget: Arc::clone(self),
+        }
     }
 }
 
 impl State {
     fn change(&mut self, peer: PeerAddress, old: Bytes, new: Bytes) -> u64 {
         self.all = self.all.changed(old, new);
-        let of_peer = self.peers.get(&peer).copied().unwrap_or_default().changed(old, new);
+        let of_peer = self
+            .peers
+            .get(&peer)
+            .copied()
+            .unwrap_or_default()
+            .changed(old, new);
         if of_peer == Bytes::default() {
             self.peers.remove(&peer);
         } else {
@@ -136,7 +163,8 @@ impl State {
 
     fn fits(&self, peer: PeerAddress, old: Bytes, new: Bytes, limits: BodyLimits) -> bool {
         let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
-        self.all.changed(old, new).fit(limits.of_all()) && of_peer.changed(old, new).fit(limits.of_one_address())
+        self.all.changed(old, new).fit(limits.of_all())
+            && of_peer.changed(old, new).fit(limits.of_one_address())
     }
 }
 
@@ -167,14 +195,19 @@ impl Room {
 
     fn take(&mut self, bytes: u64, limits: BodyLimits, take: Take) -> Result<(), ApiError> {
         let large = self.large || bytes > limits.small();
-        let (old, new) = (Bytes::of_body(self.bytes, self.large), Bytes::of_body(bytes, large));
+        let (old, new) = (
+            Bytes::of_body(self.bytes, self.large),
+            Bytes::of_body(bytes, large),
+        );
         let mut state = self.budget.state.lock();
         // Room for nothing is always there.
         if bytes > 0 && !state.fits(self.peer, old, new, limits) {
             return Err(refusal(bytes, limits));
         }
         if take == Take::Bytes {
-            self.budget.gauge.set(signed(state.change(self.peer, old, new)));
+            self.budget
+                .gauge
+                .set(signed(state.change(self.peer, old, new)));
             (self.bytes, self.large) = (bytes, large);
         }
         Ok(())
@@ -185,9 +218,14 @@ impl Room {
         if bytes == self.bytes {
             return;
         }
-        let (old, new) = (Bytes::of_body(self.bytes, self.large), Bytes::of_body(bytes, self.large));
+        let (old, new) = (
+            Bytes::of_body(self.bytes, self.large),
+            Bytes::of_body(bytes, self.large),
+        );
         let mut state = self.budget.state.lock();
-        self.budget.gauge.set(signed(state.change(self.peer, old, new)));
+        self.budget
+            .gauge
+            .set(signed(state.change(self.peer, old, new)));
         self.bytes = bytes;
     }
 
@@ -229,7 +267,10 @@ mod tests {
 
     use super::*;
 
-    const LIMITS: BodyLimits = BodyLimits { max_held: 800, max_body: 80 };
+    const LIMITS: BodyLimits = BodyLimits {
+        max_held: 800,
+        max_body: 80,
+    };
     const ONE: PeerAddress = PeerAddress::V6(1);
     const OTHER: PeerAddress = PeerAddress::V6(2);
 
@@ -253,9 +294,17 @@ mod tests {
         let (budget, gauge) = budget();
         let small = fill(&budget, ONE, 10);
         assert_eq!(gauge.get(), 700, "an eighth is left to other addresses");
-        let refused = budget.begin(ONE, Some(1), LIMITS).expect_err("one byte too many");
-        assert_eq!((refused.status, refused.counted_as(), refused.retry_after()), (503, "held_bytes", Some(1)));
-        assert!(budget.begin(ONE, Some(0), LIMITS).is_ok(), "nothing always fits");
+        let refused = budget
+            .begin(ONE, Some(1), LIMITS)
+            .expect_err("one byte too many");
+        assert_eq!(
+            (refused.status, refused.counted_as(), refused.retry_after()),
+            (503, "held_bytes", Some(1))
+        );
+        assert!(
+            budget.begin(ONE, Some(0), LIMITS).is_ok(),
+            "nothing always fits"
+        );
         let others = fill(&budget, OTHER, 10);
         assert_eq!(gauge.get(), 800);
         drop((small, others));
@@ -281,11 +330,20 @@ mod tests {
     #[contract("F76")]
     fn what_is_announced_is_looked_at_and_takes_little_room() {
         let (budget, gauge) = budget();
-        let limits = BodyLimits { max_held: 800 << 10, max_body: 400 << 10 };
-        let silent: Vec<_> = (0..13).map(|_| budget.begin(ONE, Some(400 << 10), limits).expect("room")).collect();
+        let limits = BodyLimits {
+            max_held: 800 << 10,
+            max_body: 400 << 10,
+        };
+        let silent: Vec<_> = (0..13)
+            .map(|_| budget.begin(ONE, Some(400 << 10), limits).expect("room"))
+            .collect();
         assert_eq!(gauge.get(), 13 * (16 << 10));
         let refused = budget.begin(ONE, Some(400 << 10), limits).err();
-        assert_eq!(refused.map(|error| error.status), Some(503), "it would not fit any more");
+        assert_eq!(
+            refused.map(|error| error.status),
+            Some(503),
+            "it would not fit any more"
+        );
         drop(silent);
         let mut room = budget.begin(ONE, Some(400 << 10), limits).expect("room");
         assert!(room.grow_to(1, limits).is_ok());
@@ -297,7 +355,10 @@ mod tests {
     #[test]
     fn the_longest_body_fits_beside_no_others() {
         let (budget, _) = budget();
-        let limits = BodyLimits { max_held: 800, max_body: 800 };
+        let limits = BodyLimits {
+            max_held: 800,
+            max_body: 800,
+        };
         let mut room = budget.begin(ONE, Some(800), limits).expect("room");
         assert!(room.grow_to(800, limits).is_ok());
         assert!(budget.begin(ONE, Some(1), limits).is_err());

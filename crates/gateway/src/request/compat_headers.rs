@@ -31,7 +31,10 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
     } else {
         "policy"
     };
-    let status = fields.get("x-cache").cloned().unwrap_or(HeaderValue::from_static("BYPASS"));
+    let status = fields
+        .get("x-cache")
+        .cloned()
+        .unwrap_or(HeaderValue::from_static("BYPASS"));
     fields.insert("x-vllm-router-cache-status", status);
     for (name, value) in [
         ("x-vllm-router-worker", Some(&*won.worker)),
@@ -49,6 +52,10 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
 /// What hooks said: also of a request that went no further.
 pub(super) fn hooks(fields: &mut HeaderMap, settle: &Settle) {
     if let Some(hooks) = settle.told_of().hooks() {
-        reply::insert(fields, HeaderName::from_static("x-vllm-router-hooks"), &hooks);
+        reply::insert(
+            fields,
+            HeaderName::from_static("x-vllm-router-hooks"),
+            &hooks,
+        );
     }
 }

@@ -24,7 +24,11 @@ use super::{
 use crate::Gateway;
 
 /// Answers, here or by a worker.
-pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut settle: Settle) -> Response<ReplyBody> {
+pub(super) async fn count_tokens(
+    gateway: &Arc<Gateway>,
+    mut call: Call,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
     let asked = async {
         let wording = Wording::of(gateway, Dialect::Messages, &mut call).await?;
         let (dialect, chat) = wording.routed_by(&call);
@@ -33,12 +37,23 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
         }
         let id: Arc<str> = Arc::from(&*wording.seen(dialect, &chat)?.model);
         let snapshot = gateway.fleet.snapshot();
-        let own = match snapshot.model(&id).and_then(|model| model.artefacts.prompt.clone()) {
+        let own = match snapshot
+            .model(&id)
+            .and_then(|model| model.artefacts.prompt.clone())
+        {
             Some(tokenizer) => Some(tokenizer),
-            None => gateway.fleet.configured_artefacts(&id).await.and_then(|found| found.prompt.clone()),
+            None => gateway
+                .fleet
+                .configured_artefacts(&id)
+                .await
+                .and_then(|found| found.prompt.clone()),
         };
         // A tokenizer answers for a model that no worker has ever listed.
-        let model = if own.is_some() { snapshot.model(&id).cloned() } else { Some(gateway.model(&snapshot, &id)?) };
+        let model = if own.is_some() {
+            snapshot.model(&id).cloned()
+        } else {
+            Some(gateway.model(&snapshot, &id)?)
+        };
         Ok::<_, ApiError>((chat, model, own))
     };
     let (chat, model, own) = match asked.await {
@@ -50,8 +65,13 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
         counted = by_own(gateway, tokenizer, chat.clone(), call.received).await;
     }
     if let (None, Some(model)) = (counted, &model) {
-        if model.candidates.iter().any(|candidate| Spoken::Native.by(&candidate.worker)) {
-            return tokenize::forwarded(gateway, call, Arc::clone(model), Spoken::Native, settle).await;
+        if model
+            .candidates
+            .iter()
+            .any(|candidate| Spoken::Native.by(&candidate.worker))
+        {
+            return tokenize::forwarded(gateway, call, Arc::clone(model), Spoken::Native, settle)
+                .await;
         }
         counted = by_engine(gateway, model, &chat, call.received + gateway.rules.timeout).await;
     }
@@ -72,7 +92,12 @@ pub(super) async fn count_tokens(gateway: &Arc<Gateway>, mut call: Call, mut set
     }
 }
 
-async fn by_own(gateway: &Gateway, tokenizer: Arc<PromptModel>, chat: Bytes, received: Moment) -> Option<usize> {
+async fn by_own(
+    gateway: &Gateway,
+    tokenizer: Arc<PromptModel>,
+    chat: Bytes,
+    received: Moment,
+) -> Option<usize> {
     let clock = gateway.clock;
     let limit = tokenize::longest_wait(gateway, received);
     let own = Arc::clone(&tokenizer);
@@ -80,13 +105,29 @@ async fn by_own(gateway: &Gateway, tokenizer: Arc<PromptModel>, chat: Bytes, rec
         let view = dialect::view(Dialect::Chat, &chat).ok()?;
         let (text, special) = text_of(&own, &view.prompt, &view.rendering, clock)?.ok()?;
         let text: Cow<'_, str> = text;
-        own.text_tokens(&text, special).ok().map(|tokens| tokens.len())
+        own.text_tokens(&text, special)
+            .ok()
+            .map(|tokens| tokens.len())
     };
-    gateway.identify.side_seats().compute(&tokenizer, limit, clock, count).await.ok().flatten()
+    gateway
+        .identify
+        .side_seats()
+        .compute(&tokenizer, limit, clock, count)
+        .await
+        .ok()
+        .flatten()
 }
 
-async fn by_engine(gateway: &Gateway, model: &ModelView, chat: &Bytes, deadline: Moment) -> Option<usize> {
+async fn by_engine(
+    gateway: &Gateway,
+    model: &ModelView,
+    chat: &Bytes,
+    deadline: Moment,
+) -> Option<usize> {
     let view = dialect::view(Dialect::Chat, chat).ok()?;
-    let found = gateway.identify.run_aside(&model.artefacts, Dialect::Chat, chat, &view, deadline).await;
+    let found = gateway
+        .identify
+        .run_aside(&model.artefacts, Dialect::Chat, chat, &view, deadline)
+        .await;
     found.source.is_exact().then_some(found.tokens as usize)
 }

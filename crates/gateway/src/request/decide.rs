@@ -6,8 +6,8 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
 use kv_blocks::{DpRank, Identity, Moment, WorkerId};
 use routing::{
-    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin, Plan, Policy,
-    PotentialLoad, PrefillLeg, PrefillPool, Refusal, Stopwatch,
+    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin,
+    Plan, Policy, PotentialLoad, PrefillLeg, PrefillPool, Refusal, Stopwatch,
 };
 
 use super::{
@@ -68,12 +68,19 @@ pub(crate) enum Place {
 }
 
 /// Resolves the worker that a request is pinned to: `name` or `name/rank`. `param` is the header or field that named it.
-pub(crate) fn pin(snapshot: &Snapshot, asked: Option<&str>, param: &str) -> Result<Option<Pin>, ApiError> {
+pub(crate) fn pin(
+    snapshot: &Snapshot,
+    asked: Option<&str>,
+    param: &str,
+) -> Result<Option<Pin>, ApiError> {
     let Some(asked) = asked else { return Ok(None) };
     let unknown = || {
         ApiError::new(
             ErrorCode::UnknownWorker,
-            format!("there is no worker {:?}: expected the name of a worker, or name/rank", accept::printable(asked)),
+            format!(
+                "there is no worker {:?}: expected the name of a worker, or name/rank",
+                accept::printable(asked)
+            ),
         )
         .param(param)
     };
@@ -83,12 +90,21 @@ pub(crate) fn pin(snapshot: &Snapshot, asked: Option<&str>, param: &str) -> Resu
 /// What `name` or `name/rank` stands for, if anything.
 pub(crate) fn named(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
     if let Some(worker) = snapshot.worker_named(asked) {
-        return Some(Pin { worker: worker.id, rank: None });
+        return Some(Pin {
+            worker: worker.id,
+            rank: None,
+        });
     }
     let (name, rank) = asked.rsplit_once('/')?;
     let worker = snapshot.worker_named(name)?;
-    let rank = rank.parse::<u32>().ok().filter(|rank| *rank < worker.dp_ranks())?;
-    Some(Pin { worker: worker.id, rank: Some(DpRank(rank)) })
+    let rank = rank
+        .parse::<u32>()
+        .ok()
+        .filter(|rank| *rank < worker.dp_ranks())?;
+    Some(Pin {
+        worker: worker.id,
+        rank: Some(DpRank(rank)),
+    })
 }
 
 /// Chooses a target and counts the load there. Held is only a request that has `patience`.
@@ -99,8 +115,9 @@ pub(crate) fn place(
     patience: Option<Patience>,
 ) -> Place {
     let lot = gateway.ids.draw_lot();
-    let decided =
-        with_job(gateway, model, placement, lot, |now, job| gateway.waiters.decide(now, &Job { patience, ..*job }));
+    let decided = with_job(gateway, model, placement, lot, |now, job| {
+        gateway.waiters.decide(now, &Job { patience, ..*job })
+    });
     match decided {
         Decided::Now(plan) => Place::Found(Box::new(placed(gateway, model, placement, *plan))),
         Decided::Later(waiter) => Place::Held(waiter),
@@ -117,7 +134,9 @@ pub(crate) fn hold(
 ) -> Option<Waiter> {
     let lot = gateway.ids.draw_lot();
     let patience = Some(patience);
-    with_job(gateway, model, placement, lot, |now, job| gateway.waiters.hold(now, &Job { patience, ..*job }))
+    with_job(gateway, model, placement, lot, |now, job| {
+        gateway.waiters.hold(now, &Job { patience, ..*job })
+    })
 }
 
 /// Tells the router who can take a held request by now. Without patience it is bound as soon as anybody can.
@@ -135,24 +154,50 @@ pub(crate) fn replace_candidates(
 }
 
 /// The plan, with the guard that frees its load.
-pub(crate) fn placed(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>, plan: Plan) -> Placed {
+pub(crate) fn placed(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+    plan: Plan,
+) -> Placed {
     let lease = |id, target| Lease::new(Arc::clone(&gateway.waiters), id, target);
-    let prefill = plan.prefill.as_ref().map(|leg| lease(leg.reservation, leg.target));
+    let prefill = plan
+        .prefill
+        .as_ref()
+        .map(|leg| lease(leg.reservation, leg.target));
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
-    gateway.prefix_tally.count(&plan.decision, &placement.ties.keys);
+    gateway
+        .prefix_tally
+        .count(&plan.decision, &placement.ties.keys);
     gateway.kv_tally.count(&plan.decision);
-    let (uses_caches, by_view) = (plan.decision.cache_use.is_some(), placement.ties.holders.is_some());
+    let (uses_caches, by_view) = (
+        plan.decision.cache_use.is_some(),
+        placement.ties.holders.is_some(),
+    );
     if uses_caches && !by_view && plan.decision.policy != Policy::Continuum {
         // The blocks were asked; the view of prefixes is timed where it is.
-        gateway.kv_tally.queried(Duration::from_secs_f64(plan.decision.lookup_us.max(0.0) / 1e6));
+        gateway.kv_tally.queried(Duration::from_secs_f64(
+            plan.decision.lookup_us.max(0.0) / 1e6,
+        ));
     }
-    Placed { decision: as_told(plan.decision, model, placement), lease, prefill: plan.prefill, turn: plan.turn }
+    Placed {
+        decision: as_told(plan.decision, model, placement),
+        lease,
+        prefill: plan.prefill,
+        turn: plan.turn,
+    }
 }
 
 /// The decision that [`place`] would make; changes nothing.
-pub(crate) fn preview(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>) -> Result<Decision, Refusal> {
+pub(crate) fn preview(
+    gateway: &Gateway,
+    model: &ModelView,
+    placement: &Placement<'_>,
+) -> Result<Decision, Refusal> {
     let lot = gateway.ids.next_lot();
-    let decision = with_job(gateway, model, placement, lot, |now, job| gateway.router.preview(now, job))?;
+    let decision = with_job(gateway, model, placement, lot, |now, job| {
+        gateway.router.preview(now, job)
+    })?;
     Ok(as_told(decision, model, placement))
 }
 
@@ -163,13 +208,20 @@ pub(crate) fn potential_loads(
     placement: &Placement<'_>,
 ) -> Result<Vec<PotentialLoad>, Refusal> {
     let lot = gateway.ids.next_lot();
-    with_job(gateway, model, placement, lot, |now, job| gateway.router.potential_loads(now, job))
+    with_job(gateway, model, placement, lot, |now, job| {
+        gateway.router.potential_loads(now, job)
+    })
 }
 
 /// What a client is told when nobody can take its request. A busy worker is there and will have room again.
 pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
-    if refusal.excluded.iter().any(|excluded| excluded.reason == ExcludeReason::Busy) {
-        let message = "every worker that could take the request is above the busy threshold: try again";
+    if refusal
+        .excluded
+        .iter()
+        .any(|excluded| excluded.reason == ExcludeReason::Busy)
+    {
+        let message =
+            "every worker that could take the request is above the busy threshold: try again";
         return ApiError::new(ErrorCode::Overloaded, message).with_retry_after(BUSY_RETRY_S);
     }
     dispatch::no_worker()
@@ -208,10 +260,19 @@ fn with_job<T>(
         worded_for,
         ..
     } = placement;
-    let split = gateway.prefill.split(model).filter(|_| !matches!(placement.handover, Handover::NoPrompt));
-    let (own, policies) = (gateway.rules.by_model.of(model), Policies::of(gateway, overrides, model));
+    let split = gateway
+        .prefill
+        .split(model)
+        .filter(|_| !matches!(placement.handover, Handover::NoPrompt));
+    let (own, policies) = (
+        gateway.rules.by_model.of(model),
+        Policies::of(gateway, overrides, model),
+    );
     let busy_threshold = own.busy_threshold.or(gateway.rules.busy_threshold);
-    let identity = prompt.blocks.as_ref().map_or(Identity::TextPrefix, |blocks| blocks.identity());
+    let identity = prompt
+        .blocks
+        .as_ref()
+        .map_or(Identity::TextPrefix, |blocks| blocks.identity());
     let mut candidates = Vec::with_capacity(model.candidates.len());
     let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
     let (mut prefill, mut not_prefill) = (Vec::new(), Vec::new());
@@ -220,16 +281,27 @@ fn with_job<T>(
         let asked_for = pin.is_none_or(|pin| pin.allows(candidate.target));
         let reason = if failed.iter().any(|failed| failed.allows(candidate.target)) {
             Some(ExcludeReason::FailedBefore)
-        } else if !spoken.by(worker) || worded_for.is_some_and(|other| !takes_the_same_words(worker, other)) {
+        } else if !spoken.by(worker)
+            || worded_for.is_some_and(|other| !takes_the_same_words(worker, other))
+        {
             Some(ExcludeReason::Dialect)
         } else {
             // A prompt is not kept waiting for the other pool. Who generates is waited for, which is the router's part.
-            let busy = worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
+            let busy =
+                worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
             (asked_for && busy).then_some(ExcludeReason::Busy)
         };
-        let out = |reason| Excluded { target: candidate.target, name: Arc::clone(&worker.name), reason };
+        let out = |reason| Excluded {
+            target: candidate.target,
+            name: Arc::clone(&worker.name),
+            reason,
+        };
         if let Some(reason) = reason {
-            let list = if worker.only_prefills() { &mut not_prefill } else { &mut excluded };
+            let list = if worker.only_prefills() {
+                &mut not_prefill
+            } else {
+                &mut excluded
+            };
             list.push(out(reason));
             continue;
         }
@@ -253,7 +325,11 @@ fn with_job<T>(
             tiers: worker.allow_tiers.iter().copied().collect(),
             stream_state: candidate.stream_state(),
             health: worker.state.as_str(),
-            lmcache: ties.lmcache.as_ref().map(|told| told.of(worker)).unwrap_or_default(),
+            lmcache: ties
+                .lmcache
+                .as_ref()
+                .map(|told| told.of(worker))
+                .unwrap_or_default(),
             usage: worker.load.kv_usage_ratio,
         });
     }
@@ -316,14 +392,23 @@ fn spare(
     excluded: &mut Vec<Excluded>,
 ) {
     let may_be_asked = |candidate: &Candidate| {
-        pin.is_none_or(|pin| pin.allows(candidate.target)) && !is_above(candidate.usage, busy_threshold)
+        pin.is_none_or(|pin| pin.allows(candidate.target))
+            && !is_above(candidate.usage, busy_threshold)
     };
-    let spared = |candidate: &Candidate| may_be_asked(candidate) && on_hold(candidate.target.worker);
-    if !candidates.iter().any(|candidate| may_be_asked(candidate) && !spared(candidate)) {
+    let spared =
+        |candidate: &Candidate| may_be_asked(candidate) && on_hold(candidate.target.worker);
+    if !candidates
+        .iter()
+        .any(|candidate| may_be_asked(candidate) && !spared(candidate))
+    {
         return;
     }
     for candidate in candidates.extract_if(.., |candidate| spared(candidate)) {
-        excluded.push(Excluded { target: candidate.target, name: candidate.name, reason: ExcludeReason::Busy });
+        excluded.push(Excluded {
+            target: candidate.target,
+            name: candidate.name,
+            reason: ExcludeReason::Busy,
+        });
     }
 }
 
@@ -334,7 +419,9 @@ fn keep_together(
     candidates: &mut Vec<Candidate>,
     excluded: &mut Vec<Excluded>,
 ) {
-    let is_there = |candidate: &Candidate| cluster.has(&candidate.name) && !is_above(candidate.usage, busy_threshold);
+    let is_there = |candidate: &Candidate| {
+        cluster.has(&candidate.name) && !is_above(candidate.usage, busy_threshold)
+    };
     if !candidates.iter().any(is_there) {
         return;
     }
@@ -342,7 +429,11 @@ fn keep_together(
         let stays = cluster.has(&candidate.name);
         if !stays {
             let name = Arc::clone(&candidate.name);
-            excluded.push(Excluded { target: candidate.target, name, reason: ExcludeReason::OtherCluster });
+            excluded.push(Excluded {
+                target: candidate.target,
+                name,
+                reason: ExcludeReason::OtherCluster,
+            });
         }
         stays
     });
@@ -356,7 +447,9 @@ fn unusable(unusable: &Unusable) -> Excluded {
             WorkerState::WarmingUp => ExcludeReason::WarmingUp,
             WorkerState::Draining => ExcludeReason::Draining,
             WorkerState::Ejected => ExcludeReason::CircuitOpen,
-            WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => ExcludeReason::Unhealthy,
+            WorkerState::Unknown | WorkerState::Down | WorkerState::Ready => {
+                ExcludeReason::Unhealthy
+            }
         },
     }
 }
@@ -368,7 +461,9 @@ fn takes_the_same_words(worker: &WorkerView, other: &WorkerView) -> bool {
 
 /// Whether a cache is fuller than allowed, by its engine's own figure. Without one it is not.
 fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
-    usage.zip(threshold).is_some_and(|(usage, threshold)| usage > threshold)
+    usage
+        .zip(threshold)
+        .is_some_and(|(usage, threshold)| usage > threshold)
 }
 
 /// The router's stopwatch, on the process's clock.

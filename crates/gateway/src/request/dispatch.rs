@@ -33,7 +33,12 @@ pub(crate) enum Content {
     /// All of it: the connection is already back in its pool, or closed.
     Whole(Bytes),
     /// Its first bytes; more follow.
-    Begun { first: Bytes, rest: Incoming, connection: Connection, kind: BodyKind },
+    Begun {
+        first: Bytes,
+        rest: Incoming,
+        connection: Connection,
+        kind: BodyKind,
+    },
 }
 
 /// How a body is relayed.
@@ -107,11 +112,19 @@ async fn within(
         request: request(call, body, worker, target),
         connect_timeout: gateway.rules.connect_timeout,
     };
-    let Answer { response, connection } =
-        gateway.pools.send(outgoing, &gateway.clock).await.map_err(Failure::of_send)?;
+    let Answer {
+        response,
+        connection,
+    } = gateway
+        .pools
+        .send(outgoing, &gateway.clock)
+        .await
+        .map_err(Failure::of_send)?;
     let (head, body) = response.into_parts();
     if headers::tell_two_lengths(&head.headers) {
-        return Err(Failure::protocol("the worker's reply tells its length in two ways: try again".to_owned()));
+        return Err(Failure::protocol(
+            "the worker's reply tells its length in two ways: try again".to_owned(),
+        ));
     }
     match head.status.as_u16() {
         200..=299 => content(gateway, worker, head, body, connection).await,
@@ -121,15 +134,27 @@ async fn within(
         }
         400..=499 => content(gateway, worker, head, body, connection).await,
         status @ 500..=599 => Err(Failure::internal(status)),
-        status => Err(Failure::protocol(format!("a worker answered with the unexpected status {status}"))),
+        status => Err(Failure::protocol(format!(
+            "a worker answered with the unexpected status {status}"
+        ))),
     }
 }
 
 /// The client's request as the worker gets it: its body, spliced or not, under a head of our making.
-pub(super) fn request(call: &Call, bytes: Bytes, worker: &WorkerView, target: Target) -> Request<Full<Bytes>> {
-    let host = HeaderValue::try_from(worker.url.authority()).unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields =
-        headers::upstream(&call.headers, host, worker.api_key.as_ref().map(|key| key.expose()), worker.engine);
+pub(super) fn request(
+    call: &Call,
+    bytes: Bytes,
+    worker: &WorkerView,
+    target: Target,
+) -> Request<Full<Bytes>> {
+    let host = HeaderValue::try_from(worker.url.authority())
+        .unwrap_or(HeaderValue::from_static("localhost"));
+    let mut fields = headers::upstream(
+        &call.headers,
+        host,
+        worker.api_key.as_ref().map(|key| key.expose()),
+        worker.engine,
+    );
     fields.insert(header::CONTENT_LENGTH, HeaderValue::from(bytes.len()));
     if let Ok(id) = HeaderValue::try_from(&*call.request_id) {
         fields.insert(crate::ids::REQUEST_ID, id);
@@ -140,7 +165,11 @@ pub(super) fn request(call: &Call, bytes: Bytes, worker: &WorkerView, target: Ta
     let mut request = Request::new(Full::new(bytes));
     *request.method_mut() = Method::POST;
     // The path was matched byte for byte against the route table: joined to the worker's base it is a valid target.
-    *request.uri_mut() = worker.url.path(call.target.as_str()).parse().unwrap_or_else(|_| Uri::from_static("/"));
+    *request.uri_mut() = worker
+        .url
+        .path(call.target.as_str())
+        .parse()
+        .unwrap_or_else(|_| Uri::from_static("/"));
     *request.headers_mut() = fields;
     request
 }
@@ -157,15 +186,25 @@ async fn content(
         // The head alone is no answer yet: an engine that dies before its first event has not started to answer.
         return match next_data(&mut body).await {
             Some(Ok(first)) => {
-                let content = Content::Begun { first, rest: body, connection, kind: BodyKind::Events };
+                let content = Content::Begun {
+                    first,
+                    rest: body,
+                    connection,
+                    kind: BodyKind::Events,
+                };
                 Ok(Committed { head, content })
             }
-            None if gateway.rules.stream.strict => {
-                Err(Failure::unfinished("the worker's stream ended before its first event: try again".to_owned()))
-            }
+            None if gateway.rules.stream.strict => Err(Failure::unfinished(
+                "the worker's stream ended before its first event: try again".to_owned(),
+            )),
             None => {
-                gateway.pools.give_back(worker.id, connection, gateway.clock);
-                Ok(Committed { head, content: Content::Whole(Bytes::new()) })
+                gateway
+                    .pools
+                    .give_back(worker.id, connection, gateway.clock);
+                Ok(Committed {
+                    head,
+                    content: Content::Whole(Bytes::new()),
+                })
             }
             Some(Err(_)) => Err(Failure::no_answer()),
         };
@@ -174,23 +213,40 @@ async fn content(
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else {
             // The engine had the answer when it sent the head: it would be computed again, so this is not tried again.
-            return Err(Failure::protocol("the worker's reply ended before its announced end: try again".to_owned()));
+            return Err(Failure::protocol(
+                "the worker's reply ended before its announced end: try again".to_owned(),
+            ));
         };
         held.push(data);
         if held.len() > HELD_REPLY {
             let first = held.into_bytes();
             return Ok(Committed {
                 head,
-                content: Content::Begun { first, rest: body, connection, kind: BodyKind::Opaque },
+                content: Content::Begun {
+                    first,
+                    rest: body,
+                    connection,
+                    kind: BodyKind::Opaque,
+                },
             });
         }
     }
-    gateway.pools.give_back(worker.id, connection, gateway.clock);
-    Ok(Committed { head, content: Content::Whole(held.into_bytes()) })
+    gateway
+        .pools
+        .give_back(worker.id, connection, gateway.clock);
+    Ok(Committed {
+        head,
+        content: Content::Whole(held.into_bytes()),
+    })
 }
 
 /// Reads a short error reply to its end, so that the connection can be used again; a long one closes it.
-async fn small_body(gateway: &Gateway, worker: &WorkerView, mut body: Incoming, connection: Connection) -> Bytes {
+async fn small_body(
+    gateway: &Gateway,
+    worker: &WorkerView,
+    mut body: Incoming,
+    connection: Connection,
+) -> Bytes {
     let mut held = Held::default();
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else { return Bytes::new() };
@@ -199,7 +255,9 @@ async fn small_body(gateway: &Gateway, worker: &WorkerView, mut body: Incoming, 
             return Bytes::new();
         }
     }
-    gateway.pools.give_back(worker.id, connection, gateway.clock);
+    gateway
+        .pools
+        .give_back(worker.id, connection, gateway.clock);
     held.into_bytes()
 }
 
@@ -220,7 +278,12 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
     headers
         .get(header::CONTENT_TYPE)
         .and_then(|value| value.to_str().ok())
-        .is_some_and(|value| value.trim_start().to_ascii_lowercase().starts_with("text/event-stream"))
+        .is_some_and(|value| {
+            value
+                .trim_start()
+                .to_ascii_lowercase()
+                .starts_with("text/event-stream")
+        })
 }
 
 /// A body in the making: one frame is kept as it is, several are joined.
@@ -232,7 +295,11 @@ pub(super) struct Held {
 
 impl Held {
     pub(super) fn len(&self) -> usize {
-        if self.joined.is_empty() { self.first.len() } else { self.joined.len() }
+        if self.joined.is_empty() {
+            self.first.len()
+        } else {
+            self.joined.len()
+        }
     }
 
     pub(super) fn push(&mut self, data: Bytes) {
@@ -247,18 +314,30 @@ impl Held {
     }
 
     pub(super) fn into_bytes(self) -> Bytes {
-        if self.joined.is_empty() { self.first } else { self.joined.freeze() }
+        if self.joined.is_empty() {
+            self.first
+        } else {
+            self.joined.freeze()
+        }
     }
 }
 
 impl Failure {
     pub(super) fn of_send(failure: SendFailure) -> Self {
         match failure {
-            SendFailure::NotSent(NotSent::Refused) => Self::not_sent(FailureKind::Refused, no_worker()),
-            SendFailure::NotSent(NotSent::Unreachable) => Self::not_sent(FailureKind::ConnectTimeout, no_worker()),
-            SendFailure::NotSent(NotSent::Local(_)) => Self::not_sent(FailureKind::Local, no_connection()),
+            SendFailure::NotSent(NotSent::Refused) => {
+                Self::not_sent(FailureKind::Refused, no_worker())
+            }
+            SendFailure::NotSent(NotSent::Unreachable) => {
+                Self::not_sent(FailureKind::ConnectTimeout, no_worker())
+            }
+            SendFailure::NotSent(NotSent::Local(_)) => {
+                Self::not_sent(FailureKind::Local, no_connection())
+            }
             SendFailure::NoHead => Self::no_answer(),
-            SendFailure::Protocol => Self::protocol("the worker's reply is not valid HTTP: try again".to_owned()),
+            SendFailure::Protocol => {
+                Self::protocol("the worker's reply is not valid HTTP: try again".to_owned())
+            }
         }
     }
 
@@ -294,7 +373,10 @@ impl Failure {
         let reply = match status {
             StatusCode::TOO_MANY_REQUESTS => {
                 // Every 429 says when to come back, within the range of our own errors.
-                head.headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.unwrap_or(1).max(1)));
+                head.headers.insert(
+                    header::RETRY_AFTER,
+                    HeaderValue::from(wait.unwrap_or(1).max(1)),
+                );
                 LastWord::Pass(head, body)
             }
             StatusCode::SERVICE_UNAVAILABLE => LastWord::Error(
@@ -325,7 +407,9 @@ impl Failure {
             status: Some(status.as_u16()),
             kind,
             // A 503 is looked into: the worker may be loading, and is used again as soon as it is not.
-            wait: wait.filter(|_| status == StatusCode::TOO_MANY_REQUESTS).map(|s| Duration::from_secs(s.into())),
+            wait: wait
+                .filter(|_| status == StatusCode::TOO_MANY_REQUESTS)
+                .map(|s| Duration::from_secs(s.into())),
             reply,
         }
     }
@@ -340,7 +424,9 @@ impl Failure {
             reply: LastWord::Error(
                 ApiError::new(
                     ErrorCode::Internal,
-                    format!("the worker failed with status {status}; its own message is in its log"),
+                    format!(
+                        "the worker failed with status {status}; its own message is in its log"
+                    ),
                 )
                 .with_status(status),
             ),
@@ -360,7 +446,10 @@ impl Failure {
 
     /// A stream that says nothing at all: the client would take it for an answer.
     fn unfinished(message: String) -> Self {
-        Self { kind: Some(FailureKind::Incomplete), ..Self::protocol(message) }
+        Self {
+            kind: Some(FailureKind::Incomplete),
+            ..Self::protocol(message)
+        }
     }
 
     pub(super) fn timeout(limit: Duration) -> Self {
@@ -372,7 +461,10 @@ impl Failure {
             wait: None,
             reply: LastWord::Error(ApiError::new(
                 ErrorCode::FirstByteTimeout,
-                format!("no answer within {} s (request.timeout): try again later", limit.as_secs_f64()),
+                format!(
+                    "no answer within {} s (request.timeout): try again later",
+                    limit.as_secs_f64()
+                ),
             )),
         }
     }
@@ -406,13 +498,16 @@ impl Failure {
 
 /// The error of a request that no worker can take.
 pub(crate) fn no_worker() -> ApiError {
-    ApiError::new(ErrorCode::NoWorker, "no worker that serves the model can be used now: try again").with_retry_after(1)
+    ApiError::new(
+        ErrorCode::NoWorker,
+        "no worker that serves the model can be used now: try again",
+    )
+    .with_retry_after(1)
 }
 
 /// The error of a request that no connection could be opened for, whoever was to get it.
 fn no_connection() -> ApiError {
-    let message =
-        "the router is short of something that it needs to connect to workers, which its log names: try again";
+    let message = "the router is short of something that it needs to connect to workers, which its log names: try again";
     ApiError::new(ErrorCode::Overloaded, message).with_retry_after(1)
 }
 

@@ -26,7 +26,10 @@ pub(crate) struct GuardedBody {
 
 impl GuardedBody {
     pub(crate) fn new(body: ReplyBody, gateway: Arc<Gateway>) -> Self {
-        Self { body: Some(body), gateway }
+        Self {
+            body: Some(body),
+            gateway,
+        }
     }
 }
 
@@ -34,9 +37,14 @@ impl Body for GuardedBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        let Some(body) = &mut this.body else {
+            return Poll::Ready(None);
+        };
         let polled = catch_unwind(AssertUnwindSafe(|| {
             supervision::panic_point("reply_body");
             Pin::new(body).poll_frame(cx)
@@ -44,7 +52,9 @@ impl Body for GuardedBody {
         polled.unwrap_or_else(|_| {
             this.gateway.metrics.panics.inc();
             this.body = None;
-            Poll::Ready(Some(Err(io::Error::other("the router failed on this reply; see its log"))))
+            Poll::Ready(Some(Err(io::Error::other(
+                "the router failed on this reply; see its log",
+            ))))
         })
     }
 
@@ -53,6 +63,8 @@ impl Body for GuardedBody {
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or_else(SizeHint::default, Body::size_hint)
+        self.body
+            .as_ref()
+            .map_or_else(SizeHint::default, Body::size_hint)
     }
 }

@@ -4,8 +4,8 @@ use fleet::Engine;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
-        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE, PROXY_AUTHORIZATION,
-        SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
+        AUTHORIZATION, CONNECTION, CONTENT_LENGTH, COOKIE, EXPECT, HOST, PROXY_AUTHENTICATE,
+        PROXY_AUTHORIZATION, SERVER, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE,
     },
 };
 
@@ -38,7 +38,12 @@ const OURS: &str = "x-warmroute-";
 pub(crate) const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// The head of the upstream request: the client's fields in their order, less those that must not cross.
-pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&str>, engine: Engine) -> HeaderMap {
+pub(crate) fn upstream(
+    client: &HeaderMap,
+    host: HeaderValue,
+    api_key: Option<&str>,
+    engine: Engine,
+) -> HeaderMap {
     let named = named_by_connection(client);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
     out.insert(HOST, host);
@@ -64,7 +69,9 @@ pub(crate) fn upstream(client: &HeaderMap, host: HeaderValue, api_key: Option<&s
 /// The name that some servers take this one for: they make no difference between `_` and `-`.
 fn twin_of(name: &HeaderName) -> Option<HeaderName> {
     let name = name.as_str();
-    name.contains('_').then(|| HeaderName::try_from(name.replace('_', "-")).ok()).flatten()
+    name.contains('_')
+        .then(|| HeaderName::try_from(name.replace('_', "-")).ok())
+        .flatten()
 }
 
 /// Fields in which proxies tell where a request came from.
@@ -79,7 +86,14 @@ pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
     let mut out = HeaderMap::with_capacity(worker.len() + 6);
     for (name, value) in worker {
         let stays = HOP_BY_HOP.contains(name)
-            || [CONTENT_LENGTH, SERVER, SET_COOKIE, UPGRADE, HeaderName::from_static("x-powered-by")].contains(name)
+            || [
+                CONTENT_LENGTH,
+                SERVER,
+                SET_COOKIE,
+                UPGRADE,
+                HeaderName::from_static("x-powered-by"),
+            ]
+            .contains(name)
             || name.as_str() == crate::ids::REQUEST_ID
             || name.as_str().starts_with(OURS)
             || named.contains(name);
@@ -116,7 +130,12 @@ mod tests {
     fn map(fields: &[(&str, &str)]) -> HeaderMap {
         fields
             .iter()
-            .map(|(name, value)| (HeaderName::try_from(*name).unwrap(), HeaderValue::try_from(*value).unwrap()))
+            .map(|(name, value)| {
+                (
+                    HeaderName::try_from(*name).unwrap(),
+                    HeaderValue::try_from(*value).unwrap(),
+                )
+            })
             .collect()
     }
 
@@ -136,7 +155,12 @@ mod tests {
             ("x-custom", "kept"),
             ("traceparent", "00-1-2-01"),
         ]);
-        let sent = upstream(&client, HeaderValue::from_static("engine:8000"), Some("worker-key"), Engine::Vllm);
+        let sent = upstream(
+            &client,
+            HeaderValue::from_static("engine:8000"),
+            Some("worker-key"),
+            Engine::Vllm,
+        );
         let want = map(&[
             ("host", "engine:8000"),
             ("user-agent", "agent/1"),
@@ -145,17 +169,41 @@ mod tests {
             ("authorization", "Bearer worker-key"),
         ]);
         assert_eq!(sent, want);
-        let without_key = upstream(&client, HeaderValue::from_static("engine:8000"), None, Engine::Vllm);
+        let without_key = upstream(
+            &client,
+            HeaderValue::from_static("engine:8000"),
+            None,
+            Engine::Vllm,
+        );
         assert!(!without_key.contains_key("authorization"));
-        let key = |map: &HeaderMap, name: &str| map.get(name).map(|value| value.to_str().unwrap().to_owned());
-        let messages = upstream(&client, HeaderValue::from_static("api:443"), Some("worker-key"), Engine::Anthropic);
+        let key = |map: &HeaderMap, name: &str| {
+            map.get(name)
+                .map(|value| value.to_str().unwrap().to_owned())
+        };
+        let messages = upstream(
+            &client,
+            HeaderValue::from_static("api:443"),
+            Some("worker-key"),
+            Engine::Anthropic,
+        );
         assert_eq!(key(&messages, "x-api-key").as_deref(), Some("worker-key"));
         assert_eq!(key(&messages, "authorization"), None);
-        assert_eq!(key(&messages, "anthropic-version").as_deref(), Some("2023-06-01"));
+        assert_eq!(
+            key(&messages, "anthropic-version").as_deref(),
+            Some("2023-06-01")
+        );
         let versioned = map(&[("anthropic-version", "2024-01-01"), ("anthropic-beta", "b")]);
-        let versioned = upstream(&versioned, HeaderValue::from_static("api:443"), None, Engine::Anthropic);
+        let versioned = upstream(
+            &versioned,
+            HeaderValue::from_static("api:443"),
+            None,
+            Engine::Anthropic,
+        );
         assert_eq!(versioned.get_all("anthropic-version").iter().count(), 1);
-        assert_eq!(key(&versioned, "anthropic-version").as_deref(), Some("2024-01-01"));
+        assert_eq!(
+            key(&versioned, "anthropic-version").as_deref(),
+            Some("2024-01-01")
+        );
         assert_eq!(key(&versioned, "anthropic-beta").as_deref(), Some("b"));
     }
 
@@ -171,7 +219,10 @@ mod tests {
             ("x-request-id", "theirs"),
             ("x-engine-hint", "kept"),
         ]);
-        let want = map(&[("content-type", "text/event-stream"), ("x-engine-hint", "kept")]);
+        let want = map(&[
+            ("content-type", "text/event-stream"),
+            ("x-engine-hint", "kept"),
+        ]);
         assert_eq!(downstream(&reply), want);
     }
 
@@ -186,7 +237,12 @@ mod tests {
             ("x-forwarded_proto", "https"),
             ("x_custom", "1"),
         ]);
-        let out = upstream(&client, HeaderValue::from_static("engine"), None, Engine::Vllm);
+        let out = upstream(
+            &client,
+            HeaderValue::from_static("engine"),
+            None,
+            Engine::Vllm,
+        );
         let names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["host", "x_custom"]);
     }

@@ -23,7 +23,12 @@ use crate::{Gateway, metrics::Results};
 /// Requests that a second worker was asked for, by who answered.
 pub(crate) fn results(registry: &mut Registry) -> Results {
     let help = "Requests that a second worker was asked for because the first took its time, by who answered";
-    Results::registered(registry, "warmroute_hedged_requests", help, &["first", "second", "nobody"])
+    Results::registered(
+        registry,
+        "warmroute_hedged_requests",
+        help,
+        &["first", "second", "nobody"],
+    )
 }
 
 /// Who was asked.
@@ -53,47 +58,102 @@ pub(super) async fn attempt(
     deadline: Moment,
     settle: &mut Settle,
 ) -> Answered {
-    let one = Box::pin(dispatch::attempt(gateway, call, body, &first.worker, first.target, deadline));
-    let after = gateway.rules.hedge_after.filter(|_| may_ask_two && placement.pin.is_none());
-    let Some(after) = after else { return Answered { result: one.await, by: first.clone(), failed: None } };
+    let one = Box::pin(dispatch::attempt(
+        gateway,
+        call,
+        body,
+        &first.worker,
+        first.target,
+        deadline,
+    ));
+    let after = gateway
+        .rules
+        .hedge_after
+        .filter(|_| may_ask_two && placement.pin.is_none());
+    let Some(after) = after else {
+        return Answered {
+            result: one.await,
+            by: first.clone(),
+            failed: None,
+        };
+    };
     let hedging = &gateway.hedging;
     let one = match select(one, Box::pin(tokio::time::sleep(after))).await {
-        Either::Left((result, _)) => return Answered { result, by: first.clone(), failed: None },
+        Either::Left((result, _)) => {
+            return Answered {
+                result,
+                by: first.clone(),
+                failed: None,
+            };
+        }
         Either::Right(((), one)) => one,
     };
     let permit = gateway.retry_permit();
-    let second = permit.as_ref().and_then(|_| elsewhere(gateway, model, placement, &first));
+    let second = permit
+        .as_ref()
+        .and_then(|_| elsewhere(gateway, model, placement, &first));
     let Some((placed, second)) = second else {
-        return Answered { result: one.await, by: first.clone(), failed: None };
+        return Answered {
+            result: one.await,
+            by: first.clone(),
+            failed: None,
+        };
     };
     let since = gateway.clock.now();
-    let other =
-        Box::pin(dispatch::attempt(gateway, call, call.body.bytes().clone(), &second.worker, second.target, deadline));
-    let pin = |asked: &Asked| Some(Pin { worker: asked.target.worker, rank: None });
+    let other = Box::pin(dispatch::attempt(
+        gateway,
+        call,
+        call.body.bytes().clone(),
+        &second.worker,
+        second.target,
+        deadline,
+    ));
+    let pin = |asked: &Asked| {
+        Some(Pin {
+            worker: asked.target.worker,
+            rank: None,
+        })
+    };
     match select(one, other).await {
         Either::Left((Ok(committed), _)) => {
             hedging.count("first");
             settle.hedge_lost(placed, since, None);
-            Answered { result: Ok(committed), by: first.clone(), failed: None }
+            Answered {
+                result: Ok(committed),
+                by: first.clone(),
+                failed: None,
+            }
         }
         Either::Right((Ok(committed), _)) => {
             hedging.count("second");
             settle.hedge_won(placed, since, None);
-            Answered { result: Ok(committed), by: second.clone(), failed: None }
+            Answered {
+                result: Ok(committed),
+                by: second.clone(),
+                failed: None,
+            }
         }
         // One failed: the other is all there is.
         Either::Left((Err(failure), other)) => {
             settle.hedge_won(placed, since, Some(&failure));
             let result = other.await;
             hedging.count(if result.is_ok() { "second" } else { "nobody" });
-            Answered { result, by: second.clone(), failed: pin(&first) }
+            Answered {
+                result,
+                by: second.clone(),
+                failed: pin(&first),
+            }
         }
         Either::Right((Err(failure), one)) => {
             settle.hedge_lost(placed, since, Some(&failure));
             let result = one.await;
             hedging.count(if result.is_ok() { "first" } else { "nobody" });
             let failed = pin(&second);
-            Answered { result, by: first.clone(), failed }
+            Answered {
+                result,
+                by: first.clone(),
+                failed,
+            }
         }
     }
 }
@@ -106,12 +166,26 @@ fn elsewhere(
     first: &Asked,
 ) -> Option<(Placed, Asked)> {
     let mut failed = placement.failed.to_vec();
-    failed.push(Pin { worker: first.target.worker, rank: None });
+    failed.push(Pin {
+        worker: first.target.worker,
+        rank: None,
+    });
     let worded_for = Some(&*first.worker);
-    let other = Placement { salt: placement.salt.clone(), pin: None, failed: &failed, worded_for, ..*placement };
-    let Place::Found(placed) = decide::place(gateway, model, &other, None) else { return None };
+    let other = Placement {
+        salt: placement.salt.clone(),
+        pin: None,
+        failed: &failed,
+        worded_for,
+        ..*placement
+    };
+    let Place::Found(placed) = decide::place(gateway, model, &other, None) else {
+        return None;
+    };
     let target = placed.lease.target();
-    let found = model.candidates.iter().find(|candidate| candidate.target == target);
+    let found = model
+        .candidates
+        .iter()
+        .find(|candidate| candidate.target == target);
     // Two workers for the prompt and two for the reply would be four at once.
     let Some(found) = found.filter(|_| placed.prefill.is_none()) else {
         placed.lease.withdraw();

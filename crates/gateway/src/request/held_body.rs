@@ -56,8 +56,13 @@ mod tests {
     fn a_body_is_counted_by_what_it_is_and_not_by_what_was_announced() {
         let gauge: Gauge = Gauge::default();
         let budget = BodyBudget::new(gauge.clone());
-        let limits = BodyLimits { max_held: 100, max_body: 100 };
-        let room = budget.begin(PeerAddress::Local, Some(9), limits).expect("there is room");
+        let limits = BodyLimits {
+            max_held: 100,
+            max_body: 100,
+        };
+        let room = budget
+            .begin(PeerAddress::Local, Some(9), limits)
+            .expect("there is room");
         assert_eq!(gauge.get(), 9);
         let mut body = HeldBody::new(Bytes::from_static(b"12345"), room);
         assert_eq!(gauge.get(), 5);

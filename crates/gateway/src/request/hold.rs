@@ -11,8 +11,8 @@ use dialect::{ApiError, ErrorCode};
 use fleet::{ModelCandidate, ModelView};
 use kv_blocks::Moment;
 use routing::{
-    Affinity, Answer, ExcludeReason, Job, MOVE_TIME, NoStopwatch, Overrides, Patience, Refusal, Released, WaitReason,
-    receipt::Hold,
+    Affinity, Answer, ExcludeReason, Job, MOVE_TIME, NoStopwatch, Overrides, Patience, Refusal,
+    Released, WaitReason, receipt::Hold,
 };
 
 use super::{
@@ -59,7 +59,12 @@ pub(crate) struct TurnedAway {
 
 impl Wait {
     pub(crate) fn new(bytes: usize, deadline: Moment) -> Self {
-        Self { bytes: bytes as u64, deadline, begun: None, told: Hold::default() }
+        Self {
+            bytes: bytes as u64,
+            deadline,
+            begun: None,
+            told: Hold::default(),
+        }
     }
 
     /// When no answer is waited for any longer.
@@ -113,7 +118,11 @@ impl Wait {
         let now = gateway.clock.now();
         let waited = self.begun.map_or(Duration::ZERO, |since| now.since(since));
         let limit = limit.saturating_sub(waited).min(self.deadline.since(now));
-        (limit > Duration::ZERO).then_some(Patience { limit, waited, bytes: self.bytes })
+        (limit > Duration::ZERO).then_some(Patience {
+            limit,
+            waited,
+            bytes: self.bytes,
+        })
     }
 
     /// Waits in the queue though no worker can be used; `None`: that is not allowed, or no longer.
@@ -128,9 +137,15 @@ impl Wait {
 }
 
 /// The view of a model that a request names. Where workers may serve it that have not answered yet, they are waited for.
-pub(crate) async fn model(gateway: &Gateway, id: &str, wait: &mut Wait) -> Result<Arc<ModelView>, ApiError> {
+pub(crate) async fn model(
+    gateway: &Gateway,
+    id: &str,
+    wait: &mut Wait,
+) -> Result<Arc<ModelView>, ApiError> {
     let found = match gateway.model(&gateway.fleet.snapshot(), id) {
-        Err(error) if error.code == ErrorCode::NoWorker => listed_model(gateway, id, wait, error).await,
+        Err(error) if error.code == ErrorCode::NoWorker => {
+            listed_model(gateway, id, wait, error).await
+        }
         known => known,
     };
     if found.is_err() {
@@ -146,8 +161,14 @@ async fn listed_model(
     wait: &mut Wait,
     error: ApiError,
 ) -> Result<Arc<ModelView>, ApiError> {
-    let hold = |patience| gateway.waiters.hold(gateway.clock.now(), &without_candidates(patience));
-    let Some(waiter) = wait.hold(gateway, hold) else { return Err(error) };
+    let hold = |patience| {
+        gateway
+            .waiters
+            .hold(gateway.clock.now(), &without_candidates(patience))
+    };
+    let Some(waiter) = wait.hold(gateway, hold) else {
+        return Err(error);
+    };
     let _place = waiter?;
     wait.begin(gateway, Some(WaitReason::NoWorker));
     let mut changes = gateway.waiters.models.subscribe(&Arc::from(id), None);
@@ -214,15 +235,25 @@ pub(crate) async fn until_retriable(
             return Ok(Some(permit));
         }
         let snapshot = gateway.fleet.snapshot();
-        let candidates = snapshot.model(model).map_or(&[][..], |model| &model.candidates);
-        let answers = |candidate: &ModelCandidate| !gateway.fleet.failed_lately(candidate.target.worker);
+        let candidates = snapshot
+            .model(model)
+            .map_or(&[][..], |model| &model.candidates);
+        let answers =
+            |candidate: &ModelCandidate| !gateway.fleet.failed_lately(candidate.target.worker);
         if candidates.is_empty() || candidates.iter().any(answers) {
             return Ok(None);
         }
         if place.is_none() {
-            let hold = |patience| gateway.waiters.hold(gateway.clock.now(), &without_candidates(patience));
+            let hold = |patience| {
+                gateway
+                    .waiters
+                    .hold(gateway.clock.now(), &without_candidates(patience))
+            };
             // Counted among the waiting requests until it goes on.
-            place = Some(wait.hold(gateway, hold).unwrap_or_else(|| Err(dispatch::no_worker()))?);
+            place = Some(
+                wait.hold(gateway, hold)
+                    .unwrap_or_else(|| Err(dispatch::no_worker()))?,
+            );
             wait.begin(gateway, Some(WaitReason::NoWorker));
         }
         let ends = wait.ends(gateway, WaitReason::NoWorker);
@@ -246,15 +277,27 @@ async fn placed(
         Place::Found(placed) => return Ok(*placed),
         Place::Held(waiter) => (waiter, None),
         Place::Refused(refusal) if refusal.queue_full => {
-            return Err(TurnedAway { refusal, error: queue_full() });
+            return Err(TurnedAway {
+                refusal,
+                error: queue_full(),
+            });
         }
         Place::Refused(refusal) => {
             let hold = |patience| decide::hold(gateway, model, placement, patience);
-            let held = if may_wait && !is_busy(&refusal) { wait.hold(gateway, hold) } else { None };
+            let held = if may_wait && !is_busy(&refusal) {
+                wait.hold(gateway, hold)
+            } else {
+                None
+            };
             match held {
                 Some(Ok(waiter)) => (waiter, Some(refusal)),
                 Some(Err(error)) => return Err(TurnedAway { refusal, error }),
-                None => return Err(TurnedAway { error: decide::refusal_error(&refusal), refusal }),
+                None => {
+                    return Err(TurnedAway {
+                        error: decide::refusal_error(&refusal),
+                        refusal,
+                    });
+                }
             }
         }
     };
@@ -315,17 +358,25 @@ async fn at(gateway: &Gateway, then: Option<Moment>) {
 }
 
 fn is_busy(refusal: &Refusal) -> bool {
-    refusal.excluded.iter().any(|excluded| excluded.reason == ExcludeReason::Busy)
+    refusal
+        .excluded
+        .iter()
+        .any(|excluded| excluded.reason == ExcludeReason::Busy)
 }
 
 /// The refusal of a request that gave up: the router had refused nobody.
 fn nobody(gateway: &Gateway, model: &ModelView, placement: &Placement<'_>) -> Refusal {
     let policy = Policies::of(gateway, placement.overrides, model).decode;
-    Refusal { policy, excluded: Vec::new(), queue_full: false }
+    Refusal {
+        policy,
+        excluded: Vec::new(),
+        queue_full: false,
+    }
 }
 
 fn queue_full() -> ApiError {
-    let message = "too many requests wait for a worker (queue.max_entries, queue.max_bytes): try again";
+    let message =
+        "too many requests wait for a worker (queue.max_entries, queue.max_bytes): try again";
     ApiError::new(ErrorCode::QueueFull, message).with_retry_after(FULL_RETRY_S)
 }
 
@@ -335,6 +386,9 @@ fn timed_out() -> ApiError {
 }
 
 fn going_down() -> ApiError {
-    ApiError::new(ErrorCode::Draining, "the router is going down, and the request was still waiting: try again")
-        .with_retry_after(1)
+    ApiError::new(
+        ErrorCode::Draining,
+        "the router is going down, and the request was still waiting: try again",
+    )
+    .with_retry_after(1)
 }

@@ -72,14 +72,21 @@ struct Hook {
 enum Outcome {
     Allow,
     Transform(Bytes),
-    Reject { status: Option<u16>, message: Option<String> },
+    Reject {
+        status: Option<u16>,
+        message: Option<String>,
+    },
 }
 
 impl Hooks {
     /// Counted from the start on.
     pub(crate) fn new(settings: Vec<HookSettings>, registry: &mut Registry) -> Self {
         let results = Family::<HookResult, Counter>::default();
-        registry.register("warmroute_hooks", "Requests by what a hook said of them", results.clone());
+        registry.register(
+            "warmroute_hooks",
+            "Requests by what a hook said of them",
+            results.clone(),
+        );
         Self::of(settings, results)
     }
 
@@ -91,10 +98,16 @@ impl Hooks {
     fn of(settings: Vec<HookSettings>, results: Family<HookResult, Counter>) -> Self {
         for hook in &settings {
             for result in ["allow", "transform", "reject", "error"] {
-                drop(results.get_or_create(&HookResult { hook: hook.name.to_string(), result }));
+                drop(results.get_or_create(&HookResult {
+                    hook: hook.name.to_string(),
+                    result,
+                }));
             }
         }
-        Self { hooks: settings.into_iter().map(Hook::new).collect(), results }
+        Self {
+            hooks: settings.into_iter().map(Hook::new).collect(),
+            results,
+        }
     }
 
     /// Asks each that is for the request's model. An error is what the client gets.
@@ -110,7 +123,11 @@ impl Hooks {
             // A body that is no request is refused where it is read as a whole.
             let Some(model) = model else { return Ok(()) };
             let own = &hook.settings.models;
-            if !own.is_empty() && !own.iter().any(|pattern| model_names::matches(pattern, &model)) {
+            if !own.is_empty()
+                && !own
+                    .iter()
+                    .any(|pattern| model_names::matches(pattern, &model))
+            {
                 continue;
             }
             let outcome = hook.outcome(gateway, route, call).await;
@@ -121,13 +138,23 @@ impl Hooks {
                     settle.told().rewrote(REWRITE);
                     ("transform", None)
                 }
-                Ok(Outcome::Reject { status, message }) => ("reject", Some(hook.rejection(status, message))),
+                Ok(Outcome::Reject { status, message }) => {
+                    ("reject", Some(hook.rejection(status, message)))
+                }
                 Err(reason) => {
                     tracing::warn!(hook = %hook.settings.name, %reason, "a hook gave no usable answer");
-                    ("error", (!hook.settings.allow_on_error).then(|| hook.failure()))
+                    (
+                        "error",
+                        (!hook.settings.allow_on_error).then(|| hook.failure()),
+                    )
                 }
             };
-            self.results.get_or_create(&HookResult { hook: hook.settings.name.to_string(), result }).inc();
+            self.results
+                .get_or_create(&HookResult {
+                    hook: hook.settings.name.to_string(),
+                    result,
+                })
+                .inc();
             settle.told().hook(&hook.settings.name, result);
             if let Some(error) = refusal {
                 return Err(error);
@@ -140,18 +167,33 @@ impl Hooks {
 impl Hook {
     fn new(settings: HookSettings) -> Self {
         let url = &settings.url;
-        let path = if url.base().is_empty() { "/".to_owned() } else { url.base().to_owned() };
+        let path = if url.base().is_empty() {
+            "/".to_owned()
+        } else {
+            url.base().to_owned()
+        };
         let origin = match url.host() {
             Some(_) => {
                 let scheme = if url.is_tls() { "https" } else { "http" };
-                format!("{scheme}://{}", url.authority()).parse().unwrap_or_else(|_| url.clone())
+                format!("{scheme}://{}", url.authority())
+                    .parse()
+                    .unwrap_or_else(|_| url.clone())
             }
             None => url.clone(),
         };
-        Self { origin: origin.only_at(Destinations::Engines), path, settings }
+        Self {
+            origin: origin.only_at(Destinations::Engines),
+            path,
+            settings,
+        }
     }
 
-    async fn outcome(&self, gateway: &Gateway, route: &Route, call: &Call) -> Result<Outcome, String> {
+    async fn outcome(
+        &self,
+        gateway: &Gateway,
+        route: &Route,
+        call: &Call,
+    ) -> Result<Outcome, String> {
         let question = dialect::hook_question(&call.request_id, route.path, call.body.bytes())
             .ok_or("the request is not one JSON object")?;
         let mut headers = HeaderMap::new();
@@ -177,24 +219,37 @@ impl Hook {
         match dialect::hook_answer(&reply.body) {
             None => Err("the reply is none of allow, reject and transform".to_owned()),
             Some(HookAnswer::Allow) => Ok(Outcome::Allow),
-            Some(HookAnswer::Reject { status, message }) => {
-                Ok(Outcome::Reject { status, message: message.map(|message| printable(&message)) })
-            }
-            Some(HookAnswer::Transform(body)) if body.as_str().len() > most => {
-                Err(format!("a body of {} bytes, at most {most} are accepted", body.as_str().len()))
-            }
-            Some(HookAnswer::Transform(body)) => Ok(Outcome::Transform(reply.body.slice_ref(body.as_str().as_bytes()))),
+            Some(HookAnswer::Reject { status, message }) => Ok(Outcome::Reject {
+                status,
+                message: message.map(|message| printable(&message)),
+            }),
+            Some(HookAnswer::Transform(body)) if body.as_str().len() > most => Err(format!(
+                "a body of {} bytes, at most {most} are accepted",
+                body.as_str().len()
+            )),
+            Some(HookAnswer::Transform(body)) => Ok(Outcome::Transform(
+                reply.body.slice_ref(body.as_str().as_bytes()),
+            )),
         }
     }
 
     fn rejection(&self, status: Option<u16>, message: Option<String>) -> ApiError {
         let own = self.settings.reject_message.clone().or(message);
-        let message = own.unwrap_or_else(|| format!("the request was rejected by the hook {}", self.settings.name));
-        ApiError::new(ErrorCode::HookRejected, message).with_status(status.unwrap_or(self.settings.reject_status))
+        let message = own.unwrap_or_else(|| {
+            format!(
+                "the request was rejected by the hook {}",
+                self.settings.name
+            )
+        });
+        ApiError::new(ErrorCode::HookRejected, message)
+            .with_status(status.unwrap_or(self.settings.reject_status))
     }
 
     fn failure(&self) -> ApiError {
-        let message = format!("the hook {} could not say whether the request may go on: try again", self.settings.name);
+        let message = format!(
+            "the hook {} could not say whether the request may go on: try again",
+            self.settings.name
+        );
         ApiError::new(ErrorCode::HookFailed, message).with_retry_after(1)
     }
 }

@@ -89,8 +89,14 @@ impl Identify {
         engine: EngineTokens,
         registry: &mut Registry,
     ) -> Self {
-        let help = "Prompts by what came of rendering and tokenizing them with their model's own files";
-        let all = [COMPUTED, NotComputed::Late.as_str(), NotComputed::Resting.as_str(), NotComputed::Failed.as_str()];
+        let help =
+            "Prompts by what came of rendering and tokenizing them with their model's own files";
+        let all = [
+            COMPUTED,
+            NotComputed::Late.as_str(),
+            NotComputed::Resting.as_str(),
+            NotComputed::Failed.as_str(),
+        ];
         let results = Results::registered(registry, "warmroute_prompt_computations", help, &all);
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         Self {
@@ -134,7 +140,17 @@ impl Identify {
         view: &RequestView<'_>,
         deadline: Moment,
     ) -> Identified {
-        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.seats, deadline }).await
+        self.find(
+            artefacts,
+            Asked {
+                dialect,
+                bytes,
+                view,
+                seats: &self.seats,
+                deadline,
+            },
+        )
+        .await
     }
 
     /// As [`Self::run`], for those who only ask, such as `/v1/route`: no generation waits behind them.
@@ -146,7 +162,17 @@ impl Identify {
         view: &RequestView<'_>,
         deadline: Moment,
     ) -> Identified {
-        self.find(artefacts, Asked { dialect, bytes, view, seats: &self.side_seats, deadline }).await
+        self.find(
+            artefacts,
+            Asked {
+                dialect,
+                bytes,
+                view,
+                seats: &self.side_seats,
+                deadline,
+            },
+        )
+        .await
     }
 
     async fn find(&self, artefacts: &Arc<ModelArtefacts>, asked: Asked<'_>) -> Identified {
@@ -171,21 +197,40 @@ impl Identify {
         }
     }
 
-    async fn by_own(&self, model: &Arc<prompt::PromptModel>, asked: Asked<'_>) -> Option<Identified> {
+    async fn by_own(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: Asked<'_>,
+    ) -> Option<Identified> {
         let bytes_of_prompt = prompt_bytes(asked.view);
         let cost = model.predicted_cost(bytes_of_prompt);
-        let may_be_known = cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
+        let may_be_known =
+            cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
         if cost > self.budget && !may_be_known {
             return None;
         }
         let tokenised = self.computed(model, asked).await;
-        let Tokenised { tokens, new_tokens, render_us, tokenize_us } = tokenised?;
+        let Tokenised {
+            tokens,
+            new_tokens,
+            render_us,
+            tokenize_us,
+        } = tokenised?;
         let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
-        Some(Identified { new_tokens, render_us, tokenize_us, ..Identified::of(PromptSource::Tokens, blocks) })
+        Some(Identified {
+            new_tokens,
+            render_us,
+            tokenize_us,
+            ..Identified::of(PromptSource::Tokens, blocks)
+        })
     }
 
     /// Computes tokens within the request's time; `None` where they cannot be had in it.
-    async fn computed(&self, model: &Arc<prompt::PromptModel>, asked: Asked<'_>) -> Option<Tokenised> {
+    async fn computed(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: Asked<'_>,
+    ) -> Option<Tokenised> {
         let (clock, budget) = (self.clock, self.budget);
         let left = asked.deadline.since(clock.now());
         let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
@@ -201,7 +246,11 @@ impl Identify {
             }
             Err(why) => {
                 self.results.count(why.as_str());
-                tracing::debug!(why = why.as_str(), ?limit, "no tokens of the prompt, going by its text");
+                tracing::debug!(
+                    why = why.as_str(),
+                    ?limit,
+                    "no tokens of the prompt, going by its text"
+                );
                 None
             }
         }
@@ -211,16 +260,25 @@ impl Identify {
         let started = self.clock.now();
         let answer = self.engine.tokens(asked).await?;
         let tokenize_us = self.clock.now().ms_since(started) * 1e3;
-        let found = Identified::of(PromptSource::EngineTokenize, PromptBlocks::of_tokens(self.scheme, answer.tokens));
+        let found = Identified::of(
+            PromptSource::EngineTokenize,
+            PromptBlocks::of_tokens(self.scheme, answer.tokens),
+        );
         let new_tokens = if answer.known { 0 } else { found.tokens };
-        Some(Identified { new_tokens, tokenize_us, ..found })
+        Some(Identified {
+            new_tokens,
+            tokenize_us,
+            ..found
+        })
     }
 
     async fn by_text(&self, asked: Asked<'_>) -> Identified {
         let scheme = self.scheme;
         let cost = own::cost_of(prompt_bytes(asked.view), TEXT_COST_PER_BYTE);
         let found = asked.work(cost, move |view| by_text(scheme, view)).await;
-        found.unwrap_or_else(|| Identified::without_blocks(estimate_tokens(prompt_bytes(asked.view))))
+        found.unwrap_or_else(|| {
+            Identified::without_blocks(estimate_tokens(prompt_bytes(asked.view)))
+        })
     }
 }
 
@@ -245,7 +303,12 @@ impl Asked<'_> {
             return Some(work(self.view));
         }
         let (dialect, bytes) = (self.dialect, self.bytes.clone());
-        self.seats.run(cost, move || dialect::view(dialect, &bytes).ok().map(|view| work(&view))).await.flatten()
+        self.seats
+            .run(cost, move || {
+                dialect::view(dialect, &bytes).ok().map(|view| work(&view))
+            })
+            .await
+            .flatten()
     }
 }
 
@@ -262,19 +325,36 @@ fn by_text(scheme: HashScheme, view: &RequestView<'_>) -> Identified {
         }
         PromptPart::TokenIds(_) | PromptPart::None => return Identified::without_blocks(0),
     };
-    Identified::of(PromptSource::TextPrefix, PromptBlocks::of_text(scheme, &identity))
+    Identified::of(
+        PromptSource::TextPrefix,
+        PromptBlocks::of_text(scheme, &identity),
+    )
 }
 
 impl Identified {
     fn of(source: PromptSource, blocks: PromptBlocks) -> Self {
         let tokens = blocks.token_count();
-        Self { source, tokens, new_tokens: tokens, blocks: Some(Arc::new(blocks)), render_us: 0.0, tokenize_us: 0.0 }
+        Self {
+            source,
+            tokens,
+            new_tokens: tokens,
+            blocks: Some(Arc::new(blocks)),
+            render_us: 0.0,
+            tokenize_us: 0.0,
+        }
     }
 
     /// Something of about this many tokens that no cache can know.
     pub(super) fn without_blocks(tokens: u32) -> Self {
         let source = PromptSource::None;
-        Self { source, tokens, new_tokens: tokens, blocks: None, render_us: 0.0, tokenize_us: 0.0 }
+        Self {
+            source,
+            tokens,
+            new_tokens: tokens,
+            blocks: None,
+            render_us: 0.0,
+            tokenize_us: 0.0,
+        }
     }
 }
 

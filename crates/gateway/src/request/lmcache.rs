@@ -25,8 +25,14 @@ impl Told {
     pub(super) fn of(&self, worker: &WorkerView) -> LmcacheFacts {
         let (name, host_port) = (&*worker.name, worker.url.authority());
         LmcacheFacts {
-            keys: self.occupancy.as_ref().and_then(|occupancy| occupancy.keys(name, &host_port)),
-            matched_tokens: self.matched.as_ref().map(|matched| matched.tokens(name, &host_port)),
+            keys: self
+                .occupancy
+                .as_ref()
+                .and_then(|occupancy| occupancy.keys(name, &host_port)),
+            matched_tokens: self
+                .matched
+                .as_ref()
+                .map(|matched| matched.tokens(name, &host_port)),
         }
     }
 }
@@ -42,7 +48,11 @@ pub(super) enum Choice {
 
 impl Choice {
     pub(super) fn of(pin: Option<routing::Pin>) -> Self {
-        if pin.is_some() { Self::Made } else { Self::Open }
+        if pin.is_some() {
+            Self::Made
+        } else {
+            Self::Open
+        }
     }
 }
 
@@ -54,12 +64,25 @@ pub(super) async fn of(
     prompt: &Identified,
     choice: Choice,
 ) -> Option<Told> {
-    let controller = gateway.lmcache.as_ref().filter(|_| policies.any(Policy::asks_lmcache))?;
+    let controller = gateway
+        .lmcache
+        .as_ref()
+        .filter(|_| policies.any(Policy::asks_lmcache))?;
     let asks = choice == Choice::Open && model.candidates.len() > 1;
-    let tokens = prompt.blocks.as_ref().filter(|blocks| blocks.identity() == Identity::Tokens);
+    let tokens = prompt
+        .blocks
+        .as_ref()
+        .filter(|blocks| blocks.identity() == Identity::Tokens);
     let matched = match asks {
-        true => controller.matched(tokens.map(|blocks| &**blocks.tokens())).await,
+        true => {
+            controller
+                .matched(tokens.map(|blocks| &**blocks.tokens()))
+                .await
+        }
         false => None,
     };
-    Some(Told { occupancy: controller.occupancy(), matched })
+    Some(Told {
+        occupancy: controller.occupancy(),
+        matched,
+    })
 }

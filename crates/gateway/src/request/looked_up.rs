@@ -37,10 +37,13 @@ impl LookedUp {
 
     /// What was predicted beside what came of it, of a request that ended well; `None` if it cannot be judged.
     pub(super) fn sample(self, won: &Won, usage: Option<Usage>) -> Option<Sample> {
-        let counted = usage.map(|usage| usage.prompt_tokens).filter(|tokens| *tokens > 0);
+        let counted = usage
+            .map(|usage| usage.prompt_tokens)
+            .filter(|tokens| *tokens > 0);
         self.judged.then(|| Sample {
             sent: won.sent,
-            prompt_tokens: counted.unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
+            prompt_tokens: counted
+                .unwrap_or_else(|| u32::try_from(self.tokens).unwrap_or(u32::MAX)),
             predicted: won.predicted_cached_tokens,
             announced: won.announced_cached_tokens,
             actual: usage.and_then(|usage| usage.cached_tokens),
@@ -51,7 +54,10 @@ impl LookedUp {
 
     /// The same look-up where the engine counts in ways that need not be ours.
     pub(super) fn counted_otherwise(self) -> Self {
-        Self { judged: false, ..self }
+        Self {
+            judged: false,
+            ..self
+        }
     }
 
     /// The same look-up by a worker that computes the prompt for another one, and answers in one piece.
@@ -65,6 +71,10 @@ impl LookedUp {
 
     /// The same request where nothing came of it that says anything.
     pub(super) fn unjudged(self, sent: Moment, until: Moment) -> Unjudged {
-        Unjudged { sent, until, prompt_tokens: self.tokens }
+        Unjudged {
+            sent,
+            until,
+            prompt_tokens: self.tokens,
+        }
     }
 }

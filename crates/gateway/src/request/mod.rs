@@ -91,26 +91,43 @@ use crate::{
 };
 
 /// Answers one request, whatever it is.
-pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request<Incoming>) -> Response<GuardedBody> {
+pub(crate) async fn answer(
+    gateway: Arc<Gateway>,
+    request: Request<Incoming>,
+) -> Response<GuardedBody> {
     let received = gateway.clock.now();
     let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
     let head_only = accept::is_head(request.method());
     let shape = Shape::of(request.uri().path());
-    let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received)).catch_unwind();
+    let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received))
+        .catch_unwind();
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
-    let response = answering.await.unwrap_or_else(|_| panicked(&gateway, shape, &request_id));
+    let response = answering
+        .await
+        .unwrap_or_else(|_| panicked(&gateway, shape, &request_id));
     let response = reply::identified(shape, &request_id, response);
-    let response = if head_only { response.map(|_| ReplyBody::empty()) } else { response };
+    let response = if head_only {
+        response.map(|_| ReplyBody::empty())
+    } else {
+        response
+    };
     response.map(|body| GuardedBody::new(body, gateway))
 }
 
 fn probed(probe: &Probe, request_id: &str) -> Response<ReplyBody> {
-    reply::json(if probe.reasons.is_empty() { 200 } else { 503 }, probe, request_id)
+    reply::json(
+        if probe.reasons.is_empty() { 200 } else { 503 },
+        probe,
+        request_id,
+    )
 }
 
 fn panicked(gateway: &Gateway, shape: Shape, request_id: &str) -> Response<ReplyBody> {
     gateway.metrics.panics.inc();
-    let error = ApiError::new(ErrorCode::Internal, "the router failed on this request; see its log");
+    let error = ApiError::new(
+        ErrorCode::Internal,
+        "the router failed on this request; see its log",
+    );
     reply::error(&error, shape, request_id)
 }
 
@@ -132,7 +149,16 @@ async fn routed(
         }
     };
     let mut settle = Settle::open(gateway, route, Arc::clone(&request_id), received);
-    let mut call = match accept::call(gateway, parts, &mut body, route, Arc::clone(&request_id), received).await {
+    let mut call = match accept::call(
+        gateway,
+        parts,
+        &mut body,
+        route,
+        Arc::clone(&request_id),
+        received,
+    )
+    .await
+    {
         Ok(call) => call,
         Err(error) => {
             let response = refused(settle, &error);
@@ -144,21 +170,29 @@ async fn routed(
         return refused(settle, &error);
     }
     let result = match route.endpoint {
-        Endpoint::Generate(dialect) => return cached::generate(gateway, call, dialect, settle).await,
+        Endpoint::Generate(dialect) => {
+            return cached::generate(gateway, call, dialect, settle).await;
+        }
         Endpoint::CountTokens => return count_tokens::count_tokens(gateway, call, settle).await,
         Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
         Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
         Endpoint::Route => route_api::route(gateway, &call).await,
         Endpoint::PotentialLoads => route_api::potential_loads(gateway, &call).await,
-        Endpoint::PrefillComplete => route_api::prefill_complete(gateway, &call, below(route, call.target.path())),
-        Endpoint::FreeReservation => route_api::free(gateway, &call, below(route, call.target.path())),
+        Endpoint::PrefillComplete => {
+            route_api::prefill_complete(gateway, &call, below(route, call.target.path()))
+        }
+        Endpoint::FreeReservation => {
+            route_api::free(gateway, &call, below(route, call.target.path()))
+        }
         Endpoint::Models => {
             gateway.fresh_model_list().await;
             Ok(reply::json(200, &gateway.model_list(), &request_id))
         }
         Endpoint::Model => {
             gateway.fresh_model_list().await;
-            gateway.one_model(below(route, call.target.path())).map(|model| reply::json(200, &model, &request_id))
+            gateway
+                .one_model(below(route, call.target.path()))
+                .map(|model| reply::json(200, &model, &request_id))
         }
         Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
         Endpoint::Live => Ok(probed(&gateway.live(), &request_id)),
@@ -179,7 +213,12 @@ fn below<'a>(route: &Route, path: &'a str) -> &'a str {
 }
 
 /// The stages of a generation.
-async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut settle: Settle) -> Response<ReplyBody> {
+async fn generate(
+    gateway: &Arc<Gateway>,
+    mut call: Call,
+    dialect: Dialect,
+    mut settle: Settle,
+) -> Response<ReplyBody> {
     let wording = match Wording::of(gateway, dialect, &mut call).await {
         Ok(wording) => wording,
         Err(error) => return refused(settle, &error),
@@ -195,24 +234,42 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     if let Err(error) = allowed {
         return refused(settle, &error);
     }
-    let mut wait = Wait::new(call.body.bytes().len(), call.received + gateway.rules.timeout);
-    let found = hold::model(gateway, &view.model, &mut wait).await.and_then(|model| {
-        wording.is_spoken(&model)?;
-        let pin = decide::pin(&gateway.fleet.snapshot(), call.overrides.worker.as_deref(), "x-warmroute-worker")?;
-        Ok((model, pin.or_else(|| wording.home(gateway, call.received))))
-    });
+    let mut wait = Wait::new(
+        call.body.bytes().len(),
+        call.received + gateway.rules.timeout,
+    );
+    let found = hold::model(gateway, &view.model, &mut wait)
+        .await
+        .and_then(|model| {
+            wording.is_spoken(&model)?;
+            let pin = decide::pin(
+                &gateway.fleet.snapshot(),
+                call.overrides.worker.as_deref(),
+                "x-warmroute-worker",
+            )?;
+            Ok((model, pin.or_else(|| wording.home(gateway, call.received))))
+        });
     let (model, pin) = match found {
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
     let (prompt, cluster) = tokio::join!(
-        gateway.identify.run(&model.artefacts, dialect, &body, &view, call.received + gateway.rules.timeout),
+        gateway.identify.run(
+            &model.artefacts,
+            dialect,
+            &body,
+            &view,
+            call.received + gateway.rules.timeout
+        ),
         clusters::of(gateway, &call.headers, &view),
     );
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
     let note = cluster.as_ref().map(Membership::note);
-    settle.about(About { cluster: note, ..About::of(&view, &model, call.overrides.priority, &prompt) });
+    settle.about(About {
+        cluster: note,
+        ..About::of(&view, &model, call.overrides.priority, &prompt)
+    });
     settle.looked_up(LookedUp::of(dialect, &view, &prompt));
     if wording.keeps_state {
         settle.will_be_kept();
@@ -230,12 +287,23 @@ async fn generate(gateway: &Arc<Gateway>, mut call: Call, dialect: Dialect, mut 
     let errand = Errand {
         model,
         prompt,
-        ties: ties.in_cluster(cluster).beginning(gateway, &view).held_in(lmcache),
+        ties: ties
+            .in_cluster(cluster)
+            .beginning(gateway, &view)
+            .held_in(lmcache),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
-        answer: if view.stream { Answer::Streamed } else { Answer::Whole },
+        answer: if view.stream {
+            Answer::Streamed
+        } else {
+            Answer::Whole
+        },
         pin,
-        handover: if wording.may_be_split() { Handover::of(&view) } else { Handover::unsplittable() },
+        handover: if wording.may_be_split() {
+            Handover::of(&view)
+        } else {
+            Handover::unsplittable()
+        },
         own_priority: view.priority.is_some(),
         asked: Asked {
             model: Arc::from(&*view.model),
@@ -274,8 +342,23 @@ async fn carried(
     mut wait: Wait,
     mut settle: Settle,
 ) -> Response<ReplyBody> {
-    let Errand { mut model, prompt, ties, salt, expected_output_tokens, answer, pin, mut handover, .. } = errand;
-    let Errand { own_priority, wording, asked, .. } = errand;
+    let Errand {
+        mut model,
+        prompt,
+        ties,
+        salt,
+        expected_output_tokens,
+        answer,
+        pin,
+        mut handover,
+        ..
+    } = errand;
+    let Errand {
+        own_priority,
+        wording,
+        asked,
+        ..
+    } = errand;
     let deadline = call.received + gateway.rules.timeout;
     let mut tries = Tries::default();
     loop {
@@ -293,24 +376,43 @@ async fn carried(
             worded_for: None,
         };
         // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
-        let may_wait = (tries.last.is_none() || tries.waits_for_anybody) && !matches!(handover, Handover::NoPrompt);
+        let may_wait = (tries.last.is_none() || tries.waits_for_anybody)
+            && !matches!(handover, Handover::NoPrompt);
         let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
         settle.waited(wait.told());
-        let Placed { decision, lease, prefill, turn } = match placed {
+        let Placed {
+            decision,
+            lease,
+            prefill,
+            turn,
+        } = match placed {
             Ok(placed) => placed,
             Err(TurnedAway { .. }) if pin.is_none() && tries.waits_after_all(gateway) => continue,
             Err(TurnedAway { refusal, error }) => {
                 settle.refused(refusal);
-                return last_word(settle, tries.last.map_or_else(|| LastWord::Error(error), |it| it.reply));
+                return last_word(
+                    settle,
+                    tries
+                        .last
+                        .map_or_else(|| LastWord::Error(error), |it| it.reply),
+                );
             }
         };
         let target = lease.target();
         settle.placed(decision, lease, prefill.clone());
-        let found = |target| model.candidates.iter().find(|candidate| candidate.target == target);
+        let found = |target| {
+            model
+                .candidates
+                .iter()
+                .find(|candidate| candidate.target == target)
+        };
         let Some(worker) = found(target) else {
             return refused(settle, &dispatch::no_worker());
         };
-        let said = match wording.to(gateway, &call, &worker.worker, prefill.is_some(), &asked).await {
+        let said = match wording
+            .to(gateway, &call, &worker.worker, prefill.is_some(), &asked)
+            .await
+        {
             Ok(said) => said,
             Err(error) => return refused(settle, &error),
         };
@@ -319,11 +421,22 @@ async fn carried(
         if !said.is_openai {
             settle.counts_otherwise();
         }
-        let mut answering = hedge::Asked { worker: Arc::clone(&worker.worker), target };
+        let mut answering = hedge::Asked {
+            worker: Arc::clone(&worker.worker),
+            target,
+        };
         let mut also_failed = None;
         let legs = prefill.and_then(|leg| {
             let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
-            Some(Legs { gateway, call, decode, target, prefill, leg, deadline })
+            Some(Legs {
+                gateway,
+                call,
+                decode,
+                target,
+                prefill,
+                leg,
+                deadline,
+            })
         });
         let sent = match legs {
             None => {
@@ -335,8 +448,17 @@ async fn carried(
                 let answered = {
                     let may_ask_two = !wording.keeps_state;
                     let parts = (call, body);
-                    hedge::attempt(gateway, parts, may_ask_two, &model, &placement, answering, deadline, &mut settle)
-                        .await
+                    hedge::attempt(
+                        gateway,
+                        parts,
+                        may_ask_two,
+                        &model,
+                        &placement,
+                        answering,
+                        deadline,
+                        &mut settle,
+                    )
+                    .await
                 };
                 answering = answered.by;
                 also_failed = answered.failed;
@@ -352,7 +474,10 @@ async fn carried(
             }
         };
         let answer = match answer {
-            Ok(committed) => back.reply(committed, deadline.since(gateway.clock.now())).await,
+            Ok(committed) => {
+                back.reply(committed, deadline.since(gateway.clock.now()))
+                    .await
+            }
             Err(failure) => Err(back.failure(failure)),
         };
         let failure = match answer {
@@ -360,7 +485,13 @@ async fn carried(
                 if committed.head.status.is_success() {
                     ties.served(gateway, answering.target.worker);
                 }
-                return relayed(gateway, committed, answering.worker.id, back.stream(), settle);
+                return relayed(
+                    gateway,
+                    committed,
+                    answering.worker.id,
+                    back.stream(),
+                    settle,
+                );
             }
             Err(failure) => failure,
         };
@@ -375,8 +506,16 @@ async fn carried(
         if let Some(other) = also_failed {
             tries.also(other);
         }
-        if !tries.again(gateway, &model, last, pinned, failure, &mut wait).await {
-            return last_word(settle, tries.last.map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply));
+        if !tries
+            .again(gateway, &model, last, pinned, failure, &mut wait)
+            .await
+        {
+            return last_word(
+                settle,
+                tries
+                    .last
+                    .map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply),
+            );
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
         if let Some(now) = gateway.fleet.snapshot().model(&model.id) {
@@ -396,7 +535,8 @@ fn relayed(
     let dispatch::Committed { head, content } = committed;
     settle.committed(head.status.as_u16(), &content);
     let is_empty = matches!(&content, Content::Whole(bytes) if bytes.is_empty());
-    let empty_stream = is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
+    let empty_stream =
+        is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
     let head = reply::head(&head, &settle);
     let body = match content {
         Content::Whole(bytes) => {
@@ -408,7 +548,12 @@ fn relayed(
             }
             ReplyBody::whole(bytes, settle)
         }
-        Content::Begun { first, rest, connection, kind } => ReplyBody::Relay(Box::new(Relay::new(
+        Content::Begun {
+            first,
+            rest,
+            connection,
+            kind,
+        } => ReplyBody::Relay(Box::new(Relay::new(
             Begun {
                 first,
                 rest,

@@ -22,7 +22,12 @@ pub(crate) struct About {
 
 impl About {
     /// What is known of the request that `view` was read from.
-    pub(super) fn of(view: &RequestView<'_>, model: &ModelView, priority: i32, prompt: &Identified) -> Self {
+    pub(super) fn of(
+        view: &RequestView<'_>,
+        model: &ModelView,
+        priority: i32,
+        prompt: &Identified,
+    ) -> Self {
         let served = model.candidates.first();
         Self {
             model: Arc::from(&*view.model),
@@ -31,14 +36,31 @@ impl About {
             stream: view.stream,
             priority,
             cluster: None,
-            prompt: PromptNote { source: prompt.source, tokens: prompt.tokens, new_tokens: prompt.new_tokens },
+            prompt: PromptNote {
+                source: prompt.source,
+                tokens: prompt.tokens,
+                new_tokens: prompt.new_tokens,
+            },
         }
     }
 
     /// The receipt of what was decided: nothing sent yet, and nothing come of it.
     pub(crate) fn receipt(self, decided: Decided) -> Receipt {
-        let Decided { id, at_unix_ms, request_id, route, verdict, hold, mut timing } = decided;
-        timing.total = timing.accept + timing.render + timing.tokenize + timing.hash + timing.lookup + timing.decide;
+        let Decided {
+            id,
+            at_unix_ms,
+            request_id,
+            route,
+            verdict,
+            hold,
+            mut timing,
+        } = decided;
+        timing.total = timing.accept
+            + timing.render
+            + timing.tokenize
+            + timing.hash
+            + timing.lookup
+            + timing.decide;
         Receipt {
             id,
             at_unix_ms,

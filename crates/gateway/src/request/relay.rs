@@ -127,7 +127,18 @@ enum Cut {
 
 impl Relay {
     pub(crate) fn new(begun: Begun, settle: Settle) -> Self {
-        let Begun { first, rest, connection, kind, worker, limits, pools, clock, cutting, stream } = begun;
+        let Begun {
+            first,
+            rest,
+            connection,
+            kind,
+            worker,
+            limits,
+            pools,
+            clock,
+            cutting,
+            stream,
+        } = begun;
         let now = clock.now();
         let mut relay = Self {
             upstream: rest,
@@ -139,7 +150,8 @@ impl Relay {
             alarm: Box::pin(sleep(limits.idle)),
             last_byte: now,
             cutting,
-            events: (kind == BodyKind::Events).then(|| Events::new(settle.expected_ending().and_then(Ending::of))),
+            events: (kind == BodyKind::Events)
+                .then(|| Events::new(settle.expected_ending().and_then(Ending::of))),
             translation: stream.map(Translation::new),
             ready: VecDeque::new(),
             end: End::Open,
@@ -161,7 +173,9 @@ impl Relay {
             return;
         };
         let (settle, ending) = (&mut self.settle, &mut events.ending);
-        let pushed = events.splitter.push(&data, |event| seen(settle, ending, event));
+        let pushed = events
+            .splitter
+            .push(&data, |event| seen(settle, ending, event));
         events.sort(data, pushed.complete, self.last_byte, &mut self.ready);
     }
 
@@ -171,13 +185,17 @@ impl Relay {
         let idle = self.limits.idle.saturating_sub(now.since(self.last_byte));
         let total = self.limits.total.saturating_sub(now.since(self.started));
         let torn = self.events.as_ref().and_then(|events| events.torn_since);
-        let torn = torn.map_or(Duration::MAX, |since| TORN_EVENT.saturating_sub(now.since(since)));
+        let torn = torn.map_or(Duration::MAX, |since| {
+            TORN_EVENT.saturating_sub(now.since(since))
+        });
         let next = idle.min(total).min(torn);
         if next.is_zero() {
             // A timer set to this very moment fires at the next tick, and would be set anew there: it would never fire.
             return Poll::Ready(());
         }
-        self.alarm.as_mut().reset(tokio::time::Instant::now() + next);
+        self.alarm
+            .as_mut()
+            .reset(tokio::time::Instant::now() + next);
         self.alarm.as_mut().poll(cx)
     }
 
@@ -196,7 +214,9 @@ impl Relay {
             return true;
         }
         if let Some(events) = &mut self.events
-            && events.torn_since.is_some_and(|since| now.since(since) >= TORN_EVENT)
+            && events
+                .torn_since
+                .is_some_and(|since| now.since(since) >= TORN_EVENT)
         {
             events.let_go(&mut self.ready);
             return true;
@@ -246,7 +266,10 @@ impl Relay {
             // closed first, so that the error stands as an event of its own.
             events.torn.clear();
             events.torn_since = None;
-            let error = self.settle.shape().stream_event(&ApiError::new(code, message), self.settle.request_id());
+            let error = self
+                .settle
+                .shape()
+                .stream_event(&ApiError::new(code, message), self.settle.request_id());
             let lead: &[u8] = if events.part_out { b"\n\n" } else { b"" };
             self.ready.push_back([lead, &error].concat().into());
         }
@@ -260,7 +283,8 @@ impl Relay {
         if let Some(events) = &mut self.events {
             let (settle, ending) = (&mut self.settle, &mut events.ending);
             events.splitter.finish(|event| seen(settle, ending, event));
-            let unfinished = ending.as_ref().is_some_and(|ending| !ending.was_seen()) && settle.told_no_error();
+            let unfinished =
+                ending.as_ref().is_some_and(|ending| !ending.was_seen()) && settle.told_no_error();
             if unfinished && self.limits.strict {
                 return self.cut(Cut::Unfinished);
             }
@@ -324,7 +348,14 @@ fn tells(settle: &Settle, data: &[u8]) -> bool {
 impl Events {
     fn new(ending: Option<Ending>) -> Self {
         let splitter = SseSplitter::new();
-        Self { splitter, ending, torn: Vec::new(), torn_bytes: 0, torn_since: None, part_out: false }
+        Self {
+            splitter,
+            ending,
+            torn: Vec::new(),
+            torn_bytes: 0,
+            torn_since: None,
+            part_out: false,
+        }
     }
 
     /// `complete` bytes of `data` end whole events; the rest waits.
@@ -360,7 +391,10 @@ impl Body for Relay {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let relay = self.get_mut();
         loop {
             if let Some(bytes) = relay.ready.pop_front() {
@@ -384,7 +418,9 @@ impl Body for Relay {
                 End::Breaking(pause) => {
                     ready!(pause.as_mut().poll(cx));
                     relay.end = End::Over;
-                    return Poll::Ready(Some(Err(io::Error::other("the worker's reply broke off"))));
+                    return Poll::Ready(Some(Err(io::Error::other(
+                        "the worker's reply broke off",
+                    ))));
                 }
                 End::Over => return Poll::Ready(None),
             }
@@ -430,7 +466,13 @@ impl Body for Relay {
         // A length that the worker announced, and that frames its reply, is announced to the client too. An event stream
         // may grow by an error event of ours.
         if let (None, Some(left)) = (&self.events, self.upstream.size_hint().exact()) {
-            hint.set_exact(self.ready.iter().map(|bytes| bytes.len() as u64).sum::<u64>() + left);
+            hint.set_exact(
+                self.ready
+                    .iter()
+                    .map(|bytes| bytes.len() as u64)
+                    .sum::<u64>()
+                    + left,
+            );
         }
         hint
     }

@@ -51,7 +51,10 @@ impl Body for ReplyBody {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         match self.get_mut() {
             Self::Whole(bytes, settle) => {
                 if let Some(mut settle) = settle.take() {
@@ -76,7 +79,9 @@ impl Body for ReplyBody {
 
     fn size_hint(&self) -> SizeHint {
         match self {
-            Self::Whole(bytes, _) => SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64),
+            Self::Whole(bytes, _) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, Bytes::len) as u64)
+            }
             Self::Relay(relay) => relay.size_hint(),
             Self::Shared(shared) => shared.size_hint(),
             Self::Kept(kept) => kept.size_hint(),
@@ -87,7 +92,11 @@ impl Body for ReplyBody {
 /// The head of a reply that came from a worker.
 pub(crate) fn head(worker: &Parts, settle: &Settle) -> (StatusCode, HeaderMap) {
     let mut fields = headers::downstream(&worker.headers);
-    insert(&mut fields, HeaderName::from_static(REQUEST_ID), settle.request_id());
+    insert(
+        &mut fields,
+        HeaderName::from_static(REQUEST_ID),
+        settle.request_id(),
+    );
     explain(&mut fields, settle);
     (worker.status, fields)
 }
@@ -103,10 +112,25 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
     if !shown.expose {
         return;
     }
-    insert(fields, HeaderName::from_static("x-warmroute-worker"), &won.worker);
-    insert(fields, HeaderName::from_static("x-warmroute-policy"), won.policy);
-    insert(fields, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
-    fields.insert("x-warmroute-predicted-cached-tokens", HeaderValue::from(won.predicted_cached_tokens));
+    insert(
+        fields,
+        HeaderName::from_static("x-warmroute-worker"),
+        &won.worker,
+    );
+    insert(
+        fields,
+        HeaderName::from_static("x-warmroute-policy"),
+        won.policy,
+    );
+    insert(
+        fields,
+        HeaderName::from_static("x-warmroute-decision"),
+        &settle.id().to_string(),
+    );
+    fields.insert(
+        "x-warmroute-predicted-cached-tokens",
+        HeaderValue::from(won.predicted_cached_tokens),
+    );
     if shown.vllm_router {
         compat_headers::vllm_router(fields, settle, won);
     }
@@ -115,11 +139,18 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
 /// Lists what was changed of the client's body, if anything was.
 pub(super) fn tell_rewrites(fields: &mut HeaderMap, rewrites: &[&str]) {
     if !rewrites.is_empty() {
-        insert(fields, HeaderName::from_static("x-warmroute-rewrites"), &rewrites.join(","));
+        insert(
+            fields,
+            HeaderName::from_static("x-warmroute-rewrites"),
+            &rewrites.join(","),
+        );
     }
 }
 
-pub(crate) fn with_head((status, fields): (StatusCode, HeaderMap), body: ReplyBody) -> Response<ReplyBody> {
+pub(crate) fn with_head(
+    (status, fields): (StatusCode, HeaderMap),
+    body: ReplyBody,
+) -> Response<ReplyBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     *response.headers_mut() = fields;
@@ -140,26 +171,44 @@ pub(crate) fn error(error: &ApiError, shape: Shape, request_id: &str) -> Respons
 }
 
 /// The same reply, with the methods that its path does answer, where there are any.
-pub(crate) fn allowing(methods: Option<&'static str>, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+pub(crate) fn allowing(
+    methods: Option<&'static str>,
+    mut response: Response<ReplyBody>,
+) -> Response<ReplyBody> {
     if let Some(methods) = methods {
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static(methods));
+        response
+            .headers_mut()
+            .insert(header::ALLOW, HeaderValue::from_static(methods));
     }
     response
 }
 
 /// The same reply, after which the connection is closed unless the request's body was read to its end: what follows on
 /// it could not be told apart from the rest of that body.
-pub(crate) fn closing_unless(drained: bool, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+pub(crate) fn closing_unless(
+    drained: bool,
+    mut response: Response<ReplyBody>,
+) -> Response<ReplyBody> {
     if !drained {
-        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        response
+            .headers_mut()
+            .insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
     response
 }
 
 /// The same reply with the request's id under the name that Anthropic's clients read too, on their routes.
-pub(crate) fn identified(shape: Shape, request_id: &str, mut response: Response<ReplyBody>) -> Response<ReplyBody> {
+pub(crate) fn identified(
+    shape: Shape,
+    request_id: &str,
+    mut response: Response<ReplyBody>,
+) -> Response<ReplyBody> {
     if shape == Shape::Anthropic {
-        insert(response.headers_mut(), HeaderName::from_static("request-id"), request_id);
+        insert(
+            response.headers_mut(),
+            HeaderName::from_static("request-id"),
+            request_id,
+        );
     }
     response
 }
@@ -167,13 +216,20 @@ pub(crate) fn identified(shape: Shape, request_id: &str, mut response: Response<
 /// A JSON reply of our own.
 pub(crate) fn json(status: u16, value: &impl Serialize, request_id: &str) -> Response<ReplyBody> {
     // Our own types have string keys and no floats that JSON lacks.
-    bytes(status, serde_json::to_vec(value).unwrap_or_default(), request_id)
+    bytes(
+        status,
+        serde_json::to_vec(value).unwrap_or_default(),
+        request_id,
+    )
 }
 
 /// The same, written already.
 pub(super) fn bytes(status: u16, body: Vec<u8>, request_id: &str) -> Response<ReplyBody> {
     let mut fields = HeaderMap::with_capacity(4);
-    fields.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    fields.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
     insert(&mut fields, HeaderName::from_static(REQUEST_ID), request_id);
     let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     with_head((status, fields), ReplyBody::own(body))

@@ -44,20 +44,43 @@ const ROUTE: &str = "/v1/route";
 const PREFILL_COMPLETE: &str = "/prefill_complete";
 
 /// `POST /v1/route`.
-pub(super) async fn route(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn route(
+    gateway: &Arc<Gateway>,
+    call: &Call,
+) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
+    let asking = Asking::prepare(
+        gateway,
+        call.body.bytes(),
+        &call.headers,
+        asked,
+        call.received,
+    )
+    .await?;
     let answer = match asking.asked.request_id.clone() {
-        None => RouteReply { receipt: asking.dry_run(Arc::clone(&call.request_id))?, reservation: None },
+        None => RouteReply {
+            receipt: asking.dry_run(Arc::clone(&call.request_id))?,
+            reservation: None,
+        },
         Some(id) => asking.reserve(&id)?,
     };
     Ok(reply::json(200, &answer, &call.request_id))
 }
 
 /// `POST /v1/route/potential_loads`.
-pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) async fn potential_loads(
+    gateway: &Arc<Gateway>,
+    call: &Call,
+) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(gateway, call.body.bytes(), &call.headers, asked, call.received).await?;
+    let asking = Asking::prepare(
+        gateway,
+        call.body.bytes(),
+        &call.headers,
+        asked,
+        call.received,
+    )
+    .await?;
     let loads = decide::potential_loads(gateway, &asking.model, &asking.placement())
         .map_err(|refusal| decide::refusal_error(&refusal))?;
     let rows: Vec<_> = loads
@@ -75,22 +98,43 @@ pub(super) async fn potential_loads(gateway: &Arc<Gateway>, call: &Call) -> Resu
 }
 
 /// `POST /v1/route/{request_id}/prefill_complete`.
-pub(super) fn prefill_complete(gateway: &Gateway, call: &Call, rest: &str) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) fn prefill_complete(
+    gateway: &Gateway,
+    call: &Call,
+    rest: &str,
+) -> Result<Response<ReplyBody>, ApiError> {
     let Some(id) = rest.strip_suffix(PREFILL_COMPLETE) else {
-        let message =
-            format!("no such route: a reservation takes POST {ROUTE}/ID{PREFILL_COMPLETE} and DELETE {ROUTE}/ID");
+        let message = format!(
+            "no such route: a reservation takes POST {ROUTE}/ID{PREFILL_COMPLETE} and DELETE {ROUTE}/ID"
+        );
         return Err(ApiError::new(ErrorCode::UnknownRoute, message));
     };
     let id = id_in_path(id)?;
-    gateway.reservations.prefill_complete(&id, CallTime::now(gateway.clock), &gateway.ring)?;
-    Ok(reply::json(200, &json!({"request_id": id, "state": "decoding"}), &call.request_id))
+    gateway
+        .reservations
+        .prefill_complete(&id, CallTime::now(gateway.clock), &gateway.ring)?;
+    Ok(reply::json(
+        200,
+        &json!({"request_id": id, "state": "decoding"}),
+        &call.request_id,
+    ))
 }
 
 /// `DELETE /v1/route/{request_id}`.
-pub(super) fn free(gateway: &Gateway, call: &Call, rest: &str) -> Result<Response<ReplyBody>, ApiError> {
+pub(super) fn free(
+    gateway: &Gateway,
+    call: &Call,
+    rest: &str,
+) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
-    gateway.reservations.free(&id, CallTime::now(gateway.clock), &gateway.ring)?;
-    Ok(reply::json(200, &json!({"request_id": id, "state": "freed"}), &call.request_id))
+    gateway
+        .reservations
+        .free(&id, CallTime::now(gateway.clock), &gateway.ring)?;
+    Ok(reply::json(
+        200,
+        &json!({"request_id": id, "state": "freed"}),
+        &call.request_id,
+    ))
 }
 
 impl Gateway {
@@ -106,7 +150,8 @@ impl Gateway {
             let message = "request_id asks for a reservation: those are made on the data listener";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
-        let asking = Asking::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
+        let asking =
+            Asking::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
         asking.dry_run(format!("req-{:016x}", self.ids.draw()).into())
     }
 }
@@ -152,26 +197,75 @@ impl<'a> Asking<'a> {
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet.snapshot();
         let model = gateway.model(&snapshot, &asked.view.model)?;
-        let pin = decide::pin(&snapshot, asked.overrides.worker.as_deref(), asked.worker_param)?;
+        let pin = decide::pin(
+            &snapshot,
+            asked.overrides.worker.as_deref(),
+            asked.worker_param,
+        )?;
         // A name that nobody has is no mistake here: a worker that failed its caller may be gone by now.
-        let exclude = asked.exclude.iter().filter_map(|name| decide::named(&snapshot, name)).collect();
+        let exclude = asked
+            .exclude
+            .iter()
+            .filter_map(|name| decide::named(&snapshot, name))
+            .collect();
         let accept = gateway.clock.now().ms_since(received) * 1e3;
         // Behind a place that is kept waits a generation, if not here; behind a question nothing does.
         let identify = &gateway.identify;
         let deadline = received + gateway.rules.timeout;
         let prompt = match asked.request_id {
-            Some(_) => identify.run(&model.artefacts, asked.dialect, bytes, &asked.view, deadline).await,
-            None => identify.run_aside(&model.artefacts, asked.dialect, bytes, &asked.view, deadline).await,
+            Some(_) => {
+                identify
+                    .run(
+                        &model.artefacts,
+                        asked.dialect,
+                        bytes,
+                        &asked.view,
+                        deadline,
+                    )
+                    .await
+            }
+            None => {
+                identify
+                    .run_aside(
+                        &model.artefacts,
+                        asked.dialect,
+                        bytes,
+                        &asked.view,
+                        deadline,
+                    )
+                    .await
+            }
         };
-        let timing = Timing { accept, render: prompt.render_us, tokenize: prompt.tokenize_us, ..Timing::default() };
+        let timing = Timing {
+            accept,
+            render: prompt.render_us,
+            tokenize: prompt.tokenize_us,
+            ..Timing::default()
+        };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
         let policies = Policies::of(gateway, &asked.overrides, &model);
         let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
         let cluster = clusters::of(gateway, headers, &asked.view).await;
-        let lmcache = lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
-        let ties = ties.in_cluster(cluster).beginning(gateway, &asked.view).held_in(lmcache);
+        let lmcache =
+            lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
+        let ties = ties
+            .in_cluster(cluster)
+            .beginning(gateway, &asked.view)
+            .held_in(lmcache);
         let handover = Handover::of(&asked.view);
-        Ok(Self { gateway, asked, received, model, pin, exclude, handover, prompt, ties, salt, timing })
+        Ok(Self {
+            gateway,
+            asked,
+            received,
+            model,
+            pin,
+            exclude,
+            handover,
+            prompt,
+            ties,
+            salt,
+            timing,
+        })
     }
 
     fn placement(&self) -> Placement<'_> {
@@ -202,37 +296,72 @@ impl<'a> Asking<'a> {
     fn reserve(&self, id: &Arc<str>) -> Result<RouteReply, ApiError> {
         let gateway = self.gateway;
         let at = CallTime::now(gateway.clock);
-        let receipt = gateway.reservations.hold(id, self.most_blocks(), at, &gateway.ring, || {
-            let Placed { decision, lease, .. } = match decide::place(gateway, &self.model, &self.placement(), None) {
-                Place::Found(placed) => *placed,
-                Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
-                // Without patience nothing is held.
-                Place::Held(_) => return Err(dispatch::no_worker()),
-            };
-            let worker = self.model.candidates.iter().find(|candidate| candidate.target == lease.target());
-            let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
-            gateway.metrics.identified(self.prompt.source.as_str());
-            let took_us = decision.lookup_us + decision.decide_us;
-            gateway.metrics.decided(decision.policy.as_str(), decision.method.as_str(), took_us);
-            let receipt = self.receipt(decision, Arc::clone(id), false);
-            gateway.ring.push(receipt.clone());
-            Ok((Held::new(lease, worker, receipt.id, self.received, at), receipt))
-        })?;
+        let receipt =
+            gateway
+                .reservations
+                .hold(id, self.most_blocks(), at, &gateway.ring, || {
+                    let Placed {
+                        decision, lease, ..
+                    } = match decide::place(gateway, &self.model, &self.placement(), None) {
+                        Place::Found(placed) => *placed,
+                        Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+                        // Without patience nothing is held.
+                        Place::Held(_) => return Err(dispatch::no_worker()),
+                    };
+                    let worker = self
+                        .model
+                        .candidates
+                        .iter()
+                        .find(|candidate| candidate.target == lease.target());
+                    let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
+                    gateway.metrics.identified(self.prompt.source.as_str());
+                    let took_us = decision.lookup_us + decision.decide_us;
+                    gateway.metrics.decided(
+                        decision.policy.as_str(),
+                        decision.method.as_str(),
+                        took_us,
+                    );
+                    let receipt = self.receipt(decision, Arc::clone(id), false);
+                    gateway.ring.push(receipt.clone());
+                    Ok((
+                        Held::new(lease, worker, receipt.id, self.received, at),
+                        receipt,
+                    ))
+                })?;
         let expires_at = net::rfc3339(gateway.clock.wall_at(at.now + gateway.reservations.ttl()));
-        Ok(RouteReply { receipt, reservation: Some(Kept { request_id: Arc::clone(id), expires_at }) })
+        Ok(RouteReply {
+            receipt,
+            reservation: Some(Kept {
+                request_id: Arc::clone(id),
+                expires_at,
+            }),
+        })
     }
 
     /// Blocks of the prompt, wherever it goes.
     fn most_blocks(&self) -> u64 {
-        let smallest = self.model.candidates.iter().map(|candidate| candidate.block_size()).min();
-        let tokens = self.prompt.blocks.as_ref().map_or(0, |blocks| blocks.token_count());
+        let smallest = self
+            .model
+            .candidates
+            .iter()
+            .map(|candidate| candidate.block_size())
+            .min();
+        let tokens = self
+            .prompt
+            .blocks
+            .as_ref()
+            .map_or(0, |blocks| blocks.token_count());
         smallest.map_or(0, |size| size.whole_blocks(tokens).into())
     }
 
     fn receipt(&self, decision: Decision, request_id: Arc<str>, dry_run: bool) -> Receipt {
         let gateway = self.gateway;
-        let timing =
-            Timing { hash: decision.hash_us, lookup: decision.lookup_us, decide: decision.decide_us, ..self.timing };
+        let timing = Timing {
+            hash: decision.hash_us,
+            lookup: decision.lookup_us,
+            decide: decision.decide_us,
+            ..self.timing
+        };
         let decided = Decided {
             id: gateway.decision_ids.next_id(),
             at_unix_ms: gateway.clock.unix_ms(),
@@ -242,9 +371,18 @@ impl<'a> Asking<'a> {
             hold: Hold::default(),
             timing,
         };
-        let about = About::of(&self.asked.view, &self.model, self.asked.overrides.priority, &self.prompt);
+        let about = About::of(
+            &self.asked.view,
+            &self.model,
+            self.asked.overrides.priority,
+            &self.prompt,
+        );
         let cluster = self.ties.cluster.as_ref().map(Membership::note);
-        Receipt { dry_run, cluster, ..about.receipt(decided) }
+        Receipt {
+            dry_run,
+            cluster,
+            ..about.receipt(decided)
+        }
     }
 }
 
@@ -259,7 +397,10 @@ fn id_in_path(text: &str) -> Result<String, ApiError> {
             rest = after;
             continue;
         }
-        let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit)).ok_or_else(unknown)?;
+        let digits = after
+            .get(..2)
+            .filter(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+            .ok_or_else(unknown)?;
         let digits = std::str::from_utf8(digits).map_err(|_| unknown())?;
         bytes.push(u8::from_str_radix(digits, 16).map_err(|_| unknown())?);
         rest = &after[2..];
@@ -273,12 +414,22 @@ mod tests {
 
     #[test]
     fn an_id_in_a_path_may_be_escaped_once() {
-        for (text, id) in [("r1", "r1"), ("a%2Fb", "a/b"), ("a/b", "a/b"), ("%2541", "%41"), ("%3f%23", "?#"), ("", "")]
-        {
+        for (text, id) in [
+            ("r1", "r1"),
+            ("a%2Fb", "a/b"),
+            ("a/b", "a/b"),
+            ("%2541", "%41"),
+            ("%3f%23", "?#"),
+            ("", ""),
+        ] {
             assert_eq!(id_in_path(text).ok().as_deref(), Some(id), "{text}");
         }
         for bad in ["%", "%4", "%zz", "%ff", "a%+1"] {
-            assert_eq!(id_in_path(bad).map_err(|error| error.code), Err(ErrorCode::ReservationNotFound), "{bad}");
+            assert_eq!(
+                id_in_path(bad).map_err(|error| error.code),
+                Err(ErrorCode::ReservationNotFound),
+                "{bad}"
+            );
         }
     }
 }

@@ -27,20 +27,36 @@ pub(super) fn name<'a>(
     headers: &'a HeaderMap,
     view: &'a RequestView<'_>,
 ) -> Option<&'a [u8]> {
-    let named = |name: &HeaderName| headers.get(name).map(HeaderValue::as_bytes).filter(|value| !value.is_empty());
+    let named = |name: &HeaderName| {
+        headers
+            .get(name)
+            .map(HeaderValue::as_bytes)
+            .filter(|value| !value.is_empty())
+    };
     let header = configured.iter().chain(&AGENT_HEADERS).find_map(named);
     header.or_else(|| view.session.key().map(str::as_bytes))
 }
 
 /// By what the router may recognise the session; nothing is hashed that it does not look at.
-pub(super) fn keys(mode: SessionMode, name: Option<&[u8]>, view: &RequestView<'_>) -> Option<Arc<SessionKeys>> {
+pub(super) fn keys(
+    mode: SessionMode,
+    name: Option<&[u8]>,
+    view: &RequestView<'_>,
+) -> Option<Arc<SessionKeys>> {
     if mode == SessionMode::Off {
         return None;
     }
     let model = xxh3_64(view.model.as_bytes());
-    let apart = view.cache_salt.as_ref().map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
+    let apart = view
+        .cache_salt
+        .as_ref()
+        .map_or(model, |salt| xxh3_64_with_seed(salt.as_bytes(), model));
     // A name decides alone.
-    let growth = if name.is_some() { None } else { growth(apart, &view.prompt) };
+    let growth = if name.is_some() {
+        None
+    } else {
+        growth(apart, &view.prompt)
+    };
     let name = name.map(|name| xxh3_64_with_seed(name, apart));
     (name.is_some() || growth.is_some()).then(|| Arc::new(SessionKeys { name, growth }))
 }
@@ -58,10 +74,15 @@ fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<Growth> {
                 .elements()?
                 .map(|message| {
                     let role = message.member("role").and_then(dialect::RawJson::string);
-                    (dialect::steady_message(message), role.as_deref() == Some("assistant"))
+                    (
+                        dialect::steady_message(message),
+                        role.as_deref() == Some("assistant"),
+                    )
                 })
                 .collect();
-            let turns = messages.iter().map(|(message, is_reply)| (message.as_bytes(), *is_reply));
+            let turns = messages
+                .iter()
+                .map(|(message, is_reply)| (message.as_bytes(), *is_reply));
             Growth::of_turns(seed(CHAT), turns)
         }
         PromptPart::Text(text) => Growth::of_text(seed(TEXT), text.as_bytes()),
@@ -81,9 +102,16 @@ mod tests {
     use super::*;
 
     fn of(mode: SessionMode, headers: &[(&'static str, &str)], body: &str) -> Option<SessionKeys> {
-        let dialect = if body.contains("messages") { Dialect::Chat } else { Dialect::Completions };
+        let dialect = if body.contains("messages") {
+            Dialect::Chat
+        } else {
+            Dialect::Completions
+        };
         let view = view(dialect, body.as_bytes()).expect("a good body");
-        let headers = headers.iter().map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap())).collect();
+        let headers = headers
+            .iter()
+            .map(|(name, value)| ((*name).parse().unwrap(), value.parse().unwrap()))
+            .collect();
         let configured = [HeaderName::from_static("x-session-id")];
         keys(mode, name(&configured, &headers, &view), &view).map(|keys| (*keys).clone())
     }
@@ -106,13 +134,17 @@ mod tests {
         }
         assert_eq!(named(&[]), hard(&[("x-session-id", "k")], body));
         let metadata_only = body.replace(r#""prompt_cache_key": "k", "#, "");
-        assert_eq!(hard(&[], &metadata_only), hard(&[("x-session-id", "u_session_1")], body));
+        assert_eq!(
+            hard(&[], &metadata_only),
+            hard(&[("x-session-id", "u_session_1")], body)
+        );
     }
 
     #[test]
     #[contract("V25")]
     fn names_count_whole_and_only_within_their_model_and_salt() {
-        let body = |model: &str, salt: &str| format!(r#"{{"model": "{model}", {salt} "prompt": "x"}}"#);
+        let body =
+            |model: &str, salt: &str| format!(r#"{{"model": "{model}", {salt} "prompt": "x"}}"#);
         let key = |name, model, salt| hard(&[("x-session-id", name)], &body(model, salt));
         let own = key("session-1", "m", "");
         assert_eq!(own, key("session-1", "m", ""));
@@ -128,15 +160,21 @@ mod tests {
 
     #[test]
     fn without_a_name_a_request_is_known_by_what_it_grew_out_of() {
-        let chat =
-            |more: &str| format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "one"}}{more}]}}"#);
-        let more = r#", {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}"#;
+        let chat = |more: &str| {
+            format!(r#"{{"model": "m", "messages": [{{"role": "user", "content": "one"}}{more}]}}"#)
+        };
+        let more =
+            r#", {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}"#;
         let growth = |body: &str| of(SessionMode::Soft, &[], body).and_then(|keys| keys.growth);
         let (first, second) = (growth(&chat("")).unwrap(), growth(&chat(more)).unwrap());
         assert!(second.grew_from(&first));
-        assert!(!second.grew_from(&growth(&chat("").replace("\"m\"", "\"n\"")).unwrap()), "another model");
+        assert!(
+            !second.grew_from(&growth(&chat("").replace("\"m\"", "\"n\"")).unwrap()),
+            "another model"
+        );
         let text = "a".repeat(400);
-        let prompt = |text: &str| growth(&format!(r#"{{"model": "m", "prompt": "{text}"}}"#)).unwrap();
+        let prompt =
+            |text: &str| growth(&format!(r#"{{"model": "m", "prompt": "{text}"}}"#)).unwrap();
         assert!(prompt(&format!("{text} and more")).grew_from(&prompt(&text)));
         let ids = |count: u32| {
             let ids: Vec<u32> = (0..count).collect();
@@ -152,6 +190,9 @@ mod tests {
         assert_eq!(of(SessionMode::Off, &headers, body), None);
         assert_eq!(of(SessionMode::Hard, &headers, body).unwrap().growth, None);
         assert!(of(SessionMode::Hard, &[], body).unwrap().growth.is_some());
-        assert_eq!(of(SessionMode::Hard, &[], r#"{"model": "m", "messages": []}"#), None);
+        assert_eq!(
+            of(SessionMode::Hard, &[], r#"{"model": "m", "messages": []}"#),
+            None
+        );
     }
 }

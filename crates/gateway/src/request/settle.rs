@@ -19,7 +19,10 @@ use kv_blocks::{Moment, Target};
 use parity::Basis;
 use routing::{
     CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
-    receipt::{Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt, Timing, Verdict},
+    receipt::{
+        Attempt, AttemptClass, AttemptResult, DecisionId, Hold, Outcome, OutcomeKind, Receipt,
+        Timing, Verdict,
+    },
 };
 
 use self::{
@@ -103,7 +106,12 @@ enum Ending {
 
 impl Settle {
     /// Opens the account of a request.
-    pub(crate) fn open(gateway: &Arc<Gateway>, route: &'static Route, request_id: Arc<str>, received: Moment) -> Self {
+    pub(crate) fn open(
+        gateway: &Arc<Gateway>,
+        route: &'static Route,
+        request_id: Arc<str>,
+        received: Moment,
+    ) -> Self {
         gateway.running.fetch_add(1, Ordering::Relaxed);
         Self {
             gateway: Arc::clone(gateway),
@@ -175,21 +183,33 @@ impl Settle {
     pub(crate) fn placed(&mut self, decision: Decision, lease: Lease, leg: Option<PrefillLeg>) {
         let policy = decision.policy.as_str();
         let us = decision.lookup_us + decision.decide_us;
-        self.gateway.metrics.decided(policy, decision.method.as_str(), us);
+        self.gateway
+            .metrics
+            .decided(policy, decision.method.as_str(), us);
         // A request that is tried again pays for each decision.
         self.timing.hash += decision.hash_us;
         self.timing.lookup += decision.lookup_us;
         self.timing.decide += decision.decide_us;
         let (target, now) = (lease.target(), self.gateway.clock.now());
-        self.open = Some(OpenAttempt { target, name: Arc::clone(&decision.winner_name), started: now });
-        let by_events = decision.winning().is_some_and(|row| row.cache_source == CacheSource::Events);
+        self.open = Some(OpenAttempt {
+            target,
+            name: Arc::clone(&decision.winner_name),
+            started: now,
+        });
+        let by_events = decision
+            .winning()
+            .is_some_and(|row| row.cache_source == CacheSource::Events);
         self.won = Some(Won {
             worker: Arc::clone(&decision.winner_name),
             policy,
             label: decision.label,
             predicted_cached_tokens: decision.predicted_cached_tokens,
             announced_cached_tokens: decision.announced_cached_tokens,
-            basis: if by_events { Basis::Events } else { Basis::Decisions },
+            basis: if by_events {
+                Basis::Events
+            } else {
+                Basis::Decisions
+            },
             target,
             sent: now,
         });
@@ -229,7 +249,14 @@ impl Settle {
             }
             // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
             // token, and an error after nothing.
-            if matches!(content, Content::Begun { kind: BodyKind::Events, .. }) && (200..300).contains(&status) {
+            if matches!(
+                content,
+                Content::Begun {
+                    kind: BodyKind::Events,
+                    ..
+                }
+            ) && (200..300).contains(&status)
+            {
                 lease.first_token();
                 self.first_token = Some(self.gateway.clock.now());
             }
@@ -245,11 +272,22 @@ impl Settle {
     pub(crate) fn whole(&mut self) {
         let status = self.status.unwrap_or(200);
         let failed = self.in_band_error && status < 400;
-        if let Some(open) = self.open.as_ref().filter(|_| self.relaying && !failed && self.ending == Ending::Proper) {
+        if let Some(open) = self
+            .open
+            .as_ref()
+            .filter(|_| self.relaying && !failed && self.ending == Ending::Proper)
+        {
             self.gateway.fleet.report_success(open.target.worker);
         }
-        self.end = Some(if failed { OutcomeKind::UpstreamError } else { outcome_of(status) });
-        if let Some(usage) = self.usage.filter(|usage| !failed && usage.completion_tokens > 0) {
+        self.end = Some(if failed {
+            OutcomeKind::UpstreamError
+        } else {
+            outcome_of(status)
+        });
+        if let Some(usage) = self
+            .usage
+            .filter(|usage| !failed && usage.completion_tokens > 0)
+        {
             self.gateway.router.replied(usage.completion_tokens);
         }
         self.close_attempt(None, AttemptResult::Ok, self.status);
@@ -258,7 +296,11 @@ impl Settle {
     /// The dialect whose streams say that they are whole, where this reply is to be one.
     pub(crate) fn expected_ending(&self) -> Option<Dialect> {
         match self.route.endpoint {
-            Endpoint::Generate(dialect) if self.status.is_none_or(|status| (200..300).contains(&status)) => {
+            Endpoint::Generate(dialect)
+                if self
+                    .status
+                    .is_none_or(|status| (200..300).contains(&status)) =>
+            {
                 Some(dialect)
             }
             _ => None,
@@ -283,7 +325,11 @@ impl Settle {
             self.blamed(kind);
         }
         self.end = Some(OutcomeKind::UpstreamError);
-        self.close_attempt(Some(AttemptClass::C3), AttemptResult::MidStream, self.status);
+        self.close_attempt(
+            Some(AttemptClass::C3),
+            AttemptResult::MidStream,
+            self.status,
+        );
         self.lease = None;
     }
 
@@ -309,13 +355,21 @@ impl Settle {
     /// Puts the receipt into the ring, or completes the one that is there.
     fn publish(&mut self, outcome: Option<Outcome>) {
         if std::mem::replace(&mut self.published, true) {
-            let end = End { attempts: std::mem::take(&mut self.attempts), prefill: self.prefill.take(), outcome };
+            let end = End {
+                attempts: std::mem::take(&mut self.attempts),
+                prefill: self.prefill.take(),
+                outcome,
+            };
             self.log_end(&end);
-            self.gateway.ring.update(self.id, |receipt| end.complete(receipt));
+            self.gateway
+                .ring
+                .update(self.id, |receipt| end.complete(receipt));
             return;
         }
         // A request that never came to a decision has nothing to explain.
-        let (Some(about), Some(mut verdict)) = (self.about.take(), self.verdict.take()) else { return };
+        let (Some(about), Some(mut verdict)) = (self.about.take(), self.verdict.take()) else {
+            return;
+        };
         if let Verdict::Decided(decision) = &mut verdict {
             decision.prefill.clone_from(&self.prefill);
         }
@@ -329,7 +383,12 @@ impl Settle {
             timing: self.timing,
         };
         let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());
-        let receipt = Receipt { attempts, rewrites, outcome, ..about.receipt(decided) };
+        let receipt = Receipt {
+            attempts,
+            rewrites,
+            outcome,
+            ..about.receipt(decided)
+        };
         self.log_shown(&receipt);
         self.gateway.ring.push(receipt);
     }
@@ -340,9 +399,17 @@ impl Settle {
         let won = self.won.as_ref()?;
         // Of a prompt that was handed over the worker's own cache had no say.
         let own = kind == OutcomeKind::Ok && !self.is_handed_over();
-        let sample = self.looked_up.filter(|_| own).and_then(|it| it.sample(won, self.usage));
+        let sample = self
+            .looked_up
+            .filter(|_| own)
+            .and_then(|it| it.sample(won, self.usage));
         // Attempts that failed have been handed in already.
-        if sample.is_none() && self.attempts.last().is_some_and(|last| last.result == AttemptResult::Ok) {
+        if sample.is_none()
+            && self
+                .attempts
+                .last()
+                .is_some_and(|last| last.result == AttemptResult::Ok)
+        {
             self.unjudged(won.target, won.sent);
         }
         sample.map(|sample| self.gateway.judge.observe(won.target, sample))
@@ -366,11 +433,17 @@ impl Drop for Settle {
     fn drop(&mut self) {
         self.lease = None;
         let unannounced = || {
-            if std::thread::panicking() { OutcomeKind::RouterError } else { OutcomeKind::ClientGone }
+            if std::thread::panicking() {
+                OutcomeKind::RouterError
+            } else {
+                OutcomeKind::ClientGone
+            }
         };
         let kind = self.end.unwrap_or_else(unannounced);
         match kind {
-            OutcomeKind::ClientGone => self.close_attempt(None, AttemptResult::ClientGone, self.status),
+            OutcomeKind::ClientGone => {
+                self.close_attempt(None, AttemptResult::ClientGone, self.status)
+            }
             OutcomeKind::RouterError => self.status = self.status.or(Some(500)),
             _ => {}
         }

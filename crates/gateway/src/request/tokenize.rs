@@ -37,14 +37,24 @@ const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
 const LONGEST_WAIT: Duration = Duration::from_secs(10);
 
 /// `POST /tokenize`.
-pub(super) async fn tokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
-    let named = |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+pub(super) async fn tokenize(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    settle: Settle,
+) -> Response<ReplyBody> {
+    let named =
+        |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
     answered(gateway, call, settle, named, tokens).await
 }
 
 /// `POST /detokenize`.
-pub(super) async fn detokenize(gateway: &Arc<Gateway>, call: Call, settle: Settle) -> Response<ReplyBody> {
-    let named = |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+pub(super) async fn detokenize(
+    gateway: &Arc<Gateway>,
+    call: Call,
+    settle: Settle,
+) -> Response<ReplyBody> {
+    let named =
+        |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
     answered(gateway, call, settle, named, text).await
 }
 
@@ -86,17 +96,27 @@ async fn answered(
         let bytes = call.body.bytes().clone();
         let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
         let named = seats.run(cost, move || named(&bytes)).await;
-        let named = named.ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
+        let named = named
+            .ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
         let id = model_asked_for(gateway, named?)?;
         let snapshot = gateway.fleet.snapshot();
-        let own = snapshot.model(&id).and_then(|model| model.artefacts.prompt.clone());
+        let own = snapshot
+            .model(&id)
+            .and_then(|model| model.artefacts.prompt.clone());
         let tokenizer = match own {
             Some(tokenizer) => Some(tokenizer),
-            None => gateway.fleet.configured_artefacts(&id).await.and_then(|found| found.prompt.clone()),
+            None => gateway
+                .fleet
+                .configured_artefacts(&id)
+                .await
+                .and_then(|found| found.prompt.clone()),
         };
         // A tokenizer answers for a model that no worker has ever listed.
-        let model =
-            if tokenizer.is_some() { snapshot.model(&id).cloned() } else { Some(gateway.model(&snapshot, &id)?) };
+        let model = if tokenizer.is_some() {
+            snapshot.model(&id).cloned()
+        } else {
+            Some(gateway.model(&snapshot, &id)?)
+        };
         Ok::<_, ApiError>((model, tokenizer))
     };
     let (model, tokenizer) = match asked.await {
@@ -105,11 +125,23 @@ async fn answered(
     };
     let mut why = None;
     if let Some(tokenizer) = tokenizer {
-        let longest = model.as_ref().and_then(|model| model.max_model_len).or_else(|| tokenizer.max_len());
-        let subject = Subject { tokenizer: Arc::clone(&tokenizer), max_model_len: longest, clock: gateway.clock };
+        let longest = model
+            .as_ref()
+            .and_then(|model| model.max_model_len)
+            .or_else(|| tokenizer.max_len());
+        let subject = Subject {
+            tokenizer: Arc::clone(&tokenizer),
+            max_model_len: longest,
+            clock: gateway.clock,
+        };
         let bytes = call.body.bytes().clone();
         let limit = longest_wait(gateway, call.received);
-        match seats.compute(&tokenizer, limit, gateway.clock, move || work(&bytes, &subject)).await {
+        match seats
+            .compute(&tokenizer, limit, gateway.clock, move || {
+                work(&bytes, &subject)
+            })
+            .await
+        {
             Ok(Ok(body)) => {
                 settle.passed(200);
                 return reply::bytes(200, body, settle.request_id());
@@ -119,12 +151,18 @@ async fn answered(
             Err(reason) => why = Some(format!("the model's tokenizer is {}", reason.as_str())),
         }
     }
-    match (model.filter(|model| why.is_none() || !model.candidates.is_empty()), why) {
+    match (
+        model.filter(|model| why.is_none() || !model.candidates.is_empty()),
+        why,
+    ) {
         (Some(model), _) => forwarded(gateway, call, model, Spoken::Openai, settle).await,
         (None, why) => {
             let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
             let message = format!("{why}, and no worker of the model can be asked now: try again");
-            refused(settle, &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1))
+            refused(
+                settle,
+                &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1),
+            )
         }
     }
 }
@@ -137,10 +175,14 @@ pub(super) fn longest_wait(gateway: &Gateway, received: Moment) -> Duration {
 
 /// The model's id: the one named, else the only one there is.
 fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
-    named.map(Arc::from).or_else(|| gateway.fleet.only_model()).ok_or_else(|| {
-        let message = "model is missing and there is not exactly one: name a model that /v1/models lists";
-        ApiError::new(ErrorCode::InvalidRequest, message).param("model")
-    })
+    named
+        .map(Arc::from)
+        .or_else(|| gateway.fleet.only_model())
+        .ok_or_else(|| {
+            let message =
+                "model is missing and there is not exactly one: name a model that /v1/models lists";
+            ApiError::new(ErrorCode::InvalidRequest, message).param("model")
+        })
 }
 
 /// Hands the question to a worker: no prompt is computed there, so none is counted or expected in its cache.
@@ -157,7 +199,10 @@ pub(super) async fn forwarded(
         Err(error) => return refused(settle, &error),
     };
     let prompt = Identified::without_blocks(0);
-    let view = dialect::RequestView { model: (&*model.id).into(), ..dialect::RequestView::default() };
+    let view = dialect::RequestView {
+        model: (&*model.id).into(),
+        ..dialect::RequestView::default()
+    };
     settle.about(About::of(&view, &model, call.overrides.priority, &prompt));
     if let Err(error) = spoken.check(&model) {
         return refused(settle, &error);
@@ -165,7 +210,11 @@ pub(super) async fn forwarded(
     let answer = Answer::Whole;
     // Carried as it came, whatever it is.
     let wording = Wording::own(Dialect::Embeddings, spoken);
-    let asked = Asked { model: Arc::clone(&model.id), prompt_tokens: 0, include_usage: false };
+    let asked = Asked {
+        model: Arc::clone(&model.id),
+        prompt_tokens: 0,
+        include_usage: false,
+    };
     let errand = Errand {
         model,
         prompt,
@@ -199,13 +248,27 @@ struct DetokenizeReply {
 }
 
 fn tokens(body: &[u8], subject: &Subject) -> Result<Vec<u8>, NoAnswer> {
-    let TokenizeView { prompt, rendering, return_token_strs, .. } = dialect::tokenize_view(body).map_err(wrong)?;
+    let TokenizeView {
+        prompt,
+        rendering,
+        return_token_strs,
+        ..
+    } = dialect::tokenize_view(body).map_err(wrong)?;
     let Some(rendered) = text_of(&subject.tokenizer, &prompt, &rendering, subject.clock) else {
-        return Err(NoAnswer::Elsewhere("the prompt is neither a text nor a chat".to_owned()));
+        return Err(NoAnswer::Elsewhere(
+            "the prompt is neither a text nor a chat".to_owned(),
+        ));
     };
     let (text, special) = rendered?;
     let tokens = subject.tokenizer.text_tokens(&text, special)?;
-    let spelled = || subject.tokenizer.token_strings(&tokens).into_iter().map(Option::unwrap_or_default).collect();
+    let spelled = || {
+        subject
+            .tokenizer
+            .token_strings(&tokens)
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
+    };
     Ok(json(&TokenizeReply {
         count: tokens.len(),
         max_model_len: subject.max_model_len,
@@ -216,7 +279,9 @@ fn tokens(body: &[u8], subject: &Subject) -> Result<Vec<u8>, NoAnswer> {
 
 fn text(body: &[u8], subject: &Subject) -> Result<Vec<u8>, NoAnswer> {
     let view = dialect::detokenize_view(body).map_err(wrong)?;
-    Ok(json(&DetokenizeReply { prompt: subject.tokenizer.decode(&view.tokens)? }))
+    Ok(json(&DetokenizeReply {
+        prompt: subject.tokenizer.decode(&view.tokens)?,
+    }))
 }
 
 fn wrong(error: dialect::ViewError) -> NoAnswer {

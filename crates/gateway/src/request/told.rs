@@ -35,7 +35,12 @@ impl Told {
 
     /// The receipt names the model that the client did.
     pub(crate) fn about(&mut self, mut about: About) -> About {
-        self.model = Some(about.served_model.as_ref().map_or_else(|| Arc::clone(&about.model), Arc::clone));
+        self.model = Some(
+            about
+                .served_model
+                .as_ref()
+                .map_or_else(|| Arc::clone(&about.model), Arc::clone),
+        );
         self.cluster = about.cluster.as_ref().map(|note| Arc::clone(&note.name));
         if let Some(asked) = &self.asked {
             about.model = Arc::clone(asked);

@@ -47,7 +47,9 @@ impl Tries {
         let class = self.last.as_ref().and_then(|failure| failure.class);
         let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
         let now = gateway.clock.now();
-        let in_time = self.failed_at.is_some_and(|failed_at| now.since(failed_at) < gateway.rules.waiting.no_worker);
+        let in_time = self
+            .failed_at
+            .is_some_and(|failed_at| now.since(failed_at) < gateway.rules.waiting.no_worker);
         if self.waits_for_anybody || !nothing_came || !in_time {
             return false;
         }
@@ -71,7 +73,12 @@ impl Tries {
         (self.permit, self.waits_for_anybody) = (None, false);
         // Of several 503s the longest wait is what the client is told.
         let failure = match self.last.take() {
-            Some(before) if before.retry_after() > failure.retry_after() && before.status == failure.status => before,
+            Some(before)
+                if before.retry_after() > failure.retry_after()
+                    && before.status == failure.status =>
+            {
+                before
+            }
             _ => failure,
         };
         let (status, kind) = (failure.status, failure.kind);
@@ -79,7 +86,8 @@ impl Tries {
         let Some(class) = class else { return false };
         if kind == Some(FailureKind::Local) {
             self.local += 1;
-            return self.local < LOCAL_ATTEMPTS && pause(gateway, self.local - 1, wait.deadline()).await;
+            return self.local < LOCAL_ATTEMPTS
+                && pause(gateway, self.local - 1, wait.deadline()).await;
         }
         if class != AttemptClass::C0 {
             self.sends += 1;
@@ -88,8 +96,15 @@ impl Tries {
             }
         }
         self.excluded.push(Pin { worker, rank: None });
-        let workers = || model.candidates.iter().map(|candidate| candidate.target.worker);
-        let untried = || workers().filter(|worker| !self.excluded.iter().any(|tried| tried.worker == *worker));
+        let workers = || {
+            model
+                .candidates
+                .iter()
+                .map(|candidate| candidate.target.worker)
+        };
+        let untried = || {
+            workers().filter(|worker| !self.excluded.iter().any(|tried| tried.worker == *worker))
+        };
         if !pinned && untried().next().is_some() {
             let free = match class {
                 AttemptClass::C0 => true,

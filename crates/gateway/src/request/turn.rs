@@ -16,5 +16,7 @@ pub(super) fn told(gateway: &Gateway, worker: &WorkerView) -> bool {
 
 /// The body with the request's place in it; `None` where it cannot be spliced: it goes as it came.
 pub(super) fn with(body: &Bytes, turn: i64) -> Option<Bytes> {
-    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())]).map(Bytes::from).ok()
+    dialect::splice(body, &[Edit::Set(REWRITE, &turn.to_string())])
+        .map(Bytes::from)
+        .ok()
 }

@@ -10,7 +10,9 @@ mod words;
 use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use dialect::{ApiError, Completion, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView, Translated};
+use dialect::{
+    ApiError, Completion, Dialect, ErrorCode, Fidelity, RequestView, ResponsesView, Translated,
+};
 use fleet::{Engine, Messages, ModelView, WorkerView};
 use http::uri::PathAndQuery;
 use kv_blocks::Moment;
@@ -61,7 +63,10 @@ impl Spoken {
     /// Whether some worker of the model has words for it. Where none is there at all the request waits like any other.
     fn by_some(self, model: &ModelView) -> bool {
         let candidates = &model.candidates;
-        candidates.is_empty() || candidates.iter().any(|candidate| self.by(&candidate.worker))
+        candidates.is_empty()
+            || candidates
+                .iter()
+                .any(|candidate| self.by(&candidate.worker))
     }
 
     /// Refuses a request that no worker of the model has words for.
@@ -111,28 +116,66 @@ impl Wording {
     }
 
     /// Reads in which words the request can be said. Long bodies are read where they hold up nobody.
-    pub(super) async fn of(gateway: &Gateway, dialect: Dialect, call: &mut Call) -> Result<Self, ApiError> {
+    pub(super) async fn of(
+        gateway: &Gateway,
+        dialect: Dialect,
+        call: &mut Call,
+    ) -> Result<Self, ApiError> {
         let shortened = gateway.rules.rewriting.volatile_prefix
             && matches!(dialect, Dialect::Chat | Dialect::Messages)
             && shorten(gateway, dialect, call).await;
         let translated = matches!(dialect, Dialect::Messages | Dialect::Chat);
-        let spoken = if translated { Spoken::All } else { Spoken::Openai };
-        let own = Self { shortened, ..Self::own(dialect, spoken) };
+        let spoken = if translated {
+            Spoken::All
+        } else {
+            Spoken::Openai
+        };
+        let own = Self {
+            shortened,
+            ..Self::own(dialect, spoken)
+        };
         match dialect {
             Dialect::Messages => {
-                let Translated { body, untranslatable } =
-                    beside(gateway, call, |body| dialect::messages_to_chat(&body)).await??;
-                let spoken = if untranslatable.is_some() { Spoken::Native } else { spoken };
-                Ok(Self { chat: Some(body.into()), untranslatable, spoken, ..own })
+                let Translated {
+                    body,
+                    untranslatable,
+                } = beside(gateway, call, |body| dialect::messages_to_chat(&body)).await??;
+                let spoken = if untranslatable.is_some() {
+                    Spoken::Native
+                } else {
+                    spoken
+                };
+                Ok(Self {
+                    chat: Some(body.into()),
+                    untranslatable,
+                    spoken,
+                    ..own
+                })
             }
             Dialect::Responses => {
                 let read = |body: Bytes| {
-                    let ResponsesView { stored, previous, chat, fidelity } = dialect::responses_view(&body)?;
-                    Ok::<_, dialect::ViewError>((stored, previous.map(|id| Box::from(&*id)), chat, fidelity))
+                    let ResponsesView {
+                        stored,
+                        previous,
+                        chat,
+                        fidelity,
+                    } = dialect::responses_view(&body)?;
+                    Ok::<_, dialect::ViewError>((
+                        stored,
+                        previous.map(|id| Box::from(&*id)),
+                        chat,
+                        fidelity,
+                    ))
                 };
                 let (stored, previous, chat, fidelity) = beside(gateway, call, read).await??;
                 let keeps_state = stored || previous.is_some();
-                Ok(Self { chat: Some(chat.into()), fidelity, keeps_state, previous, ..own })
+                Ok(Self {
+                    chat: Some(chat.into()),
+                    fidelity,
+                    keeps_state,
+                    previous,
+                    ..own
+                })
             }
             _ => Ok(own),
         }
@@ -141,7 +184,9 @@ impl Wording {
     /// Refuses a request that no worker of the model has words for.
     pub(super) fn is_spoken(&self, model: &ModelView) -> Result<(), ApiError> {
         match &self.untranslatable {
-            Some(why) if !self.spoken.by_some(model) => Err(ApiError::new(ErrorCode::InvalidRequest, why.clone())),
+            Some(why) if !self.spoken.by_some(model) => {
+                Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()))
+            }
             Some(_) => Ok(()),
             None => self.spoken.check(model),
         }
@@ -156,10 +201,16 @@ impl Wording {
     }
 
     /// What is read of that body.
-    pub(super) fn seen<'b>(&self, dialect: Dialect, body: &'b [u8]) -> Result<RequestView<'b>, ApiError> {
+    pub(super) fn seen<'b>(
+        &self,
+        dialect: Dialect,
+        body: &'b [u8],
+    ) -> Result<RequestView<'b>, ApiError> {
         let mut view = dialect::view(dialect, body)?;
         view.fidelity = self.fidelity;
-        if let (Dialect::Embeddings | Dialect::Rerank | Dialect::Score, None) = (self.dialect, view.max_tokens) {
+        if let (Dialect::Embeddings | Dialect::Rerank | Dialect::Score, None) =
+            (self.dialect, view.max_tokens)
+        {
             view.max_tokens = Some(0);
         }
         Ok(view)
@@ -172,8 +223,14 @@ impl Wording {
 
     /// The worker that has the response which this request goes on from, if it is known and there.
     pub(super) fn home(&self, gateway: &Gateway, now: Moment) -> Option<Pin> {
-        let worker = gateway.response_homes.find(self.previous.as_deref()?, now)?;
-        gateway.fleet.snapshot().worker(worker).map(|_| Pin { worker, rank: None })
+        let worker = gateway
+            .response_homes
+            .find(self.previous.as_deref()?, now)?;
+        gateway
+            .fleet
+            .snapshot()
+            .worker(worker)
+            .map(|_| Pin { worker, rank: None })
     }
 
     /// How this worker is asked. `handed_over`: another one computes the prompt, which only chats can be told.
@@ -185,26 +242,43 @@ impl Wording {
         handed_over: bool,
         asked: &Asked,
     ) -> Result<Said<'c>, ApiError> {
-        let mut rewrites = if self.shortened { vec![VOLATILE_PREFIX] } else { Vec::new() };
-        let as_it_came =
-            |rewrites| Said { call: Cow::Borrowed(call), back: Back::AsItCame, rewrites, is_openai: false };
+        let mut rewrites = if self.shortened {
+            vec![VOLATILE_PREFIX]
+        } else {
+            Vec::new()
+        };
+        let as_it_came = |rewrites| Said {
+            call: Cow::Borrowed(call),
+            back: Back::AsItCame,
+            rewrites,
+            is_openai: false,
+        };
         if self.dialect == Dialect::Chat && worker.engine == Engine::Anthropic {
             return self.as_message(gateway, call, asked, rewrites).await;
         }
         let (Dialect::Messages, Some(chat)) = (self.dialect, &self.chat) else {
             let is_openai = matches!(self.dialect, Dialect::Chat | Dialect::Completions);
-            return Ok(Said { is_openai, ..as_it_came(rewrites) });
+            return Ok(Said {
+                is_openai,
+                ..as_it_came(rewrites)
+            });
         };
         if worker.messages == Messages::Native && !handed_over {
             let marks = gateway.rules.rewriting.cache_control;
-            let marked =
-                if marks { beside(gateway, call, |body| dialect::with_cache_control(&body)).await? } else { None };
+            let marked = if marks {
+                beside(gateway, call, |body| dialect::with_cache_control(&body)).await?
+            } else {
+                None
+            };
             if marked.is_none() && call.target.path() == MESSAGES {
                 return Ok(as_it_came(rewrites));
             }
             rewrites.extend(marked.iter().map(|_| "cache_control"));
             let body = marked.map_or_else(|| call.body.bytes().clone(), Bytes::from);
-            return Ok(Said { call: Cow::Owned(call.said(at(call, MESSAGES), body)), ..as_it_came(rewrites) });
+            return Ok(Said {
+                call: Cow::Owned(call.said(at(call, MESSAGES), body)),
+                ..as_it_came(rewrites)
+            });
         }
         if let Some(why) = &self.untranslatable {
             return Err(ApiError::new(ErrorCode::InvalidRequest, why.clone()));
@@ -234,8 +308,15 @@ impl Wording {
     ) -> Result<Said<'c>, ApiError> {
         let marks = gateway.rules.rewriting.cache_control;
         let say = move |body: Bytes| {
-            let Translated { body, untranslatable } = dialect::chat_to_messages(&body)?;
-            let marked = if marks { dialect::with_cache_control(&body) } else { None };
+            let Translated {
+                body,
+                untranslatable,
+            } = dialect::chat_to_messages(&body)?;
+            let marked = if marks {
+                dialect::with_cache_control(&body)
+            } else {
+                None
+            };
             Ok::<_, dialect::ViewError>((marked.is_some(), marked.unwrap_or(body), untranslatable))
         };
         let (marked, body, untranslatable) = beside(gateway, call, say).await??;
@@ -253,7 +334,10 @@ impl Wording {
         };
         Ok(Said {
             call: Cow::Owned(call.said(at(call, MESSAGES), body.into())),
-            back: Back::Chat { completion, request_id: Arc::clone(&call.request_id) },
+            back: Back::Chat {
+                completion,
+                request_id: Arc::clone(&call.request_id),
+            },
             rewrites,
             is_openai: false,
         })
@@ -287,14 +371,21 @@ pub(super) struct Said<'c> {
 fn at(call: &Call, path: &'static str) -> PathAndQuery {
     match call.target.query() {
         // It was a valid target with the other path.
-        Some(query) => format!("{path}?{query}").parse().unwrap_or_else(|_| PathAndQuery::from_static(path)),
+        Some(query) => format!("{path}?{query}")
+            .parse()
+            .unwrap_or_else(|_| PathAndQuery::from_static(path)),
         None => PathAndQuery::from_static(path),
     }
 }
 
 async fn shorten(gateway: &Gateway, dialect: Dialect, call: &mut Call) -> bool {
-    let shorter = beside(gateway, call, move |body| dialect::without_volatile_prefix(dialect, &body)).await;
-    let Ok(Some(shorter)) = shorter else { return false };
+    let shorter = beside(gateway, call, move |body| {
+        dialect::without_volatile_prefix(dialect, &body)
+    })
+    .await;
+    let Ok(Some(shorter)) = shorter else {
+        return false;
+    };
     *call = call.said(call.target.clone(), shorter.into());
     true
 }

@@ -38,18 +38,24 @@ impl Places {
     pub(super) fn take(&mut self, id: &Arc<str>, blocks: u64) -> Result<(), ApiError> {
         let many = self.by_id.len() >= MOST;
         let Entry::Vacant(free) = self.by_id.entry(Arc::clone(id)) else {
-            let message = format!("a reservation {id:?} is held already: free it first, or use another request_id");
+            let message = format!(
+                "a reservation {id:?} is held already: free it first, or use another request_id"
+            );
             return Err(ApiError::new(ErrorCode::ReservationExists, message).param("request_id"));
         };
         let full = |what: String| {
-            let message = format!("{what} are held, and no more are kept: free some, then try again");
+            let message =
+                format!("{what} are held, and no more are kept: free some, then try again");
             Err(ApiError::new(ErrorCode::Overloaded, message).with_retry_after(FULL_RETRY_S))
         };
         if many {
             return full(format!("{MOST} reservations"));
         }
         if self.blocks.saturating_add(blocks) > MOST_BLOCKS {
-            return full(format!("reservations of {} of at most {MOST_BLOCKS} prompt blocks", self.blocks));
+            return full(format!(
+                "reservations of {} of at most {MOST_BLOCKS} prompt blocks",
+                self.blocks
+            ));
         }
         free.insert(Place { blocks, held: None });
         self.blocks += blocks;
@@ -92,7 +98,15 @@ impl Places {
     }
 
     /// The same of one.
-    pub(super) fn remove_if(&mut self, id: &str, is_so: impl FnOnce(&Held) -> bool) -> Option<Held> {
-        if self.held(id).is_some_and(|held| is_so(held)) { self.remove(id) } else { None }
+    pub(super) fn remove_if(
+        &mut self,
+        id: &str,
+        is_so: impl FnOnce(&Held) -> bool,
+    ) -> Option<Held> {
+        if self.held(id).is_some_and(|held| is_so(held)) {
+            self.remove(id)
+        } else {
+            None
+        }
     }
 }

@@ -4,8 +4,8 @@ use kv_blocks::{BlockSize, DpRank, Identity, Namespace, Role, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use routing::{
-    Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Router, RoutingSettings, Tiers,
-    receipt::RingLimits,
+    Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Router,
+    RoutingSettings, Tiers, receipt::RingLimits,
 };
 
 use super::{
@@ -37,13 +37,20 @@ impl Desk {
 
     fn hold_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
         let place = || Ok((self.place(now), ()));
-        self.reservations.hold(&id.into(), blocks, call(now), &self.ring, place).map_err(|error| error.code)
+        self.reservations
+            .hold(&id.into(), blocks, call(now), &self.ring, place)
+            .map_err(|error| error.code)
     }
 
     fn place(&self, now: Moment) -> Held {
-        let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else { panic!("one is free") };
+        let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else {
+            panic!("one is free")
+        };
         let lease = Lease::new(
-            Arc::new(crate::queue_waiters::QueueWaiters::new(Arc::clone(&self.router), Clock::system())),
+            Arc::new(crate::queue_waiters::QueueWaiters::new(
+                Arc::clone(&self.router),
+                Clock::system(),
+            )),
             plan.reservation,
             plan.decode.target,
         );
@@ -52,15 +59,26 @@ impl Desk {
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
         let workers = workers.iter().cloned().map(Arc::new).collect();
-        self.reservations.tick(call(now), &Snapshot { workers, ..Snapshot::default() }, &self.ring);
+        self.reservations.tick(
+            call(now),
+            &Snapshot {
+                workers,
+                ..Snapshot::default()
+            },
+            &self.ring,
+        );
     }
 
     fn complete(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
-        self.reservations.prefill_complete(id, call(now), &self.ring).map_err(|error| error.code)
+        self.reservations
+            .prefill_complete(id, call(now), &self.ring)
+            .map_err(|error| error.code)
     }
 
     fn free(&self, id: &str, now: Moment) -> Result<(), ErrorCode> {
-        self.reservations.free(id, call(now), &self.ring).map_err(|error| error.code)
+        self.reservations
+            .free(id, call(now), &self.ring)
+            .map_err(|error| error.code)
     }
 }
 
@@ -71,7 +89,10 @@ fn call(now: Moment) -> CallTime {
 
 fn candidate() -> Candidate {
     Candidate {
-        target: Target { worker: WorkerId(1), rank: DpRank(0) },
+        target: Target {
+            worker: WorkerId(1),
+            rank: DpRank(0),
+        },
         name: "w1".into(),
         namespace: Namespace {
             model: "m".into(),
@@ -155,7 +176,10 @@ fn one_id_holds_one_place_and_freeing_gives_it_back() {
     assert_eq!(desk.hold("r2", after(1)), Ok(()));
     assert_eq!(desk.router.leases(), 2);
     assert_eq!(desk.free("r1", after(2)), Ok(()));
-    assert_eq!(desk.free("r1", after(2)), Err(ErrorCode::ReservationNotFound));
+    assert_eq!(
+        desk.free("r1", after(2)),
+        Err(ErrorCode::ReservationNotFound)
+    );
     assert_eq!(desk.router.leases(), 1);
     assert_eq!(desk.hold("r1", after(3)), Ok(()));
 }
@@ -167,23 +191,36 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
     desk.hold("called", after(0)).expect("free");
     desk.hold("silent", after(0)).expect("free");
     assert_eq!(desk.complete("called", after(299)), Ok(()));
-    assert_eq!(desk.complete("silent", after(300)), Err(ErrorCode::ReservationNotFound));
+    assert_eq!(
+        desk.complete("silent", after(300)),
+        Err(ErrorCode::ReservationNotFound)
+    );
     assert_eq!(desk.router.leases(), 1);
     assert_eq!(desk.complete("called", after(598)), Ok(()));
-    assert_eq!(desk.free("called", after(898)), Err(ErrorCode::ReservationNotFound));
-    desk.hold("silent", after(900)).expect("what ran out may be held again");
+    assert_eq!(
+        desk.free("called", after(898)),
+        Err(ErrorCode::ReservationNotFound)
+    );
+    desk.hold("silent", after(900))
+        .expect("what ran out may be held again");
     assert_eq!(desk.router.leases(), 1);
 }
 
 #[test]
 fn a_tick_ends_what_ran_out_and_what_its_process_took_along() {
     let desk = Desk::new();
-    let ended = WorkerView { ended: 1, ..worker() };
+    let ended = WorkerView {
+        ended: 1,
+        ..worker()
+    };
     for workers in [&[][..], &[ended]] {
         desk.hold("r1", after(0)).expect("free");
         desk.tick(after(1), workers);
         assert_eq!(desk.router.leases(), 0);
-        assert_eq!(desk.free("r1", after(1)), Err(ErrorCode::ReservationNotFound));
+        assert_eq!(
+            desk.free("r1", after(1)),
+            Err(ErrorCode::ReservationNotFound)
+        );
     }
     desk.hold("r1", after(0)).expect("free");
     desk.tick(after(300), &[worker()]);
@@ -204,14 +241,31 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
     let desk = Desk::new();
     let nowhere = || Err::<(Held, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = desk.reservations.hold(&"r0".into(), MOST_BLOCKS, call(after(0)), &desk.ring, nowhere);
-    assert_eq!(refused.map_err(|error| error.code), Err(ErrorCode::NoWorker));
+    let refused = desk.reservations.hold(
+        &"r0".into(),
+        MOST_BLOCKS,
+        call(after(0)),
+        &desk.ring,
+        nowhere,
+    );
+    assert_eq!(
+        refused.map_err(|error| error.code),
+        Err(ErrorCode::NoWorker)
+    );
     for n in 0..MOST {
-        desk.hold(&format!("r{n}"), after(0)).expect("there is room");
+        desk.hold(&format!("r{n}"), after(0))
+            .expect("there is room");
     }
     assert_eq!(desk.hold("one more", after(0)), Err(ErrorCode::Overloaded));
-    assert_eq!(desk.hold("r7", after(0)), Err(ErrorCode::ReservationExists), "known ids are told as such");
-    assert_eq!((desk.router.leases(), desk.reservations.count()), (MOST, MOST));
+    assert_eq!(
+        desk.hold("r7", after(0)),
+        Err(ErrorCode::ReservationExists),
+        "known ids are told as such"
+    );
+    assert_eq!(
+        (desk.router.leases(), desk.reservations.count()),
+        (MOST, MOST)
+    );
     desk.free("r7", after(0)).expect("held");
     assert_eq!(desk.hold("one more", after(0)), Ok(()));
 }
@@ -220,9 +274,16 @@ fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
 fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
     let desk = Desk::new();
     for end in ["freed", "silent", "gone"] {
-        assert_eq!(desk.hold_blocks("long", MOST_BLOCKS - 7, after(0)), Ok(()), "{end}");
+        assert_eq!(
+            desk.hold_blocks("long", MOST_BLOCKS - 7, after(0)),
+            Ok(()),
+            "{end}"
+        );
         assert_eq!(desk.hold_blocks("short", 7, after(0)), Ok(()));
-        assert_eq!(desk.hold_blocks("one more", 1, after(0)), Err(ErrorCode::Overloaded));
+        assert_eq!(
+            desk.hold_blocks("one more", 1, after(0)),
+            Err(ErrorCode::Overloaded)
+        );
         assert_eq!(desk.hold_blocks("none", 0, after(0)), Ok(()));
         match end {
             "freed" => {
@@ -232,14 +293,20 @@ fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
             }
             "silent" => {
                 for id in ["long", "short", "none"] {
-                    assert_eq!(desk.complete(id, after(300)), Err(ErrorCode::ReservationNotFound));
+                    assert_eq!(
+                        desk.complete(id, after(300)),
+                        Err(ErrorCode::ReservationNotFound)
+                    );
                 }
             }
             _ => desk.tick(after(1), &[]),
         }
     }
     assert_eq!(desk.hold_blocks("all", MOST_BLOCKS, after(0)), Ok(()));
-    assert_eq!(desk.hold_blocks("too many", u64::MAX, after(0)), Err(ErrorCode::Overloaded));
+    assert_eq!(
+        desk.hold_blocks("too many", u64::MAX, after(0)),
+        Err(ErrorCode::Overloaded)
+    );
 }
 
 #[test]
@@ -247,13 +314,21 @@ fn while_a_place_is_found_its_id_is_taken_and_nothing_else_waits() {
     let desk = Desk::new();
     let place = || {
         assert_eq!(desk.hold("r1", after(0)), Err(ErrorCode::ReservationExists));
-        assert_eq!(desk.complete("r1", after(0)), Err(ErrorCode::ReservationNotFound));
-        assert_eq!(desk.free("r1", after(0)), Err(ErrorCode::ReservationNotFound));
+        assert_eq!(
+            desk.complete("r1", after(0)),
+            Err(ErrorCode::ReservationNotFound)
+        );
+        assert_eq!(
+            desk.free("r1", after(0)),
+            Err(ErrorCode::ReservationNotFound)
+        );
         desk.tick(after(0), &[]);
         assert_eq!(desk.hold("r2", after(0)), Ok(()));
         Ok((desk.place(after(0)), ()))
     };
-    desk.reservations.hold(&"r1".into(), 7, call(after(0)), &desk.ring, place).expect("free");
+    desk.reservations
+        .hold(&"r1".into(), 7, call(after(0)), &desk.ring, place)
+        .expect("free");
     assert_eq!(desk.free("r1", after(1)), Ok(()));
     assert_eq!(desk.router.leases(), 1);
 }

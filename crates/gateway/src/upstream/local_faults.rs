@@ -18,8 +18,7 @@ pub(crate) struct LocalFaults {
 
 impl LocalFaults {
     pub(crate) fn register(&self, registry: &mut Registry) {
-        let help =
-            "Connections to workers that could not be opened for want of descriptors, ports, memory or addresses";
+        let help = "Connections to workers that could not be opened for want of descriptors, ports, memory or addresses";
         registry.register("warmroute_local_failures", help, self.count.clone());
     }
 

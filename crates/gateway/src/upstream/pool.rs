@@ -42,7 +42,12 @@ impl Pools {
     }
 
     /// Keeps a connection whose reply was read to its end.
-    pub(crate) fn give_back(&self, worker: WorkerId, mut connection: Connection, clock: net::Clock) {
+    pub(crate) fn give_back(
+        &self,
+        worker: WorkerId,
+        mut connection: Connection,
+        clock: net::Clock,
+    ) {
         if connection.is_ready() {
             self.keep(worker, connection, clock.now());
             return;

@@ -51,11 +51,25 @@ pub(crate) enum NotSent {
 
 impl Pools {
     /// Sends one request. Dropping the future closes the connection, so the worker sees a client that hung up.
-    pub(crate) async fn send(&self, outgoing: Outgoing<'_>, clock: &Clock) -> Result<Answer, SendFailure> {
-        let Outgoing { worker, url, mut request, connect_timeout } = outgoing;
+    pub(crate) async fn send(
+        &self,
+        outgoing: Outgoing<'_>,
+        clock: &Clock,
+    ) -> Result<Answer, SendFailure> {
+        let Outgoing {
+            worker,
+            url,
+            mut request,
+            connect_timeout,
+        } = outgoing;
         if let Some(mut connection) = self.take(worker, clock.now()) {
             match connection.sender().try_send_request(request).await {
-                Ok(response) => return Ok(Answer { response, connection }),
+                Ok(response) => {
+                    return Ok(Answer {
+                        response,
+                        connection,
+                    });
+                }
                 // The request comes back whole when the connection closed before its first byte was written: the worker
                 // closed it while it was idle. It goes out on a fresh one, and nothing has happened.
                 Err(mut failed) => match failed.take_message() {
@@ -78,13 +92,23 @@ pub(crate) async fn ask_once(
     request: Request<Full<Bytes>>,
     connect_timeout: Duration,
 ) -> Result<Answer, SendFailure> {
-    send_on(open(net::connect(address, connect_timeout), |_, _| {}).await?, request).await
+    send_on(
+        open(net::connect(address, connect_timeout), |_, _| {}).await?,
+        request,
+    )
+    .await
 }
 
 /// Sends the first request of a connection.
-async fn send_on(mut connection: Connection, request: Request<Full<Bytes>>) -> Result<Answer, SendFailure> {
+async fn send_on(
+    mut connection: Connection,
+    request: Request<Full<Bytes>>,
+) -> Result<Answer, SendFailure> {
     match connection.sender().try_send_request(request).await {
-        Ok(response) => Ok(Answer { response, connection }),
+        Ok(response) => Ok(Answer {
+            response,
+            connection,
+        }),
         Err(mut failed) => Err(match failed.take_message() {
             Some(_) => SendFailure::NotSent(NotSent::Unreachable),
             None => no_head(failed.error()),
@@ -94,7 +118,11 @@ async fn send_on(mut connection: Connection, request: Request<Full<Bytes>>) -> R
 
 fn no_head(error: &hyper::Error) -> SendFailure {
     tracing::debug!(%error, "no head from the worker");
-    if error.is_parse() || error.is_parse_too_large() { SendFailure::Protocol } else { SendFailure::NoHead }
+    if error.is_parse() || error.is_parse_too_large() {
+        SendFailure::Protocol
+    } else {
+        SendFailure::NoHead
+    }
 }
 
 /// Speaks HTTP/1 on a stream that is being opened; `local` is told of an error that lies with this process.
@@ -113,5 +141,7 @@ async fn open(
             (None, _) => NotSent::Unreachable,
         })
     })?;
-    Connection::handshake(stream).await.map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
+    Connection::handshake(stream)
+        .await
+        .map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
 }

@@ -14,10 +14,20 @@ use serde::{
 const MAX_DEPTH: u8 = 64;
 
 /// Reads one value that is all of `bytes`.
-pub(crate) fn read<'de, S: DeserializeSeed<'de>>(bytes: &'de [u8], seed: S) -> Result<S::Value, Error> {
-    let mut reader = Reader { rest: bytes, depth: 0 };
+pub(crate) fn read<'de, S: DeserializeSeed<'de>>(
+    bytes: &'de [u8],
+    seed: S,
+) -> Result<S::Value, Error> {
+    let mut reader = Reader {
+        rest: bytes,
+        depth: 0,
+    };
     let value = seed.deserialize(&mut reader)?;
-    if reader.rest.is_empty() { Ok(value) } else { Err(Error("more bytes follow the value".to_owned())) }
+    if reader.rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(Error("more bytes follow the value".to_owned()))
+    }
 }
 
 /// Why bytes were not read.
@@ -52,7 +62,10 @@ impl<'de> Reader<'de> {
 
     /// A length of that many bytes.
     fn length<const LENGTH: usize>(&mut self) -> Result<usize, Error> {
-        Ok(self.number::<LENGTH>()?.iter().fold(0, |length, byte| length << 8 | usize::from(*byte)))
+        Ok(self
+            .number::<LENGTH>()?
+            .iter()
+            .fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
 
     fn text<V: Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Error> {
@@ -80,9 +93,16 @@ impl<'de> Reader<'de> {
         }
         self.depth += 1;
         let mut left = values;
-        let value = visit(Children { reader: self, left: &mut left })?;
+        let value = visit(Children {
+            reader: self,
+            left: &mut left,
+        })?;
         self.depth -= 1;
-        if left == 0 { Ok(value) } else { Err(Error("a list was left unread".to_owned())) }
+        if left == 0 {
+            Ok(value)
+        } else {
+            Err(Error("a list was left unread".to_owned()))
+        }
     }
 
     fn list<V: Visitor<'de>>(&mut self, length: usize, visitor: V) -> Result<V::Value, Error> {
@@ -90,7 +110,9 @@ impl<'de> Reader<'de> {
     }
 
     fn map<V: Visitor<'de>>(&mut self, pairs: usize, visitor: V) -> Result<V::Value, Error> {
-        self.children::<V>(pairs.saturating_mul(2), |children| visitor.visit_map(children))
+        self.children::<V>(pairs.saturating_mul(2), |children| {
+            visitor.visit_map(children)
+        })
     }
 }
 
@@ -119,20 +141,41 @@ impl<'de> Deserializer<'de> for &mut Reader<'de> {
             Marker::F32 => visitor.visit_f64(f32::from_be_bytes(self.number()?).into()),
             Marker::F64 => visitor.visit_f64(f64::from_be_bytes(self.number()?)),
             Marker::FixStr(length) => self.text(length.into(), visitor),
-            Marker::Str8 => self.length::<1>().and_then(|length| self.text(length, visitor)),
-            Marker::Str16 => self.length::<2>().and_then(|length| self.text(length, visitor)),
-            Marker::Str32 => self.length::<4>().and_then(|length| self.text(length, visitor)),
-            Marker::Bin8 => self.length::<1>().and_then(|length| self.bytes(length, visitor)),
-            Marker::Bin16 => self.length::<2>().and_then(|length| self.bytes(length, visitor)),
-            Marker::Bin32 => self.length::<4>().and_then(|length| self.bytes(length, visitor)),
+            Marker::Str8 => self
+                .length::<1>()
+                .and_then(|length| self.text(length, visitor)),
+            Marker::Str16 => self
+                .length::<2>()
+                .and_then(|length| self.text(length, visitor)),
+            Marker::Str32 => self
+                .length::<4>()
+                .and_then(|length| self.text(length, visitor)),
+            Marker::Bin8 => self
+                .length::<1>()
+                .and_then(|length| self.bytes(length, visitor)),
+            Marker::Bin16 => self
+                .length::<2>()
+                .and_then(|length| self.bytes(length, visitor)),
+            Marker::Bin32 => self
+                .length::<4>()
+                .and_then(|length| self.bytes(length, visitor)),
             Marker::FixArray(length) => self.list(length.into(), visitor),
-            Marker::Array16 => self.length::<2>().and_then(|length| self.list(length, visitor)),
-            Marker::Array32 => self.length::<4>().and_then(|length| self.list(length, visitor)),
+            Marker::Array16 => self
+                .length::<2>()
+                .and_then(|length| self.list(length, visitor)),
+            Marker::Array32 => self
+                .length::<4>()
+                .and_then(|length| self.list(length, visitor)),
             Marker::FixMap(pairs) => self.map(pairs.into(), visitor),
-            Marker::Map16 => self.length::<2>().and_then(|pairs| self.map(pairs, visitor)),
-            Marker::Map32 => self.length::<4>().and_then(|pairs| self.map(pairs, visitor)),
+            Marker::Map16 => self
+                .length::<2>()
+                .and_then(|pairs| self.map(pairs, visitor)),
+            Marker::Map32 => self
+                .length::<4>()
+                .and_then(|pairs| self.map(pairs, visitor)),
             _ => Err(Error(
-                "an extension type or no msgpack at all: send nil, numbers, texts, lists and maps".to_owned(),
+                "an extension type or no msgpack at all: send nil, numbers, texts, lists and maps"
+                    .to_owned(),
             )),
         }
     }
@@ -170,7 +213,10 @@ impl<'de> Children<'_, 'de> {
 impl<'de> SeqAccess<'de> for Children<'_, 'de> {
     type Error = Error;
 
-    fn next_element_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
         self.next(seed)
     }
 }
@@ -178,7 +224,10 @@ impl<'de> SeqAccess<'de> for Children<'_, 'de> {
 impl<'de> MapAccess<'de> for Children<'_, 'de> {
     type Error = Error;
 
-    fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, Error> {
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Error> {
         self.next(seed)
     }
 
@@ -216,7 +265,10 @@ mod tests {
     #[test]
     fn bytes_cut_anywhere_are_refused() {
         let mut bytes = Vec::new();
-        write(&json!({"a": [1, 300, 70_000, "text", {"b": u64::MAX}], "c": "x".repeat(300)}), &mut bytes);
+        write(
+            &json!({"a": [1, 300, 70_000, "text", {"b": u64::MAX}], "c": "x".repeat(300)}),
+            &mut bytes,
+        );
         for cut in 0..bytes.len() {
             assert!(value(&bytes[..cut]).is_err(), "{cut}");
         }
@@ -228,7 +280,10 @@ mod tests {
     fn a_length_is_not_believed_and_nesting_ends() {
         // Lists, maps, texts and bytes of 2^32 - 1.
         for marker in [0xdd, 0xdf, 0xdb, 0xc6] {
-            assert!(value(&[marker, 255, 255, 255, 255, 0]).is_err(), "{marker:x}");
+            assert!(
+                value(&[marker, 255, 255, 255, 255, 0]).is_err(),
+                "{marker:x}"
+            );
         }
         assert!(value(&[vec![0x91; 64], vec![0xc0]].concat()).is_ok());
         assert!(value(&[vec![0x91; 65], vec![0xc0]].concat()).is_err());

@@ -48,7 +48,12 @@ impl Answer {
     /// Status, and the field that is at fault, of one of our errors.
     pub(crate) fn error(&self) -> (u16, Value) {
         let body = self.json();
-        let fields: Vec<_> = body.as_object().unwrap().keys().map(String::as_str).collect();
+        let fields: Vec<_> = body
+            .as_object()
+            .unwrap()
+            .keys()
+            .map(String::as_str)
+            .collect();
         assert_eq!(fields, ["error", "field"]);
         assert!(!body["error"].as_str().unwrap().is_empty());
         (self.status, body["field"].clone())
@@ -57,7 +62,10 @@ impl Answer {
 
 impl Desk {
     pub(crate) fn open() -> Self {
-        Self::with(Residents::none(), Arc::new(KvIndex::new(IndexSettings::default())))
+        Self::with(
+            Residents::none(),
+            Arc::new(KvIndex::new(IndexSettings::default())),
+        )
     }
 
     pub(crate) fn with(residents: Residents, index: Arc<KvIndex>) -> Self {
@@ -68,18 +76,39 @@ impl Desk {
             destinations: Destinations::Engines,
             residents,
         });
-        Self { index, routes: TowerToHyperService::new(stand_alone(indexer)) }
+        Self {
+            index,
+            routes: TowerToHyperService::new(stand_alone(indexer)),
+        }
     }
 
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
         let response: Response<Body> = self.routes.call(request).await.unwrap();
-        let kind = response.headers()[header::CONTENT_TYPE].to_str().unwrap().to_owned();
+        let kind = response.headers()[header::CONTENT_TYPE]
+            .to_str()
+            .unwrap()
+            .to_owned();
         let status = response.status().as_u16();
-        let bytes = response.into_body().collect().await.unwrap().to_bytes().to_vec();
-        Answer { status, kind, bytes }
+        let bytes = response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .to_bytes()
+            .to_vec();
+        Answer {
+            status,
+            kind,
+            bytes,
+        }
     }
 
-    pub(crate) async fn post_bytes(&self, path: &str, headers: &[(&str, &str)], body: Vec<u8>) -> Answer {
+    pub(crate) async fn post_bytes(
+        &self,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Vec<u8>,
+    ) -> Answer {
         let mut request = Request::post(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -88,7 +117,12 @@ impl Desk {
     }
 
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
-        self.post_bytes(path, &[("content-type", "application/json")], body.to_string().into_bytes()).await
+        self.post_bytes(
+            path,
+            &[("content-type", "application/json")],
+            body.to_string().into_bytes(),
+        )
+        .await
     }
 
     /// The body of a call that succeeds.
@@ -99,7 +133,9 @@ impl Desk {
     }
 
     pub(crate) async fn get(&self, path: &str) -> Value {
-        let answer = self.send(Request::get(path).body(Body::empty()).unwrap()).await;
+        let answer = self
+            .send(Request::get(path).body(Body::empty()).unwrap())
+            .await;
         assert_eq!(answer.status, 200);
         answer.json()
     }
@@ -114,7 +150,10 @@ impl Desk {
             }
         };
         let in_time = tokio::time::timeout(PATIENCE, asked).await.is_ok();
-        assert!(in_time, "{path} {body}\nexpected {expected}\nlast     {last}");
+        assert!(
+            in_time,
+            "{path} {body}\nexpected {expected}\nlast     {last}"
+        );
     }
 
     /// Looks at the services until one of them is as described.
@@ -122,10 +161,18 @@ impl Desk {
         let deadline = tokio::time::Instant::now() + PATIENCE;
         loop {
             let all = self.get("/services").await;
-            if let Some(found) = all["services"].as_array().unwrap().iter().find(|service| looks(service)) {
+            if let Some(found) = all["services"]
+                .as_array()
+                .unwrap()
+                .iter()
+                .find(|service| looks(service))
+            {
                 return found.clone();
             }
-            assert!(tokio::time::Instant::now() < deadline, "{what} never came: {all}");
+            assert!(
+                tokio::time::Instant::now() < deadline,
+                "{what} never came: {all}"
+            );
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
@@ -142,14 +189,21 @@ impl Publisher {
     pub(crate) async fn bind() -> Self {
         let any: Endpoint = "tcp://127.0.0.1:0".parse().unwrap();
         let (socket, endpoint) = Pub::bind(&any, PubSettings::default()).await.unwrap();
-        Self { socket, endpoint: endpoint.to_string(), next: std::cell::Cell::new(0) }
+        Self {
+            socket,
+            endpoint: endpoint.to_string(),
+            next: std::cell::Cell::new(0),
+        }
     }
 
     /// Waits until so many follow it.
     pub(crate) async fn until_followed_by(&self, so_many: usize) {
         let mut followers = self.socket.watch_subscribers();
         let reached = followers.wait_for(|now| *now == so_many);
-        tokio::time::timeout(PATIENCE, reached).await.expect("somebody follows in time").unwrap();
+        tokio::time::timeout(PATIENCE, reached)
+            .await
+            .expect("somebody follows in time")
+            .unwrap();
     }
 
     pub(crate) fn publish(&self, event: WireEvent) {
@@ -163,15 +217,34 @@ impl Publisher {
         let event_id = self.next.replace(self.next.get() + 1);
         let seq_hashes = names.to_vec();
         let change = match change {
-            StoreChange::In => {
-                StandardChange::Stored { seq_hashes, base_block_idx: Some(0), parent_hash: None, token_ids: None }
-            }
-            StoreChange::Out => StandardChange::Removed { seq_hashes, base_block_idx: None },
+            StoreChange::In => StandardChange::Stored {
+                seq_hashes,
+                base_block_idx: Some(0),
+                parent_hash: None,
+                token_ids: None,
+            },
+            StoreChange::Out => StandardChange::Removed {
+                seq_hashes,
+                base_block_idx: None,
+            },
         };
-        let stream =
-            StreamKey { backend_id: Some("pool-0".into()), medium: Some(medium.into()), ..StreamKey::default() };
-        let event = StandardEvent { event_id, timestamp_ms: Some(1), stream, change, object_key: None };
-        self.socket.send(&frames::encode_live(b"mooncake", event_id, &standard::encode_msgpack(&[event])));
+        let stream = StreamKey {
+            backend_id: Some("pool-0".into()),
+            medium: Some(medium.into()),
+            ..StreamKey::default()
+        };
+        let event = StandardEvent {
+            event_id,
+            timestamp_ms: Some(1),
+            stream,
+            change,
+            object_key: None,
+        };
+        self.socket.send(&frames::encode_live(
+            b"mooncake",
+            event_id,
+            &standard::encode_msgpack(&[event]),
+        ));
     }
 
     /// A sequence from its beginning, whose blocks are named by their position in `names`.
@@ -179,14 +252,23 @@ impl Publisher {
         let size = sequence.block_size;
         let blocks = sequence.tokens.len() / size as usize;
         self.publish(WireEvent::Stored(WireStored {
-            hashes: (0..blocks as u64).map(|at| (sequence.names + at).into()).collect(),
+            hashes: (0..blocks as u64)
+                .map(|at| (sequence.names + at).into())
+                .collect(),
             tokens: sequence.tokens.to_vec(),
             block_size: size,
             medium: Some(sequence.medium.to_owned()),
             lora_name: sequence.lora.map(str::to_owned),
             extra_keys: sequence.salt.map(|salt| {
                 let mut keys = vec![None; blocks];
-                keys[0] = Some(sequence.lora.into_iter().chain([salt]).map(str::to_owned).collect());
+                keys[0] = Some(
+                    sequence
+                        .lora
+                        .into_iter()
+                        .chain([salt])
+                        .map(str::to_owned)
+                        .collect(),
+                );
                 keys
             }),
             ..WireStored::default()
@@ -194,7 +276,10 @@ impl Publisher {
     }
 
     pub(crate) fn remove(&self, name: u64, medium: &str) {
-        self.publish(WireEvent::Removed(WireRemoved { hashes: vec![name.into()], medium: Some(medium.to_owned()) }));
+        self.publish(WireEvent::Removed(WireRemoved {
+            hashes: vec![name.into()],
+            medium: Some(medium.to_owned()),
+        }));
     }
 }
 
@@ -218,7 +303,14 @@ pub(crate) struct Sequence<'a> {
 
 impl Default for Sequence<'_> {
     fn default() -> Self {
-        Self { tokens: &[], block_size: 4, names: 1000, medium: "GPU", lora: None, salt: None }
+        Self {
+            tokens: &[],
+            block_size: 4,
+            names: 1000,
+            medium: "GPU",
+            lora: None,
+            salt: None,
+        }
     }
 }
 

@@ -22,7 +22,10 @@ pub(super) struct Batches {
 
 impl Batches {
     pub(super) fn new(codec: Codec) -> Self {
-        Self { codec, ..Self::default() }
+        Self {
+            codec,
+            ..Self::default()
+        }
     }
 
     pub(super) fn apply(&mut self, payload: &[u8], actions: &mut Vec<Action>) {
@@ -53,7 +56,10 @@ impl Batches {
             StandardChange::Removed { .. } => self.counts.removed += 1,
             StandardChange::Cleared => self.counts.cleared += 1,
         }
-        #[expect(clippy::cast_precision_loss, reason = "a clock: the last millisecond does not matter")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a clock: the last millisecond does not matter"
+        )]
         if let Some(ms) = event.timestamp_ms {
             self.ts = Some(ms as f64 / 1e3);
         }

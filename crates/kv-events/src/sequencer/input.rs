@@ -27,7 +27,12 @@ pub struct SequencerSettings {
 
 impl Default for SequencerSettings {
     fn default() -> Self {
-        Self { codec: Codec::Vllm, replay: false, max_pending_batches: 16_384, max_pending_bytes: 64 << 20 }
+        Self {
+            codec: Codec::Vllm,
+            replay: false,
+            max_pending_batches: 16_384,
+            max_pending_bytes: 64 << 20,
+        }
     }
 }
 
@@ -50,8 +55,14 @@ pub enum StreamState {
 
 impl StreamState {
     /// All states.
-    pub const ALL: [Self; 6] =
-        [Self::Connecting, Self::Replaying, Self::Live, Self::Gapped, Self::Stale, Self::Quarantined];
+    pub const ALL: [Self; 6] = [
+        Self::Connecting,
+        Self::Replaying,
+        Self::Live,
+        Self::Gapped,
+        Self::Stale,
+        Self::Quarantined,
+    ];
 
     /// Of two streams' states the one that needs the operator's eye more.
     #[must_use]
@@ -64,7 +75,11 @@ impl StreamState {
             Self::Connecting => 4,
             Self::Quarantined => 5,
         };
-        if rank(other) > rank(self) { other } else { self }
+        if rank(other) > rank(self) {
+            other
+        } else {
+            self
+        }
     }
 
     /// The name used in replies and metrics.

@@ -112,7 +112,9 @@ impl Sequencer {
             }
             Input::Resync => self.resync(&mut actions),
             Input::Tick => {
-                if matches!(self.phase, Phase::Following) && self.retry.is_some_and(|retry| retry.at <= now) {
+                if matches!(self.phase, Phase::Following)
+                    && self.retry.is_some_and(|retry| retry.at <= now)
+                {
                     self.ask(0, Purpose::Resync, &mut actions);
                 }
             }
@@ -129,7 +131,10 @@ impl Sequencer {
     pub fn state(&self) -> StreamState {
         match self.phase {
             Phase::Connecting => StreamState::Connecting,
-            Phase::Replaying(Replay { purpose: Purpose::Gap, .. }) => StreamState::Gapped,
+            Phase::Replaying(Replay {
+                purpose: Purpose::Gap,
+                ..
+            }) => StreamState::Gapped,
             Phase::Replaying(_) => StreamState::Replaying,
             Phase::Following if self.retry.is_some() => StreamState::Stale,
             Phase::Following => StreamState::Live,
@@ -198,8 +203,16 @@ impl Sequencer {
     }
 
     fn ask(&mut self, from: u64, purpose: Purpose, actions: &mut Vec<Action>) {
-        let whole = matches!(purpose, Purpose::History | Purpose::Rebirth | Purpose::Resync);
-        self.phase = Phase::Replaying(Replay { purpose, whole, brought: 0, asked_after: self.pending.arrivals() });
+        let whole = matches!(
+            purpose,
+            Purpose::History | Purpose::Rebirth | Purpose::Resync
+        );
+        self.phase = Phase::Replaying(Replay {
+            purpose,
+            whole,
+            brought: 0,
+            asked_after: self.pending.arrivals(),
+        });
         actions.push(Action::RequestReplay { from });
     }
 
@@ -221,13 +234,21 @@ impl Sequencer {
     fn live(&mut self, seq: Option<u64>, payload: &[u8], actions: &mut Vec<Action>) {
         if matches!(self.phase, Phase::Replaying(_)) {
             self.batches.counts.dropped += self.pending.push(seq, payload);
-        } else if let Taken::Missing { from, purpose } = self.take_live(seq, payload, Missing::Ask, actions) {
+        } else if let Taken::Missing { from, purpose } =
+            self.take_live(seq, payload, Missing::Ask, actions)
+        {
             self.batches.counts.dropped += self.pending.push(seq, payload);
             self.ask(from, purpose, actions);
         }
     }
 
-    fn take_live(&mut self, seq: Option<u64>, payload: &[u8], missing: Missing, actions: &mut Vec<Action>) -> Taken {
+    fn take_live(
+        &mut self,
+        seq: Option<u64>,
+        payload: &[u8],
+        missing: Missing,
+        actions: &mut Vec<Action>,
+    ) -> Taken {
         let Some(seq) = seq else {
             // Without numbers a lost connection is the only sign of a restart there can be.
             if std::mem::take(&mut self.returning) {
@@ -248,7 +269,10 @@ impl Sequencer {
             && self.settings.replay
         {
             // The number would fit the old life. Now that the publisher has something to answer, it can be told apart.
-            return Taken::Missing { from: last.seq, purpose: Purpose::Recognise };
+            return Taken::Missing {
+                from: last.seq,
+                purpose: Purpose::Recognise,
+            };
         }
         self.returning = false;
         if let Some(last) = self.last {
@@ -264,7 +288,10 @@ impl Sequencer {
                 if missing == Missing::Ask {
                     self.batches.counts.gaps += 1;
                     if self.settings.replay {
-                        return Taken::Missing { from: expected, purpose: Purpose::Gap };
+                        return Taken::Missing {
+                            from: expected,
+                            purpose: Purpose::Gap,
+                        };
                     }
                 }
                 self.accept_hole(seq - expected, actions);
@@ -277,7 +304,10 @@ impl Sequencer {
             }
         } else if missing == Missing::Ask && self.settings.replay {
             // The beginning was missed: it may have been published since the last replay was answered.
-            return Taken::Missing { from: 0, purpose: Purpose::History };
+            return Taken::Missing {
+                from: 0,
+                purpose: Purpose::History,
+            };
         }
         self.last_live = Some(seq);
         self.apply(seq, payload, actions);
@@ -288,7 +318,9 @@ impl Sequencer {
         if self.last_live.is_some_and(|last_live| seq < last_live) {
             return true;
         }
-        let Some(last) = self.last.filter(|_| self.returning) else { return false };
+        let Some(last) = self.last.filter(|_| self.returning) else {
+            return false;
+        };
         seq == 0 || seq < last.seq || (seq == last.seq && digest(payload) != last.digest)
     }
 
@@ -316,9 +348,16 @@ impl Sequencer {
     }
 
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
-        self.last = Some(Position { seq, digest: digest(payload) });
+        self.last = Some(Position {
+            seq,
+            digest: digest(payload),
+        });
         self.batches.apply(payload, actions);
-        if self.repeated_until.take_if(|until| until.seq <= seq).is_some() {
+        if self
+            .repeated_until
+            .take_if(|until| until.seq <= seq)
+            .is_some()
+        {
             actions.push(Action::Hole);
         }
     }
@@ -330,7 +369,9 @@ impl Sequencer {
         while let Some(waiting) = self.pending.pop() {
             let known = self.epoch == epoch && waiting.arrival <= known;
             let missing = if known { Missing::Accept } else { Missing::Ask };
-            if let Taken::Missing { from, purpose } = self.take_live(waiting.seq, &waiting.payload, missing, actions) {
+            if let Taken::Missing { from, purpose } =
+                self.take_live(waiting.seq, &waiting.payload, missing, actions)
+            {
                 self.pending.put_back(waiting);
                 self.ask(from, purpose, actions);
                 return;

@@ -23,17 +23,29 @@ pub(super) struct Pending {
 
 impl Pending {
     pub(super) fn new(max_batches: usize, max_bytes: usize) -> Self {
-        Self { batches: VecDeque::new(), bytes: 0, arrivals: 0, max_batches: max_batches.max(1), max_bytes }
+        Self {
+            batches: VecDeque::new(),
+            bytes: 0,
+            arrivals: 0,
+            max_batches: max_batches.max(1),
+            max_bytes,
+        }
     }
 
     /// Appends a batch; returns how many were dropped for it.
     pub(super) fn push(&mut self, seq: Option<u64>, payload: &[u8]) -> u64 {
         self.bytes += payload.len();
         self.arrivals += 1;
-        self.batches.push_back(Waiting { arrival: self.arrivals, seq, payload: payload.to_vec() });
+        self.batches.push_back(Waiting {
+            arrival: self.arrivals,
+            seq,
+            payload: payload.to_vec(),
+        });
         let mut dropped = 0;
         // The newest stays whatever its size: it is what tells that the others are missing.
-        while self.batches.len() > 1 && (self.batches.len() > self.max_batches || self.bytes > self.max_bytes) {
+        while self.batches.len() > 1
+            && (self.batches.len() > self.max_batches || self.bytes > self.max_bytes)
+        {
             self.pop();
             dropped += 1;
         }

@@ -76,6 +76,9 @@ impl Retry {
     /// The retry after a failure at `now`, which may have been a retry itself.
     pub(super) fn after(failed: Option<Self>, now: Moment) -> Self {
         let pause = failed.map_or(RETRY_FIRST, |failed| (failed.pause * 2).min(RETRY_MAX));
-        Self { at: now + pause, pause }
+        Self {
+            at: now + pause,
+            pause,
+        }
     }
 }

@@ -18,7 +18,13 @@ use super::{Action, Phase, Purpose, Replay, Retry, Sequencer, digest};
 const LONG: u64 = 256;
 
 impl Sequencer {
-    pub(super) fn replayed(&mut self, replay: Replay, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
+    pub(super) fn replayed(
+        &mut self,
+        replay: Replay,
+        seq: u64,
+        payload: &[u8],
+        actions: &mut Vec<Action>,
+    ) {
         let last = self.last;
         match replay.purpose {
             Purpose::Recognise => {
@@ -34,11 +40,18 @@ impl Sequencer {
             Purpose::Resync => self.start_over(seq, actions),
             Purpose::Rebirth | Purpose::History | Purpose::Gap => {}
         }
-        if self.repeated_until.is_some_and(|until| seq == until.seq && digest(payload) != until.digest) {
+        if self
+            .repeated_until
+            .is_some_and(|until| seq == until.seq && digest(payload) != until.digest)
+        {
             return self.start_another_life(actions);
         }
         self.returning = false;
-        let purpose = if replay.purpose == Purpose::Gap { Purpose::Gap } else { Purpose::History };
+        let purpose = if replay.purpose == Purpose::Gap {
+            Purpose::Gap
+        } else {
+            Purpose::History
+        };
         let mut replay = Replay { purpose, ..replay };
         if let Some(last) = self.last
             && seq <= last.seq
@@ -97,7 +110,9 @@ impl Sequencer {
     fn start_over(&mut self, first: u64, actions: &mut Vec<Action>) {
         // A resync that broke off before leaves its own end to be reached.
         let known = self.repeated_until.or(self.last);
-        let Some(known) = known.filter(|_| first > 0) else { return self.forget(actions) };
+        let Some(known) = known.filter(|_| first > 0) else {
+            return self.forget(actions);
+        };
         // Behind what is known nothing is repeated: what lies between is a hole as any other.
         if first <= known.seq {
             self.last = None;
@@ -114,7 +129,11 @@ impl Sequencer {
     /// Goes on with the same replay behind what a long answer brought; what it cleared stays cleared.
     fn ask_for_the_rest(&mut self, replay: Replay, actions: &mut Vec<Action>) {
         let from = self.last.map_or(0, |last| last.seq.saturating_add(1));
-        self.phase = Phase::Replaying(Replay { brought: 0, asked_after: self.pending.arrivals(), ..replay });
+        self.phase = Phase::Replaying(Replay {
+            brought: 0,
+            asked_after: self.pending.arrivals(),
+            ..replay
+        });
         actions.push(Action::RequestReplay { from });
     }
 }

@@ -26,14 +26,19 @@ type Events = Vec<Result<StandardEvent, EventError>>;
 ///
 /// Hashes may be decimal text, for senders whose numbers end at 2^53. Further fields are skipped.
 pub fn decode_json(payload: &[u8]) -> Result<Events, BatchError> {
-    let unusable = |reason: String| BatchError { bytes: payload.len(), reason: cut(reason) };
+    let unusable = |reason: String| BatchError {
+        bytes: payload.len(),
+        reason: cut(reason),
+    };
     let no_json = |error: serde_json::Error| unusable(error.to_string());
     if !payload.trim_ascii_start().starts_with(b"[") {
         let event: &RawValue = serde_json::from_slice(payload).map_err(no_json)?;
         return if event.get().starts_with('{') {
             Ok(vec![object(event)])
         } else {
-            Err(unusable("it is neither an event object nor an array of them".into()))
+            Err(unusable(
+                "it is neither an event object nor an array of them".into(),
+            ))
         };
     }
     let mut events = Vec::new();
@@ -77,7 +82,10 @@ fn object(event: &RawValue) -> Result<StandardEvent, EventError> {
 /// Reads a batch in msgpack: `[timestamp, events]` with or without a rank behind (which says nothing here: every event has
 /// its own), a map with `events`, an array of events, or a single event.
 pub fn decode_msgpack(payload: &[u8]) -> Result<Events, BatchError> {
-    batch(payload).map_err(|reason| BatchError { bytes: payload.len(), reason: cut(reason) })
+    batch(payload).map_err(|reason| BatchError {
+        bytes: payload.len(),
+        reason: cut(reason),
+    })
 }
 
 impl From<Broken> for String {
@@ -115,7 +123,9 @@ fn batch(payload: &[u8]) -> Result<Events, String> {
 
 fn list(events: &[u8]) -> Result<Events, String> {
     let mut reader = Reader::new(events);
-    let Head::Array(len) = reader.head()? else { return Err("its events are no array".into()) };
+    let Head::Array(len) = reader.head()? else {
+        return Err("its events are no array".into());
+    };
     if len > MAX_EVENTS {
         return Err(too_many());
     }
@@ -125,7 +135,9 @@ fn list(events: &[u8]) -> Result<Events, String> {
         let event = reader.value()?;
         events.push(match Reader::new(event).head()? {
             Head::Map(_) => read::event(&fields(event)?.0),
-            _ => Err(EventError::new("it is no map: expected the fields of an event by their names")),
+            _ => Err(EventError::new(
+                "it is no map: expected the fields of an event by their names",
+            )),
         });
     }
     Ok(events)
@@ -134,11 +146,15 @@ fn list(events: &[u8]) -> Result<Events, String> {
 /// The fields of a map, and what it has under `events`.
 fn fields(map: &[u8]) -> Result<(Fields<Packed<'_>>, Option<&[u8]>), Broken> {
     let mut reader = Reader::new(map);
-    let Head::Map(pairs) = reader.head()? else { return Err(Broken("it is no map")) };
+    let Head::Map(pairs) = reader.head()? else {
+        return Err(Broken("it is no map"));
+    };
     let (mut fields, mut events) = (Fields::new(), None);
     for _ in 0..pairs {
         let (key, value) = (reader.value()?, reader.value()?);
-        let Head::Text(name) = Reader::new(key).head()? else { continue };
+        let Head::Text(name) = Reader::new(key).head()? else {
+            continue;
+        };
         if name == b"events" {
             events = Some(value);
         }

@@ -15,7 +15,11 @@ pub fn encode_json(event: &StandardEvent) -> String {
 /// The timestamp is the latest of the events', 0 if none has one.
 pub fn encode_msgpack(events: &[StandardEvent]) -> Vec<u8> {
     let mut out = Packer(Vec::new());
-    let timestamp = events.iter().filter_map(|event| event.timestamp_ms).max().unwrap_or(0);
+    let timestamp = events
+        .iter()
+        .filter_map(|event| event.timestamp_ms)
+        .max()
+        .unwrap_or(0);
     out.array(3);
     out.signed(timestamp);
     out.array(events.len());
@@ -33,7 +37,13 @@ struct Json<'a>(&'a StandardEvent);
 
 impl Serialize for Json<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let StandardEvent { event_id, timestamp_ms, stream, change, object_key } = self.0;
+        let StandardEvent {
+            event_id,
+            timestamp_ms,
+            stream,
+            change,
+            object_key,
+        } = self.0;
         let mut map = serializer.serialize_map(None)?;
         map.serialize_entry("event_id", event_id)?;
         map.serialize_entry("timestamp", timestamp_ms)?;
@@ -47,13 +57,21 @@ impl Serialize for Json<'_> {
         map.serialize_entry("medium", &stream.medium)?;
         map.serialize_entry("dp_rank", &stream.dp_rank)?;
         match change {
-            StandardChange::Stored { seq_hashes, base_block_idx, parent_hash, token_ids } => {
+            StandardChange::Stored {
+                seq_hashes,
+                base_block_idx,
+                parent_hash,
+                token_ids,
+            } => {
                 map.serialize_entry("seq_hashes", seq_hashes)?;
                 map.serialize_entry("base_block_idx", base_block_idx)?;
                 map.serialize_entry("parent_hash", parent_hash)?;
                 map.serialize_entry("token_ids", token_ids)?;
             }
-            StandardChange::Removed { seq_hashes, base_block_idx } => {
+            StandardChange::Removed {
+                seq_hashes,
+                base_block_idx,
+            } => {
                 map.serialize_entry("seq_hashes", seq_hashes)?;
                 map.serialize_entry("base_block_idx", base_block_idx)?;
             }
@@ -71,7 +89,13 @@ struct Packer(Vec<u8>);
 
 impl Packer {
     fn event(&mut self, event: &StandardEvent) {
-        let StandardEvent { event_id, timestamp_ms, stream, change, object_key } = event;
+        let StandardEvent {
+            event_id,
+            timestamp_ms,
+            stream,
+            change,
+            object_key,
+        } = event;
         let own = match change {
             StandardChange::Stored { .. } => 4,
             StandardChange::Removed { .. } => 2,
@@ -81,26 +105,58 @@ impl Packer {
         self.entry("event_id", |out| out.number(*event_id));
         self.entry("timestamp", |out| out.optional(*timestamp_ms, Self::signed));
         self.entry("event_type", |out| out.text(change.as_str()));
-        self.entry("model_name", |out| out.optional(stream.model.as_deref(), Self::text));
-        self.entry("block_size", |out| out.optional(stream.block_size.map(u64::from), Self::number));
-        self.entry("additional_salt", |out| out.optional(stream.salt.as_deref(), Self::text));
-        self.entry("lora_name", |out| out.optional(stream.lora.as_deref(), Self::text));
-        self.entry("tenant_id", |out| out.optional(stream.tenant.as_deref(), Self::text));
-        self.entry("backend_id", |out| out.optional(stream.backend_id.as_deref(), Self::text));
-        self.entry("medium", |out| out.optional(stream.medium.as_deref(), Self::text));
-        self.entry("dp_rank", |out| out.optional(stream.dp_rank.map(u64::from), Self::number));
+        self.entry("model_name", |out| {
+            out.optional(stream.model.as_deref(), Self::text)
+        });
+        self.entry("block_size", |out| {
+            out.optional(stream.block_size.map(u64::from), Self::number)
+        });
+        self.entry("additional_salt", |out| {
+            out.optional(stream.salt.as_deref(), Self::text)
+        });
+        self.entry("lora_name", |out| {
+            out.optional(stream.lora.as_deref(), Self::text)
+        });
+        self.entry("tenant_id", |out| {
+            out.optional(stream.tenant.as_deref(), Self::text)
+        });
+        self.entry("backend_id", |out| {
+            out.optional(stream.backend_id.as_deref(), Self::text)
+        });
+        self.entry("medium", |out| {
+            out.optional(stream.medium.as_deref(), Self::text)
+        });
+        self.entry("dp_rank", |out| {
+            out.optional(stream.dp_rank.map(u64::from), Self::number)
+        });
         match change {
-            StandardChange::Stored { seq_hashes, base_block_idx, parent_hash, token_ids } => {
+            StandardChange::Stored {
+                seq_hashes,
+                base_block_idx,
+                parent_hash,
+                token_ids,
+            } => {
                 self.entry("seq_hashes", |out| out.numbers(seq_hashes.iter().copied()));
-                self.entry("base_block_idx", |out| out.optional(*base_block_idx, Self::number));
-                self.entry("parent_hash", |out| out.optional(*parent_hash, Self::number));
+                self.entry("base_block_idx", |out| {
+                    out.optional(*base_block_idx, Self::number)
+                });
+                self.entry("parent_hash", |out| {
+                    out.optional(*parent_hash, Self::number)
+                });
                 self.entry("token_ids", |out| {
-                    out.optional(token_ids.as_deref(), |out, tokens| out.numbers(tokens.iter().map(|id| (*id).into())));
+                    out.optional(token_ids.as_deref(), |out, tokens| {
+                        out.numbers(tokens.iter().map(|id| (*id).into()))
+                    });
                 });
             }
-            StandardChange::Removed { seq_hashes, base_block_idx } => {
+            StandardChange::Removed {
+                seq_hashes,
+                base_block_idx,
+            } => {
                 self.entry("seq_hashes", |out| out.numbers(seq_hashes.iter().copied()));
-                self.entry("base_block_idx", |out| out.optional(*base_block_idx, Self::number));
+                self.entry("base_block_idx", |out| {
+                    out.optional(*base_block_idx, Self::number)
+                });
             }
             StandardChange::Cleared => {}
         }

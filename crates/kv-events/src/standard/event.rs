@@ -79,7 +79,9 @@ impl StandardChange {
 impl StreamKey {
     /// The same stream, with what it leaves open taken from a registration. Source: contract MC11.
     pub fn or(&self, registration: &Self) -> Self {
-        let text = |own: &Option<Arc<str>>, other: &Option<Arc<str>>| own.clone().or_else(|| other.clone());
+        let text = |own: &Option<Arc<str>>, other: &Option<Arc<str>>| {
+            own.clone().or_else(|| other.clone())
+        };
         Self {
             model: text(&self.model, &registration.model),
             block_size: self.block_size.or(registration.block_size),

@@ -55,7 +55,10 @@ impl Field {
     }
 
     fn named(name: &[u8]) -> Option<Self> {
-        FIELDS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, field)| *field)
+        FIELDS
+            .iter()
+            .find(|(known, _)| known.as_bytes() == name)
+            .map(|(_, field)| *field)
     }
 }
 
@@ -68,7 +71,10 @@ pub(super) struct Fields<V> {
 
 impl<V: Copy> Fields<V> {
     pub(super) fn new() -> Self {
-        Self { values: [None; FIELDS.len()], twice: None }
+        Self {
+            values: [None; FIELDS.len()],
+            twice: None,
+        }
     }
 
     /// Takes a value under the name it was sent with; unknown names are skipped.
@@ -97,7 +103,10 @@ mod tests {
     #[test]
     fn every_field_finds_its_own_name() {
         for (at, (name, field)) in FIELDS.iter().enumerate() {
-            assert_eq!((*field as usize, field.name(), Field::named(name.as_bytes())), (at, *name, Some(*field)));
+            assert_eq!(
+                (*field as usize, field.name(), Field::named(name.as_bytes())),
+                (at, *name, Some(*field))
+            );
         }
     }
 }

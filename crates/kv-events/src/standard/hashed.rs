@@ -41,7 +41,12 @@ pub enum HashedUpdate {
 pub fn to_hashed(event: &StandardEvent, scheme: HashScheme) -> Result<HashedUpdate, Refused> {
     let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
     match &event.change {
-        StandardChange::Stored { seq_hashes, base_block_idx, parent_hash, token_ids } => {
+        StandardChange::Stored {
+            seq_hashes,
+            base_block_idx,
+            parent_hash,
+            token_ids,
+        } => {
             if seq_hashes.is_empty() {
                 return Err(Refused::NoNames);
             }
@@ -56,10 +61,19 @@ pub fn to_hashed(event: &StandardEvent, scheme: HashScheme) -> Result<HashedUpda
                 None if matches!(scheme, HashScheme::Xxh3 { .. }) => {}
                 None => return Err(Refused::NotStandard),
             }
-            Ok(HashedUpdate::Stored { parent: place, hashes: sequence(seq_hashes), tier })
+            Ok(HashedUpdate::Stored {
+                parent: place,
+                hashes: sequence(seq_hashes),
+                tier,
+            })
         }
-        StandardChange::Removed { seq_hashes, .. } if seq_hashes.is_empty() => Err(Refused::NoNames),
-        StandardChange::Removed { seq_hashes, .. } => Ok(HashedUpdate::Removed { hashes: sequence(seq_hashes), tier }),
+        StandardChange::Removed { seq_hashes, .. } if seq_hashes.is_empty() => {
+            Err(Refused::NoNames)
+        }
+        StandardChange::Removed { seq_hashes, .. } => Ok(HashedUpdate::Removed {
+            hashes: sequence(seq_hashes),
+            tier,
+        }),
         StandardChange::Cleared => Ok(HashedUpdate::Cleared { tier }),
     }
 }
@@ -78,13 +92,24 @@ pub(super) fn block_size(event: &StandardEvent) -> Result<BlockSize, Refused> {
 pub(super) fn once(hashes: &[u64], parent: Option<u64>) -> Result<(), Refused> {
     let mut sorted: Vec<_> = hashes.iter().copied().chain(parent).collect();
     sorted.sort_unstable();
-    if sorted.windows(2).any(|two| two[0] == two[1]) { Err(Refused::Repeated) } else { Ok(()) }
+    if sorted.windows(2).any(|two| two[0] == two[1]) {
+        Err(Refused::Repeated)
+    } else {
+        Ok(())
+    }
 }
 
 /// Whether there are as many tokens as the blocks hold.
 pub(super) fn enough(hashes: &[u64], tokens: &[u32], size: BlockSize) -> Result<(), Refused> {
     let expected = hashes.len() as u64 * u64::from(size.tokens());
-    if tokens.len() as u64 == expected { Ok(()) } else { Err(Refused::TokenCount { found: tokens.len(), expected }) }
+    if tokens.len() as u64 == expected {
+        Ok(())
+    } else {
+        Err(Refused::TokenCount {
+            found: tokens.len(),
+            expected,
+        })
+    }
 }
 
 /// Whether the hashes are those of the tokens.
@@ -97,8 +122,16 @@ fn follows(
 ) -> Result<(), Refused> {
     enough(hashes, tokens, size)?;
     let own = scheme.chain(parent, tokens, size);
-    match hashes.iter().zip(&own).position(|(found, own)| *found != own.0) {
+    match hashes
+        .iter()
+        .zip(&own)
+        .position(|(found, own)| *found != own.0)
+    {
         None => Ok(()),
-        Some(block) => Err(Refused::Mismatch { block, found: hashes[block], expected: own[block].0 }),
+        Some(block) => Err(Refused::Mismatch {
+            block,
+            found: hashes[block],
+            expected: own[block].0,
+        }),
     }
 }

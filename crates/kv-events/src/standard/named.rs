@@ -19,12 +19,19 @@ use crate::vllm::Medium;
 pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, Refused> {
     let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
     match &event.change {
-        StandardChange::Stored { seq_hashes, base_block_idx, parent_hash, token_ids: Some(tokens) } => {
+        StandardChange::Stored {
+            seq_hashes,
+            base_block_idx,
+            parent_hash,
+            token_ids: Some(tokens),
+        } => {
             once(seq_hashes, *parent_hash)?;
             let block_size = block_size(event)?;
             enough(seq_hashes, tokens, block_size)?;
             match base_block_idx {
-                Some(base) if *base > 0 && parent_hash.is_none() => Err(Refused::Unplaced { base: *base }),
+                Some(base) if *base > 0 && parent_hash.is_none() => {
+                    Err(Refused::Unplaced { base: *base })
+                }
                 _ => Ok(IndexUpdate::Stored(Stored {
                     hashes: engine(seq_hashes),
                     parent: parent_hash.map(EngineHash),
@@ -37,14 +44,18 @@ pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, Refused> {
             }
         }
         StandardChange::Stored { .. } if tier == Tier::Device => Err(Refused::OnDevice),
-        StandardChange::Stored { seq_hashes, .. } => {
-            Ok(IndexUpdate::Named(Named { hashes: names(seq_hashes, event.object_key.as_ref())?, tier }))
-        }
-        StandardChange::Removed { seq_hashes, .. } => {
-            Ok(IndexUpdate::Removed(Removed { hashes: names(seq_hashes, event.object_key.as_ref())?, tier }))
-        }
+        StandardChange::Stored { seq_hashes, .. } => Ok(IndexUpdate::Named(Named {
+            hashes: names(seq_hashes, event.object_key.as_ref())?,
+            tier,
+        })),
+        StandardChange::Removed { seq_hashes, .. } => Ok(IndexUpdate::Removed(Removed {
+            hashes: names(seq_hashes, event.object_key.as_ref())?,
+            tier,
+        })),
         StandardChange::Cleared if tier == Tier::Device => Ok(IndexUpdate::Cleared),
-        StandardChange::Cleared => Err(Refused::NoNamespace { tier: tier.as_str() }),
+        StandardChange::Cleared => Err(Refused::NoNamespace {
+            tier: tier.as_str(),
+        }),
     }
 }
 
@@ -56,7 +67,9 @@ fn names(hashes: &[u64], key: Option<&Arc<str>>) -> Result<Vec<EngineHash>, Refu
     if !hashes.is_empty() {
         return Ok(engine(hashes));
     }
-    Ok(vec![key.and_then(|key| digest(key)).ok_or(Refused::NoNames)?])
+    Ok(vec![
+        key.and_then(|key| digest(key)).ok_or(Refused::NoNames)?,
+    ])
 }
 
 /// The low 64 bits of the digest at the end of a key such as `model@tp:0@<hex>`: what the engine publishes of it.
@@ -66,5 +79,7 @@ fn digest(key: &str) -> Option<EngineHash> {
     if !matches!(hex.len(), 32 | 64) || !hex.bytes().all(|digit| digit.is_ascii_hexdigit()) {
         return None;
     }
-    u64::from_str_radix(&hex[hex.len() - 16..], 16).ok().map(EngineHash)
+    u64::from_str_radix(&hex[hex.len() - 16..], 16)
+        .ok()
+        .map(EngineHash)
 }

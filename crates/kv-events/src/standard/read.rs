@@ -19,12 +19,17 @@ const MAX_OBJECT_KEY: usize = 4_096;
 
 pub(super) fn event<V: Value>(fields: &Fields<V>) -> Result<StandardEvent, EventError> {
     if let Some(field) = fields.twice() {
-        return Err(EventError::new(format!("{} occurs twice: expected it once", field.name())));
+        return Err(EventError::new(format!(
+            "{} occurs twice: expected it once",
+            field.name()
+        )));
     }
     let fields = Given(fields);
     let object_key = fields.text(Field::ObjectKey, MAX_OBJECT_KEY)?;
     Ok(StandardEvent {
-        event_id: fields.number(Field::EventId, u64::MAX)?.ok_or_else(|| missing(Field::EventId, "its number"))?,
+        event_id: fields
+            .number(Field::EventId, u64::MAX)?
+            .ok_or_else(|| missing(Field::EventId, "its number"))?,
         timestamp_ms: fields.timestamp(),
         stream: StreamKey {
             model: fields.text(Field::ModelName, MAX_NAME)?,
@@ -46,7 +51,11 @@ fn missing(field: Field, expected: &str) -> EventError {
 }
 
 fn wrong<V: Value>(field: Field, value: V, expected: &str) -> EventError {
-    EventError::new(format!("{} is {}: expected {expected}", field.name(), value.show()))
+    EventError::new(format!(
+        "{} is {}: expected {expected}",
+        field.name(),
+        value.show()
+    ))
 }
 
 /// Which integers a hash may be.
@@ -62,11 +71,15 @@ struct Given<'f, V>(&'f Fields<V>);
 impl<V: Value> Given<'_, V> {
     /// The value of a field; null counts as absent.
     fn get(&self, field: Field) -> Option<V> {
-        self.0.get(field).filter(|value| value.scalar() != Scalar::Nil)
+        self.0
+            .get(field)
+            .filter(|value| value.scalar() != Scalar::Nil)
     }
 
     fn number(&self, field: Field, most: u64) -> Result<Option<u64>, EventError> {
-        let Some(value) = self.get(field) else { return Ok(None) };
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
         match value.scalar() {
             Scalar::Number(number) => match u64::try_from(number) {
                 Ok(number) if number <= most => Ok(Some(number)),
@@ -82,8 +95,12 @@ impl<V: Value> Given<'_, V> {
     }
 
     fn block_size(&self) -> Result<Option<u32>, EventError> {
-        let Some(tokens) = self.number(Field::BlockSize, u64::MAX)? else { return Ok(None) };
-        BlockSize::new(tokens).map(|size| Some(size.tokens())).map_err(|error| EventError::new(error.to_string()))
+        let Some(tokens) = self.number(Field::BlockSize, u64::MAX)? else {
+            return Ok(None);
+        };
+        BlockSize::new(tokens)
+            .map(|size| Some(size.tokens()))
+            .map_err(|error| EventError::new(error.to_string()))
     }
 
     /// Informational: one that is of no use costs nothing.
@@ -95,10 +112,18 @@ impl<V: Value> Given<'_, V> {
     }
 
     fn text(&self, field: Field, most: usize) -> Result<Option<Arc<str>>, EventError> {
-        let Some(value) = self.get(field) else { return Ok(None) };
-        let text = value.text().ok_or_else(|| wrong(field, value, "a text or null"))?;
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
+        let text = value
+            .text()
+            .ok_or_else(|| wrong(field, value, "a text or null"))?;
         if text.len() > most {
-            let reason = format!("{} has {} bytes: expected at most {most}", field.name(), text.len());
+            let reason = format!(
+                "{} has {} bytes: expected at most {most}",
+                field.name(),
+                text.len()
+            );
             return Err(EventError::new(reason));
         }
         Ok(Some(text).filter(|text| !text.is_empty()))
@@ -111,15 +136,23 @@ impl<V: Value> Given<'_, V> {
             (None, None) => return Err(missing(Field::EventType, "stored, removed or cleared")),
         };
         match (field, value.text().as_deref()) {
-            (Field::EventType, Some("stored")) | (Field::Type, Some("BlockStored")) => self.stored(has_key),
-            (Field::EventType, Some("removed")) | (Field::Type, Some("BlockRemoved")) => Ok(StandardChange::Removed {
-                seq_hashes: self.seq_hashes(has_key)?,
-                base_block_idx: self.number(Field::BaseBlockIdx, u64::MAX)?,
-            }),
+            (Field::EventType, Some("stored")) | (Field::Type, Some("BlockStored")) => {
+                self.stored(has_key)
+            }
+            (Field::EventType, Some("removed")) | (Field::Type, Some("BlockRemoved")) => {
+                Ok(StandardChange::Removed {
+                    seq_hashes: self.seq_hashes(has_key)?,
+                    base_block_idx: self.number(Field::BaseBlockIdx, u64::MAX)?,
+                })
+            }
             (Field::EventType, Some("cleared")) | (Field::Type, Some("AllBlocksCleared")) => {
                 Ok(StandardChange::Cleared)
             }
-            (Field::Type, _) => Err(wrong(field, value, "BlockStored, BlockRemoved or AllBlocksCleared")),
+            (Field::Type, _) => Err(wrong(
+                field,
+                value,
+                "BlockStored, BlockRemoved or AllBlocksCleared",
+            )),
             _ => Err(wrong(field, value, "stored, removed or cleared")),
         }
     }
@@ -130,13 +163,13 @@ impl<V: Value> Given<'_, V> {
         let parent_hash = self.parent()?;
         match (base_block_idx, parent_hash) {
             (None, None) => {
-                let reason =
-                    "base_block_idx and parent_hash are both missing: expected at least one, 0 at the beginning";
+                let reason = "base_block_idx and parent_hash are both missing: expected at least one, 0 at the beginning";
                 return Err(EventError::new(reason));
             }
             (Some(0), Some(parent)) if parent != 0 => {
-                let reason =
-                    format!("base_block_idx is 0 although parent_hash is {parent}: expected null at the beginning");
+                let reason = format!(
+                    "base_block_idx is 0 although parent_hash is {parent}: expected null at the beginning"
+                );
                 return Err(EventError::new(reason));
             }
             _ => {}
@@ -155,7 +188,9 @@ impl<V: Value> Given<'_, V> {
             Some(_) => (Field::SeqHashes, Sign::Unsigned),
             None => (Field::BlockHashes, Sign::Folded),
         };
-        let Some(value) = self.get(field) else { return Err(missing(Field::SeqHashes, "the hashes of the blocks")) };
+        let Some(value) = self.get(field) else {
+            return Err(missing(Field::SeqHashes, "the hashes of the blocks"));
+        };
         let hashes = match value.numbers() {
             Some(hashes) => hashes,
             None => {
@@ -169,19 +204,30 @@ impl<V: Value> Given<'_, V> {
             }
         };
         if hashes.is_empty() && !has_key {
-            return Err(EventError::new("seq_hashes is empty: expected at least one hash, or an object_key"));
+            return Err(EventError::new(
+                "seq_hashes is empty: expected at least one hash, or an object_key",
+            ));
         }
         Ok(hashes)
     }
 
     fn parent(&self) -> Result<Option<u64>, EventError> {
-        let sent = |field, sign| self.get(field).map(|value| number_of_hash(field, value, sign)).transpose();
-        Ok(sent(Field::ParentHash, Sign::Unsigned)?.or(sent(Field::ParentBlockHash, Sign::Folded)?))
+        let sent = |field, sign| {
+            self.get(field)
+                .map(|value| number_of_hash(field, value, sign))
+                .transpose()
+        };
+        Ok(
+            sent(Field::ParentHash, Sign::Unsigned)?
+                .or(sent(Field::ParentBlockHash, Sign::Folded)?),
+        )
     }
 
     fn tokens(&self) -> Result<Option<Vec<u32>>, EventError> {
         let field = Field::TokenIds;
-        let Some(value) = self.get(field) else { return Ok(None) };
+        let Some(value) = self.get(field) else {
+            return Ok(None);
+        };
         if let Some(tokens) = value.numbers() {
             return Ok(Some(tokens).filter(|tokens: &Vec<u32>| !tokens.is_empty()));
         }
@@ -203,10 +249,16 @@ fn number_of_hash<V: Value>(field: Field, value: V, sign: Sign) -> Result<u64, E
     let number = match (value.scalar(), sign) {
         (Scalar::Digits(number), _) => Some(number),
         (Scalar::Number(number), Sign::Unsigned) => u64::try_from(number).ok(),
-        (Scalar::Number(number), Sign::Folded) => {
-            u64::try_from(number).ok().or_else(|| i64::try_from(number).ok().map(i64::cast_unsigned))
-        }
+        (Scalar::Number(number), Sign::Folded) => u64::try_from(number)
+            .ok()
+            .or_else(|| i64::try_from(number).ok().map(i64::cast_unsigned)),
         _ => None,
     };
-    number.ok_or_else(|| wrong(field, value, "64-bit hashes as whole numbers or decimal text"))
+    number.ok_or_else(|| {
+        wrong(
+            field,
+            value,
+            "64-bit hashes as whole numbers or decimal text",
+        )
+    })
 }

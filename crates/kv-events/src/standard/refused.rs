@@ -10,7 +10,9 @@ pub enum Refused {
     )]
     NotStandard,
     /// Tokens cannot be cut into blocks of unknown size.
-    #[error("event has token_ids but no block_size: expected it in the event or in the registration")]
+    #[error(
+        "event has token_ids but no block_size: expected it in the event or in the registration"
+    )]
     NoBlockSize,
     /// There are not as many tokens as the blocks hold.
     #[error("event has {found} token_ids: expected {expected}, block_size times seq_hashes")]
@@ -37,7 +39,9 @@ pub enum Refused {
     #[error("event has a block twice, or a block as its own parent: expected every seq_hash once")]
     Repeated,
     /// Nothing says behind which block it belongs.
-    #[error("event begins at block {base}, but the blocks in front are unknown: have the publisher send parent_hash")]
+    #[error(
+        "event begins at block {base}, but the blocks in front are unknown: have the publisher send parent_hash"
+    )]
     Unplaced {
         /// Blocks in front of it.
         base: u64,
@@ -46,10 +50,14 @@ pub enum Refused {
     #[error("event has no seq_hashes, and its object_key ends with no digest: expected either")]
     NoNames,
     /// Names alone say nothing about a device's cache.
-    #[error("event names blocks of the device without token_ids: expected a medium such as cpu or disk")]
+    #[error(
+        "event names blocks of the device without token_ids: expected a medium such as cpu or disk"
+    )]
     OnDevice,
     /// Only a namespace of a tier can be cleared, and the event names none.
-    #[error("cleared event of {tier} names no model and block_size: expected them in the event or in the registration")]
+    #[error(
+        "cleared event of {tier} names no model and block_size: expected them in the event or in the registration"
+    )]
     NoNamespace {
         /// The tier that was cleared.
         tier: &'static str,

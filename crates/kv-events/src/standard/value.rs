@@ -29,7 +29,10 @@ pub(super) trait Value: Copy {
     fn text(self) -> Option<Arc<str>>;
 
     /// Hands over the values of an array; `None` if it is none.
-    fn each(self, take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>>;
+    fn each(
+        self,
+        take: impl FnMut(Self) -> Result<(), EventError>,
+    ) -> Option<Result<(), EventError>>;
 
     /// A list of plain numbers at once: the quick way, where nothing is wrong with it.
     fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>>;
@@ -45,9 +48,9 @@ impl Value for &RawValue {
     fn scalar(self) -> Scalar {
         match self.get() {
             "null" => Scalar::Nil,
-            text if text.starts_with('"') => {
-                json::text(self).and_then(|text| json::digits(&text)).map_or(Scalar::Other, Scalar::Digits)
-            }
+            text if text.starts_with('"') => json::text(self)
+                .and_then(|text| json::digits(&text))
+                .map_or(Scalar::Other, Scalar::Digits),
             text => text.parse().map_or(Scalar::Other, Scalar::Number),
         }
     }
@@ -56,7 +59,10 @@ impl Value for &RawValue {
         json::text(self).map(Arc::from)
     }
 
-    fn each(self, take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>> {
+    fn each(
+        self,
+        take: impl FnMut(Self) -> Result<(), EventError>,
+    ) -> Option<Result<(), EventError>> {
         json::each(self.get().as_bytes(), take).ok()
     }
 
@@ -85,9 +91,10 @@ impl Value for Packed<'_> {
             Some(Head::Nil) => Scalar::Nil,
             Some(Head::Unsigned(value)) => Scalar::Number(value.into()),
             Some(Head::Negative(value)) => Scalar::Number(value.into()),
-            Some(Head::Text(bytes)) => {
-                std::str::from_utf8(bytes).ok().and_then(json::digits).map_or(Scalar::Other, Scalar::Digits)
-            }
+            Some(Head::Text(bytes)) => std::str::from_utf8(bytes)
+                .ok()
+                .and_then(json::digits)
+                .map_or(Scalar::Other, Scalar::Digits),
             _ => Scalar::Other,
         }
     }
@@ -99,11 +106,18 @@ impl Value for Packed<'_> {
         }
     }
 
-    fn each(self, mut take: impl FnMut(Self) -> Result<(), EventError>) -> Option<Result<(), EventError>> {
+    fn each(
+        self,
+        mut take: impl FnMut(Self) -> Result<(), EventError>,
+    ) -> Option<Result<(), EventError>> {
         let mut reader = Reader::new(self.0);
-        let Ok(Head::Array(len)) = reader.head() else { return None };
+        let Ok(Head::Array(len)) = reader.head() else {
+            return None;
+        };
         for _ in 0..len {
-            let Ok(value) = reader.value() else { return None };
+            let Ok(value) = reader.value() else {
+                return None;
+            };
             if let Err(error) = take(Self(value)) {
                 return Some(Err(error));
             }
@@ -113,11 +127,15 @@ impl Value for Packed<'_> {
 
     fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>> {
         let mut reader = Reader::new(self.0);
-        let Ok(Head::Array(len)) = reader.head() else { return None };
+        let Ok(Head::Array(len)) = reader.head() else {
+            return None;
+        };
         // `head` has checked that so many values can follow.
         let mut numbers = Vec::with_capacity(len);
         for _ in 0..len {
-            let Ok(Head::Unsigned(number)) = reader.head() else { return None };
+            let Ok(Head::Unsigned(number)) = reader.head() else {
+                return None;
+            };
             numbers.push(T::try_from(number).ok()?);
         }
         Some(numbers)
@@ -130,7 +148,8 @@ impl Value for Packed<'_> {
             Some(Head::Negative(value)) => value.to_string(),
             Some(Head::Float(value)) => value.to_string(),
             Some(Head::Text(bytes)) => {
-                let text: String = String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]).into();
+                let text: String =
+                    String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]).into();
                 format!("{text:?}")
             }
             Some(Head::Bytes(bytes)) => format!("{} bytes", bytes.len()),

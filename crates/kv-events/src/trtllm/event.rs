@@ -71,11 +71,16 @@ pub struct TrtBlock {
 
 /// Reads a list of events; one that is wrong in itself does not cost its neighbours.
 pub fn decode(payload: &[u8]) -> Result<Vec<Result<TrtEvent, EventError>>, BatchError> {
-    let unusable = |reason: String| BatchError { bytes: payload.len(), reason: cut(reason) };
+    let unusable = |reason: String| BatchError {
+        bytes: payload.len(),
+        reason: cut(reason),
+    };
     let mut events = Vec::new();
     json::each(payload, |event| {
         if events.len() == MAX_EVENTS {
-            return Err(format!("it has more than {MAX_EVENTS} events: poll more often"));
+            return Err(format!(
+                "it has more than {MAX_EVENTS} events: poll more often"
+            ));
         }
         events.push(read(event));
         Ok(())
@@ -142,7 +147,12 @@ struct Change {
 fn read(event: &RawValue) -> Result<TrtEvent, EventError> {
     let envelope: Envelope<'_> = parse(event)?;
     let data = data(envelope.data);
-    Ok(TrtEvent { event_id: envelope.event_id, rank: envelope.attention_dp_rank, window: envelope.window_size, data })
+    Ok(TrtEvent {
+        event_id: envelope.event_id,
+        rank: envelope.attention_dp_rank,
+        window: envelope.window_size,
+        data,
+    })
 }
 
 fn data(data: &RawValue) -> Result<TrtData, EventError> {
@@ -158,12 +168,19 @@ fn data(data: &RawValue) -> Result<TrtData, EventError> {
         }
         "removed" => {
             let removed: Removed = parse(data)?;
-            TrtData::Removed { hashes: removed.block_hashes.into_iter().map(hash).collect() }
+            TrtData::Removed {
+                hashes: removed.block_hashes.into_iter().map(hash).collect(),
+            }
         }
         "updated" => {
             let updated: Updated = parse(data)?;
-            let level = updated.cache_level.map(|change| (change.old_value, change.new_value));
-            TrtData::Updated { hash: hash(updated.block_hash), level }
+            let level = updated
+                .cache_level
+                .map(|change| (change.old_value, change.new_value));
+            TrtData::Updated {
+                hash: hash(updated.block_hash),
+                level,
+            }
         }
         _ => TrtData::Unknown,
     })
@@ -178,7 +195,10 @@ fn hash(name: Name) -> EngineHash {
 }
 
 fn block(sent: SentBlock) -> TrtBlock {
-    let no_extra = sent.tokens.iter().all(|token| token.token_extra_id.unwrap_or(0) == 0);
+    let no_extra = sent
+        .tokens
+        .iter()
+        .all(|token| token.token_extra_id.unwrap_or(0) == 0);
     TrtBlock {
         hash: hash(sent.block_hash),
         tokens: sent.tokens.iter().map(|token| token.token_id).collect(),

@@ -65,8 +65,16 @@ pub(super) fn tier(level: u32) -> Tier {
 /// Whether only the last block is not full, and no block is its own parent or comes twice.
 fn is_possible(parent: Option<EngineHash>, blocks: &[TrtBlock], size: BlockSize) -> bool {
     let full = |block: &TrtBlock| block.tokens.len() == size.len();
-    let Some((last, others)) = blocks.split_last() else { return false };
-    let mut names: Vec<_> = blocks.iter().map(|block| block.hash).chain(parent).collect();
+    let Some((last, others)) = blocks.split_last() else {
+        return false;
+    };
+    let mut names: Vec<_> = blocks
+        .iter()
+        .map(|block| block.hash)
+        .chain(parent)
+        .collect();
     names.sort_unstable();
-    others.iter().all(full) && last.tokens.len() <= size.len() && names.windows(2).all(|two| two[0] != two[1])
+    others.iter().all(full)
+        && last.tokens.len() <= size.len()
+        && names.windows(2).all(|two| two[0] != two[1])
 }

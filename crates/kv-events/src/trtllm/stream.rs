@@ -72,7 +72,12 @@ struct Rank {
 impl TrtStream {
     /// A stream nothing was heard of. `block_size` is the engine's `tokens_per_block`.
     pub fn new(block_size: BlockSize) -> Self {
-        Self { block_size, ranks: Vec::new(), counts: TrtCounts::default(), last_error: None }
+        Self {
+            block_size,
+            ranks: Vec::new(),
+            counts: TrtCounts::default(),
+            last_error: None,
+        }
     }
 
     /// What `tokens_per_block` is where it is not set: 32.
@@ -124,7 +129,11 @@ impl TrtStream {
         let rank = &mut self.ranks[at];
         if rank.next.is_some_and(|next| event.event_id != next) {
             let restarted = rank.next > Some(event.event_id);
-            *(if restarted { &mut self.counts.restarts } else { &mut self.counts.overflows }) += 1;
+            *(if restarted {
+                &mut self.counts.restarts
+            } else {
+                &mut self.counts.overflows
+            }) += 1;
             if restarted {
                 rank.window = None;
             }
@@ -146,16 +155,27 @@ impl TrtStream {
             Ok(data) => data,
             Err(error) => return self.malformed(number, error, actions),
         };
-        let Some(updates) = rank.updates(data, self.block_size, &mut self.counts) else { return };
+        let Some(updates) = rank.updates(data, self.block_size, &mut self.counts) else {
+            return;
+        };
         rank.has_applied = true;
         self.counts.applied += 1;
-        actions.extend(updates.into_iter().map(|update| TrtAction::Apply { rank: number, update }));
+        actions.extend(updates.into_iter().map(|update| TrtAction::Apply {
+            rank: number,
+            update,
+        }));
     }
 
     fn rank(&mut self, number: Option<u32>) -> Option<usize> {
         let known = self.ranks.iter().position(|rank| rank.number == number);
         if known.is_none() && self.ranks.len() < MAX_RANKS {
-            self.ranks.push(Rank { number, next: None, window: None, has_applied: false, tiers: [false; 4] });
+            self.ranks.push(Rank {
+                number,
+                next: None,
+                window: None,
+                has_applied: false,
+                tiers: [false; 4],
+            });
             return Some(self.ranks.len() - 1);
         }
         known
@@ -169,7 +189,12 @@ impl Rank {
         self.tiers = [false; 4];
     }
 
-    fn updates(&mut self, data: TrtData, size: BlockSize, counts: &mut TrtCounts) -> Option<Vec<IndexUpdate>> {
+    fn updates(
+        &mut self,
+        data: TrtData,
+        size: BlockSize,
+        counts: &mut TrtCounts,
+    ) -> Option<Vec<IndexUpdate>> {
         match data {
             TrtData::Stored { parent, blocks } => {
                 for block in &blocks {
@@ -180,17 +205,32 @@ impl Rank {
             // Gone from every level: it is not said on which it was.
             TrtData::Removed { hashes } if !hashes.is_empty() => {
                 let may_hold = |tier: &Tier| *tier == Tier::Device || self.tiers[tier.index()];
-                Some(Tier::ALL.into_iter().filter(may_hold).map(|tier| removed(hashes.clone(), tier)).collect())
+                Some(
+                    Tier::ALL
+                        .into_iter()
+                        .filter(may_hold)
+                        .map(|tier| removed(hashes.clone(), tier))
+                        .collect(),
+                )
             }
-            TrtData::Updated { hash, level: Some((old, new)) } if tier(old) != tier(new) => {
+            TrtData::Updated {
+                hash,
+                level: Some((old, new)),
+            } if tier(old) != tier(new) => {
                 self.tiers[tier(new).index()] = true;
                 // In this order it is known in between, too.
                 Some(vec![
-                    IndexUpdate::Named(Named { hashes: vec![hash], tier: tier(new) }),
+                    IndexUpdate::Named(Named {
+                        hashes: vec![hash],
+                        tier: tier(new),
+                    }),
                     removed(vec![hash], tier(old)),
                 ])
             }
-            TrtData::Created | TrtData::Removed { .. } | TrtData::Updated { .. } | TrtData::Unknown => {
+            TrtData::Created
+            | TrtData::Removed { .. }
+            | TrtData::Updated { .. }
+            | TrtData::Unknown => {
                 counts.no_effect += 1;
                 None
             }

@@ -45,7 +45,10 @@ pub struct BatchError {
 /// assert!(decode(&payload[1..]).is_err());
 /// ```
 pub fn decode(payload: &[u8]) -> Result<Batch, BatchError> {
-    envelope(payload).map_err(|Broken(reason)| BatchError { bytes: payload.len(), reason })
+    envelope(payload).map_err(|Broken(reason)| BatchError {
+        bytes: payload.len(),
+        reason,
+    })
 }
 
 /// The data-parallel rank that a batch names, without a look at its events: where ranks share a topic, whose numbers these
@@ -83,7 +86,10 @@ fn envelope(payload: &[u8]) -> Result<Batch, Broken> {
     let ts = match ts.map(|ts| Reader::new(ts).head()).transpose()? {
         None | Some(Head::Nil) => None,
         Some(Head::Float(ts)) => Some(ts).filter(|ts| ts.is_finite()),
-        #[expect(clippy::cast_precision_loss, reason = "a clock: the last microsecond does not matter")]
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "a clock: the last microsecond does not matter"
+        )]
         Some(Head::Unsigned(ts)) => Some(ts as f64),
         _ => return Err(Broken("ts is no number")),
     };
@@ -94,7 +100,11 @@ fn envelope(payload: &[u8]) -> Result<Batch, Broken> {
         }
         _ => return Err(Broken("data_parallel_rank is no whole number")),
     };
-    Ok(Batch { ts, events: read_events(events)?, dp_rank })
+    Ok(Batch {
+        ts,
+        events: read_events(events)?,
+        dp_rank,
+    })
 }
 
 /// The bytes of ts, events and rank.
@@ -126,12 +136,18 @@ fn map_members<'a>(reader: &mut Reader<'a>, pairs: usize) -> Result<Members<'a>,
             return Err(Broken("a key of the batch occurs twice"));
         }
     }
-    Ok((ts, events.ok_or(Broken("a batch has at least events"))?, rank))
+    Ok((
+        ts,
+        events.ok_or(Broken("a batch has at least events"))?,
+        rank,
+    ))
 }
 
 fn read_events(bytes: &[u8]) -> Result<Vec<Result<Event, EventError>>, Broken> {
     let mut reader = Reader::new(bytes);
-    let Head::Array(len) = reader.head()? else { return Err(Broken("events are no array")) };
+    let Head::Array(len) = reader.head()? else {
+        return Err(Broken("events are no array"));
+    };
     if len > MAX_EVENTS {
         return Err(Broken("a batch has more than 1,048,576 events"));
     }

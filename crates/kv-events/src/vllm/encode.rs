@@ -83,8 +83,17 @@ pub struct WireRemoved {
 }
 
 /// Writes a batch: an array of time, events and rank in every release.
-pub fn encode(ts: f64, dp_rank: Option<u32>, events: &[WireEvent], shape: Shape, hash_form: HashForm) -> Vec<u8> {
-    let mut writer = Writer { out: Vec::new(), hash_form };
+pub fn encode(
+    ts: f64,
+    dp_rank: Option<u32>,
+    events: &[WireEvent],
+    shape: Shape,
+    hash_form: HashForm,
+) -> Vec<u8> {
+    let mut writer = Writer {
+        out: Vec::new(),
+        hash_form,
+    };
     writer.array(3);
     writer.float(ts);
     writer.array(events.len());
@@ -203,7 +212,9 @@ impl Writer {
     }
 
     fn extra_keys(&mut self, blocks: Option<&[Option<Vec<String>>]>) {
-        let Some(blocks) = blocks else { return self.nil() };
+        let Some(blocks) = blocks else {
+            return self.nil();
+        };
         self.array(blocks.len());
         for block in blocks {
             let Some(keys) = block else {

@@ -142,7 +142,9 @@ impl Event {
             "BlockStored" => Self::Stored(Box::new(BlockStored::read(fields)?)),
             "BlockRemoved" => Self::Removed(Box::new(BlockRemoved::read(fields)?)),
             "AllBlocksCleared" => Self::Cleared,
-            tag => Self::Unknown { tag: tag.chars().take(64).collect() },
+            tag => Self::Unknown {
+                tag: tag.chars().take(64).collect(),
+            },
         })
     }
 }
@@ -154,8 +156,13 @@ impl BlockStored {
         }
         let event = Self {
             block_hashes: block_hashes(fields)?,
-            parent_block_hash: fields.get(Field::ParentBlockHash).map(|mut reader| hash(&mut reader)).transpose()?,
-            token_ids: fields.get(Field::TokenIds).map_or_else(|| Ok(WireTokens::default()), tokens)?,
+            parent_block_hash: fields
+                .get(Field::ParentBlockHash)
+                .map(|mut reader| hash(&mut reader))
+                .transpose()?,
+            token_ids: fields
+                .get(Field::TokenIds)
+                .map_or_else(|| Ok(WireTokens::default()), tokens)?,
             block_size: number(fields, Field::BlockSize)?.unwrap_or(0),
             lora_id: fields.get(Field::LoraId).map(whole_number).transpose()?,
             medium: text(fields, Field::Medium)?,
@@ -167,7 +174,10 @@ impl BlockStored {
             locality: text(fields, Field::Locality)?,
             ownership: text(fields, Field::Ownership)?,
             session_id: text(fields, Field::SessionId)?,
-            lookahead_token_ids: fields.get(Field::LookaheadTokenIds).map(lookahead).transpose()?,
+            lookahead_token_ids: fields
+                .get(Field::LookaheadTokenIds)
+                .map(lookahead)
+                .transpose()?,
             cache_salt: text(fields, Field::CacheSalt)?,
         };
         if !event.token_ids.is_empty() {
@@ -175,7 +185,12 @@ impl BlockStored {
                 return wrong("block_size is not 1 to 65,536 although there are tokens");
             }
             // More tokens than the blocks need is legal: masked blocks have no hash.
-            if event.block_hashes.len().saturating_mul(event.block_size as usize) > event.token_ids.len() {
+            if event
+                .block_hashes
+                .len()
+                .saturating_mul(event.block_size as usize)
+                > event.token_ids.len()
+            {
                 return wrong("there are fewer token_ids than the blocks need");
             }
         }
@@ -196,8 +211,12 @@ impl BlockRemoved {
 }
 
 fn block_hashes(fields: &Fields<'_>) -> Result<Vec<EngineHash>, EventError> {
-    let Some(mut reader) = fields.get(Field::BlockHashes) else { return wrong("block_hashes is missing") };
-    let Head::Array(len) = reader.head()? else { return wrong("block_hashes is no array") };
+    let Some(mut reader) = fields.get(Field::BlockHashes) else {
+        return wrong("block_hashes is missing");
+    };
+    let Head::Array(len) = reader.head()? else {
+        return wrong("block_hashes is no array");
+    };
     // `head` has checked that so many values can follow.
     let mut hashes = Vec::with_capacity(len);
     for _ in 0..len {
@@ -221,20 +240,24 @@ fn hash(reader: &mut Reader<'_>) -> Result<EngineHash, EventError> {
 
 fn token(head: Head<'_>) -> Result<u32, EventError> {
     match head {
-        Head::Unsigned(value) => {
-            u32::try_from(value).map_err(|_| EventError { reason: "a token id does not fit 32 bits" })
-        }
+        Head::Unsigned(value) => u32::try_from(value).map_err(|_| EventError {
+            reason: "a token id does not fit 32 bits",
+        }),
         _ => wrong("a token id is no whole number"),
     }
 }
 
 fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
-    let Head::Array(len) = reader.head()? else { return wrong("token_ids is no array") };
+    let Head::Array(len) = reader.head()? else {
+        return wrong("token_ids is no array");
+    };
     let mut ahead = reader;
     if len > 0 && matches!(ahead.head()?, Head::Array(_)) {
         let mut pairs = Vec::with_capacity(len / 2);
         for _ in 0..len {
-            let Head::Array(2) = reader.head()? else { return wrong("token_ids mixes tokens and pairs") };
+            let Head::Array(2) = reader.head()? else {
+                return wrong("token_ids mixes tokens and pairs");
+            };
             pairs.push((token(reader.head()?)?, token(reader.head()?)?));
         }
         return Ok(WireTokens::Pairs(pairs));
@@ -250,7 +273,9 @@ fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
 }
 
 fn lookahead(mut reader: Reader<'_>) -> Result<Vec<Vec<u32>>, EventError> {
-    let Head::Array(len) = reader.head()? else { return wrong("lookahead_token_ids is no array") };
+    let Head::Array(len) = reader.head()? else {
+        return wrong("lookahead_token_ids is no array");
+    };
     let mut blocks = Vec::with_capacity(len);
     for _ in 0..len {
         let WireTokens::Flat(tokens) = tokens(Reader::new(reader.value()?))? else {
@@ -262,7 +287,9 @@ fn lookahead(mut reader: Reader<'_>) -> Result<Vec<Vec<u32>>, EventError> {
 }
 
 fn extra_keys(mut reader: Reader<'_>) -> Result<Vec<Vec<ExtraKey>>, EventError> {
-    let Head::Array(len) = reader.head()? else { return wrong("extra_keys is no array") };
+    let Head::Array(len) = reader.head()? else {
+        return wrong("extra_keys is no array");
+    };
     let mut blocks = Vec::with_capacity(len);
     for _ in 0..len {
         blocks.push(match reader.head()? {
@@ -296,7 +323,9 @@ fn extra_key(mut reader: Reader<'_>) -> Result<ExtraKey, EventError> {
 }
 
 fn number(fields: &Fields<'_>, field: Field) -> Result<Option<u32>, EventError> {
-    let Some(mut reader) = fields.get(field) else { return Ok(None) };
+    let Some(mut reader) = fields.get(field) else {
+        return Ok(None);
+    };
     match reader.head()? {
         Head::Unsigned(value) => match u32::try_from(value) {
             Ok(value) => Ok(Some(value)),
@@ -308,16 +337,18 @@ fn number(fields: &Fields<'_>, field: Field) -> Result<Option<u32>, EventError> 
 
 fn whole_number(mut reader: Reader<'_>) -> Result<i64, EventError> {
     match reader.head()? {
-        Head::Unsigned(value) => {
-            i64::try_from(value).map_err(|_| EventError { reason: "lora_id does not fit 64 bits" })
-        }
+        Head::Unsigned(value) => i64::try_from(value).map_err(|_| EventError {
+            reason: "lora_id does not fit 64 bits",
+        }),
         Head::Negative(value) => Ok(value),
         _ => wrong("lora_id is no whole number"),
     }
 }
 
 fn text(fields: &Fields<'_>, field: Field) -> Result<Option<Arc<str>>, EventError> {
-    let Some(mut reader) = fields.get(field) else { return Ok(None) };
+    let Some(mut reader) = fields.get(field) else {
+        return Ok(None);
+    };
     match reader.head()? {
         Head::Text(bytes) => utf8(bytes).map(Some),
         _ => wrong("a name is no text"),
@@ -325,5 +356,9 @@ fn text(fields: &Fields<'_>, field: Field) -> Result<Option<Arc<str>>, EventErro
 }
 
 fn utf8(bytes: &[u8]) -> Result<Arc<str>, EventError> {
-    std::str::from_utf8(bytes).map(Arc::from).map_err(|_| EventError { reason: "a name is not UTF-8" })
+    std::str::from_utf8(bytes)
+        .map(Arc::from)
+        .map_err(|_| EventError {
+            reason: "a name is not UTF-8",
+        })
 }

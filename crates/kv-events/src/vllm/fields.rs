@@ -76,7 +76,9 @@ impl<'a> Fields<'a> {
         match reader.head()? {
             Head::Array(len) => Self::scan_array(reader, len),
             Head::Map(pairs) => Self::scan_map(reader, pairs),
-            _ => Ok(Err(EventError { reason: "an event is an array or a map" })),
+            _ => Ok(Err(EventError {
+                reason: "an event is an array or a map",
+            })),
         }
     }
 
@@ -89,12 +91,18 @@ impl<'a> Fields<'a> {
     pub(super) fn get(&self, field: Field) -> Option<Reader<'a>> {
         let value = self.values[field as usize]?;
         // 0xc0 is nil.
-        if value == [0xc0] { None } else { Some(Reader::new(value)) }
+        if value == [0xc0] {
+            None
+        } else {
+            Some(Reader::new(value))
+        }
     }
 
     fn scan_array(reader: &mut Reader<'a>, len: usize) -> Result<Result<Self, EventError>, Broken> {
         if len == 0 {
-            return Ok(Err(EventError { reason: "an event array starts with its tag" }));
+            return Ok(Err(EventError {
+                reason: "an event array starts with its tag",
+            }));
         }
         let tag = text_of(reader.value()?);
         let positions: &[Field] = match tag {
@@ -115,7 +123,9 @@ impl<'a> Fields<'a> {
     /// Where vLLM has the adapter's name, SGLang 0.5.18 and 0.5.19 put a map with the salt.
     fn with_metadata_told_apart(mut self) -> Self {
         let name = self.values[Field::LoraName as usize];
-        let Some(Ok(Head::Map(pairs))) = name.map(|bytes| Reader::new(bytes).head()) else { return self };
+        let Some(Ok(Head::Map(pairs))) = name.map(|bytes| Reader::new(bytes).head()) else {
+            return self;
+        };
         self.values[Field::LoraName as usize] = None;
         let mut reader = Reader::new(name.unwrap_or_default());
         let mut salt = || -> Result<Option<&'a [u8]>, Broken> {
@@ -138,23 +148,33 @@ impl<'a> Fields<'a> {
         let mut twice = false;
         for _ in 0..pairs {
             let (key, value) = (reader.value()?, reader.value()?);
-            let Head::Text(key) = Reader::new(key).head()? else { continue };
+            let Head::Text(key) = Reader::new(key).head()? else {
+                continue;
+            };
             if key == b"type" {
                 twice |= tag.replace(value).is_some();
             } else if let Some((_, field)) = NAMES.iter().find(|(name, _)| *name == key) {
                 twice |= values[*field as usize].replace(value).is_some();
             }
         }
-        let Some(tag) = tag else { return Ok(Err(EventError { reason: "an event map has its tag under type" })) };
+        let Some(tag) = tag else {
+            return Ok(Err(EventError {
+                reason: "an event map has its tag under type",
+            }));
+        };
         if twice {
-            return Ok(Err(EventError { reason: "a key occurs twice" }));
+            return Ok(Err(EventError {
+                reason: "a key occurs twice",
+            }));
         }
         Ok(text_of(tag).map(|tag| Self { tag, values }))
     }
 }
 
 fn text_of(value: &[u8]) -> Result<&str, EventError> {
-    let wrong = EventError { reason: "the tag is no text" };
+    let wrong = EventError {
+        reason: "the tag is no text",
+    };
     match Reader::new(value).head() {
         Ok(Head::Text(bytes)) => std::str::from_utf8(bytes).map_err(|_| wrong),
         _ => Err(wrong),

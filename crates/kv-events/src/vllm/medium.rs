@@ -23,13 +23,22 @@ impl Medium {
     /// assert_eq!(Medium::parse(Some("punched cards"), None).tier(), Tier::Disk);
     /// ```
     pub fn parse(name: Option<&str>, locality: Option<&str>) -> Self {
-        let Some(name) = name else { return Self::Known(Tier::Device) };
+        let Some(name) = name else {
+            return Self::Known(Tier::Device);
+        };
         let is = |aliases: &[&str]| aliases.iter().any(|alias| alias.eq_ignore_ascii_case(name));
         Self::Known(if is(&["gpu", "device"]) {
             Tier::Device
         } else if is(&["cpu", "cpu_pinned", "cpu_tier1", "host"]) {
             Tier::Host
-        } else if is(&["disk", "storage", "fs", "nvme", "cpu_tier2", "shared_storage"]) {
+        } else if is(&[
+            "disk",
+            "storage",
+            "fs",
+            "nvme",
+            "cpu_tier2",
+            "shared_storage",
+        ]) {
             let far = locality.is_some_and(|locality| locality.eq_ignore_ascii_case("remote"));
             if far { Tier::Remote } else { Tier::Disk }
         } else if is(&["obj", "object_store", "external", "remote"]) {

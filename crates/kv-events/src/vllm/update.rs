@@ -94,13 +94,20 @@ impl Normaliser {
 
     fn stored(&mut self, event: &BlockStored) -> Result<IndexUpdate, Ignored> {
         if let Some(kind) = event.kv_cache_spec_kind.as_deref() {
-            self.learn(event.group_idx.unwrap_or(0), matches!(kind, "full_attention" | "mla_attention"));
+            self.learn(
+                event.group_idx.unwrap_or(0),
+                matches!(kind, "full_attention" | "mla_attention"),
+            );
         }
         if !self.holds_all_tokens(event.group_idx) {
             return Err(IgnoredReason::NotFullAttention.into());
         }
         if event.block_hashes.is_empty() {
-            let nothing = if event.token_ids.is_empty() { IgnoredReason::NoTokens } else { IgnoredReason::NoBlocks };
+            let nothing = if event.token_ids.is_empty() {
+                IgnoredReason::NoTokens
+            } else {
+                IgnoredReason::NoBlocks
+            };
             return Err(nothing.into());
         }
         let tier = Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier();
@@ -108,7 +115,10 @@ impl Normaliser {
             // A placeholder: what the engine has told of is in an offload or storage tier too.
             return match tier {
                 Tier::Device => Err(IgnoredReason::NoTokens.into()),
-                tier => Ok(IndexUpdate::Named(Named { hashes: event.block_hashes.clone(), tier })),
+                tier => Ok(IndexUpdate::Named(Named {
+                    hashes: event.block_hashes.clone(),
+                    tier,
+                })),
             };
         }
         let size = event.block_size as usize;
@@ -118,7 +128,12 @@ impl Normaliser {
         if event.token_ids.len() != event.block_hashes.len() * size {
             return Err(IgnoredReason::SkippedBlocks.into());
         }
-        let mut sorted: Vec<_> = event.block_hashes.iter().copied().chain(event.parent_block_hash).collect();
+        let mut sorted: Vec<_> = event
+            .block_hashes
+            .iter()
+            .copied()
+            .chain(event.parent_block_hash)
+            .collect();
         sorted.sort_unstable();
         if sorted.windows(2).any(|two| two[0] == two[1]) {
             return Err(IgnoredReason::SelfReference.into());
@@ -130,7 +145,10 @@ impl Normaliser {
         }
         let tokens = match &event.token_ids {
             WireTokens::Flat(tokens) => tokens[..plain * size].to_vec(),
-            WireTokens::Pairs(pairs) => pairs[..plain * size].iter().map(|(token, _)| *token).collect(),
+            WireTokens::Pairs(pairs) => pairs[..plain * size]
+                .iter()
+                .map(|(token, _)| *token)
+                .collect(),
         };
         Ok(IndexUpdate::Stored(Stored {
             hashes: event.block_hashes[..plain].to_vec(),
@@ -167,7 +185,10 @@ impl Normaliser {
     /// A group that never told its kind counts when it is the first or the only one.
     fn holds_all_tokens(&self, group: Option<u32>) -> bool {
         let group = group.unwrap_or(0);
-        self.groups.iter().find(|(known, _)| *known == group).map_or(group == 0, |(_, full)| *full)
+        self.groups
+            .iter()
+            .find(|(known, _)| *known == group)
+            .map_or(group == 0, |(_, full)| *full)
     }
 }
 
@@ -190,11 +211,17 @@ impl Keys {
     /// of a sequence only), then embeddings. Salts are bare strings, and so were multimodal identifiers in two releases:
     /// a bare string is a salt only where a salt can stand, and alone.
     fn read(event: &BlockStored) -> Self {
-        let mut keys = Self { lora: lora(event), salt: not_empty(&event.cache_salt), plain_blocks: usize::MAX };
+        let mut keys = Self {
+            lora: lora(event),
+            salt: not_empty(&event.cache_salt),
+            plain_blocks: usize::MAX,
+        };
         let mut salt = None;
         for (block, parts) in event.extra_keys.iter().flatten().enumerate() {
             let own = match parts.split_first() {
-                Some((ExtraKey::Text(first), own)) if Some(first) == event.lora_name.as_ref() => own,
+                Some((ExtraKey::Text(first), own)) if Some(first) == event.lora_name.as_ref() => {
+                    own
+                }
                 _ => &parts[..],
             };
             match own {
@@ -221,7 +248,12 @@ impl Keys {
 /// The adapter by name, or by number where only that exists: a number is spelt so that it meets no name.
 fn lora(event: &BlockStored) -> Option<Arc<str>> {
     // Engines number adapters from 1 on.
-    let number = || event.lora_id.filter(|number| *number > 0).map(|number| Arc::from(format!("lora_id:{number}")));
+    let number = || {
+        event
+            .lora_id
+            .filter(|number| *number > 0)
+            .map(|number| Arc::from(format!("lora_id:{number}")))
+    };
     not_empty(&event.lora_name).or_else(number)
 }
 

@@ -6,13 +6,18 @@ use std::{
 };
 
 use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, SequenceHash, Target, Tier, WorkerId};
-use kv_events::vllm::{self, HashForm, Normaliser, Shape, WireEvent, WireHash, WireRemoved, WireStored};
+use kv_events::vllm::{
+    self, HashForm, Normaliser, Shape, WireEvent, WireHash, WireRemoved, WireStored,
+};
 use kv_index::{DumpPlace, IndexSettings, KvIndex, TargetDigest};
 
 use super::dice::{Dice, mix};
 
 pub(crate) const MODEL: &str = "m";
-pub(crate) const TARGET: Target = Target { worker: WorkerId(7), rank: DpRank(0) };
+pub(crate) const TARGET: Target = Target {
+    worker: WorkerId(7),
+    rank: DpRank(0),
+};
 const BLOCK: u32 = 4;
 /// Copies of blocks that fit on the device.
 const POOL: usize = 20;
@@ -67,7 +72,10 @@ pub(crate) struct Life {
 }
 
 pub(crate) fn index() -> KvIndex {
-    let index = KvIndex::new(IndexSettings { memory_budget: 1 << 20, ..IndexSettings::default() });
+    let index = KvIndex::new(IndexSettings {
+        memory_budget: 1 << 20,
+        ..IndexSettings::default()
+    });
     index.register(TARGET, Arc::from(MODEL));
     index
 }
@@ -76,7 +84,15 @@ pub(crate) fn index() -> KvIndex {
 pub(crate) fn credited(index: &KvIndex) -> Held {
     let mut place = DumpPlace::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
-    rows.map(|row| (row.tier, row.namespace.lora.clone(), row.namespace.salt.clone(), row.hash)).collect()
+    rows.map(|row| {
+        (
+            row.tier,
+            row.namespace.lora.clone(),
+            row.namespace.salt.clone(),
+            row.hash,
+        )
+    })
+    .collect()
 }
 
 impl Life {
@@ -105,7 +121,11 @@ impl Life {
         let payload = vllm::encode(1.0, Some(0), &events, self.shape, self.hash_form);
         self.tell_reference(&payload);
         let left = keys_of(std::mem::take(&mut self.left));
-        self.truths.push(Truth { digest: self.reference.digest(), held: self.held(), left });
+        self.truths.push(Truth {
+            digest: self.reference.digest(),
+            held: self.held(),
+            left,
+        });
         let seq = self.batches();
         let sent = !dice.chance(self.manners.unsent);
         self.published.push(sent.then(|| payload.clone()));
@@ -126,7 +146,9 @@ impl Life {
     pub(crate) fn history(&self, from: u64) -> Vec<(u64, Vec<u8>)> {
         let gone = self.published.len().saturating_sub(self.manners.kept);
         let all = (0..).zip(&self.published).skip(gone);
-        all.filter(|(seq, _)| *seq >= from).filter_map(|(seq, sent)| Some((seq, sent.clone()?))).collect()
+        all.filter(|(seq, _)| *seq >= from)
+            .filter_map(|(seq, sent)| Some((seq, sent.clone()?)))
+            .collect()
     }
 
     pub(crate) fn truth(&self, seq: u64) -> Option<&Truth> {
@@ -140,12 +162,16 @@ impl Life {
 
     /// Whose batch a removal of this block marks: every batch begins with one, of a block that there is not.
     pub(crate) fn marked(&self, name: u64) -> Option<u64> {
-        name.checked_sub(self.naming & MARKS).filter(|seq| *seq < self.batches())
+        name.checked_sub(self.naming & MARKS)
+            .filter(|seq| *seq < self.batches())
     }
 
     fn mark(&self) -> WireEvent {
         let name = (self.naming & MARKS) + self.batches();
-        WireEvent::Removed(WireRemoved { hashes: vec![name.into()], medium: Some(CPU.into()) })
+        WireEvent::Removed(WireRemoved {
+            hashes: vec![name.into()],
+            medium: Some(CPU.into()),
+        })
     }
 
     fn work(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
@@ -165,9 +191,15 @@ impl Life {
     /// A prompt comes: what is not held of it is stored, and copies of what is held behind that.
     fn request(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
-        let held = (1..=prompt.len()).take_while(|end| self.device.contains_key(&prompt[..*end])).count();
+        let held = (1..=prompt.len())
+            .take_while(|end| self.device.contains_key(&prompt[..*end]))
+            .count();
         // All of it is held: its last block is computed once more, except that one alone would look like a repetition.
-        let from = if held < prompt.len() { held } else { prompt.len() - 1 };
+        let from = if held < prompt.len() {
+            held
+        } else {
+            prompt.len() - 1
+        };
         if from == 0 && held > 0 {
             return;
         }
@@ -199,14 +231,22 @@ impl Life {
     /// The beginning of a prompt is copied to the host, and described or only named.
     fn offload(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
-        let held = (1..=prompt.len()).take_while(|end| self.device.contains_key(&prompt[..*end])).count();
+        let held = (1..=prompt.len())
+            .take_while(|end| self.device.contains_key(&prompt[..*end]))
+            .count();
         if held == 0 || self.host.len() + held > HOST {
             return;
         }
-        self.host.extend((1..=held).map(|end| prompt[..end].to_vec()));
+        self.host
+            .extend((1..=held).map(|end| prompt[..end].to_vec()));
         let mut stored = self.stored(&prompt[..held], 0, CPU);
         if dice.chance(30) {
-            stored = WireStored { tokens: Vec::new(), lora_name: None, extra_keys: None, ..stored };
+            stored = WireStored {
+                tokens: Vec::new(),
+                lora_name: None,
+                extra_keys: None,
+                ..stored
+            };
         }
         events.push(WireEvent::Stored(stored));
     }
@@ -227,7 +267,9 @@ impl Life {
         let mut extra_keys = vec![None; prompt.len() - from];
         extra_keys[0] = salt.filter(|_| from == 0).map(|salt| vec![salt.to_owned()]);
         WireStored {
-            hashes: (from + 1..=prompt.len()).map(|end| self.name(&prompt[..end])).collect(),
+            hashes: (from + 1..=prompt.len())
+                .map(|end| self.name(&prompt[..end]))
+                .collect(),
             parent: (from > 0).then(|| self.name(&prompt[..from])),
             tokens: tokens(&prompt[from..]),
             block_size: BLOCK,
@@ -239,24 +281,37 @@ impl Life {
     }
 
     fn removed(&self, block: &[u8], medium: &str) -> WireEvent {
-        WireEvent::Removed(WireRemoved { hashes: vec![self.name(block)], medium: Some(medium.into()) })
+        WireEvent::Removed(WireRemoved {
+            hashes: vec![self.name(block)],
+            medium: Some(medium.into()),
+        })
     }
 
     /// Never one of the marks, which are smaller.
     fn name(&self, prefix: &[u8]) -> WireHash {
-        WireHash::from(prefix.iter().fold(self.naming, |name, letter| mix(name ^ u64::from(*letter))) | 1 << 63)
+        WireHash::from(
+            prefix
+                .iter()
+                .fold(self.naming, |name, letter| mix(name ^ u64::from(*letter)))
+                | 1 << 63,
+        )
     }
 
     fn tell_reference(&mut self, payload: &[u8]) {
         for event in vllm::decode(payload).unwrap().events {
             // What has no meaning for an index has none for this one either.
-            let Ok(update) = self.normaliser.update(&event.unwrap()) else { continue };
+            let Ok(update) = self.normaliser.update(&event.unwrap()) else {
+                continue;
+            };
             self.reference.apply(TARGET, &update);
         }
     }
 
     fn held(&self) -> Held {
-        let device = self.device.keys().map(|block| (Tier::Device, block.clone()));
+        let device = self
+            .device
+            .keys()
+            .map(|block| (Tier::Device, block.clone()));
         keys_of(device.chain(self.host.iter().map(|block| (Tier::Host, block.clone()))))
     }
 }
@@ -264,8 +319,17 @@ impl Life {
 fn keys_of(blocks: impl IntoIterator<Item = (Tier, Prefix)>) -> Held {
     let key = |(tier, block): (Tier, Prefix)| {
         let (lora, salt) = keys(&block);
-        let chain = HashScheme::default().chain(None, &tokens(&block), BlockSize::new(BLOCK.into()).unwrap());
-        (tier, lora.map(Arc::from), salt.map(Arc::from), *chain.last().unwrap())
+        let chain = HashScheme::default().chain(
+            None,
+            &tokens(&block),
+            BlockSize::new(BLOCK.into()).unwrap(),
+        );
+        (
+            tier,
+            lora.map(Arc::from),
+            salt.map(Arc::from),
+            *chain.last().unwrap(),
+        )
     };
     blocks.into_iter().map(key).collect()
 }
@@ -275,8 +339,14 @@ const MARKS: u64 = 0x3fff_ffff_ffff_0000;
 
 /// The number with which a batch says which one it is.
 pub(crate) fn mark_of(update: &IndexUpdate) -> Option<u64> {
-    let IndexUpdate::Removed(removed) = update else { return None };
-    removed.hashes.first().map(|hash| hash.0).filter(|name| name >> 63 == 0)
+    let IndexUpdate::Removed(removed) = update else {
+        return None;
+    };
+    removed
+        .hashes
+        .first()
+        .map(|hash| hash.0)
+        .filter(|name| name >> 63 == 0)
 }
 
 fn prompt(dice: &mut Dice) -> Prefix {
@@ -298,5 +368,8 @@ fn keys(prefix: &[u8]) -> (Option<&'static str>, Option<&'static str>) {
 
 /// The same for equal letters: what tells blocks apart is what is in front of them, and their namespace.
 fn tokens(letters: &[u8]) -> Vec<u32> {
-    letters.iter().flat_map(|letter| [u32::from(*letter) % 2; BLOCK as usize]).collect()
+    letters
+        .iter()
+        .flat_map(|letter| [u32::from(*letter) % 2; BLOCK as usize])
+        .collect()
 }

@@ -55,8 +55,16 @@ pub(crate) struct World {
 impl World {
     pub(crate) fn new(seed: u64, storm: Storm) -> Self {
         let mut dice = Dice::new(seed);
-        let max_pending_batches = if storm.failing > 0 { dice.within(1, 20) } else { 1000 };
-        let settings = SequencerSettings { replay: storm.replay, max_pending_batches, ..SequencerSettings::default() };
+        let max_pending_batches = if storm.failing > 0 {
+            dice.within(1, 20)
+        } else {
+            1000
+        };
+        let settings = SequencerSettings {
+            replay: storm.replay,
+            max_pending_batches,
+            ..SequencerSettings::default()
+        };
         Self {
             storm,
             lives: vec![Life::new(&mut dice, storm.manners)],
@@ -97,8 +105,15 @@ impl World {
     /// Returns how long that took by the sequencer's clock.
     pub(crate) fn settle(&mut self) -> Duration {
         let start = self.now;
-        self.storm =
-            Storm { failing: 0, corrupted: 0, manners: Manners { unsent: 0, ..self.storm.manners }, ..self.storm };
+        self.storm = Storm {
+            failing: 0,
+            corrupted: 0,
+            manners: Manners {
+                unsent: 0,
+                ..self.storm.manners
+            },
+            ..self.storm
+        };
         self.lives.last_mut().unwrap().sends_all();
         self.connect();
         self.calm();
@@ -110,7 +125,10 @@ impl World {
         self.publish_one();
         self.calm();
         while self.sequencer.state() != StreamState::Live {
-            assert!(self.now.since(start) < Duration::from_secs(60), "a retry waits 60 s at most");
+            assert!(
+                self.now.since(start) < Duration::from_secs(60),
+                "a retry waits 60 s at most"
+            );
             self.pass(Duration::from_secs(1));
             self.calm();
         }
@@ -120,7 +138,13 @@ impl World {
     /// The engine starts anew, and the connection comes back before its first batch.
     pub(crate) fn begin_anew(&mut self) {
         self.disconnect();
-        let life = Life::new(&mut self.dice, Manners { unsent: 0, ..self.storm.manners });
+        let life = Life::new(
+            &mut self.dice,
+            Manners {
+                unsent: 0,
+                ..self.storm.manners
+            },
+        );
         self.lives.push(life);
         self.connect();
         for _ in 0..3 {
@@ -135,12 +159,18 @@ impl World {
 
     /// The truth of the latest life.
     pub(crate) fn truth(&self) -> &Truth {
-        self.lives.last().and_then(Life::newest).expect("a batch was published")
+        self.lives
+            .last()
+            .and_then(Life::newest)
+            .expect("a batch was published")
     }
 
     /// Everything published has been heard, as far as it can be.
     pub(crate) fn is_quiet(&self) -> bool {
-        let newest = self.lives.last().and_then(|life| life.batches().checked_sub(1));
+        let newest = self
+            .lives
+            .last()
+            .and_then(|life| life.batches().checked_sub(1));
         self.wire.is_empty()
             && self.answer.is_none()
             && self.sequencer.state() == StreamState::Live
@@ -155,7 +185,11 @@ impl World {
         let life = |batch: Option<&(usize, u64)>| batch.map(|(life, _)| *life);
         let mixed = self.is_forgetful() && life(self.applied.first()) != life(self.applied.last());
         // They are in the order of lives: the number to recognise a life by was behind none of the later ones.
-        assert!(!mixed || self.applied.iter().is_sorted_by_key(|(_, seq)| seq), "{:?}", self.applied);
+        assert!(
+            !mixed || self.applied.iter().is_sorted_by_key(|(_, seq)| seq),
+            "{:?}",
+            self.applied
+        );
         mixed
     }
 
@@ -168,18 +202,30 @@ impl World {
         let lost = |seq: &u64| !self.applied.contains(&(self.lives.len() - 1, *seq));
         let life = self.lives.last().unwrap();
         for block in credited(&self.index).difference(&self.truth().held) {
-            let left = |seq: &u64| life.truth(*seq).is_some_and(|truth| truth.left.contains(block));
+            let left = |seq: &u64| {
+                life.truth(*seq)
+                    .is_some_and(|truth| truth.left.contains(block))
+            };
             let culprit = (0..life.batches()).filter(left).find(lost);
-            assert!(culprit.is_some(), "{block:?} is credited though its removal came");
+            assert!(
+                culprit.is_some(),
+                "{block:?} is credited though its removal came"
+            );
         }
     }
 
     fn publish(&mut self) {
-        let Some((seq, payload)) = self.publish_quietly() else { return };
+        let Some((seq, payload)) = self.publish_quietly() else {
+            return;
+        };
         if !self.connected {
             return;
         }
-        send(&mut self.dice, &mut self.wire, frames::encode_live(b"kv", seq, &payload));
+        send(
+            &mut self.dice,
+            &mut self.wire,
+            frames::encode_live(b"kv", seq, &payload),
+        );
     }
 
     fn publish_quietly(&mut self) -> Option<(u64, Vec<u8>)> {
@@ -188,23 +234,33 @@ impl World {
 
     /// A batch that arrives.
     fn publish_one(&mut self) {
-        let (seq, payload) = self.publish_quietly().expect("unsent batches belong to the storm");
-        self.wire.push_back(frames::encode_live(b"kv", seq, &payload));
+        let (seq, payload) = self
+            .publish_quietly()
+            .expect("unsent batches belong to the storm");
+        self.wire
+            .push_back(frames::encode_live(b"kv", seq, &payload));
     }
 
     fn deliver(&mut self) {
         if let Some(mut message) = self.wire.pop_front() {
             let corrupted = corrupt(&mut self.dice, self.storm.corrupted, &mut message);
             // What has no layout is counted and dropped, and missed as any other lost message.
-            let Ok(live) = frames::live(&message) else { return };
+            let Ok(live) = frames::live(&message) else {
+                return;
+            };
             self.corrupted |= corrupted;
-            self.feed(Input::Live { seq: live.seq, payload: live.payload });
+            self.feed(Input::Live {
+                seq: live.seq,
+                payload: live.payload,
+            });
         }
     }
 
     /// Some of the running replay's answer comes, or it fails.
     fn answer(&mut self, failing: usize) {
-        let Some(answer) = &mut self.answer else { return };
+        let Some(answer) = &mut self.answer else {
+            return;
+        };
         let Some(mut message) = answer.pop_front().filter(|_| !self.dice.chance(failing)) else {
             return self.fail();
         };
@@ -270,7 +326,8 @@ impl World {
                     let named = mark_of(&update).and_then(|name| self.marked(name));
                     self.applied.extend(named);
                     let done = self.index.apply(TARGET, &update);
-                    self.sequencer.record(done.applied, done.orphans, done.ignored);
+                    self.sequencer
+                        .record(done.applied, done.orphans, done.ignored);
                 }
                 Action::Clear => {
                     self.index.clear(TARGET);
@@ -296,8 +353,13 @@ impl World {
 
     fn whole_answer(&self, from: u64) -> VecDeque<Message> {
         let batches = self.lives.last().unwrap().history(from);
-        let message = |(seq, payload): (u64, Vec<u8>)| frames::encode_replay(self.form, b"kv", seq, &payload);
-        batches.into_iter().map(message).chain([frames::encode_replay_end(self.form)]).collect()
+        let message =
+            |(seq, payload): (u64, Vec<u8>)| frames::encode_replay(self.form, b"kv", seq, &payload);
+        batches
+            .into_iter()
+            .map(message)
+            .chain([frames::encode_replay_end(self.form)])
+            .collect()
     }
 
     /// The index says what one says that heard the batches up to the last one applied, whoever's life that was in; and
@@ -307,8 +369,17 @@ impl World {
         let Some(seq) = self.sequencer.last_seq() else {
             return assert_eq!(digest, [], "nothing was heard of this life");
         };
-        let is_so = |truth: &&Truth| credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest);
-        let truth = self.lives.iter().filter_map(|life| life.truth(seq)).find(is_so);
-        assert!(truth.is_some(), "no life was like this after batch {seq}: {credited:?}");
+        let is_so = |truth: &&Truth| {
+            credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest)
+        };
+        let truth = self
+            .lives
+            .iter()
+            .filter_map(|life| life.truth(seq))
+            .find(is_so);
+        assert!(
+            truth.is_some(),
+            "no life was like this after batch {seq}: {credited:?}"
+        );
     }
 }

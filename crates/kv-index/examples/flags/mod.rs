@@ -29,14 +29,19 @@ impl Flags {
 /// Digits, and perhaps a unit: `512MiB`.
 fn number(text: &str) -> Option<u64> {
     let units = [("KiB", 10), ("MiB", 20), ("GiB", 30)];
-    let unit = units.iter().find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
+    let unit = units
+        .iter()
+        .find_map(|(unit, shift)| Some((text.strip_suffix(unit)?, *shift)));
     let (digits, shift) = unit.unwrap_or((text, 0));
     digits.parse::<u64>().ok()?.checked_mul(1 << shift)
 }
 
 #[expect(clippy::print_stderr, reason = "it is for whoever typed the flag")]
 fn usage(program: &str, name: &str, defaults: &[(&'static str, u64)]) -> ! {
-    let known: Vec<_> = defaults.iter().map(|(name, value)| format!("[{name} NUMBER, default {value}]")).collect();
+    let known: Vec<_> = defaults
+        .iter()
+        .map(|(name, value)| format!("[{name} NUMBER, default {value}]"))
+        .collect();
     eprintln!(
         "{program}: {name} is not a flag with a number behind it (512, 512MiB)\nusage: {program} {}",
         known.join(" ")

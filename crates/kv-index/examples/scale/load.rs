@@ -7,7 +7,9 @@
 
 use std::{ops::Range, sync::Arc};
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, Tier, WorkerId,
+};
 use kv_index::{IndexSettings, KvIndex};
 
 use super::dice::{Dice, mix};
@@ -58,14 +60,25 @@ pub(crate) struct Query {
 
 impl Load {
     pub(crate) fn new(shape: Shape, memory_budget: u64) -> Self {
-        let index = KvIndex::new(IndexSettings { memory_budget, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            memory_budget,
+            ..IndexSettings::default()
+        });
         for number in 0..shape.targets as usize {
             index.register(target(number), Arc::from("m"));
         }
-        let system_prompts: Vec<_> =
-            (0..SYSTEM_PROMPTS).map(|number| tokens(u64::MAX - number, 0..shape.depth / SYSTEM_SHARE)).collect();
+        let system_prompts: Vec<_> = (0..SYSTEM_PROMPTS)
+            .map(|number| tokens(u64::MAX - number, 0..shape.depth / SYSTEM_SHARE))
+            .collect();
         let announced = vec![false; system_prompts.len() * shape.targets as usize];
-        Self { index, shape, conversations: 0, namespace: namespace(), system_prompts, announced }
+        Self {
+            index,
+            shape,
+            conversations: 0,
+            namespace: namespace(),
+            system_prompts,
+            announced,
+        }
     }
 
     /// Stores conversations until there are so many memberships; returns false as soon as `room` says that there is none.
@@ -95,13 +108,26 @@ impl Load {
             }
         }
         let (system, depth) = (self.system_prompt(number), conversation.len());
-        for (holder, length) in holders.into_iter().zip([depth, depth, depth * 3 / 4, depth / 2]) {
+        for (holder, length) in holders
+            .into_iter()
+            .zip([depth, depth, depth * 3 / 4, depth / 2])
+        {
             let known = &mut self.announced[self.system_prompts.len() * holder + system];
             // A target that has the system prompt announces what comes behind.
-            let from = if *known { self.system_prompts[system].len() } else { 0 };
+            let from = if *known {
+                self.system_prompts[system].len()
+            } else {
+                0
+            };
             *known = true;
             let parent = from.checked_sub(1).map(|before| hashes[before]);
-            self.index.store_hashes(target(holder), &self.namespace, parent, &hashes[from..length], Tier::Device);
+            self.index.store_hashes(
+                target(holder),
+                &self.namespace,
+                parent,
+                &hashes[from..length],
+                Tier::Device,
+            );
         }
     }
 
@@ -113,7 +139,11 @@ impl Load {
     fn tokens(&self, conversation: u64) -> Vec<u32> {
         let system = &self.system_prompts[self.system_prompt(conversation)];
         let own = self.shape.depth / SYSTEM_SHARE..self.shape.depth;
-        system.iter().copied().chain(tokens(conversation, own)).collect()
+        system
+            .iter()
+            .copied()
+            .chain(tokens(conversation, own))
+            .collect()
     }
 
     /// The query with this number, of this kind.
@@ -129,12 +159,18 @@ impl Load {
         };
         let others = tokens(u64::MAX / 2 - number, 0..self.shape.depth);
         asked_tokens[best..].copy_from_slice(&others[best..]);
-        Query { chain: chain(&asked_tokens), best: u32::try_from(best).expect("short prompts") }
+        Query {
+            chain: chain(&asked_tokens),
+            best: u32::try_from(best).expect("short prompts"),
+        }
     }
 }
 
 fn target(number: usize) -> Target {
-    Target { worker: WorkerId(u32::try_from(number).expect("few targets")), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(u32::try_from(number).expect("few targets")),
+        rank: DpRank(0),
+    }
 }
 
 /// One token a block: the index sees only hashes.
@@ -143,7 +179,13 @@ fn block_size() -> BlockSize {
 }
 
 fn namespace() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: block_size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size: block_size(),
+        identity: Identity::Tokens,
+    }
 }
 
 fn chain(tokens: &[u32]) -> Vec<SequenceHash> {

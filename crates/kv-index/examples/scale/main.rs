@@ -4,7 +4,11 @@
 //! `docs/benchmarks/index-{memberships,targets,depth}.svg` (not with `--plots 0`). It stops growing where the process
 //! takes more than `--memory 18GiB`. [`load`] says what the content is like.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "that is what it is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "that is what it is for"
+)]
 
 #[path = "../../tests/oracle/dice.rs"]
 #[allow(dead_code, reason = "a part of it is enough here")]
@@ -29,21 +33,38 @@ const DEPTH: u32 = 1024;
 const MIDDLE: u64 = 4_000_000;
 
 fn main() -> ExitCode {
-    let defaults = [("--targets", 1000), ("--memberships", 100_000_000), ("--memory", 18 << 30), ("--plots", 1)];
+    let defaults = [
+        ("--targets", 1000),
+        ("--memberships", 100_000_000),
+        ("--memory", 18 << 30),
+        ("--plots", 1),
+    ];
     let flags = Flags::read("scale", &defaults);
     let targets = u32::try_from(flags.number("--targets")).unwrap_or(u32::MAX);
     let memory = flags.number("--memory");
     let goal = flags.number("--memberships");
     let memberships = by_memberships(targets, goal, memory);
-    let by_targets = each("targets", &below(targets, 4), |targets| (Shape { targets, depth: DEPTH }, goal.min(MIDDLE)));
-    let by_depth = each("depth", &below(16_384, 4)[2..], |depth| (Shape { targets: 64, depth }, goal.min(MIDDLE)));
+    let by_targets = each("targets", &below(targets, 4), |targets| {
+        (
+            Shape {
+                targets,
+                depth: DEPTH,
+            },
+            goal.min(MIDDLE),
+        )
+    });
+    let by_depth = each("depth", &below(16_384, 4)[2..], |depth| {
+        (Shape { targets: 64, depth }, goal.min(MIDDLE))
+    });
     if flags.number("--plots") == 0 {
         return ExitCode::SUCCESS;
     }
     match plot(&memberships, &by_targets, &by_depth) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("docs/benchmarks cannot be written: {error}: run it from a checkout that may be written to");
+            eprintln!(
+                "docs/benchmarks cannot be written: {error}: run it from a checkout that may be written to"
+            );
             ExitCode::FAILURE
         }
     }
@@ -60,13 +81,26 @@ fn below(end: u32, base: u32) -> Vec<u32> {
 /// One index that grows to `goal` memberships, measured every half decade.
 fn by_memberships(targets: u32, goal: u64, memory: u64) -> Vec<Measured> {
     let start = used();
-    let mut load = Load::new(Shape { targets, depth: DEPTH }, memory);
+    let mut load = Load::new(
+        Shape {
+            targets,
+            depth: DEPTH,
+        },
+        memory,
+    );
     let mut rows = Vec::new();
     println!(
         "| targets | memberships | distinct | bytes per membership (process) | (counted) | lookup p50 ns | p99 ns | as pairs p50 ns |"
     );
     println!("|---|---|---|---|---|---|---|---|");
-    let steps = [1_000_000, 3_000_000, 10_000_000, 30_000_000, 100_000_000, 300_000_000];
+    let steps = [
+        1_000_000,
+        3_000_000,
+        10_000_000,
+        30_000_000,
+        100_000_000,
+        300_000_000,
+    ];
     for next in steps.into_iter().filter(|step| *step < goal).chain([goal]) {
         let grown = load.grow(next, || used().saturating_sub(start) < memory);
         let row = measure(&load, start);
@@ -111,13 +145,20 @@ fn each(title: &str, sizes: &[u32], shape: impl Fn(u32) -> (Shape, u64)) -> Vec<
 }
 
 #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
-fn plot(memberships: &[Measured], targets: &[(u32, Measured)], depth: &[(u32, Measured)]) -> io::Result<()> {
+fn plot(
+    memberships: &[Measured],
+    targets: &[(u32, Measured)],
+    depth: &[(u32, Measured)],
+) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
     fs::create_dir_all(&folder)?;
     let latency = |x: &str, rows: &[(f64, &Measured)]| {
         let series = |name, value: fn(&Measured) -> u64| Series {
             name,
-            points: rows.iter().map(|(x, row)| (*x, value(row) as f64)).collect(),
+            points: rows
+                .iter()
+                .map(|(x, row)| (*x, value(row) as f64))
+                .collect(),
         };
         Chart {
             title: format!("Lookup by {x}"),
@@ -130,22 +171,44 @@ fn plot(memberships: &[Measured], targets: &[(u32, Measured)], depth: &[(u32, Me
             ],
         }
     };
-    let rows: Vec<_> = memberships.iter().map(|row| (row.memberships as f64, row)).collect();
+    let rows: Vec<_> = memberships
+        .iter()
+        .map(|row| (row.memberships as f64, row))
+        .collect();
     let bytes = |name, value: fn(&Measured) -> f64| Series {
         name,
-        points: memberships.iter().map(|row| (row.memberships as f64, value(row))).collect(),
+        points: memberships
+            .iter()
+            .map(|row| (row.memberships as f64, value(row)))
+            .collect(),
     };
     let memory = Chart {
         title: "Memory by memberships".to_owned(),
         x: "memberships".to_owned(),
         y: "bytes per membership".to_owned(),
-        series: vec![bytes("process", |row| row.process_bytes), bytes("counted", |row| row.counted_bytes)],
+        series: vec![
+            bytes("process", |row| row.process_bytes),
+            bytes("counted", |row| row.counted_bytes),
+        ],
     };
-    fs::write(folder.join("index-memberships.svg"), draw(&[latency("memberships", &rows), memory]))?;
+    fs::write(
+        folder.join("index-memberships.svg"),
+        draw(&[latency("memberships", &rows), memory]),
+    )?;
     for (name, rows) in [("targets", targets), ("depth", depth)] {
-        let points: Vec<_> = rows.iter().map(|(size, row)| (f64::from(*size), row)).collect();
-        let x = if name == "depth" { "blocks of the prompt" } else { "targets" };
-        fs::write(folder.join(format!("index-{name}.svg")), draw(&[latency(x, &points)]))?;
+        let points: Vec<_> = rows
+            .iter()
+            .map(|(size, row)| (f64::from(*size), row))
+            .collect();
+        let x = if name == "depth" {
+            "blocks of the prompt"
+        } else {
+            "targets"
+        };
+        fs::write(
+            folder.join(format!("index-{name}.svg")),
+            draw(&[latency(x, &points)]),
+        )?;
     }
     Ok(())
 }

@@ -42,12 +42,17 @@ pub(crate) fn measure(load: &Load, before: u64) -> Measured {
     let space = load.index.space(&load.namespace);
     let mut matches = Matches::default();
     let mut native = latencies(&queries, |chain| {
-        load.index.lookup_into(space, chain, Moment::START, &mut matches);
+        load.index
+            .lookup_into(space, chain, Moment::START, &mut matches);
         matches.best()
     });
     let mut pairs = latencies(&queries, |chain| {
         let overlaps = load.index.lookup(&load.namespace, chain, Moment::START);
-        overlaps.iter().map(|overlap| overlap.blocks.total()).max().unwrap_or(0)
+        overlaps
+            .iter()
+            .map(|overlap| overlap.blocks.total())
+            .max()
+            .unwrap_or(0)
     });
     Measured {
         targets: load.shape.targets,
@@ -74,7 +79,11 @@ struct Queries {
 impl Queries {
     fn draw(load: &Load, count: usize) -> Self {
         let depth = load.shape.depth as usize;
-        let mut all = Self { hashes: Vec::with_capacity(depth * count), depth, best: Vec::with_capacity(count) };
+        let mut all = Self {
+            hashes: Vec::with_capacity(depth * count),
+            depth,
+            best: Vec::with_capacity(count),
+        };
         for number in 0..count {
             let asked = [Asked::Whole, Asked::Diverging, Asked::SystemPrompt][number % 3];
             let Query { chain, best } = load.query(number as u64, asked);
@@ -85,7 +94,9 @@ impl Queries {
     }
 
     fn iter(&self) -> impl Iterator<Item = (&[SequenceHash], u32)> {
-        self.hashes.chunks(self.depth).zip(self.best.iter().copied())
+        self.hashes
+            .chunks(self.depth)
+            .zip(self.best.iter().copied())
     }
 }
 
@@ -100,7 +111,10 @@ fn latencies(queries: &Queries, mut look: impl FnMut(&[SequenceHash]) -> u32) ->
             let started = Instant::now();
             let found = look(chain);
             let took = started.elapsed();
-            assert_eq!(found, best, "the answer is wrong, so its speed means nothing");
+            assert_eq!(
+                found, best,
+                "the answer is wrong, so its speed means nothing"
+            );
             if round > 0 {
                 all.push(u64::try_from(took.as_nanos()).unwrap_or(u64::MAX));
             }

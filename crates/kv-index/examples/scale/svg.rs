@@ -38,8 +38,14 @@ struct Axis {
 impl Axis {
     /// Wide enough for all values, with a bit of room around them.
     fn of(values: impl Iterator<Item = f64>, pixels: (f64, f64)) -> Self {
-        let (least, most) = values.fold((f64::INFINITY, 0.0_f64), |(least, most), v| (least.min(v), most.max(v)));
-        Self { from: least / 1.3, to: most * 1.3, pixels }
+        let (least, most) = values.fold((f64::INFINITY, 0.0_f64), |(least, most), v| {
+            (least.min(v), most.max(v))
+        });
+        Self {
+            from: least / 1.3,
+            to: most * 1.3,
+            pixels,
+        }
     }
 
     fn pixel(&self, value: f64) -> f64 {
@@ -56,7 +62,8 @@ impl Axis {
         };
         let powers = (-3..13).map(|power| 10_f64.powi(power));
         let all = powers.flat_map(|power| steps.iter().map(move |step| step * power));
-        all.filter(|tick| (self.from..=self.to).contains(tick)).collect()
+        all.filter(|tick| (self.from..=self.to).contains(tick))
+            .collect()
     }
 }
 
@@ -88,10 +95,18 @@ fn draw_one(svg: &mut String, chart: &Chart) {
         svg.push_str(&line);
         svg.push('\n');
     };
-    put(text(middle, 22.0, "middle", &format!("<tspan font-weight=\"bold\">{}</tspan>", chart.title)));
+    put(text(
+        middle,
+        22.0,
+        "middle",
+        &format!("<tspan font-weight=\"bold\">{}</tspan>", chart.title),
+    ));
     put(text(middle, HEIGHT - 14.0, "middle", &chart.x));
     let upright = f64::midpoint(top, bottom);
-    put(format!("<text transform=\"translate(16 {upright}) rotate(-90)\" text-anchor=\"middle\">{}</text>", chart.y));
+    put(format!(
+        "<text transform=\"translate(16 {upright}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+        chart.y
+    ));
     for tick in x.ticks() {
         let at = x.pixel(tick);
         put(line((at, top), (at, bottom), "#ddd"));
@@ -106,11 +121,23 @@ fn draw_one(svg: &mut String, chart: &Chart) {
     put(line((left, bottom), (right, bottom), "#444"));
     let mut names = Vec::new();
     for (series, colour) in chart.series.iter().zip(COLOURS) {
-        let places: Vec<_> = series.points.iter().map(|(at, value)| (x.pixel(*at), y.pixel(*value))).collect();
-        let path: Vec<_> = places.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        put(format!("<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>", path.join(" ")));
+        let places: Vec<_> = series
+            .points
+            .iter()
+            .map(|(at, value)| (x.pixel(*at), y.pixel(*value)))
+            .collect();
+        let path: Vec<_> = places
+            .iter()
+            .map(|(x, y)| format!("{x:.1},{y:.1}"))
+            .collect();
+        put(format!(
+            "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\"/>",
+            path.join(" ")
+        ));
         for (x, y) in &places {
-            put(format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"));
+            put(format!(
+                "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3\" fill=\"{colour}\"/>"
+            ));
         }
         names.extend(places.last().map(|(_, y)| (*y, series.name, colour)));
     }
@@ -120,7 +147,12 @@ fn draw_one(svg: &mut String, chart: &Chart) {
     for (at, name, colour) in names {
         let at = at.max(free);
         free = at + 15.0;
-        put(text(right + 8.0, at + 4.0, "start", &format!("<tspan fill=\"{colour}\">{name}</tspan>")));
+        put(text(
+            right + 8.0,
+            at + 4.0,
+            "start",
+            &format!("<tspan fill=\"{colour}\">{name}</tspan>"),
+        ));
     }
 }
 
@@ -130,7 +162,9 @@ fn text(x: f64, y: f64, anchor: &str, content: &str) -> String {
 
 fn line(from: (f64, f64), to: (f64, f64), colour: &str) -> String {
     let ((x1, y1), (x2, y2)) = (from, to);
-    format!("<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>")
+    format!(
+        "<line x1=\"{x1:.1}\" y1=\"{y1:.1}\" x2=\"{x2:.1}\" y2=\"{y2:.1}\" stroke=\"{colour}\"/>"
+    )
 }
 
 /// A number as short as it can be read: `20k`, `1M`.

@@ -6,7 +6,11 @@
 //!
 //! `--readers 2` lets as many threads look up while one applies as many changes as `--ops` says.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "that is what it is for")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "that is what it is for"
+)]
 
 #[path = "../flags/mod.rs"]
 mod flags;
@@ -30,7 +34,10 @@ use oracle::{
 };
 
 fn main() -> ExitCode {
-    let flags = Flags::read("torture", &[("--ops", 10_000_000), ("--seed", 1), ("--readers", 0)]);
+    let flags = Flags::read(
+        "torture",
+        &[("--ops", 10_000_000), ("--seed", 1), ("--readers", 0)],
+    );
     let [ops, seed, readers] = ["--ops", "--seed", "--readers"].map(|name| flags.number(name));
     println!("seed {seed}");
     // A panic of the index is a difference like others, and comes again whenever fewer steps are tried: once is enough.
@@ -40,7 +47,11 @@ fn main() -> ExitCode {
             tell(panic);
         }
     }));
-    let done = if readers == 0 { alone(ops, seed) } else { beside_readers(ops, seed, readers) };
+    let done = if readers == 0 {
+        alone(ops, seed)
+    } else {
+        beside_readers(ops, seed, readers)
+    };
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(difference) => {
@@ -56,14 +67,23 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
     let (mut done, mut tally, mut trials) = (0, Tally::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(trials);
-        let setup = if seed % 8 == 0 { Setup::tight(seed) } else { Setup::ample(seed) };
+        let setup = if seed % 8 == 0 {
+            Setup::tight(seed)
+        } else {
+            Setup::ample(seed)
+        };
         // Mostly many short ones, for many kinds of worlds; now and then a long one, for what adds up.
         let steps = setup.steps(*Dice::new(seed).pick(&[1000, 1000, 10_000, 100_000]));
         done += steps.len() as u64;
         trials += 1;
-        tally += Trial::run(&setup, &steps).map_err(|difference| report(&setup, steps, difference))?;
+        tally +=
+            Trial::run(&setup, &steps).map_err(|difference| report(&setup, steps, difference))?;
         if trials % 100 == 0 {
-            println!("{done} operations, {} queries, {:.0} s", tally.queries, started.elapsed().as_secs_f64());
+            println!(
+                "{done} operations, {} queries, {:.0} s",
+                tally.queries,
+                started.elapsed().as_secs_f64()
+            );
         }
     }
     println!(
@@ -86,13 +106,21 @@ fn beside_readers(ops: u64, seed: u64, readers: u64) -> Result<(), String> {
     let (mut done, mut all, mut races) = (0, Seen::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(races);
-        let length = Length { changes: 50_000, lookups: 50_000 };
-        let (changes, seen) = race(seed, length, readers).map_err(|difference| format!("seed {seed}: {difference}"))?;
+        let length = Length {
+            changes: 50_000,
+            lookups: 50_000,
+        };
+        let (changes, seen) = race(seed, length, readers)
+            .map_err(|difference| format!("seed {seed}: {difference}"))?;
         races += 1;
         done += changes;
         all += seen;
         if races % 20 == 0 {
-            println!("{done} changes, {} queries, {:.0} s", all.compared, started.elapsed().as_secs_f64());
+            println!(
+                "{done} changes, {} queries, {:.0} s",
+                all.compared,
+                started.elapsed().as_secs_f64()
+            );
         }
     }
     println!(

@@ -6,7 +6,9 @@ use kv_blocks::{SequenceHash, Target, Tier};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use super::Books;
-use crate::{DumpPlace, DumpRow, IndexStats, TargetDigest, lookup::Core, runs::NO_RUN, table::Spot};
+use crate::{
+    DumpPlace, DumpRow, IndexStats, TargetDigest, lookup::Core, runs::NO_RUN, table::Spot,
+};
 
 /// Rows of a dump that are worth a step, but all of one block come together.
 const ROWS: usize = 256;
@@ -15,7 +17,9 @@ const RUNS: u32 = 4096;
 
 impl Books {
     pub(crate) fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
-        self.targets.find(target).map_or([0; 4], |slot| self.targets.get(slot).blocks)
+        self.targets
+            .find(target)
+            .map_or([0; 4], |slot| self.targets.get(slot).blocks)
     }
 
     pub(crate) fn stats(&self) -> IndexStats {
@@ -37,7 +41,9 @@ impl Books {
         let mut digests = vec![[0_u64; Tier::ALL.len()]; self.targets.len()];
         let mut sums = Vec::new();
         for run in 0..self.writer.runs() {
-            let Some(space) = self.writer.space(run) else { continue };
+            let Some(space) = self.writer.space(run) else {
+                continue;
+            };
             let seed = self.spaces.get(space).digest;
             // Of all blocks before each: what a stretch adds is the difference of two.
             sums.clear();
@@ -61,7 +67,12 @@ impl Books {
                 Tier::ALL
                     .into_iter()
                     .zip(blocks.into_iter().zip(digests))
-                    .map(move |(tier, (blocks, digest))| TargetDigest { target, tier, blocks, digest })
+                    .map(move |(tier, (blocks, digest))| TargetDigest {
+                        target,
+                        tier,
+                        blocks,
+                        digest,
+                    })
             })
             .filter(|digest| digest.blocks > 0)
             .collect();
@@ -88,7 +99,10 @@ impl Books {
         let DumpPlace { run, at: from } = *place;
         let blocks = core.heads.get(&core.body, run).blocks();
         let Some(space) = self.writer.space(run).filter(|_| from < blocks) else {
-            *place = DumpPlace { run: run + 1, at: 0 };
+            *place = DumpPlace {
+                run: run + 1,
+                at: 0,
+            };
             return;
         };
         let mut spans = Vec::new();
@@ -104,10 +118,21 @@ impl Books {
         // The block before the first one leads.
         let before = match from {
             0 if head.parent() == NO_RUN => None,
-            0 => Some(self.writer.hash(core, Spot { run: head.parent(), at: head.attach() - 1 })),
+            0 => Some(self.writer.hash(
+                core,
+                Spot {
+                    run: head.parent(),
+                    at: head.attach() - 1,
+                },
+            )),
             _ => Some(self.writer.hash(core, Spot { run, at: from - 1 })),
         };
-        let hashes: Vec<_> = self.writer.hashes_of(core, run).take(to as usize).skip(from as usize).collect();
+        let hashes: Vec<_> = self
+            .writer
+            .hashes_of(core, run)
+            .take(to as usize)
+            .skip(from as usize)
+            .collect();
         for span in spans {
             let target = self.targets.get(span.slot).target;
             rows.extend((span.start.max(from)..span.end.min(to)).map(|at| {
@@ -119,7 +144,10 @@ impl Books {
                     tier: Tier::ALL[span.tier as usize],
                     depth: head.depth() + at,
                     hash: SequenceHash(hashes[place]),
-                    parent: place.checked_sub(1).map_or(before, |place| Some(hashes[place])).map(SequenceHash),
+                    parent: place
+                        .checked_sub(1)
+                        .map_or(before, |place| Some(hashes[place]))
+                        .map(SequenceHash),
                 }
             }));
         }

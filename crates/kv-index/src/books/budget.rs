@@ -49,9 +49,15 @@ impl Books {
 
     /// Makes room for more blocks: of the promise `stamp`, for which nothing goes but older promises, or of what is
     /// announced. What is pinned stays.
-    pub(super) fn make_room(&mut self, core: &Core, stamp: Option<u64>, room: &mut Room) -> Result<(), NoRoom> {
+    pub(super) fn make_room(
+        &mut self,
+        core: &Core,
+        stamp: Option<u64>,
+        room: &mut Room,
+    ) -> Result<(), NoRoom> {
         room.tries += 1;
-        let made = self.drop_oldest_promise(core, stamp) || stamp.is_none() && self.shed_oldest(core);
+        let made =
+            self.drop_oldest_promise(core, stamp) || stamp.is_none() && self.shed_oldest(core);
         self.writer.beside = self.beside();
         if made { Ok(()) } else { Err(NoRoom) }
     }
@@ -77,23 +83,40 @@ impl Books {
 
     /// Returns whether something went.
     fn shed_oldest(&mut self, core: &Core) -> bool {
-        let Some(run) = self.writer.oldest_leaf() else { return false };
+        let Some(run) = self.writer.oldest_leaf() else {
+            return false;
+        };
         let mut lost = Vec::new();
         let before = self.writer.blocks();
         let held = self.before_all(core, run);
         let gone = &mut self.gone;
-        self.writer.shed(core, run, &mut |span| lost.push(span), &mut |blocks| gone.push(blocks));
+        self.writer
+            .shed(core, run, &mut |span| lost.push(span), &mut |blocks| {
+                gone.push(blocks)
+            });
         self.shed += before - self.writer.blocks();
-        held.into_iter().for_each(|held| self.after(core, Some(held)));
+        held.into_iter()
+            .for_each(|held| self.after(core, Some(held)));
         lost.sort_unstable_by_key(|span| (span.slot, span.start));
         let (mut holder, mut counted) = (None, 0);
-        for Span { slot, tier, start, end } in lost {
+        for Span {
+            slot,
+            tier,
+            start,
+            end,
+        } in lost
+        {
             if holder.replace(slot) != Some(slot) {
                 counted = 0;
             }
             let at_all = end.saturating_sub(start.max(counted));
             counted = counted.max(end);
-            self.count(slot, tier as usize, -i64::from(end - start), -i64::from(at_all));
+            self.count(
+                slot,
+                tier as usize,
+                -i64::from(end - start),
+                -i64::from(at_all),
+            );
             if tier == 0 {
                 self.targets.copies(slot, |copies| {
                     if !copies.is_empty() {

@@ -37,12 +37,16 @@ impl Books {
     /// Makes a target hold nothing from now on, by giving it another slot; what the old one holds is forgotten by
     /// [`Books::sweep`]. Returns `false` if there is no other slot; nothing is changed then.
     pub(crate) fn retire(&mut self, core: &Core, target: Target) -> bool {
-        let Some(slot) = self.targets.find(target) else { return true };
+        let Some(slot) = self.targets.find(target) else {
+            return true;
+        };
         if self.targets.get(slot).held == 0 && self.promises.blocks() == 0 {
             self.begin(slot, &Clearing::All);
             return true;
         }
-        let Some(fresh) = self.targets.replace(slot) else { return false };
+        let Some(fresh) = self.targets.replace(slot) else {
+            return false;
+        };
         self.leave_slot(core, slot);
         let owner = self.targets.get(fresh);
         if let Some(model) = &owner.model {
@@ -80,7 +84,9 @@ impl Books {
     ///
     /// Blocks stay in the run that they were made in, and nothing comes to a retired slot: one pass finds all of them.
     pub(crate) fn sweep(&mut self, core: &Core) -> bool {
-        let Some(Sweep { slot, next }) = self.retired.front().copied() else { return false };
+        let Some(Sweep { slot, next }) = self.retired.front().copied() else {
+            return false;
+        };
         match self.clear_slot(core, slot, &Clearing::All, next) {
             Some(next) => self.retired[0].next = next,
             None => {
@@ -99,11 +105,21 @@ impl Books {
     pub(super) fn slots_of(&self, target: Target) -> Vec<u32> {
         let retired = self.retired.iter().map(|sweep| sweep.slot);
         let retired = retired.filter(|slot| self.targets.get(*slot).target == target);
-        self.targets.find(target).into_iter().chain(retired).collect()
+        self.targets
+            .find(target)
+            .into_iter()
+            .chain(retired)
+            .collect()
     }
 
     /// One step of forgetting, with the run to begin with; returns the one to go on with.
-    pub(crate) fn clear(&mut self, core: &Core, target: Target, what: &Clearing, from: u32) -> Option<u32> {
+    pub(crate) fn clear(
+        &mut self,
+        core: &Core,
+        target: Target,
+        what: &Clearing,
+        from: u32,
+    ) -> Option<u32> {
         let slot = self.targets.find(target)?;
         if from == 0 {
             self.begin(slot, what);
@@ -137,7 +153,11 @@ impl Books {
             }
             let before = self.before_clearing(core, run, slot);
             let gone = &mut self.gone;
-            let (left, at_all) = self.writer.clear(core, run, slot, tiers, expected, &mut |blocks| gone.push(blocks));
+            let (left, at_all) =
+                self.writer
+                    .clear(core, run, slot, tiers, expected, &mut |blocks| {
+                        gone.push(blocks)
+                    });
             for (tier, blocks) in left.into_iter().enumerate() {
                 self.count(slot, tier, -i64::from(blocks), 0);
                 room = room.saturating_sub(blocks);
@@ -173,7 +193,9 @@ impl Books {
     pub(super) fn stretches_of(&mut self, core: &Core, slot: u32) -> Vec<(u32, Range<u32>)> {
         let mut held = Vec::new();
         for run in 0..self.writer.runs() {
-            self.writer.stretches(core, run, slot, |span| held.push((run, span.start..span.end)));
+            self.writer.stretches(core, run, slot, |span| {
+                held.push((run, span.start..span.end))
+            });
         }
         held
     }

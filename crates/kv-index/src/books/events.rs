@@ -26,8 +26,13 @@ enum Origin {
 
 impl Books {
     pub(crate) fn store(&mut self, core: &Core, target: Target, stored: &Stored) -> Applied {
-        let refused = Applied { ignored: count(stored.hashes.len()), ..Applied::default() };
-        let Some(slot) = self.targets.find(target) else { return refused };
+        let refused = Applied {
+            ignored: count(stored.hashes.len()),
+            ..Applied::default()
+        };
+        let Some(slot) = self.targets.find(target) else {
+            return refused;
+        };
         let size = stored.block_size;
         let fits = stored.tokens.len() == stored.hashes.len().saturating_mul(size.len());
         if !fits || self.targets.get(slot).model.is_none() || !self.names.admits(slot, size) {
@@ -52,13 +57,19 @@ impl Books {
         if self.orphans.is_empty() {
             return;
         }
-        let Chain { slot, home, hashes, .. } = *chain;
+        let Chain {
+            slot, home, hashes, ..
+        } = *chain;
         for hash in &hashes[..done] {
-            self.arrived.extend(self.orphans.arrived(slot, Scope::Space(home.key), hash.0));
+            self.arrived
+                .extend(self.orphans.arrived(slot, Scope::Space(home.key), hash.0));
         }
         if let Some((names, size)) = chain.names {
             for name in &names[..done] {
-                self.arrived.extend(self.orphans.arrived(slot, Scope::Size(size.tokens()), name.0));
+                self.arrived.extend(
+                    self.orphans
+                        .arrived(slot, Scope::Size(size.tokens()), name.0),
+                );
             }
         }
     }
@@ -73,7 +84,10 @@ impl Books {
                     self.orphans.keep(slot, Late::Named(stored.clone()));
                     self.stay_within_budget(core);
                 }
-                return Applied { orphans: all, ..Applied::default() };
+                return Applied {
+                    orphans: all,
+                    ..Applied::default()
+                };
             }
         };
         let mut last = parent.map(|parent| SequenceHash(self.writer.hash(core, parent)));
@@ -87,7 +101,17 @@ impl Books {
             })
             .collect();
         let names = Some((&stored.hashes[..], stored.block_size));
-        let applied = self.hold(core, &Chain { slot, tier: stored.tier, home, parent, hashes: &hashes, names });
+        let applied = self.hold(
+            core,
+            &Chain {
+                slot,
+                tier: stored.tier,
+                home,
+                parent,
+                hashes: &hashes,
+                names,
+            },
+        );
         self.spaces.leave(home.id);
         applied
     }
@@ -103,35 +127,64 @@ impl Books {
         tier: Tier,
     ) -> Applied {
         let all = count(hashes.len());
-        let Some(slot) = self.targets.find(target) else { return Applied { ignored: all, ..Applied::default() } };
+        let Some(slot) = self.targets.find(target) else {
+            return Applied {
+                ignored: all,
+                ..Applied::default()
+            };
+        };
         let space = spaces::key(namespace, self.secret);
-        let hashed = Hashed { namespace: namespace.clone(), space, parent, hashes: hashes.to_vec(), tier };
+        let hashed = Hashed {
+            namespace: namespace.clone(),
+            space,
+            parent,
+            hashes: hashes.to_vec(),
+            tier,
+        };
         let applied = self.store_hashed(core, slot, hashed);
         self.graft(core, slot);
         applied
     }
 
     fn store_hashed(&mut self, core: &Core, slot: u32, hashed: Hashed) -> Applied {
-        let parent = match hashed.parent.map(|parent| self.writer.find(core, hashed.space, parent.0)) {
+        let parent = match hashed
+            .parent
+            .map(|parent| self.writer.find(core, hashed.space, parent.0))
+        {
             Some(None) => {
                 let all = count(hashed.hashes.len());
                 self.orphaned += u64::from(all);
                 self.orphans.keep(slot, Late::Hashed(hashed));
                 self.stay_within_budget(core);
-                return Applied { orphans: all, ..Applied::default() };
+                return Applied {
+                    orphans: all,
+                    ..Applied::default()
+                };
             }
             known => known.flatten(),
         };
         let home = self.enter(&hashed.namespace);
         let (tier, hashes) = (hashed.tier, &hashed.hashes[..]);
-        let applied = self.hold(core, &Chain { slot, tier, home, parent, hashes, names: None });
+        let applied = self.hold(
+            core,
+            &Chain {
+                slot,
+                tier,
+                home,
+                parent,
+                hashes,
+                names: None,
+            },
+        );
         self.spaces.leave(home.id);
         applied
     }
 
     /// Where an event's first block hangs, with one use of its namespace.
     fn origin(&mut self, core: &Core, slot: u32, stored: &Stored) -> Origin {
-        let Some(model) = self.targets.get(slot).model.clone() else { return Origin::Contradicted };
+        let Some(model) = self.targets.get(slot).model.clone() else {
+            return Origin::Contradicted;
+        };
         let Some(parent) = stored.parent else {
             let namespace = Namespace {
                 model,
@@ -145,7 +198,9 @@ impl Books {
         // Another target's word for the parent is good only if the two are known to mean the same.
         let known = self.names.resolve(slot, parent, stored.block_size);
         let known = known.filter(|known| known.proven || self.writer.holds(core, known.spot, slot));
-        let Some((spot, id)) = known.and_then(|known| Some((known.spot, self.writer.space(known.spot.run)?))) else {
+        let Some((spot, id)) =
+            known.and_then(|known| Some((known.spot, self.writer.space(known.spot.run)?)))
+        else {
             return Origin::Unknown;
         };
         // Adapter and salt are inherited. An event that names others contradicts its parent: the names were mixed up.

@@ -40,7 +40,12 @@ impl Books {
         let run = self.run(core, run)?;
         let target = self.targets.get(slot).target;
         let tiers = self.tiers(core, run.number, target, run.hashes.len());
-        Some(Before { target, clearing: false, run, tiers })
+        Some(Before {
+            target,
+            clearing: false,
+            run,
+            tiers,
+        })
     }
 
     /// The same before everything of the slot's goes. It goes through all runs, and in most of them there is nothing to tell.
@@ -49,26 +54,50 @@ impl Books {
         if self.feed.is_followed() && self.writer.space(run).is_some() {
             self.writer.stretches(core, run, slot, |_| holds = true);
         }
-        let before = if holds { self.before(core, run, slot) } else { None };
-        before.map(|before| Before { clearing: true, ..before })
+        let before = if holds {
+            self.before(core, run, slot)
+        } else {
+            None
+        };
+        before.map(|before| Before {
+            clearing: true,
+            ..before
+        })
     }
 
     /// Tells what a change did to what was noted.
     pub(super) fn after(&mut self, core: &Core, before: Option<Before>) {
-        let Some(Before { target, clearing, run, tiers }) = before else { return };
+        let Some(Before {
+            target,
+            clearing,
+            run,
+            tiers,
+        }) = before
+        else {
+            return;
+        };
         let now = self.tiers(core, run.number, target, tiers.len());
         for tier in Tier::ALL {
             let bit = 1 << number(tier);
             let kind = |at: usize| match (tiers[at] & bit != 0, now[at] & bit != 0) {
-                (false, true) => Some(ChangeKind::Stored { elsewhere: tiers[at] & !bit != 0 }),
-                (true, false) => Some(ChangeKind::Removed { elsewhere: now[at] != 0 }),
+                (false, true) => Some(ChangeKind::Stored {
+                    elsewhere: tiers[at] & !bit != 0,
+                }),
+                (true, false) => Some(ChangeKind::Removed {
+                    elsewhere: now[at] != 0,
+                }),
                 _ => None,
             };
             let mut from = 0;
             while from < tiers.len() {
-                let to = (from + 1..tiers.len()).find(|at| kind(*at) != kind(from)).unwrap_or(tiers.len());
+                let to = (from + 1..tiers.len())
+                    .find(|at| kind(*at) != kind(from))
+                    .unwrap_or(tiers.len());
                 if let Some(kind) = kind(from) {
-                    self.feed.push(Change { cleared: clearing, ..run.change(target, tier, kind, from..to) });
+                    self.feed.push(Change {
+                        cleared: clearing,
+                        ..run.change(target, tier, kind, from..to)
+                    });
                 }
                 from = to;
             }
@@ -83,7 +112,12 @@ impl Books {
         if let Some(run) = self.run(core, spot.run) {
             let target = self.targets.get(slot).target;
             let blocks = spot.at as usize..(spot.at + count) as usize;
-            self.feed.push(run.change(target, tier, ChangeKind::Stored { elsewhere: false }, blocks));
+            self.feed.push(run.change(
+                target,
+                tier,
+                ChangeKind::Stored { elsewhere: false },
+                blocks,
+            ));
         }
     }
 
@@ -91,24 +125,39 @@ impl Books {
     pub(super) fn before_all(&mut self, core: &Core, run: u32) -> Vec<Before> {
         let mut slots = Vec::new();
         if self.feed.is_followed() {
-            self.writer.each_holder(core, run, |span| slots.push(span.slot));
+            self.writer
+                .each_holder(core, run, |span| slots.push(span.slot));
         }
         slots.sort_unstable_by_key(|slot| self.targets.get(*slot).target);
         slots.dedup_by_key(|slot| self.targets.get(*slot).target);
-        slots.into_iter().filter_map(|slot| self.before(core, run, slot)).collect()
+        slots
+            .into_iter()
+            .filter_map(|slot| self.before(core, run, slot))
+            .collect()
     }
 
     pub(super) fn run(&self, core: &Core, number: u32) -> Option<Run> {
         let space = self.writer.space(number)?;
         let head = core.heads.get(&core.body, number);
-        let parent = (head.parent() != NO_RUN)
-            .then(|| SequenceHash(self.writer.hash(core, Spot { run: head.parent(), at: head.attach() - 1 })));
+        let parent = (head.parent() != NO_RUN).then(|| {
+            SequenceHash(self.writer.hash(
+                core,
+                Spot {
+                    run: head.parent(),
+                    at: head.attach() - 1,
+                },
+            ))
+        });
         Some(Run {
             number,
             namespace: Arc::clone(&self.spaces.get(space).namespace),
             depth: head.depth(),
             parent,
-            hashes: self.writer.hashes_of(core, number).map(SequenceHash).collect(),
+            hashes: self
+                .writer
+                .hashes_of(core, number)
+                .map(SequenceHash)
+                .collect(),
         })
     }
 
@@ -122,7 +171,9 @@ impl Books {
         for slot in self.slots_of(target) {
             self.writer.stretches(core, run, slot, |span| {
                 let (from, to) = (span.start as usize, (span.end as usize).min(blocks));
-                tiers[from.min(to)..to].iter_mut().for_each(|bits| *bits |= 1 << span.tier);
+                tiers[from.min(to)..to]
+                    .iter_mut()
+                    .for_each(|bits| *bits |= 1 << span.tier);
             });
         }
         tiers
@@ -137,7 +188,10 @@ impl Run {
         kind: ChangeKind,
         blocks: std::ops::Range<usize>,
     ) -> Change {
-        let parent = blocks.start.checked_sub(1).map_or(self.parent, |before| Some(self.hashes[before]));
+        let parent = blocks
+            .start
+            .checked_sub(1)
+            .map_or(self.parent, |before| Some(self.hashes[before]));
         Change {
             target,
             tier,

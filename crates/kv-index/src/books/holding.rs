@@ -36,8 +36,19 @@ struct Next {
 impl Books {
     /// A target holds the blocks of a chain; stretch by stretch, the known ones first.
     pub(super) fn hold(&mut self, core: &Core, chain: &Chain<'_>) -> Applied {
-        let Chain { slot, tier, parent, hashes, .. } = *chain;
-        let mut next = Next { last: parent, done: 0, repeats: parent.is_none(), room: Room::default() };
+        let Chain {
+            slot,
+            tier,
+            parent,
+            hashes,
+            ..
+        } = *chain;
+        let mut next = Next {
+            last: parent,
+            done: 0,
+            repeats: parent.is_none(),
+            room: Room::default(),
+        };
         if tier == Tier::Device
             && let Some(parent) = parent
         {
@@ -47,7 +58,10 @@ impl Books {
         while next.done < hashes.len() {
             match self.hold_stretch(core, chain, &mut next) {
                 Ok(Some((spot, count))) => {
-                    next.last = Some(Spot { run: spot.run, at: spot.at + count - 1 });
+                    next.last = Some(Spot {
+                        run: spot.run,
+                        at: spot.at + count - 1,
+                    });
                     next.done += count as usize;
                     next.room = Room::default();
                     // Whatever goes from now on to make room, the next block finds its parent.
@@ -66,14 +80,31 @@ impl Books {
         self.note_arrivals(chain, next.done);
         self.stay_within_budget(core);
         let applied = count(next.done);
-        Applied { applied, orphans: 0, ignored: count(hashes.len()) - applied }
+        Applied {
+            applied,
+            orphans: 0,
+            ignored: count(hashes.len()) - applied,
+        }
     }
 
     /// The next stretch of a chain; `None` if it hangs elsewhere. Without room nothing of it is held yet.
-    fn hold_stretch(&mut self, core: &Core, chain: &Chain<'_>, next: &mut Next) -> Result<Option<(Spot, u32)>, NoRoom> {
-        let Chain { slot, tier, home, hashes, .. } = *chain;
+    fn hold_stretch(
+        &mut self,
+        core: &Core,
+        chain: &Chain<'_>,
+        next: &mut Next,
+    ) -> Result<Option<(Spot, u32)>, NoRoom> {
+        let Chain {
+            slot,
+            tier,
+            home,
+            hashes,
+            ..
+        } = *chain;
         let rest = &hashes[next.done..];
-        let Ok(known) = self.writer.locate(core, home.key, next.last, rest) else { return Ok(None) };
+        let Ok(known) = self.writer.locate(core, home.key, next.last, rest) else {
+            return Ok(None);
+        };
         if let Some((spot, count)) = known {
             if chain.names.is_some() {
                 self.disown(core, slot, spot, count);
@@ -85,7 +116,10 @@ impl Books {
             return held.map(|()| Some((spot, count)));
         }
         let rest = next.room.part(rest);
-        let holder = Holder::Confirmed { slot, tier: number(tier) };
+        let holder = Holder::Confirmed {
+            slot,
+            tier: number(tier),
+        };
         let (spot, count) = self.make(core, home, next.last, rest, holder)?;
         self.made(core, slot, tier, spot, count);
         self.count(slot, tier.index(), i64::from(count), i64::from(count));
@@ -121,15 +155,24 @@ impl Books {
         repeats: &mut bool,
     ) -> Result<(), NoRoom> {
         let Chain { slot, tier, .. } = *chain;
-        let span = Span { slot, tier: number(tier), start: spot.at, end: spot.at + count };
+        let span = Span {
+            slot,
+            tier: number(tier),
+            start: spot.at,
+            end: spot.at + count,
+        };
         let trusted = self.targets.get(slot).trusted;
         let before = self.before(core, spot.run, slot);
-        let Covered { in_tier, at_all } = self.writer.cover(core, spot.run, span, trusted, &mut self.held)?;
+        let Covered { in_tier, at_all } =
+            self.writer
+                .cover(core, spot.run, span, trusted, &mut self.held)?;
         self.count(slot, tier.index(), i64::from(in_tier), i64::from(at_all));
         self.after(core, before);
         if tier == Tier::Device {
             let held = std::mem::take(&mut self.held);
-            self.targets.copies(slot, |copies| note_copies(copies, span, spot.run, &held, repeats));
+            self.targets.copies(slot, |copies| {
+                note_copies(copies, span, spot.run, &held, repeats)
+            });
             self.held = held;
         }
         Ok(())
@@ -141,7 +184,9 @@ impl Books {
             return;
         }
         let mut held = Vec::new();
-        self.writer.stretches(core, spot.run, slot, |span| held.push((span.start, span.end)));
+        self.writer.stretches(core, spot.run, slot, |span| {
+            held.push((span.start, span.end))
+        });
         held.sort_unstable();
         held.push((spot.at + count, u32::MAX));
         let mut from = spot.at;
@@ -155,12 +200,24 @@ impl Books {
     }
 
     /// Notes what the engine calls a stretch of blocks; returns the blocks that bore one of these names before.
-    fn name(&mut self, core: &Core, chain: &Chain<'_>, from: usize, spot: Spot, count: u32) -> Vec<Spot> {
-        let Some((names, size)) = chain.names else { return Vec::new() };
+    fn name(
+        &mut self,
+        core: &Core,
+        chain: &Chain<'_>,
+        from: usize,
+        spot: Spot,
+        count: u32,
+    ) -> Vec<Spot> {
+        let Some((names, size)) = chain.names else {
+            return Vec::new();
+        };
         let names = &names[from..from + count as usize];
         // It parts twice at most: from the common family, and from one it joined instead.
         for _ in 0..3 {
-            match self.names.announce(chain.slot, size, names, spot.run, spot.at) {
+            match self
+                .names
+                .announce(chain.slot, size, names, spot.run, spot.at)
+            {
                 Ok(announced) => return announced.moved,
                 Err(contradiction) => {
                     let held = self.stretches_of(core, chain.slot);
@@ -196,7 +253,11 @@ fn note_copies(copies: &mut Copies, span: Span, run: u32, held: &[(u32, u32)], r
         }
         for at in start..end {
             let spot = Spot { run, at };
-            if *repeats { copies.believe(spot) } else { copies.add(spot) }
+            if *repeats {
+                copies.believe(spot)
+            } else {
+                copies.add(spot)
+            }
         }
     }
     *repeats &= next == span.end;

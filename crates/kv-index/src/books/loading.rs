@@ -63,7 +63,9 @@ impl Books {
             self.load_target(core, record, &mut numbers);
         }
         for record in content.spaces() {
-            numbers.homes.insert(record.number, self.enter(&record.namespace));
+            numbers
+                .homes
+                .insert(record.number, self.enter(&record.namespace));
         }
         // Those with blocks at their end that nobody may hold.
         let mut ragged = Vec::new();
@@ -81,7 +83,8 @@ impl Books {
         }
         while let Some(run) = ragged.pop() {
             let gone = &mut self.gone;
-            self.writer.release(core, run, &mut |blocks| gone.push(blocks));
+            self.writer
+                .release(core, run, &mut |blocks| gone.push(blocks));
         }
         self.settle();
         self.stay_within_budget(core);
@@ -97,7 +100,9 @@ impl Books {
 
     /// Registers a target as it was, unless it serves another model by now.
     fn load_target(&mut self, core: &Core, record: &TargetRecord, numbers: &mut Numbers) {
-        let Some(slot) = self.slot(core, record.target) else { return };
+        let Some(slot) = self.slot(core, record.target) else {
+            return;
+        };
         let owner = self.targets.get_mut(slot);
         if owner.model.is_some() && owner.model != record.model {
             return;
@@ -109,8 +114,12 @@ impl Books {
             None => self.names.join(slot, family(model)),
             Some(was) => {
                 let relative = numbers.members.get(&was.family).copied();
-                let membership =
-                    Membership { member: slot, family: was.family, common: was.common, proven: was.proven };
+                let membership = Membership {
+                    member: slot,
+                    family: was.family,
+                    common: was.common,
+                    proven: was.proven,
+                };
                 self.names.restore(family(model), membership, relative);
                 numbers.members.entry(was.family).or_insert(slot);
             }
@@ -134,15 +143,32 @@ impl Books {
         }
         let behind = |parent: Parent| {
             // A parent for which there was no room takes along what hangs on it.
-            numbers.runs.get(&parent.run).map(|run| Spot { run: *run, at: parent.attach - 1 }).ok_or(NoRoom)
+            numbers
+                .runs
+                .get(&parent.run)
+                .map(|run| Spot {
+                    run: *run,
+                    at: parent.attach - 1,
+                })
+                .ok_or(NoRoom)
         };
         let last = record.parent.map(behind).transpose()?;
         let home = numbers.homes[&record.space];
-        let known = record.holders.iter().filter_map(|held| Some((numbers.slots.get(&held.slot)?, held)));
+        let known = record
+            .holders
+            .iter()
+            .filter_map(|held| Some((numbers.slots.get(&held.slot)?, held)));
         let mut held: Vec<Span> = known
-            .map(|(slot, held)| Span { slot: *slot, tier: number(held.tier), start: held.start, end: held.end })
+            .map(|(slot, held)| Span {
+                slot: *slot,
+                tier: number(held.tier),
+                start: held.start,
+                end: held.end,
+            })
             .collect();
-        let run = self.writer.restore(core, home, last, record.hashes, &mut held, touched)?;
+        let run = self
+            .writer
+            .restore(core, home, last, record.hashes, &mut held, touched)?;
         self.spaces.keep(home.id);
         numbers.runs.insert(record.id, run);
         let reach = held.iter().map(|span| span.end).max().unwrap_or(0);
@@ -152,7 +178,16 @@ impl Books {
         for (stretch, names) in record.named() {
             if let Some(member) = numbers.members.get(&stretch.family) {
                 let (family, size, at) = (stretch.family, stretch.size, stretch.at);
-                self.names.restore_names(*member, run, &Stretch { family, size, at, names: names.to_vec() });
+                self.names.restore_names(
+                    *member,
+                    run,
+                    &Stretch {
+                        family,
+                        size,
+                        at,
+                        names: names.to_vec(),
+                    },
+                );
             }
         }
         Ok((run, reach))
@@ -162,7 +197,13 @@ impl Books {
     fn count_held(&mut self, spans: &mut [Span]) {
         spans.sort_unstable_by_key(|span| span.start);
         let mut end = 0;
-        for Span { slot, tier, start, end: to } in spans.iter().copied() {
+        for Span {
+            slot,
+            tier,
+            start,
+            end: to,
+        } in spans.iter().copied()
+        {
             let new = to.saturating_sub(start.max(end));
             end = end.max(to);
             self.count(slot, tier as usize, i64::from(to - start), i64::from(new));

@@ -94,7 +94,9 @@ impl Books {
     }
 
     pub(crate) fn register(&mut self, core: &Core, target: Target, model: Arc<str>) {
-        let Some(slot) = self.slot(core, target) else { return };
+        let Some(slot) = self.slot(core, target) else {
+            return;
+        };
         let owner = self.targets.get_mut(slot);
         if owner.model.as_ref() != Some(&model) {
             self.names.join(slot, family(&model));
@@ -110,8 +112,14 @@ impl Books {
 
     /// Ends the registration of a target that serves another model; returns whether it did.
     pub(crate) fn unregister_other(&mut self, target: Target, model: &str) -> bool {
-        let Some(slot) = self.targets.find(target) else { return false };
-        self.targets.get_mut(slot).model.take_if(|known| **known != *model).is_some()
+        let Some(slot) = self.targets.find(target) else {
+            return false;
+        };
+        self.targets
+            .get_mut(slot)
+            .model
+            .take_if(|known| **known != *model)
+            .is_some()
     }
 
     pub(crate) fn find(&self, target: Target) -> Option<u32> {
@@ -134,7 +142,11 @@ impl Books {
 
     /// Whether lookups go by what a target announces; returns whether they did not before and do now.
     pub(crate) fn trust(&mut self, core: &Core, target: Target, trusted: bool) -> bool {
-        let slot = if trusted { self.targets.find(target) } else { self.slot(core, target) };
+        let slot = if trusted {
+            self.targets.find(target)
+        } else {
+            self.slot(core, target)
+        };
         let Some(slot) = slot else { return false };
         let before = std::mem::replace(&mut self.targets.get_mut(slot).trusted, trusted);
         if before != trusted {
@@ -146,11 +158,17 @@ impl Books {
     /// A namespace with one use more: the caller leaves it again.
     fn enter(&mut self, namespace: &Namespace) -> Home {
         let id = self.spaces.enter(namespace);
-        Home { key: self.spaces.get(id).key(self.secret), id }
+        Home {
+            key: self.spaces.get(id).key(self.secret),
+            id,
+        }
     }
 
     fn home(&self, id: SpaceId) -> Home {
-        Home { key: self.spaces.get(id).key(self.secret), id }
+        Home {
+            key: self.spaces.get(id).key(self.secret),
+            id,
+        }
     }
 
     /// Forgets what is known of blocks that left the structure, and counts what is not expected any more.

@@ -15,7 +15,12 @@ impl Books {
     /// nothing else tells what is in such a block.
     pub(crate) fn hold_named(&mut self, core: &Core, target: Target, named: &Named) -> Applied {
         let all = count(named.hashes.len());
-        let Some(slot) = self.targets.find(target) else { return Applied { ignored: all, ..Applied::default() } };
+        let Some(slot) = self.targets.find(target) else {
+            return Applied {
+                ignored: all,
+                ..Applied::default()
+            };
+        };
         let mut room = Room::default();
         let mut applied = 0;
         let mut rest = &named.hashes[..];
@@ -44,26 +49,61 @@ impl Books {
         self.settle();
         self.stay_within_budget(core);
         let applied = applied.min(all);
-        Applied { applied, orphans: 0, ignored: all - applied }
+        Applied {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
     }
 
     /// The blocks that a target means by names for certain: which name, and where.
-    fn named_spots(&mut self, core: &Core, slot: u32, names: &[kv_blocks::EngineHash]) -> Vec<(usize, Spot)> {
+    fn named_spots(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        names: &[kv_blocks::EngineHash],
+    ) -> Vec<(usize, Spot)> {
         let mut found = Vec::new();
-        self.names.resolve_any(slot, names, |at, _, resolved| found.push((at, resolved)));
+        self.names
+            .resolve_any(slot, names, |at, _, resolved| found.push((at, resolved)));
         found.sort_unstable_by_key(|(at, _)| *at);
-        found.retain(|(_, resolved)| resolved.proven || self.writer.holds(core, resolved.spot, slot));
-        found.into_iter().map(|(at, resolved)| (at, resolved.spot)).collect()
+        found.retain(|(_, resolved)| {
+            resolved.proven || self.writer.holds(core, resolved.spot, slot)
+        });
+        found
+            .into_iter()
+            .map(|(at, resolved)| (at, resolved.spot))
+            .collect()
     }
 
-    fn hold_in_tier(&mut self, core: &Core, slot: u32, named: &Named, spots: &[(usize, Spot)]) -> Result<(), NoRoom> {
-        let (Some((_, first)), Some((_, last))) = (spots.first(), spots.last()) else { return Ok(()) };
+    fn hold_in_tier(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        named: &Named,
+        spots: &[(usize, Spot)],
+    ) -> Result<(), NoRoom> {
+        let (Some((_, first)), Some((_, last))) = (spots.first(), spots.last()) else {
+            return Ok(());
+        };
         let (start, end) = (first.at.min(last.at), first.at.max(last.at) + 1);
-        let span = Span { slot, tier: number(named.tier), start, end };
+        let span = Span {
+            slot,
+            tier: number(named.tier),
+            start,
+            end,
+        };
         let before = self.before(core, first.run, slot);
         let trusted = self.targets.get(slot).trusted;
-        let covered = self.writer.cover(core, first.run, span, trusted, &mut self.held)?;
-        self.count(slot, named.tier.index(), i64::from(covered.in_tier), i64::from(covered.at_all));
+        let covered = self
+            .writer
+            .cover(core, first.run, span, trusted, &mut self.held)?;
+        self.count(
+            slot,
+            named.tier.index(),
+            i64::from(covered.in_tier),
+            i64::from(covered.at_all),
+        );
         self.after(core, before);
         Ok(())
     }

@@ -38,20 +38,36 @@ impl Books {
         (kind, ttl): (Kind, Duration),
     ) -> Promised {
         self.tidy(core, now);
-        let Some(slot) = self.slot(core, target) else { return Promised::default() };
+        let Some(slot) = self.slot(core, target) else {
+            return Promised::default();
+        };
         let torn = self.targets.get(slot).torn;
-        let ttl = if torn { ttl.max(self.settings.unconfirmed_ttl) } else { ttl };
+        let ttl = if torn {
+            ttl.max(self.settings.unconfirmed_ttl)
+        } else {
+            ttl
+        };
         let expires = now.saturating_add(u64::try_from(ttl.as_nanos()).unwrap_or(u64::MAX));
         let max = self.settings.prediction_max_blocks;
         let chain = &chain[..chain.len().min(usize::try_from(max).unwrap_or(usize::MAX))];
         let home = self.enter(namespace);
         let stamp = self.promises.stamp();
         let (mut last, mut done, mut room) = (None, 0, Room::default());
-        let mut entered = Entered { stamp, expires, ends: u64::MAX, runs: Vec::new(), blocks: 0 };
+        let mut entered = Entered {
+            stamp,
+            expires,
+            ends: u64::MAX,
+            runs: Vec::new(),
+            blocks: 0,
+        };
         while done < chain.len() {
-            match self.promise_stretch(core, (slot, home), last, &chain[done..], &mut entered, room) {
+            match self.promise_stretch(core, (slot, home), last, &chain[done..], &mut entered, room)
+            {
                 Ok(Some((spot, count))) => {
-                    last = Some(Spot { run: spot.run, at: spot.at + count - 1 });
+                    last = Some(Spot {
+                        run: spot.run,
+                        at: spot.at + count - 1,
+                    });
                     done += count as usize;
                     room = Room::default();
                     self.writer.pin(last);
@@ -65,12 +81,16 @@ impl Books {
             }
         }
         self.spaces.leave(home.id);
-        let Entered { ends, runs, blocks, .. } = entered;
+        let Entered {
+            ends, runs, blocks, ..
+        } = entered;
         self.promises.add(stamp, kind, ends, runs, blocks);
         self.release_pin(core);
         self.prune_for(core, stamp, blocks);
         self.stay_within_budget(core);
-        Promised { stamp: if blocks > 0 { stamp } else { 0 } }
+        Promised {
+            stamp: if blocks > 0 { stamp } else { 0 },
+        }
     }
 
     /// The next stretch of a chain that is promised; `None` if it hangs elsewhere. Without room nothing of it is expected yet.
@@ -83,15 +103,28 @@ impl Books {
         entered: &mut Entered,
         room: Room,
     ) -> Result<Option<(Spot, u32)>, NoRoom> {
-        let Ok(known) = self.writer.locate(core, home.key, last, rest) else { return Ok(None) };
+        let Ok(known) = self.writer.locate(core, home.key, last, rest) else {
+            return Ok(None);
+        };
         let (stamp, expires) = (entered.stamp, entered.expires);
         let (spot, count, new, ends) = if let Some((spot, count)) = known {
-            let span = Span { slot, tier: EXPECTED, start: spot.at, end: spot.at + count };
+            let span = Span {
+                slot,
+                tier: EXPECTED,
+                start: spot.at,
+                end: spot.at + count,
+            };
             let trusted = self.targets.get(slot).trusted;
-            let (new, ends) = self.writer.expect(core, spot.run, span, expires, stamp, trusted)?;
+            let (new, ends) = self
+                .writer
+                .expect(core, spot.run, span, expires, stamp, trusted)?;
             (spot, count, new, ends)
         } else {
-            let holder = Holder::Expected { slot, expires, stamp };
+            let holder = Holder::Expected {
+                slot,
+                expires,
+                stamp,
+            };
             let (spot, count) = self.make(core, home, last, room.part(rest), holder)?;
             (spot, count, count, expires)
         };
@@ -123,7 +156,10 @@ impl Books {
 
     /// Drops the oldest promise, but none as young as `before`; returns whether there was one.
     pub(super) fn drop_oldest_promise(&mut self, core: &Core, before: Option<u64>) -> bool {
-        let oldest = self.promises.oldest().filter(|oldest| before.is_none_or(|stamp| *oldest < stamp));
+        let oldest = self
+            .promises
+            .oldest()
+            .filter(|oldest| before.is_none_or(|stamp| *oldest < stamp));
         oldest.is_some_and(|stamp| {
             self.drop_promise(core, stamp, u64::MAX, u64::MAX);
             true
@@ -141,7 +177,11 @@ impl Books {
             }
             let gone = &mut self.gone;
             let most = u32::try_from(left).unwrap_or(u32::MAX);
-            let rest = self.writer.retract(core, run, (stamp, now), most, &mut |blocks| gone.push(blocks));
+            let rest = self
+                .writer
+                .retract(core, run, (stamp, now), most, &mut |blocks| {
+                    gone.push(blocks)
+                });
             ends = [ends, rest].into_iter().flatten().min();
             self.settle();
         }
@@ -165,7 +205,10 @@ impl Books {
             && over > 0
             && let Some(oldest) = self.promises.oldest()
         {
-            room = room.saturating_sub(self.drop_promise(core, oldest, u64::MAX, over.min(room)).max(1));
+            room = room.saturating_sub(
+                self.drop_promise(core, oldest, u64::MAX, over.min(room))
+                    .max(1),
+            );
         }
         if self.promises.blocks() <= left {
             self.pruning = None;
@@ -189,7 +232,11 @@ impl Books {
         // The newest does not go for itself.
         self.pruning = Some(left.min(max.saturating_sub(new)) + new);
         self.prune(core, SLICE);
-        while let Some(over) = self.promises.blocks().checked_sub(max).filter(|over| *over > 0)
+        while let Some(over) = self
+            .promises
+            .blocks()
+            .checked_sub(max)
+            .filter(|over| *over > 0)
             && let Some(oldest) = self.promises.oldest().filter(|oldest| *oldest < stamp)
         {
             self.drop_promise(core, oldest, u64::MAX, over);

@@ -59,7 +59,15 @@ impl Promises {
         self.speculative += if kind == Kind::Speculative { blocks } else { 0 };
         self.runs += runs.len() as u64;
         self.by_end.insert((ends, stamp));
-        self.by_stamp.insert(stamp, Promise { kind, ends, runs, blocks });
+        self.by_stamp.insert(
+            stamp,
+            Promise {
+                kind,
+                ends,
+                runs,
+                blocks,
+            },
+        );
     }
 
     /// What is left of a promise ends later.
@@ -73,11 +81,17 @@ impl Promises {
 
     /// `blocks` blocks do not bear `stamp` any more.
     pub(crate) fn drop_blocks(&mut self, stamp: u64, blocks: u32) {
-        let Some(promise) = self.by_stamp.get_mut(&stamp) else { return };
+        let Some(promise) = self.by_stamp.get_mut(&stamp) else {
+            return;
+        };
         let blocks = u64::from(blocks).min(promise.blocks);
         promise.blocks -= blocks;
         self.blocks -= blocks;
-        self.speculative -= if promise.kind == Kind::Speculative { blocks } else { 0 };
+        self.speculative -= if promise.kind == Kind::Speculative {
+            blocks
+        } else {
+            0
+        };
         if promise.blocks == 0 {
             self.forget(stamp);
         }
@@ -85,7 +99,9 @@ impl Promises {
 
     /// The runs of a promise, the deepest last.
     pub(crate) fn runs(&self, stamp: u64) -> Vec<u32> {
-        self.by_stamp.get(&stamp).map_or_else(Vec::new, |promise| promise.runs.clone())
+        self.by_stamp
+            .get(&stamp)
+            .map_or_else(Vec::new, |promise| promise.runs.clone())
     }
 
     /// Ends a promise of which nothing is left.
@@ -93,7 +109,11 @@ impl Promises {
         if let Some(promise) = self.by_stamp.remove(&stamp) {
             self.by_end.remove(&(promise.ends, stamp));
             self.blocks -= promise.blocks;
-            self.speculative -= if promise.kind == Kind::Speculative { promise.blocks } else { 0 };
+            self.speculative -= if promise.kind == Kind::Speculative {
+                promise.blocks
+            } else {
+                0
+            };
             self.runs -= promise.runs.len() as u64;
         }
     }
@@ -105,13 +125,18 @@ impl Promises {
 
     /// A promise with blocks whose time is over.
     pub(crate) fn expired(&self, now: u64) -> Option<u64> {
-        self.by_end.first().filter(|(end, _)| *end <= now).map(|(_, stamp)| *stamp)
+        self.by_end
+            .first()
+            .filter(|(end, _)| *end <= now)
+            .map(|(_, stamp)| *stamp)
     }
 
     /// Stamp, runs, blocks and first end of every promise.
     #[cfg(test)]
     pub(crate) fn iter(&self) -> impl Iterator<Item = (u64, &[u32], u64, u64)> {
-        self.by_stamp.iter().map(|(stamp, promise)| (*stamp, &promise.runs[..], promise.blocks, promise.ends))
+        self.by_stamp
+            .iter()
+            .map(|(stamp, promise)| (*stamp, &promise.runs[..], promise.blocks, promise.ends))
     }
 
     pub(crate) fn blocks(&self) -> u64 {

@@ -3,15 +3,33 @@
 use kv_blocks::{EngineHash, Removed, SequenceHash, Target, Tier};
 
 use super::{Books, events::count, number};
-use crate::{Applied, copies::Copies, lookup::Core, orphans::Numbers, runs::Span, table::Spot, writer::Covered};
+use crate::{
+    Applied, copies::Copies, lookup::Core, orphans::Numbers, runs::Span, table::Spot,
+    writer::Covered,
+};
 
 impl Books {
     /// A target does not hold blocks of a run in a tier any more; returns how many it held.
-    pub(super) fn leave(&mut self, core: &Core, slot: u32, tier: Tier, run: u32, start: u32, end: u32) -> u32 {
-        let span = Span { slot, tier: number(tier), start, end };
+    pub(super) fn leave(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        tier: Tier,
+        run: u32,
+        start: u32,
+        end: u32,
+    ) -> u32 {
+        let span = Span {
+            slot,
+            tier: number(tier),
+            start,
+            end,
+        };
         let before = self.before(core, run, slot);
         let gone = &mut self.gone;
-        let Covered { in_tier, at_all } = self.writer.uncover(core, run, span, &mut |blocks| gone.push(blocks));
+        let Covered { in_tier, at_all } = self
+            .writer
+            .uncover(core, run, span, &mut |blocks| gone.push(blocks));
         self.count(slot, tier.index(), -i64::from(in_tier), -i64::from(at_all));
         self.after(core, before);
         if tier == Tier::Device {
@@ -28,9 +46,17 @@ impl Books {
 
     pub(crate) fn remove(&mut self, core: &Core, target: Target, removed: &Removed) -> Applied {
         let all = count(removed.hashes.len());
-        let Some(slot) = self.targets.find(target) else { return Applied { ignored: all, ..Applied::default() } };
+        let Some(slot) = self.targets.find(target) else {
+            return Applied {
+                ignored: all,
+                ..Applied::default()
+            };
+        };
         let mut spots = Vec::with_capacity(removed.hashes.len());
-        self.names.resolve_any(slot, &removed.hashes, |at, size, resolved| spots.push((at, size, resolved.spot)));
+        self.names
+            .resolve_any(slot, &removed.hashes, |at, size, resolved| {
+                spots.push((at, size, resolved.spot))
+            });
         spots.sort_unstable_by_key(|(at, ..)| *at);
         let mut known = 0;
         let mut rest = &spots[..];
@@ -41,7 +67,10 @@ impl Books {
             known += self.remove_stretch(core, slot, removed.tier, *first, mine[count - 1].2);
         }
         if !self.orphans.is_empty() {
-            let waited = |name: &&EngineHash| self.orphans.removed(slot, Numbers::Names, name.0, removed.tier);
+            let waited = |name: &&EngineHash| {
+                self.orphans
+                    .removed(slot, Numbers::Names, name.0, removed.tier)
+            };
             known += count(removed.hashes.iter().filter(waited).count());
         }
         for (at, size, spot) in spots {
@@ -53,7 +82,11 @@ impl Books {
         // A hole takes more to say than what it was made in.
         self.stay_within_budget(core);
         let applied = known.min(all);
-        Applied { applied, orphans: 0, ignored: all - applied }
+        Applied {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
     }
 
     pub(crate) fn remove_hashes(
@@ -65,7 +98,12 @@ impl Books {
         tier: Tier,
     ) -> Applied {
         let all = count(hashes.len());
-        let Some(slot) = self.targets.find(target) else { return Applied { ignored: all, ..Applied::default() } };
+        let Some(slot) = self.targets.find(target) else {
+            return Applied {
+                ignored: all,
+                ..Applied::default()
+            };
+        };
         let mut applied = 0;
         let mut rest = hashes;
         while let Some(first) = rest.first() {
@@ -78,34 +116,57 @@ impl Books {
             applied += self.remove_stretch(core, slot, tier, spot, end);
         }
         if !self.orphans.is_empty() {
-            let waited = |hash: &&SequenceHash| self.orphans.removed(slot, Numbers::Space(space), hash.0, tier);
+            let waited = |hash: &&SequenceHash| {
+                self.orphans
+                    .removed(slot, Numbers::Space(space), hash.0, tier)
+            };
             applied += count(hashes.iter().filter(waited).count());
         }
         self.settle();
         self.stay_within_budget(core);
         let applied = applied.min(all);
-        Applied { applied, orphans: 0, ignored: all - applied }
+        Applied {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
     }
 
     /// Blocks of one run, from `first` to `last` in either direction, leave a tier; returns how many were there.
-    fn remove_stretch(&mut self, core: &Core, slot: u32, tier: Tier, first: Spot, last: Spot) -> u32 {
+    fn remove_stretch(
+        &mut self,
+        core: &Core,
+        slot: u32,
+        tier: Tier,
+        first: Spot,
+        last: Spot,
+    ) -> u32 {
         let (start, end) = (first.at.min(last.at), first.at.max(last.at) + 1);
         if tier != Tier::Device || self.targets.get(slot).copies.is_empty() {
             if tier == Tier::Device {
-                self.targets.copies(slot, |copies| copies.note_removals(u64::from(end - start)));
+                self.targets
+                    .copies(slot, |copies| copies.note_removals(u64::from(end - start)));
             }
             return self.leave(core, slot, tier, first.run, start, end);
         }
         let mut done = 0;
         for number in 0..end - start {
-            let at = if first.at <= last.at { first.at + number } else { first.at - number };
+            let at = if first.at <= last.at {
+                first.at + number
+            } else {
+                first.at - number
+            };
             let spot = Spot { run: first.run, at };
             let held = self.targets.get(slot).blocks[Tier::Device.index()];
             let spare = self.targets.copies(slot, |copies| {
                 copies.note_removals(1);
                 copies.take(spot, held)
             });
-            done += if spare { 1 } else { self.leave(core, slot, tier, spot.run, at, at + 1) };
+            done += if spare {
+                1
+            } else {
+                self.leave(core, slot, tier, spot.run, at, at + 1)
+            };
         }
         while let Some(spot) = self.targets.copies(slot, Copies::lapsed) {
             self.leave(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
@@ -116,7 +177,9 @@ impl Books {
     /// A target's stream may have lost removals: no block counts as held more than once from now on, and what is on trust is
     /// over.
     pub(crate) fn hole(&mut self, core: &Core, target: Target) {
-        let Some(slot) = self.targets.find(target) else { return };
+        let Some(slot) = self.targets.find(target) else {
+            return;
+        };
         self.targets.get_mut(slot).torn = true;
         for spot in self.targets.copies(slot, Copies::doubt) {
             self.leave(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
@@ -131,7 +194,10 @@ pub(super) fn stretch(len: usize, spot: impl Fn(usize) -> Spot) -> usize {
     let first = spot(0);
     let along = |step: i64| {
         let expected = |number: usize| i64::from(first.at) + step * number as i64;
-        (1..len).take_while(|n| spot(*n).run == first.run && i64::from(spot(*n).at) == expected(*n)).count() + 1
+        (1..len)
+            .take_while(|n| spot(*n).run == first.run && i64::from(spot(*n).at) == expected(*n))
+            .count()
+            + 1
     };
     along(-1).max(along(1))
 }

@@ -52,7 +52,9 @@ impl Books {
         let targets = self.save_targets(&mut file)?;
         let mut spaces = HashMap::new();
         for chosen in self.choose(core) {
-            let Some(id) = self.writer.space(chosen.run) else { continue };
+            let Some(id) = self.writer.space(chosen.run) else {
+                continue;
+            };
             let number = self.save_space(&mut file, &mut spaces, id)?;
             self.save_run(core, &mut file, chosen, number)?;
         }
@@ -69,10 +71,21 @@ impl Books {
         let members: HashMap<u32, Member> = self
             .names
             .members()
-            .map(|of| (of.member, Member { family: of.family, common: of.common, proven: of.proven }))
+            .map(|of| {
+                (
+                    of.member,
+                    Member {
+                        family: of.family,
+                        common: of.common,
+                        proven: of.proven,
+                    },
+                )
+            })
             .collect();
         let mut slots: Vec<u32> = self.targets.iter().map(|(_, slot)| slot).collect();
-        slots.retain(|slot| self.targets.get(*slot).model.is_some() || self.targets.get(*slot).held > 0);
+        slots.retain(|slot| {
+            self.targets.get(*slot).model.is_some() || self.targets.get(*slot).held > 0
+        });
         slots.sort_unstable();
         for slot in &slots {
             let owner = self.targets.get(*slot);
@@ -96,16 +109,30 @@ impl Books {
         // What hangs on a run lies deeper.
         runs.sort_unstable_by_key(|run| Reverse(*run));
         for (depth, run) in &runs {
-            let Chosen { mut blocks, touched, .. } = known[*run as usize];
+            let Chosen {
+                mut blocks,
+                touched,
+                ..
+            } = known[*run as usize];
             let targets = &self.targets;
             let kept = |span: &Span| !targets.get(span.slot).retired;
-            self.writer
-                .each_holder(core, *run, |span| blocks = if kept(&span) { blocks.max(span.end) } else { blocks });
+            self.writer.each_holder(core, *run, |span| {
+                blocks = if kept(&span) {
+                    blocks.max(span.end)
+                } else {
+                    blocks
+                }
+            });
             if blocks == 0 {
                 continue;
             }
             let touched = touched.max(self.writer.touched(*run));
-            known[*run as usize] = Chosen { run: *run, blocks, depth: *depth, touched };
+            known[*run as usize] = Chosen {
+                run: *run,
+                blocks,
+                depth: *depth,
+                touched,
+            };
             let head = core.heads.get(&core.body, *run);
             if head.parent() != NO_RUN {
                 let parent = &mut known[head.parent() as usize];
@@ -134,10 +161,23 @@ impl Books {
         Ok(number)
     }
 
-    fn save_run(&mut self, core: &Core, file: &mut snapshot::Writer<'_>, chosen: Chosen, space: u32) -> io::Result<()> {
-        let Chosen { run, blocks, depth, .. } = chosen;
+    fn save_run(
+        &mut self,
+        core: &Core,
+        file: &mut snapshot::Writer<'_>,
+        chosen: Chosen,
+        space: u32,
+    ) -> io::Result<()> {
+        let Chosen {
+            run, blocks, depth, ..
+        } = chosen;
         let head = core.heads.get(&core.body, run);
-        let hashes: Vec<_> = self.writer.hashes_of(core, run).take(blocks as usize).map(SequenceHash).collect();
+        let hashes: Vec<_> = self
+            .writer
+            .hashes_of(core, run)
+            .take(blocks as usize)
+            .map(SequenceHash)
+            .collect();
         let mut holders = Vec::new();
         let targets = &self.targets;
         self.writer.each_holder(core, run, |span| {
@@ -154,15 +194,34 @@ impl Books {
         let (mut names, mut engine) = (Vec::new(), Vec::new());
         for mut stretch in self.names.names_of(run) {
             // A name may stand for a block that is only expected now.
-            stretch.names.truncate(blocks.saturating_sub(stretch.at) as usize);
+            stretch
+                .names
+                .truncate(blocks.saturating_sub(stretch.at) as usize);
             let count = count(stretch.names.len());
             if count > 0 {
-                names.push(NameStretch { family: stretch.family, size: stretch.size, at: stretch.at, count });
+                names.push(NameStretch {
+                    family: stretch.family,
+                    size: stretch.size,
+                    at: stretch.at,
+                    count,
+                });
                 engine.append(&mut stretch.names);
             }
         }
-        let parent = (head.parent() != NO_RUN).then(|| Parent { run: head.parent(), attach: head.attach() });
+        let parent = (head.parent() != NO_RUN).then(|| Parent {
+            run: head.parent(),
+            attach: head.attach(),
+        });
         let (hashes, holders, names, engine) = (&hashes[..], &holders[..], &names[..], &engine[..]);
-        file.run(&RunRecord { id: run, space, parent, depth, hashes, holders, names, engine })
+        file.run(&RunRecord {
+            id: run,
+            space,
+            parent,
+            depth,
+            hashes,
+            holders,
+            names,
+            engine,
+        })
     }
 }

@@ -27,9 +27,17 @@ impl Books {
     ) -> Option<Vec<Standing>> {
         let (mut told, mut blocks, mut runs) = (Vec::new(), 0, 0);
         while blocks < BLOCKS && runs < RUNS {
-            let parent = |run: u32| self.writer.space(run).map(|_| core.heads.get(&core.body, run).parent());
-            let next = place.next(self.writer.runs(), |run| parent(run).filter(|parent| *parent != NO_RUN));
-            let Some(run) = next else { return (!told.is_empty()).then_some(told) };
+            let parent = |run: u32| {
+                self.writer
+                    .space(run)
+                    .map(|_| core.heads.get(&core.body, run).parent())
+            };
+            let next = place.next(self.writer.runs(), |run| {
+                parent(run).filter(|parent| *parent != NO_RUN)
+            });
+            let Some(run) = next else {
+                return (!told.is_empty()).then_some(told);
+            };
             runs += 1;
             blocks += self.tell(core, run, place, wanted, &mut told);
         }
@@ -46,17 +54,26 @@ impl Books {
         told: &mut Vec<Standing>,
     ) -> usize {
         let spans = self.wanted_spans(core, number, wanted);
-        let run = self.run(core, number).filter(|run| !spans.is_empty() && (place.at as usize) < run.hashes.len());
+        let run = self
+            .run(core, number)
+            .filter(|run| !spans.is_empty() && (place.at as usize) < run.hashes.len());
         let Some(run) = run else {
             place.end_run();
             return 1;
         };
         let from = place.at;
         let step = u32::try_from(BLOCKS / spans.len()).unwrap_or(1).max(1);
-        let to = from.saturating_add(step).min(u32::try_from(run.hashes.len()).unwrap_or(u32::MAX));
+        let to = from
+            .saturating_add(step)
+            .min(u32::try_from(run.hashes.len()).unwrap_or(u32::MAX));
         place.at = to;
         // Blocks of this run that whoever builds it up knows by now.
-        let mut known = spans.iter().filter(|span| span.start < from).map(|span| span.end.min(from)).max().unwrap_or(0);
+        let mut known = spans
+            .iter()
+            .filter(|span| span.start < from)
+            .map(|span| span.end.min(from))
+            .max()
+            .unwrap_or(0);
         let before = told.iter().map(Standing::blocks).sum::<usize>();
         for span in &spans {
             let (start, end) = (span.start.max(from), span.end.min(to));
@@ -71,14 +88,27 @@ impl Books {
             for (stretch, elsewhere) in by_faster_tiers(*span, start..end, &spans) {
                 let kind = ChangeKind::Stored { elsewhere };
                 let target = self.targets.get(span.slot).target;
-                let held = run.change(target, tier(*span), kind, stretch.start as usize..stretch.end as usize);
-                told.push(Standing { held, lead: mem::take(&mut lead) });
+                let held = run.change(
+                    target,
+                    tier(*span),
+                    kind,
+                    stretch.start as usize..stretch.end as usize,
+                );
+                told.push(Standing {
+                    held,
+                    lead: mem::take(&mut lead),
+                });
             }
         }
         told.iter().map(Standing::blocks).sum::<usize>() - before + 1
     }
 
-    fn wanted_spans(&mut self, core: &Core, run: u32, wanted: &dyn Fn(Target) -> bool) -> Vec<Span> {
+    fn wanted_spans(
+        &mut self,
+        core: &Core,
+        run: u32,
+        wanted: &dyn Fn(Target) -> bool,
+    ) -> Vec<Span> {
         let mut spans = Vec::new();
         if self.writer.space(run).is_some() {
             self.writer.each_holder(core, run, |span| spans.push(span));
@@ -120,7 +150,12 @@ impl Books {
         let target = self.targets.get(span.slot).target;
         let kind = ChangeKind::Stored { elsewhere: false };
         let part = |run: &Run, blocks: Range<u32>| {
-            run.change(target, tier(span), kind, blocks.start as usize..blocks.end as usize)
+            run.change(
+                target,
+                tier(span),
+                kind,
+                blocks.start as usize..blocks.end as usize,
+            )
         };
         let mut parts = Vec::new();
         if !gap.is_empty() {
@@ -134,7 +169,11 @@ impl Books {
                 break;
             }
             let spans = self.wanted_spans(core, parent, wanted);
-            let held = spans.iter().map(|span| span.end.min(attach)).max().unwrap_or(0);
+            let held = spans
+                .iter()
+                .map(|span| span.end.min(attach))
+                .max()
+                .unwrap_or(0);
             if held < attach {
                 parts.extend(self.run(core, parent).map(|run| part(&run, held..attach)));
                 below = (held == 0).then_some(parent);
@@ -151,8 +190,15 @@ fn tier(span: Span) -> Tier {
 
 /// Cuts `blocks` of a span by whether its slot has them in a faster tier too.
 fn by_faster_tiers(span: Span, blocks: Range<u32>, spans: &[Span]) -> Vec<(Range<u32>, bool)> {
-    let faster: Vec<_> = spans.iter().filter(|other| other.slot == span.slot && other.tier < span.tier).collect();
-    let has = |at: u32| faster.iter().any(|other| (other.start..other.end).contains(&at));
+    let faster: Vec<_> = spans
+        .iter()
+        .filter(|other| other.slot == span.slot && other.tier < span.tier)
+        .collect();
+    let has = |at: u32| {
+        faster
+            .iter()
+            .any(|other| (other.start..other.end).contains(&at))
+    };
     let mut cut: Vec<(Range<u32>, bool)> = Vec::new();
     for at in blocks {
         let elsewhere = has(at);

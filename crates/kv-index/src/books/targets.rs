@@ -84,8 +84,17 @@ impl Targets {
     /// Retires a slot and gives its target an empty one of the same model and trust; `None` if there are no more, and
     /// nothing is changed.
     pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
-        let Owner { target, ref model, trusted, .. } = *self.get(slot);
-        let fresh = self.add(Owner { model: model.clone(), trusted, ..Owner::new(target) })?;
+        let Owner {
+            target,
+            ref model,
+            trusted,
+            ..
+        } = *self.get(slot);
+        let fresh = self.add(Owner {
+            model: model.clone(),
+            trusted,
+            ..Owner::new(target)
+        })?;
         self.get_mut(slot).retired = true;
         Some(fresh)
     }
@@ -112,7 +121,9 @@ impl Targets {
     }
 
     pub(crate) fn get(&self, slot: u32) -> &Owner {
-        self.slots[slot as usize].as_ref().expect("a target outlives what it holds")
+        self.slots[slot as usize]
+            .as_ref()
+            .expect("a target outlives what it holds")
     }
 
     /// Changes a target's copies and keeps the account.
@@ -137,7 +148,9 @@ impl Targets {
     }
 
     pub(crate) fn get_mut(&mut self, slot: u32) -> &mut Owner {
-        self.slots[slot as usize].as_mut().expect("a target outlives what it holds")
+        self.slots[slot as usize]
+            .as_mut()
+            .expect("a target outlives what it holds")
     }
 
     /// All targets with their slots, in no particular order.
@@ -148,12 +161,18 @@ impl Targets {
     /// Every slot with its owner, retired ones too.
     #[cfg(test)]
     pub(crate) fn owners(&self) -> impl Iterator<Item = (u32, &Owner)> {
-        (0..).zip(&self.slots).filter_map(|(slot, owner)| Some((slot, owner.as_ref()?)))
+        (0..)
+            .zip(&self.slots)
+            .filter_map(|(slot, owner)| Some((slot, owner.as_ref()?)))
     }
 
     /// The targets of a worker.
     pub(crate) fn ranks(&self, worker: WorkerId) -> Vec<Target> {
-        self.by_target.keys().filter(|target| target.worker == worker).copied().collect()
+        self.by_target
+            .keys()
+            .filter(|target| target.worker == worker)
+            .copied()
+            .collect()
     }
 }
 

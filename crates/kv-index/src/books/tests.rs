@@ -7,8 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
+    SequenceHash, Stored, Target, Tier, WorkerId,
 };
 use proptest::prelude::*;
 
@@ -23,7 +23,10 @@ struct Drawn(u64);
 impl Drawn {
     fn below(&mut self, bound: u64) -> u64 {
         let number = self.0 % bound;
-        self.0 = (self.0 / bound).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29) ^ self.0 >> 7;
+        self.0 = (self.0 / bound)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29)
+            ^ self.0 >> 7;
         number
     }
 
@@ -33,7 +36,10 @@ impl Drawn {
 }
 
 fn target(number: u64) -> Target {
-    Target { worker: WorkerId(number as u32 / 2), rank: DpRank(number as u32 % 2) }
+    Target {
+        worker: WorkerId(number as u32 / 2),
+        rank: DpRank(number as u32 % 2),
+    }
 }
 
 fn size() -> BlockSize {
@@ -42,13 +48,28 @@ fn size() -> BlockSize {
 
 fn namespace(prompt: u64) -> Namespace {
     let salt = (!prompt.is_multiple_of(3)).then(|| Arc::from(format!("salt {}", prompt % 3)));
-    Namespace { model: Arc::from("m"), lora: None, salt, block_size: size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt,
+        block_size: size(),
+        identity: Identity::Tokens,
+    }
 }
 
 /// Prompts of one family share their beginning, up to a place of each one's own.
 fn tokens(prompt: u64) -> Vec<u32> {
     let shared = prompt % 5 * 11;
-    (0..20 + prompt * 13).map(|at| (at * 100 + if at < shared { prompt / 10 } else { 10 + prompt }) as u32).collect()
+    (0..20 + prompt * 13)
+        .map(|at| {
+            (at * 100
+                + if at < shared {
+                    prompt / 10
+                } else {
+                    10 + prompt
+                }) as u32
+        })
+        .collect()
 }
 
 /// Three ways to name blocks: as all engines of a family do, as no other does, and with small numbers again and again.
@@ -68,8 +89,16 @@ struct World {
 
 impl World {
     fn new(memory_budget: u64) -> Self {
-        let settings = IndexSettings { memory_budget, prediction_max_blocks: 700, ..IndexSettings::default() };
-        let world = Self { index: KvIndex::new(settings), now: Moment::START, promises: Vec::new() };
+        let settings = IndexSettings {
+            memory_budget,
+            prediction_max_blocks: 700,
+            ..IndexSettings::default()
+        };
+        let world = Self {
+            index: KvIndex::new(settings),
+            now: Moment::START,
+            promises: Vec::new(),
+        };
         (0..TARGETS).for_each(|number| world.index.register(target(number), Arc::from("m")));
         world
     }
@@ -79,42 +108,79 @@ impl World {
         let (of, tokens, namespace) = (target(number), tokens(prompt), namespace(prompt));
         let chain = HashScheme::default().chain(None, &tokens, size());
         let kind = drawn.below(100);
-        let from = if drawn.below(2) == 0 { 0 } else { drawn.below(chain.len() as u64) as usize };
-        let to = if drawn.below(2) == 0 { chain.len() } else { from + 1 + drawn.below(40) as usize };
+        let from = if drawn.below(2) == 0 {
+            0
+        } else {
+            drawn.below(chain.len() as u64) as usize
+        };
+        let to = if drawn.below(2) == 0 {
+            chain.len()
+        } else {
+            from + 1 + drawn.below(40) as usize
+        };
         let (from, to) = (from, to.min(chain.len()));
-        let names = || (from..to).map(|at| name(number, chain[at], at)).collect::<Vec<_>>();
+        let names = || {
+            (from..to)
+                .map(|at| name(number, chain[at], at))
+                .collect::<Vec<_>>()
+        };
         match kind {
             0..35 => {
                 let parent = from.checked_sub(1).map(|at| name(number, chain[at], at));
                 let tokens = tokens[from..to].to_vec();
                 let (salt, tier) = (namespace.salt, drawn.tier());
-                let stored = Stored { hashes: names(), parent, tokens, block_size: size(), lora: None, salt, tier };
+                let stored = Stored {
+                    hashes: names(),
+                    parent,
+                    tokens,
+                    block_size: size(),
+                    lora: None,
+                    salt,
+                    tier,
+                };
                 self.index.apply(of, &IndexUpdate::Stored(stored));
             }
             35..45 => {
                 let parent = from.checked_sub(1).map(|at| chain[at]);
-                self.index.store_hashes(of, &namespace, parent, &chain[from..to], drawn.tier());
+                self.index
+                    .store_hashes(of, &namespace, parent, &chain[from..to], drawn.tier());
             }
             45..50 => {
                 // Its hashes are others' in another order, some twice.
-                let mut lies: Vec<_> = (0..30).map(|_| chain[drawn.below(chain.len() as u64) as usize]).collect();
+                let mut lies: Vec<_> = (0..30)
+                    .map(|_| chain[drawn.below(chain.len() as u64) as usize])
+                    .collect();
                 lies.insert(drawn.below(30) as usize, SequenceHash(drawn.below(50)));
                 let parent = (drawn.below(2) == 0).then(|| chain[from]);
-                self.index.store_hashes(of, &namespace, parent, &lies, drawn.tier());
+                self.index
+                    .store_hashes(of, &namespace, parent, &lies, drawn.tier());
             }
             50..65 => {
                 let mut hashes = names();
                 if drawn.below(2) == 0 {
                     hashes.reverse();
                 }
-                self.index.apply(of, &IndexUpdate::Removed(Removed { hashes, tier: drawn.tier() }));
+                self.index.apply(
+                    of,
+                    &IndexUpdate::Removed(Removed {
+                        hashes,
+                        tier: drawn.tier(),
+                    }),
+                );
             }
             65..72 => {
-                self.index.remove_hashes(of, &namespace, &chain[from..to], drawn.tier());
+                self.index
+                    .remove_hashes(of, &namespace, &chain[from..to], drawn.tier());
             }
             72..86 => {
                 let ttl = Duration::from_secs(1 + drawn.below(20));
-                self.promises.push(self.index.speculate(of, &namespace, &chain[..to], self.now, ttl));
+                self.promises.push(self.index.speculate(
+                    of,
+                    &namespace,
+                    &chain[..to],
+                    self.now,
+                    ttl,
+                ));
             }
             86..89 => {
                 let at = drawn.below(self.promises.len() as u64 + 1) as usize;
@@ -185,7 +251,9 @@ fn what_a_chain_builds_on_stays_while_room_is_made_for_the_rest_of_it() {
     for filled in (0..1500).step_by(25) {
         for by_promise in [false, true] {
             let world = World::new(64 << 10);
-            let other: Vec<_> = (0..filled).map(|number| SequenceHash(1 << 40 | number)).collect();
+            let other: Vec<_> = (0..filled)
+                .map(|number| SequenceHash(1 << 40 | number))
+                .collect();
             let (index, plain) = (&world.index, namespace(0));
             index.store_hashes(target(2), &plain, None, &other, Tier::Device);
             index.speculate(target(1), &plain, front, world.now, ttl);

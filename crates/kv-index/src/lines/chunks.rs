@@ -7,7 +7,10 @@
 //!   undefined behaviour. Whether the value means anything is checked by versions elsewhere.
 //! - All zero bits are a valid `Line`.
 
-#![allow(unsafe_code, reason = "see above: zeroed memory, slices of atomics in it, and hints to the processor")]
+#![allow(
+    unsafe_code,
+    reason = "see above: zeroed memory, slices of atomics in it, and hints to the processor"
+)]
 
 use std::{
     alloc::{Layout, alloc, dealloc, handle_alloc_error},
@@ -32,7 +35,10 @@ pub(crate) struct Chunks {
 impl Chunks {
     /// No chunk yet, and never more than `most` of `1 << log2` lines each.
     pub(crate) fn new(most: usize, log2: u32) -> Self {
-        Self { chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(), log2 }
+        Self {
+            chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(),
+            log2,
+        }
     }
 
     /// Lines per chunk, as a power of two.
@@ -49,7 +55,10 @@ impl Chunks {
     /// reader that was overtaken may ask for anything.
     #[inline]
     pub(crate) fn words(&self, line: u32, words: usize) -> Option<&[AtomicU64]> {
-        let start = self.chunks.get((line >> self.log2) as usize)?.load(Ordering::Acquire);
+        let start = self
+            .chunks
+            .get((line >> self.log2) as usize)?
+            .load(Ordering::Acquire);
         let first = (line & ((1 << self.log2) - 1)) as usize * LINE_WORDS;
         if start.is_null() || first + words > LINE_WORDS << self.log2 {
             return None;
@@ -93,7 +102,8 @@ impl Chunks {
     fn layout(&self) -> Layout {
         let bytes = (LINE_BYTES as usize) << self.log2;
         // Aligned to its own size up to a huge page, so that it can be one.
-        Layout::from_size_align(bytes, bytes.clamp(64, 2 << 20)).expect("a chunk is a small power of two")
+        Layout::from_size_align(bytes, bytes.clamp(64, 2 << 20))
+            .expect("a chunk is a small power of two")
     }
 }
 
@@ -125,8 +135,17 @@ impl Drop for Chunks {
 
 impl fmt::Debug for Chunks {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let used = self.chunks.iter().filter(|chunk| !chunk.load(Ordering::Relaxed).is_null()).count();
-        write!(out, "Chunks({used} of {}, 2^{} lines each)", self.chunks.len(), self.log2)
+        let used = self
+            .chunks
+            .iter()
+            .filter(|chunk| !chunk.load(Ordering::Relaxed).is_null())
+            .count();
+        write!(
+            out,
+            "Chunks({used} of {}, 2^{} lines each)",
+            self.chunks.len(),
+            self.log2
+        )
     }
 }
 

@@ -74,7 +74,8 @@ impl Extents {
     /// Adds a chunk of free lines.
     pub(crate) fn grow(&mut self, lines: &Chunks) {
         lines.add(self.chunks);
-        let first = u32::try_from(self.chunks << self.chunk_log2).expect("lines are numbered with 32 bits");
+        let first =
+            u32::try_from(self.chunks << self.chunk_log2).expect("lines are numbered with 32 bits");
         self.chunks += 1;
         let words = (self.chunks << self.chunk_log2).div_ceil(64);
         self.begins.resize(words, 0);
@@ -89,7 +90,9 @@ impl Extents {
         // now on, links included, and then an acquire fence, sees that the earlier owner has changed its version: even if
         // that was another thread.
         fence(Ordering::Release);
-        let start = self.in_own_list(lines, count).or_else(|| self.in_longer_list(count))?;
+        let start = self
+            .in_own_list(lines, count)
+            .or_else(|| self.in_longer_list(count))?;
         let length = word(lines, start, LENGTH).load(Ordering::Relaxed) as u32;
         self.pull(lines, start, length);
         if length > count {
@@ -161,7 +164,10 @@ impl Extents {
         word(lines, start + length - 1, LENGTH_BEHIND).store(u64::from(length), Ordering::Relaxed);
         if next != NONE {
             let links_of_next = word(lines, next, LINKS);
-            links_of_next.store(links(links_of_next.load(Ordering::Relaxed) as u32, start), Ordering::Relaxed);
+            links_of_next.store(
+                links(links_of_next.load(Ordering::Relaxed) as u32, start),
+                Ordering::Relaxed,
+            );
         }
         self.lists[power][step] = start;
         self.filled[power] |= 1 << step;
@@ -176,7 +182,10 @@ impl Extents {
         let (next, previous) = (now as u32, (now >> 32) as u32);
         if next != NONE {
             let of_next = word(lines, next, LINKS);
-            of_next.store(links(of_next.load(Ordering::Relaxed) as u32, previous), Ordering::Relaxed);
+            of_next.store(
+                links(of_next.load(Ordering::Relaxed) as u32, previous),
+                Ordering::Relaxed,
+            );
         }
         if previous == NONE {
             self.lists[power][step] = next;
@@ -196,7 +205,11 @@ impl Extents {
 /// The list of extents of `length` lines: its power of two, and which of the eight.
 fn list(length: u32) -> (usize, usize) {
     let power = length.ilog2();
-    let step = if power >= STEPS_LOG2 { length >> (power - STEPS_LOG2) } else { length << (STEPS_LOG2 - power) };
+    let step = if power >= STEPS_LOG2 {
+        length >> (power - STEPS_LOG2)
+    } else {
+        length << (STEPS_LOG2 - power)
+    };
     (power as usize, step as usize & (STEPS - 1))
 }
 
@@ -232,7 +245,9 @@ mod tests {
         extents.grow(&chunks);
         let short: Vec<_> = (0..64).map(|_| extents.take(&chunks, 1).unwrap()).collect();
         assert_eq!((extents.take(&chunks, 1), extents.used()), (None, 64));
-        short.into_iter().for_each(|start| extents.give(&chunks, start, 1));
+        short
+            .into_iter()
+            .for_each(|start| extents.give(&chunks, start, 1));
         assert_eq!((extents.take(&chunks, 64), extents.used()), (Some(0), 64));
     }
 

@@ -1,6 +1,9 @@
 //! The memory of the concurrent structure: lines of 64 bytes in chunks that stay, and the books of what is free.
 
-#![allow(clippy::cast_possible_truncation, reason = "numbers of lines fit 32 bits")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "numbers of lines fit 32 bits"
+)]
 
 #[cfg(not(any(loom, shuttle)))]
 mod chunks;

@@ -23,8 +23,14 @@ struct Chunk {
 
 impl Chunks {
     pub(crate) fn new(most: usize, log2: u32) -> Self {
-        let chunk = |_| Chunk { published: AtomicU64::new(0), words: OnceLock::new() };
-        Self { chunks: (0..most).map(chunk).collect(), log2 }
+        let chunk = |_| Chunk {
+            published: AtomicU64::new(0),
+            words: OnceLock::new(),
+        };
+        Self {
+            chunks: (0..most).map(chunk).collect(),
+            log2,
+        }
     }
 
     pub(crate) fn log2(&self) -> u32 {
@@ -52,8 +58,13 @@ impl Chunks {
     pub(crate) fn prefetch(&self, _line: u32) {}
 
     pub(crate) fn add(&self, number: usize) {
-        let words = (0..LINE_WORDS << self.log2).map(|_| AtomicU64::new(0)).collect();
-        assert!(self.chunks[number].words.set(words).is_ok(), "each chunk is added once");
+        let words = (0..LINE_WORDS << self.log2)
+            .map(|_| AtomicU64::new(0))
+            .collect();
+        assert!(
+            self.chunks[number].words.set(words).is_ok(),
+            "each chunk is added once"
+        );
         self.chunks[number].published.store(1, Ordering::Release);
     }
 }
@@ -62,6 +73,11 @@ pub(crate) fn prefetch<T>(_what: &T) {}
 
 impl fmt::Debug for Chunks {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "Chunks({}, 2^{} lines each)", self.chunks.len(), self.log2)
+        write!(
+            out,
+            "Chunks({}, 2^{} lines each)",
+            self.chunks.len(),
+            self.log2
+        )
     }
 }

@@ -20,7 +20,11 @@ pub(crate) struct Step {
 
 impl Step {
     /// Nowhere.
-    pub(super) const NONE: Self = Self { run: NO_RUN, limit: 0, head: Head::NONE };
+    pub(super) const NONE: Self = Self {
+        run: NO_RUN,
+        limit: 0,
+        head: Head::NONE,
+    };
 }
 
 /// Buffers of a lookup.
@@ -57,9 +61,17 @@ impl Core {
             let below = path[path.len() - 1].head;
             let (run, limit) = (below.parent(), below.attach());
             if run == NO_RUN {
-                return if below.depth() == 0 { Ok(()) } else { Err(Torn) };
+                return if below.depth() == 0 {
+                    Ok(())
+                } else {
+                    Err(Torn)
+                };
             }
-            path.push(Step { run, limit, ..Step::NONE });
+            path.push(Step {
+                run,
+                limit,
+                ..Step::NONE
+            });
             let at = path.len() - 1;
             let head = &mut path[at].head;
             // A run lies deeper than its parent begins, so this ends, whatever was torn.
@@ -75,7 +87,12 @@ impl Core {
     }
 
     /// Fills `matches` with the share of everyone whose word counts.
-    pub(super) fn collect(&self, matches: &mut Matches, credit: Credit, now: u64) -> Result<(), Torn> {
+    pub(super) fn collect(
+        &self,
+        matches: &mut Matches,
+        credit: Credit,
+        now: u64,
+    ) -> Result<(), Torn> {
         let mut scratch = std::mem::take(&mut matches.scratch);
         let done = self.walk(&mut scratch, matches, credit, now);
         matches.scratch = scratch;
@@ -83,11 +100,24 @@ impl Core {
     }
 
     #[inline]
-    fn walk(&self, scratch: &mut Scratch, matches: &mut Matches, credit: Credit, now: u64) -> Result<(), Torn> {
+    fn walk(
+        &self,
+        scratch: &mut Scratch,
+        matches: &mut Matches,
+        credit: Credit,
+        now: u64,
+    ) -> Result<(), Torn> {
         let width = matches.width;
         scratch.alive.clear();
         scratch.pass.resize(width, 0);
-        scratch.alive.resize(width, if credit == Credit::Trusted { u64::MAX } else { 0 });
+        scratch.alive.resize(
+            width,
+            if credit == Credit::Trusted {
+                u64::MAX
+            } else {
+                0
+            },
+        );
         self.doubted(|word, bits| match credit {
             Credit::Trusted => scratch.alive[word] &= !bits,
             Credit::Announced | Credit::Expected => scratch.alive[word] |= bits,
@@ -127,12 +157,20 @@ impl Core {
             return Err(Torn);
         }
         let (base, limit) = (step.head.depth(), step.limit);
-        let Scratch { alive, pass, irregular, spans, .. } = scratch;
+        let Scratch {
+            alive,
+            pass,
+            irregular,
+            spans,
+            ..
+        } = scratch;
         pass.fill(0);
         irregular.clear();
         if title.spans + title.expected > 0 {
             load_spans(area, title, credit, now, spans);
-            crooked(area, title, spans, alive, credit, limit, irregular, base, matches);
+            crooked(
+                area, title, spans, alive, credit, limit, irregular, base, matches,
+            );
             for (slot, reach) in irregular.iter() {
                 if *reach == limit {
                     pass[*slot as usize / 64] |= 1 << (slot % 64);
@@ -155,13 +193,13 @@ impl Core {
                         pass[number] |= word(at + 1 + number) & alive[number];
                     }
                 } else {
-                    matches.level_of(
-                        base + cut,
-                        alive,
-                        |number| {
-                            if number < title.width { word(at + 1 + number) } else { 0 }
-                        },
-                    );
+                    matches.level_of(base + cut, alive, |number| {
+                        if number < title.width {
+                            word(at + 1 + number)
+                        } else {
+                            0
+                        }
+                    });
                 }
             }
             for part in 0..title.parts {
@@ -186,7 +224,14 @@ fn inline(step: Step, scratch: &mut Scratch, matches: &mut Matches, credit: Cred
     pass.fill(0);
     if credit != Credit::Expected {
         for number in 0..step.head.inline_holders().min(4) {
-            single(step.head.holder(number), step.limit, base, alive, pass, matches);
+            single(
+                step.head.holder(number),
+                step.limit,
+                base,
+                alive,
+                pass,
+                matches,
+            );
         }
     }
     if base > 0 {
@@ -198,7 +243,14 @@ fn inline(step: Step, scratch: &mut Scratch, matches: &mut Matches, credit: Cred
 
 /// A holder named singly: it goes on, or its share ends in this run.
 #[inline]
-fn single((slot, cut): (u32, u32), limit: u32, base: u32, alive: &mut [u64], pass: &mut [u64], matches: &mut Matches) {
+fn single(
+    (slot, cut): (u32, u32),
+    limit: u32,
+    base: u32,
+    alive: &mut [u64],
+    pass: &mut [u64],
+    matches: &mut Matches,
+) {
     let (word, bit) = (slot as usize / 64, 1 << (slot % 64));
     if word >= alive.len() || alive[word] & bit == 0 {
         return;
@@ -212,11 +264,19 @@ fn single((slot, cut): (u32, u32), limit: u32, base: u32, alive: &mut [u64], pas
 }
 
 /// The spans that count now, by slot and beginning.
-fn load_spans(area: &[AtomicU64], title: Title, credit: Credit, now: u64, spans: &mut Vec<(Span, u64)>) {
+fn load_spans(
+    area: &[AtomicU64],
+    title: Title,
+    credit: Credit,
+    now: u64,
+    spans: &mut Vec<(Span, u64)>,
+) {
     spans.clear();
     let word = |at: usize| area[at].load(Ordering::Relaxed);
     if credit != Credit::Expected {
-        spans.extend((title.spans_at()..title.expected_at()).map(|at| (Span::decode(word(at)), u64::MAX)));
+        spans.extend(
+            (title.spans_at()..title.expected_at()).map(|at| (Span::decode(word(at)), u64::MAX)),
+        );
     }
     if credit != Credit::Announced {
         for number in 0..title.expected {
@@ -230,7 +290,10 @@ fn load_spans(area: &[AtomicU64], title: Title, credit: Credit, now: u64, spans:
 }
 
 /// How far those reach of whom more is known than a number of leading blocks on the device; and in which tiers.
-#[expect(clippy::too_many_arguments, reason = "one step of a walk, split off for its length")]
+#[expect(
+    clippy::too_many_arguments,
+    reason = "one step of a walk, split off for its length"
+)]
 fn crooked(
     area: &[AtomicU64],
     title: Title,
@@ -245,14 +308,21 @@ fn crooked(
     let mut rest = spans;
     while let Some((first, _)) = rest.first() {
         let slot = first.slot;
-        let count = rest.iter().take_while(|(span, _)| span.slot == slot).count();
+        let count = rest
+            .iter()
+            .take_while(|(span, _)| span.slot == slot)
+            .count();
         let (mine, others) = rest.split_at(count);
         rest = others;
         let (word, bit) = (slot as usize / 64, 1_u64 << (slot % 64));
         if word >= alive.len() || alive[word] & bit == 0 {
             continue;
         }
-        let leading = if credit == Credit::Expected { 0 } else { leading(area, title, slot).min(limit) };
+        let leading = if credit == Credit::Expected {
+            0
+        } else {
+            leading(area, title, slot).min(limit)
+        };
         let reach = reach_of(leading, mine, limit);
         if base + reach > 0 {
             matches.add_mixed(slot, leading, mine, reach);
@@ -321,13 +391,21 @@ impl Matches {
     /// The shares of those in `alive` whom `bits` names end at `depth`; they leave `alive`.
     #[inline]
     fn level_of(&mut self, depth: u32, alive: &mut [u64], bits: impl Fn(usize) -> u64) {
-        let any = alive.iter().enumerate().fold(0, |any, (number, alive)| any | *alive & bits(number));
+        let any = alive
+            .iter()
+            .enumerate()
+            .fold(0, |any, (number, alive)| any | *alive & bits(number));
         if any == 0 {
             return;
         }
         if depth > 0 {
             self.depths.push(depth);
-            self.bits.extend(alive.iter().enumerate().map(|(number, alive)| *alive & bits(number)));
+            self.bits.extend(
+                alive
+                    .iter()
+                    .enumerate()
+                    .map(|(number, alive)| *alive & bits(number)),
+            );
         }
         for (number, alive) in alive.iter_mut().enumerate() {
             *alive &= !bits(number);
@@ -336,18 +414,36 @@ impl Matches {
 
     /// Notes where the first `reach` blocks of a slot's share in one run are, as far as they are not only on the device.
     fn add_mixed(&mut self, slot: u32, leading: u32, spans: &[(Span, u64)], reach: u32) {
-        let at = self.mixed.iter().position(|mixed| mixed.slot == slot).unwrap_or_else(|| {
-            self.mixed.push(Mixed { slot, best: [0; 5], present: [0; 4] });
-            self.mixed.len() - 1
-        });
+        let at = self
+            .mixed
+            .iter()
+            .position(|mixed| mixed.slot == slot)
+            .unwrap_or_else(|| {
+                self.mixed.push(Mixed {
+                    slot,
+                    best: [0; 5],
+                    present: [0; 4],
+                });
+                self.mixed.len() - 1
+            });
         let mixed = &mut self.mixed[at];
         // Between two borders nothing changes, so one look each is enough.
         let mut from = 0;
         while from < reach {
-            let borders = spans.iter().flat_map(|(span, _)| [span.start, span.end]).chain([leading]);
-            let to = borders.filter(|border| *border > from).min().unwrap_or(reach).min(reach);
+            let borders = spans
+                .iter()
+                .flat_map(|(span, _)| [span.start, span.end])
+                .chain([leading]);
+            let to = borders
+                .filter(|border| *border > from)
+                .min()
+                .unwrap_or(reach)
+                .min(reach);
             let mut tiers = u32::from(from < leading);
-            for (span, _) in spans.iter().filter(|(span, _)| span.start <= from && from < span.end) {
+            for (span, _) in spans
+                .iter()
+                .filter(|(span, _)| span.start <= from && from < span.end)
+            {
                 tiers |= 1 << span.tier;
             }
             let best = tiers.trailing_zeros();
@@ -357,7 +453,10 @@ impl Matches {
             for (tier, present) in mixed.present.iter_mut().enumerate().skip(1) {
                 *present += if tiers >> tier & 1 == 1 { to - from } else { 0 };
             }
-            debug_assert!(tiers != 0 && best <= EXPECTED, "within reach every block is somewhere");
+            debug_assert!(
+                tiers != 0 && best <= EXPECTED,
+                "within reach every block is somewhere"
+            );
             from = to;
         }
     }

@@ -56,7 +56,10 @@ impl Matches {
                 })
             })
         });
-        self.singles.iter().map(|(slot, depth)| (Slot(*slot), *depth)).chain(levels)
+        self.singles
+            .iter()
+            .map(|(slot, depth)| (Slot(*slot), *depth))
+            .chain(levels)
     }
 
     /// Calls back with what [`Matches::iter`] returns, sooner.
@@ -65,14 +68,20 @@ impl Matches {
             visit(Slot(*slot), *depth);
         }
         for (level, depth) in self.depths.iter().enumerate() {
-            each_bit(&self.bits[level * self.width..(level + 1) * self.width], |slot| visit(Slot(slot), *depth));
+            each_bit(
+                &self.bits[level * self.width..(level + 1) * self.width],
+                |slot| visit(Slot(slot), *depth),
+            );
         }
     }
 
     /// The longest run, in blocks; 0 when nobody holds any.
     pub fn best(&self) -> u32 {
         let singles = self.singles.iter().map(|(_, depth)| *depth);
-        singles.chain(self.depths.iter().copied()).max().unwrap_or(0)
+        singles
+            .chain(self.depths.iter().copied())
+            .max()
+            .unwrap_or(0)
     }
 
     /// How many leading blocks `slot` holds.
@@ -84,7 +93,8 @@ impl Matches {
         if word >= self.width {
             return 0;
         }
-        let level = (0..self.depths.len()).find(|level| self.bits[level * self.width + word] & bit != 0);
+        let level =
+            (0..self.depths.len()).find(|level| self.bits[level * self.width + word] & bit != 0);
         level.map_or(0, |level| self.depths[level])
     }
 }

@@ -4,7 +4,10 @@
 //! from the root down. It reads each run's head as it was at one moment; in the end it checks that none of the heads
 //! has changed since, else it starts over. `PROTOCOL.md` argues why that is enough.
 
-#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
+)]
 
 mod collect;
 mod matches;
@@ -79,7 +82,10 @@ impl Core {
         if self.targets.line(slot / 8).is_none() {
             self.targets.add((slot >> (3 + TARGETS_LOG2)) as usize);
         }
-        self.name(slot, 1 << 63 | u64::from(target.worker.0) << 31 | u64::from(target.rank.0 & 0x7fff_ffff));
+        self.name(
+            slot,
+            1 << 63 | u64::from(target.worker.0) << 31 | u64::from(target.rank.0 & 0x7fff_ffff),
+        );
         let width = u64::from(slot) / 64 + 1;
         if self.width.load(Ordering::Relaxed) < width {
             self.width.store(width, Ordering::Release);
@@ -102,21 +108,36 @@ impl Core {
     pub(crate) fn target(&self, slot: u32) -> Option<Target> {
         let word = self.targets.line(slot / 8)?[slot as usize % 8].load(Ordering::Acquire);
         let (worker, rank) = ((word >> 31) as u32, word as u32 & 0x7fff_ffff);
-        (word != 0).then_some(Target { worker: WorkerId(worker), rank: DpRank(rank) })
+        (word != 0).then_some(Target {
+            worker: WorkerId(worker),
+            rank: DpRank(rank),
+        })
     }
 
     /// Says whether a slot's target is not trusted. For the writer.
     pub(crate) fn doubt(&self, slot: u32, doubted: bool) {
         let (word, bit) = (&self.doubted[slot as usize / 64], 1 << (slot % 64));
         let now = word.load(Ordering::Relaxed);
-        word.store(if doubted { now | bit } else { now & !bit }, Ordering::Relaxed);
+        word.store(
+            if doubted { now | bit } else { now & !bit },
+            Ordering::Relaxed,
+        );
         let doubts = self.doubts.load(Ordering::Relaxed);
-        self.doubts.store(if doubted { doubts + 1 } else { doubts - 1 }, Ordering::Release);
+        self.doubts.store(
+            if doubted { doubts + 1 } else { doubts - 1 },
+            Ordering::Release,
+        );
     }
 
     /// Who holds how much of `chain`: of trusted targets what they announced or are expected to hold.
     #[inline]
-    pub(crate) fn lookup(&self, space: u64, chain: &[SequenceHash], now: u64, matches: &mut Matches) {
+    pub(crate) fn lookup(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        now: u64,
+        matches: &mut Matches,
+    ) {
         self.answer(space, chain, now, Credit::Trusted, matches);
     }
 
@@ -129,17 +150,41 @@ impl Core {
         announced: bool,
         matches: &mut Matches,
     ) {
-        self.answer(space, chain, now, if announced { Credit::Announced } else { Credit::Expected }, matches);
+        self.answer(
+            space,
+            chain,
+            now,
+            if announced {
+                Credit::Announced
+            } else {
+                Credit::Expected
+            },
+            matches,
+        );
     }
 
     /// Several lookups at once, so that their cache misses overlap.
-    pub(crate) fn lookup_batch(&self, space: u64, chains: &[&[SequenceHash]], now: u64, matches: &mut [Matches]) {
+    pub(crate) fn lookup_batch(
+        &self,
+        space: u64,
+        chains: &[&[SequenceHash]],
+        now: u64,
+        matches: &mut [Matches],
+    ) {
         assert_eq!(chains.len(), matches.len(), "one answer per chain");
         for (chains, matches) in chains.chunks(TOGETHER).zip(matches.chunks_mut(TOGETHER)) {
-            for (chain, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
+            for (chain, matches) in chains
+                .iter()
+                .zip(&mut *matches)
+                .filter(|(chain, _)| !chain.is_empty())
+            {
                 self.probe(space, chain, &mut matches.scratch.probes);
             }
-            for (_, matches) in chains.iter().zip(&mut *matches).filter(|(chain, _)| !chain.is_empty()) {
+            for (_, matches) in chains
+                .iter()
+                .zip(&mut *matches)
+                .filter(|(chain, _)| !chain.is_empty())
+            {
                 self.scan(&mut matches.scratch.probes);
             }
             // Bits of those that need a second round.
@@ -165,7 +210,14 @@ impl Core {
     }
 
     #[inline]
-    fn answer(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
+    fn answer(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        now: u64,
+        credit: Credit,
+        matches: &mut Matches,
+    ) {
         if !chain.is_empty() {
             self.search(space, chain, matches);
         }
@@ -186,7 +238,14 @@ impl Core {
 
     /// The rest of a lookup, after its search.
     #[inline]
-    fn conclude(&self, space: u64, chain: &[SequenceHash], now: u64, credit: Credit, matches: &mut Matches) {
+    fn conclude(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        now: u64,
+        credit: Credit,
+        matches: &mut Matches,
+    ) {
         if chain.is_empty() {
             return matches.clear(0);
         }
@@ -228,7 +287,14 @@ impl Core {
         // Everything was read before the versions are read again.
         fence(Ordering::Acquire);
         let path = &matches.scratch.path;
-        if path.iter().all(|step| self.heads.unchanged(&self.body, step.run, &step.head)) { Ok(()) } else { Err(Torn) }
+        if path
+            .iter()
+            .all(|step| self.heads.unchanged(&self.body, step.run, &step.head))
+        {
+            Ok(())
+        } else {
+            Err(Torn)
+        }
     }
 
     /// Calls back with every word of the bits of targets that are not trusted.

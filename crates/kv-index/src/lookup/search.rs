@@ -63,7 +63,11 @@ impl Core {
     /// Where a round looks.
     #[inline]
     fn asked(&self, probes: &Probes) -> &Table {
-        if probes.marked { &self.marks } else { &self.table }
+        if probes.marked {
+            &self.marks
+        } else {
+            &self.table
+        }
     }
 
     /// Sees what may be there, and asks for the heads of all those runs: they are likely to be on the way to the root.
@@ -71,7 +75,12 @@ impl Core {
     pub(super) fn scan(&self, probes: &mut Probes) {
         let table = self.asked(probes);
         for number in 0..probes.count {
-            let seen = table.peek(&self.body, probes.keys[number], probes.states[number], probes.lines[number]);
+            let seen = table.peek(
+                &self.body,
+                probes.keys[number],
+                probes.states[number],
+                probes.lines[number],
+            );
             probes.seen[number] = seen;
             match seen {
                 Seen::Perhaps(spot) => self.heads.prefetch(&self.body, spot.run),
@@ -84,7 +93,13 @@ impl Core {
     /// Finds the deepest of the probed blocks that is there, and asks for what the rest of the lookup will read. `found` gets it
     /// as the first step of the way to the root.
     #[inline]
-    pub(super) fn first(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
+    pub(super) fn first(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        probes: &mut Probes,
+        found: &mut Step,
+    ) {
         let table = self.asked(probes);
         for number in 0..probes.count {
             let position = probes.positions[number] as usize;
@@ -95,7 +110,9 @@ impl Core {
                     self.is_at(space, chain, position, spot, found)
                         || self.look(table, space, chain, position, probes.keys[number], found)
                 }
-                Seen::Elsewhere => self.look(table, space, chain, position, probes.keys[number], found),
+                Seen::Elsewhere => {
+                    self.look(table, space, chain, position, probes.keys[number], found)
+                }
             };
             if there {
                 let run_end = position + (found.head.blocks() - found.limit) as usize;
@@ -127,14 +144,22 @@ impl Core {
 
     /// Goes on from the deepest block that the rounds found to the deepest one that is there.
     #[inline]
-    pub(super) fn follow(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
+    pub(super) fn follow(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        probes: &mut Probes,
+        found: &mut Step,
+    ) {
         self.go_along(space, chain, probes, found);
         probes.learn(self, found.head.depth() + found.limit);
     }
 
     #[inline]
     fn go_along(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
-        let Some(mut position) = probes.hit else { return };
+        let Some(mut position) = probes.hit else {
+            return;
+        };
         let mut followed = 0;
         loop {
             let end = probes.end;
@@ -170,7 +195,9 @@ impl Core {
                     continue;
                 }
             }
-            let key = ahead.filter(|_| position == next).unwrap_or_else(|| self.marks.key(space, chain[position].0));
+            let key = ahead
+                .filter(|_| position == next)
+                .unwrap_or_else(|| self.marks.key(space, chain[position].0));
             // What comes behind a block elsewhere than in its run begins another one.
             if !self.look(&self.marks, space, chain, position, key, &mut further) {
                 return;
@@ -185,7 +212,9 @@ impl Core {
     fn equal_blocks(&self, found: &Step, chain: &[SequenceHash]) -> usize {
         let (at, most) = (found.limit as usize - 1, chain.len() - 1);
         let blocks = found.head.blocks() as usize;
-        let Some(hashes) = self.body.words(found.head.hashes(), blocks) else { return 0 };
+        let Some(hashes) = self.body.words(found.head.hashes(), blocks) else {
+            return 0;
+        };
         let same = |offset: usize| hashes[at + offset].load(Ordering::Relaxed) == chain[offset].0;
         // Prompts mostly part where others did, and that is where the search began.
         if !same(1) {
@@ -235,12 +264,24 @@ impl Core {
         key: Key,
         found: &mut Step,
     ) -> bool {
-        table.find(&self.body, key, |spot| self.is_at(space, chain, position, spot, found).then_some(())).is_some()
+        table
+            .find(&self.body, key, |spot| {
+                self.is_at(space, chain, position, spot, found)
+                    .then_some(())
+            })
+            .is_some()
     }
 
     /// Whether block `position` of a chain is at `spot`; then `found` says so.
     #[inline]
-    fn is_at(&self, space: u64, chain: &[SequenceHash], position: usize, spot: Spot, found: &mut Step) -> bool {
+    fn is_at(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        position: usize,
+        spot: Spot,
+        found: &mut Step,
+    ) -> bool {
         if !self.block_at(space, chain[position].0, spot, &mut found.head) {
             return false;
         }
@@ -253,14 +294,18 @@ impl Core {
     #[inline]
     pub(crate) fn block_at(&self, space: u64, hash: u64, spot: Spot, head: &mut Head) -> bool {
         loop {
-            if !self.heads.read(&self.body, spot.run, head) || head.space() != space || spot.at >= head.blocks() {
+            if !self.heads.read(&self.body, spot.run, head)
+                || head.space() != space
+                || spot.at >= head.blocks()
+            {
                 return false;
             }
             if spot.at == head.blocks() - 1 {
                 return head.tail() == hash;
             }
             let words = self.body.words(head.hashes(), head.blocks() as usize);
-            let equal = words.is_some_and(|hashes| hashes[spot.at as usize].load(Ordering::Relaxed) == hash);
+            let equal = words
+                .is_some_and(|hashes| hashes[spot.at as usize].load(Ordering::Relaxed) == hash);
             fence(Ordering::Acquire);
             if self.heads.unchanged(&self.body, spot.run, head) {
                 return equal;

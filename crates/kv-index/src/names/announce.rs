@@ -49,35 +49,62 @@ impl Names {
         run: u32,
         at: u32,
     ) -> Result<Announced, Contradiction> {
-        debug_assert!(at as usize + names.len() <= RUN_BLOCKS as usize, "{} blocks from {at} on in a run", names.len());
+        debug_assert!(
+            at as usize + names.len() <= RUN_BLOCKS as usize,
+            "{} blocks from {at} on in a run",
+            names.len()
+        );
         // Twice as fast as names come in, so that what is to be freed cannot pile up.
         self.free_ended(2 * names.len());
         if names.is_empty() || !self.admits(member, size) {
             return Ok(Announced::default());
         }
-        let Some(of) = self.families.member(member) else { return Ok(Announced::default()) };
+        let Some(of) = self.families.member(member) else {
+            return Ok(Announced::default());
+        };
         let (family, stint) = (of.family, Author::Stint(of.stint));
         let sheet = self.sheet(run, family, size);
-        let author = Some(self.sheets.get(sheet)).filter(|sheet| !sheet.is_empty()).map(|sheet| sheet.author);
+        let author = Some(self.sheets.get(sheet))
+            .filter(|sheet| !sheet.is_empty())
+            .map(|sheet| sheet.author);
         let alone = self.families.is_alone(family);
-        let mut task =
-            Task { names, at, sheet, family, size, alone, moved: Vec::new(), wrote: Vec::new(), agreed: false };
+        let mut task = Task {
+            names,
+            at,
+            sheet,
+            family,
+            size,
+            alone,
+            moved: Vec::new(),
+            wrote: Vec::new(),
+            agreed: false,
+        };
         let taken = self.take(&mut task);
         if taken.is_err() {
             self.take_back(&task);
         } else {
             if !task.wrote.is_empty() {
                 let own = author.is_none_or(|author| author == stint);
-                self.sheets.change(sheet, |sheet| sheet.author = if own { stint } else { Author::Several });
+                self.sheets.change(sheet, |sheet| {
+                    sheet.author = if own { stint } else { Author::Several }
+                });
             }
-            let anothers = author.is_some_and(|author| author != stint && author != Author::Several);
-            if let Some(of) = self.families.member_mut(member).filter(|_| task.agreed && anothers) {
+            let anothers =
+                author.is_some_and(|author| author != stint && author != Author::Several);
+            if let Some(of) = self
+                .families
+                .member_mut(member)
+                .filter(|_| task.agreed && anothers)
+            {
                 of.proven = true;
             }
         }
         let sheet_now = self.sheets.get(sheet);
         let named_again = |spot: &Spot| {
-            let name = spot.at.checked_sub(at).and_then(|line| names.get(line as usize));
+            let name = spot
+                .at
+                .checked_sub(at)
+                .and_then(|line| names.get(line as usize));
             spot.run == run && name.is_some_and(|name| sheet_now.has(spot.at, *name))
         };
         task.moved.retain(|spot| !named_again(spot));
@@ -96,7 +123,8 @@ impl Names {
             at += count(known);
             let keys = self.keys(task.family, task.size, batch);
             let blocks = at..at + count(rest) + count(batch);
-            self.sheets.change(task.sheet, |sheet| sheet.reserve(&blocks));
+            self.sheets
+                .change(task.sheet, |sheet| sheet.reserve(&blocks));
             let new = self.take_new(task, &keys, at, batch);
             for ((name, key), at) in batch.iter().zip(keys).zip(at..).skip(new) {
                 self.take_one(task, key, at, *name)?;
@@ -109,8 +137,17 @@ impl Names {
 
     /// Takes new names of new blocks at the end of a sheet, which nearly all are that are not repeated. Returns how many of
     /// the names that were.
-    fn take_new(&mut self, task: &mut Task<'_>, keys: &[Key], at: u32, names: &[EngineHash]) -> usize {
-        if !self.sheets.change(task.sheet, |sheet| sheet.append(at, names)) {
+    fn take_new(
+        &mut self,
+        task: &mut Task<'_>,
+        keys: &[Key],
+        at: u32,
+        names: &[EngineHash],
+    ) -> usize {
+        if !self
+            .sheets
+            .change(task.sheet, |sheet| sheet.append(at, names))
+        {
             return 0;
         }
         let mut new = 0;
@@ -119,20 +156,35 @@ impl Names {
                 self.sheets.change(task.sheet, |sheet| sheet.cut(at));
                 break;
             }
-            self.table.insert(*key, Place { sheet: task.sheet, at });
+            self.table.insert(
+                *key,
+                Place {
+                    sheet: task.sheet,
+                    at,
+                },
+            );
             new += 1;
         }
         task.wrote.extend(at..at + count(&names[..new]));
         new
     }
 
-    fn take_one(&mut self, task: &mut Task<'_>, key: Key, at: u32, name: EngineHash) -> Result<(), Contradiction> {
+    fn take_one(
+        &mut self,
+        task: &mut Task<'_>,
+        key: Key,
+        at: u32,
+        name: EngineHash,
+    ) -> Result<(), Contradiction> {
         let sheet = self.sheets.get(task.sheet);
         if sheet.has(at, name) {
             task.agreed = task.agreed || is_long(name);
             return Ok(());
         }
-        let contradiction = Contradiction { name, spot: Spot { run: sheet.run, at } };
+        let contradiction = Contradiction {
+            name,
+            spot: Spot { run: sheet.run, at },
+        };
         if !task.alone && sheet.is_named(at) {
             return Err(contradiction);
         }
@@ -140,13 +192,23 @@ impl Names {
             if !task.alone {
                 return Err(contradiction);
             }
-            task.moved.push(Spot { run: self.sheets.get(other.sheet).run, at: other.at });
+            task.moved.push(Spot {
+                run: self.sheets.get(other.sheet).run,
+                at: other.at,
+            });
             self.erase(key, other, name);
             if other.sheet != task.sheet {
                 self.free_if_empty(other.sheet);
             }
         }
-        self.write(key, Place { sheet: task.sheet, at }, name);
+        self.write(
+            key,
+            Place {
+                sheet: task.sheet,
+                at,
+            },
+            name,
+        );
         task.wrote.push(at);
         Ok(())
     }
@@ -155,7 +217,14 @@ impl Names {
     fn take_back(&mut self, task: &Task<'_>) {
         for at in task.wrote.iter().rev() {
             let name = task.names[(at - task.at) as usize];
-            self.erase(self.key(task.family, task.size, name), Place { sheet: task.sheet, at: *at }, name);
+            self.erase(
+                self.key(task.family, task.size, name),
+                Place {
+                    sheet: task.sheet,
+                    at: *at,
+                },
+                name,
+            );
         }
     }
 }

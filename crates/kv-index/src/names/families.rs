@@ -74,15 +74,19 @@ impl Families {
     /// All members by slot, with whether they are in the family they started in.
     pub(super) fn members(&self) -> impl Iterator<Item = (u32, &Member, bool)> {
         let common = |member: &Member| self.families[member.family as usize].common.is_some();
-        (0..)
-            .zip(&self.members)
-            .filter_map(move |(slot, member)| Some((slot, member.as_ref()?, common(member.as_ref()?))))
+        (0..).zip(&self.members).filter_map(move |(slot, member)| {
+            Some((slot, member.as_ref()?, common(member.as_ref()?)))
+        })
     }
 
     /// Takes a slot in, anew if it is there already, as a member of the common family of `common`.
     pub(super) fn join(&mut self, slot: u32, common: u32) {
         self.leave(slot);
-        let family = self.commons.get(&common).copied().unwrap_or_else(|| self.found(Some(common)));
+        let family = self
+            .commons
+            .get(&common)
+            .copied()
+            .unwrap_or_else(|| self.found(Some(common)));
         self.families[family as usize].members += 1;
         self.stints += 1;
         let (stint, sizes) = (self.stints, Vec::new());
@@ -90,7 +94,14 @@ impl Families {
         if self.members.len() <= at {
             self.members.resize_with(at + 1, || None);
         }
-        self.members[at] = Some(Member { family, common, stint, proven: false, parted: false, sizes });
+        self.members[at] = Some(Member {
+            family,
+            common,
+            stint,
+            proven: false,
+            parted: false,
+            sizes,
+        });
     }
 
     /// The key of the family a member started in.
@@ -99,7 +110,9 @@ impl Families {
     }
 
     pub(super) fn leave(&mut self, slot: u32) {
-        let Some(member) = self.members.get_mut(slot as usize).and_then(Option::take) else { return };
+        let Some(member) = self.members.get_mut(slot as usize).and_then(Option::take) else {
+            return;
+        };
         self.leave_family(member.family);
     }
 
@@ -157,7 +170,8 @@ impl Families {
     pub(super) fn bytes(&self) -> u64 {
         let sizes = MAX_BLOCK_SIZES * size_of::<BlockSize>();
         let members = self.members.len() * (size_of::<Option<Member>>() + sizes);
-        let families = self.families.capacity() * (size_of::<Family>() + 2 * size_of::<(u32, u32)>());
+        let families =
+            self.families.capacity() * (size_of::<Family>() + 2 * size_of::<(u32, u32)>());
         (members + families) as u64 + self.sheet_slots * size_of::<u32>() as u64
     }
 

@@ -105,7 +105,12 @@ impl Names {
     /// No names. `seed` is a secret: whoever knows it can choose names that make the table slow. The table is at its best
     /// up to `most` names; more are fine.
     pub(crate) fn new(seed: u64, most: u64) -> Self {
-        Self { seed, table: Table::new(most), sheets: Sheets::default(), families: Families::default() }
+        Self {
+            seed,
+            table: Table::new(most),
+            sheets: Sheets::default(),
+            families: Families::default(),
+        }
     }
 
     /// Takes a slot in as a member of the common family of `common`; it has announced nothing.
@@ -127,16 +132,34 @@ impl Names {
 
     /// Whether a member may announce blocks of this size: the first eight sizes since it joined or was cleared.
     pub(crate) fn admits(&mut self, member: u32, size: BlockSize) -> bool {
-        self.families.member_mut(member).is_some_and(|member| member.admits(size))
+        self.families
+            .member_mut(member)
+            .is_some_and(|member| member.admits(size))
     }
 
     /// What a member's engine means by a name.
-    pub(crate) fn resolve(&self, member: u32, name: EngineHash, size: BlockSize) -> Option<Resolved> {
+    pub(crate) fn resolve(
+        &self,
+        member: u32,
+        name: EngineHash,
+        size: BlockSize,
+    ) -> Option<Resolved> {
         let member = self.families.member(member)?;
-        let found = self.find(self.key(member.family, size, name), member.family, size, name)?;
+        let found = self.find(
+            self.key(member.family, size, name),
+            member.family,
+            size,
+            name,
+        )?;
         let sheet = self.sheets.get(found.sheet);
         let proven = member.proven || sheet.author == Author::Stint(member.stint);
-        Some(Resolved { spot: Spot { run: sheet.run, at: found.at }, proven })
+        Some(Resolved {
+            spot: Spot {
+                run: sheet.run,
+                at: found.at,
+            },
+            proven,
+        })
     }
 
     /// What a member's engine means by each of `names` in each block size it announced: calls `each` with the position in
@@ -147,7 +170,9 @@ impl Names {
         names: &[EngineHash],
         mut each: impl FnMut(usize, BlockSize, Resolved),
     ) {
-        let Some(of) = self.families.member(member) else { return };
+        let Some(of) = self.families.member(member) else {
+            return;
+        };
         for (batch, names) in names.chunks(BATCH).enumerate() {
             for size in of.sizes() {
                 let keys = self.keys(of.family, *size, names);
@@ -177,7 +202,9 @@ impl Names {
     /// Forgets one name of a member that is alone in its family; others may still need it. For names of blocks that the
     /// member does not hold any more.
     pub(crate) fn unname(&mut self, member: u32, name: EngineHash, size: BlockSize) {
-        let Some(family) = self.families.member(member).map(|member| member.family) else { return };
+        let Some(family) = self.families.member(member).map(|member| member.family) else {
+            return;
+        };
         let key = self.key(family, size, name);
         if self.families.is_alone(family)
             && let Some(place) = self.find(key, family, size, name)
@@ -190,7 +217,9 @@ impl Names {
     /// Forgets what blocks of a run are called in the family of a member that is alone there. For blocks that it does not
     /// hold: what they were called so far, by others or long ago, is not its word.
     pub(crate) fn disown(&mut self, member: u32, run: u32, range: &Range<u32>) {
-        let Some(family) = self.families.member(member).map(|member| member.family) else { return };
+        let Some(family) = self.families.member(member).map(|member| member.family) else {
+            return;
+        };
         if self.families.is_alone(family)
             && let Some(sheet) = self.sheets.find(run, family)
         {
@@ -203,12 +232,16 @@ impl Names {
     /// Whether a member is alone in its family, and blocks of the run have names there.
     pub(crate) fn may_disown(&self, member: u32, run: u32) -> bool {
         let family = self.families.member(member).map(|member| member.family);
-        family.is_some_and(|family| self.families.is_alone(family) && self.sheets.find(run, family).is_some())
+        family.is_some_and(|family| {
+            self.families.is_alone(family) && self.sheets.find(run, family).is_some()
+        })
     }
 
     /// Whether nobody else goes by a member's names.
     pub(crate) fn is_alone(&self, member: u32) -> bool {
-        self.families.member(member).is_some_and(|member| self.families.is_alone(member.family))
+        self.families
+            .member(member)
+            .is_some_and(|member| self.families.is_alone(member.family))
     }
 
     /// Frees up to a slice of the names of families that nobody is in any more. Returns whether there may be more.
@@ -223,17 +256,21 @@ impl Names {
 
     /// All members, by slot.
     pub(crate) fn members(&self) -> impl Iterator<Item = Membership> {
-        self.families.members().map(|(member, of, common)| Membership {
-            member,
-            family: of.family,
-            common,
-            proven: of.proven,
-        })
+        self.families
+            .members()
+            .map(|(member, of, common)| Membership {
+                member,
+                family: of.family,
+                common,
+                proven: of.proven,
+            })
     }
 
     /// The block sizes a member has announced since it joined or was cleared.
     pub(crate) fn sizes(&self, member: u32) -> &[BlockSize] {
-        self.families.member(member).map_or(&[], |member| member.sizes())
+        self.families
+            .member(member)
+            .map_or(&[], |member| member.sizes())
     }
 
     /// The names of a run.
@@ -242,7 +279,12 @@ impl Names {
         let living = sheets.filter(|sheet| self.families.lives(sheet.family));
         living.flat_map(|sheet| {
             let (family, size) = (sheet.family, sheet.size);
-            sheet.stretches().map(move |(at, names)| Stretch { family, size, at, names })
+            sheet.stretches().map(move |(at, names)| Stretch {
+                family,
+                size,
+                at,
+                names,
+            })
         })
     }
 
@@ -254,7 +296,10 @@ impl Names {
     fn keyed(&self, family: u32, size: BlockSize) -> impl Fn(EngineHash) -> Key {
         let about = u64::from(family) << 32 | u64::from(size.tokens());
         let secret = xxh3_64_with_seed(&about.to_le_bytes(), self.seed);
-        move |name| self.table.key(xxh3_64_with_seed(&name.0.to_le_bytes(), secret))
+        move |name| {
+            self.table
+                .key(xxh3_64_with_seed(&name.0.to_le_bytes(), secret))
+        }
     }
 
     /// The keys of up to a batch of names, where the search for each begins being read already.
@@ -278,14 +323,21 @@ impl Names {
     /// Writes a name that its family does not know.
     fn write(&mut self, key: Key, place: Place, name: EngineHash) {
         self.table.insert(key, place);
-        if let Some(gone) = self.sheets.change(place.sheet, |sheet| sheet.write(place.at, name)) {
+        if let Some(gone) = self
+            .sheets
+            .change(place.sheet, |sheet| sheet.write(place.at, name))
+        {
             let sheet = self.sheets.get(place.sheet);
-            self.table.remove(self.key(sheet.family, sheet.size, gone), place);
+            self.table
+                .remove(self.key(sheet.family, sheet.size, gone), place);
         }
     }
 
     fn erase(&mut self, key: Key, place: Place, name: EngineHash) {
-        if self.sheets.change(place.sheet, |sheet| sheet.erase(place.at, name)) {
+        if self
+            .sheets
+            .change(place.sheet, |sheet| sheet.erase(place.at, name))
+        {
             self.table.remove(key, place);
         }
     }
@@ -293,7 +345,8 @@ impl Names {
     /// Erases all names of some blocks, the last first: the sheet then gives up its end line by line.
     fn erase_all(&mut self, sheet: u32, blocks: Range<u32>) {
         let (family, size) = (self.sheets.get(sheet).family, self.sheets.get(sheet).size);
-        let names = blocks.flat_map(|at| self.sheets.get(sheet).names(at).map(move |name| (at, name)));
+        let names =
+            blocks.flat_map(|at| self.sheets.get(sheet).names(at).map(move |name| (at, name)));
         let mut names: Vec<_> = names.collect();
         names.sort_by_key(|(at, _)| Reverse(*at));
         for batch in names.chunks(BATCH) {

@@ -4,7 +4,10 @@ use std::ops::Range;
 
 use kv_blocks::EngineHash;
 
-use super::{BATCH, Contradiction, Membership, Names, Stretch, announce::is_long, sheet::Author, table::Place};
+use super::{
+    BATCH, Contradiction, Membership, Names, Stretch, announce::is_long, sheet::Author,
+    table::Place,
+};
 
 /// Families looked at for one that a parting member belongs to.
 const CANDIDATES: usize = 4;
@@ -19,45 +22,86 @@ impl Names {
         held: impl IntoIterator<Item = (u32, Range<u32>)>,
         contradiction: Contradiction,
     ) {
-        let Some(of) = self.families.member(member) else { return };
+        let Some(of) = self.families.member(member) else {
+            return;
+        };
         let (old, stint, parted) = (of.family, Author::Stint(of.stint), of.parted);
         let held: Vec<_> = held.into_iter().collect();
-        let other = if parted { None } else { self.agreeing(old, &held, contradiction) };
-        let Some(family) = self.families.move_to(member, other) else { return };
+        let other = if parted {
+            None
+        } else {
+            self.agreeing(old, &held, contradiction)
+        };
+        let Some(family) = self.families.move_to(member, other) else {
+            return;
+        };
         if let Some(of) = self.families.member_mut(member) {
             of.parted = true;
             of.proven = other.is_some() && is_long(contradiction.name);
         }
         for (run, range) in held {
-            let Some(sheet) = self.sheets.find(run, old).map(|sheet| self.sheets.get(sheet)) else { continue };
+            let Some(sheet) = self
+                .sheets
+                .find(run, old)
+                .map(|sheet| self.sheets.get(sheet))
+            else {
+                continue;
+            };
             // What others wrote comes along, but not as the member's own word.
-            let author = if sheet.author == stint { stint } else { Author::Several };
+            let author = if sheet.author == stint {
+                stint
+            } else {
+                Author::Several
+            };
             let size = sheet.size;
-            let names: Vec<_> =
-                sheet.within(&range).flat_map(|at| sheet.names(at).map(move |name| (at, name))).collect();
+            let names: Vec<_> = sheet
+                .within(&range)
+                .flat_map(|at| sheet.names(at).map(move |name| (at, name)))
+                .collect();
             let sheet = self.sheet(run, family, size);
             self.copy(sheet, &names, author);
         }
     }
 
     /// A family that gave a block the name that another one refused, and that could have said all its member holds.
-    fn agreeing(&self, old: u32, held: &[(u32, Range<u32>)], refused: Contradiction) -> Option<u32> {
-        let sheets = self.sheets.of_run(refused.spot.run).map(|sheet| self.sheets.get(sheet));
-        let says_so = sheets.filter(|sheet| sheet.has(refused.spot.at, refused.name)).map(|sheet| sheet.family);
+    fn agreeing(
+        &self,
+        old: u32,
+        held: &[(u32, Range<u32>)],
+        refused: Contradiction,
+    ) -> Option<u32> {
+        let sheets = self
+            .sheets
+            .of_run(refused.spot.run)
+            .map(|sheet| self.sheets.get(sheet));
+        let says_so = sheets
+            .filter(|sheet| sheet.has(refused.spot.at, refused.name))
+            .map(|sheet| sheet.family);
         let others = says_so.filter(|family| *family != old && self.families.lives(*family));
-        others.take(CANDIDATES).find(|family| held.iter().all(|(run, range)| self.agree(old, *family, *run, range)))
+        others.take(CANDIDATES).find(|family| {
+            held.iter()
+                .all(|(run, range)| self.agree(old, *family, *run, range))
+        })
     }
 
     /// Whether what `one` calls some blocks contradicts nothing that `other` says.
     fn agree(&self, one: u32, other: u32, run: u32, range: &Range<u32>) -> bool {
-        let sheet = |family| self.sheets.find(run, family).map(|sheet| self.sheets.get(sheet));
-        let Some(sheet_of_one) = sheet(one) else { return true };
+        let sheet = |family| {
+            self.sheets
+                .find(run, family)
+                .map(|sheet| self.sheets.get(sheet))
+        };
+        let Some(sheet_of_one) = sheet(one) else {
+            return true;
+        };
         let (sheet_of_other, size) = (sheet(other), sheet_of_one.size);
         sheet_of_one.within(range).all(|at| {
             let same = |name| sheet_of_other.is_some_and(|sheet| sheet.has(at, name));
             let new = |name| {
                 sheet_of_other.is_none_or(|sheet| !sheet.is_named(at))
-                    && self.find(self.key(other, size, name), other, size, name).is_none()
+                    && self
+                        .find(self.key(other, size, name), other, size, name)
+                        .is_none()
             };
             sheet_of_one.names(at).all(|name| same(name) || new(name))
         })
@@ -67,7 +111,11 @@ impl Names {
     fn copy(&mut self, number: u32, names: &[(u32, EngineHash)], author: Author) {
         let sheet = self.sheets.get(number);
         let (family, size) = (sheet.family, sheet.size);
-        let author = if sheet.is_empty() || sheet.author == author { author } else { Author::Several };
+        let author = if sheet.is_empty() || sheet.author == author {
+            author
+        } else {
+            Author::Several
+        };
         if let (Some((from, _)), Some((to, _))) = (names.first(), names.last()) {
             let blocks = *from..to + 1;
             self.sheets.change(number, |sheet| sheet.reserve(&blocks));
@@ -80,7 +128,14 @@ impl Names {
             let keys = self.keys(family, size, &hashes[..batch.len()]);
             for ((at, name), key) in batch.iter().zip(keys) {
                 if self.find(key, family, size, *name).is_none() {
-                    self.write(key, Place { sheet: number, at: *at }, *name);
+                    self.write(
+                        key,
+                        Place {
+                            sheet: number,
+                            at: *at,
+                        },
+                        *name,
+                    );
                     self.sheets.change(number, |sheet| sheet.author = author);
                 }
             }
@@ -91,7 +146,9 @@ impl Names {
     /// Takes a member back as it was in a snapshot. `relative`: a member of the same family that was taken back before.
     pub(crate) fn restore(&mut self, common: u32, was: Membership, relative: Option<u32>) {
         self.families.join(was.member, common);
-        let family = relative.and_then(|relative| self.families.member(relative)).map(|relative| relative.family);
+        let family = relative
+            .and_then(|relative| self.families.member(relative))
+            .map(|relative| relative.family);
         if !was.common {
             self.families.move_to(was.member, family);
         }
@@ -103,7 +160,9 @@ impl Names {
 
     /// Takes names of a member's family back. Names and blocks that have been given something else are left as they are.
     pub(crate) fn restore_names(&mut self, member: u32, run: u32, stretch: &Stretch) {
-        let Some(family) = self.families.member(member).map(|member| member.family) else { return };
+        let Some(family) = self.families.member(member).map(|member| member.family) else {
+            return;
+        };
         let sheet = self.sheet(run, family, stretch.size);
         let names: Vec<_> = (stretch.at..).zip(stretch.names.iter().copied()).collect();
         self.copy(sheet, &names, Author::Several);

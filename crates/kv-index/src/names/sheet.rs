@@ -58,12 +58,14 @@ impl Sheet {
 
     /// Heap bytes.
     pub(super) fn bytes(&self) -> u64 {
-        (self.lines.capacity() * size_of::<u64>() + self.others.capacity() * size_of::<(u32, u64)>()) as u64
+        (self.lines.capacity() * size_of::<u64>()
+            + self.others.capacity() * size_of::<(u32, u64)>()) as u64
     }
 
     /// Whether the block has that name.
     pub(super) fn has(&self, at: u32, name: EngineHash) -> bool {
-        (name.0 != NONE && self.line(at) == name.0) || self.others[self.others_of(at)].contains(&(at, name.0))
+        (name.0 != NONE && self.line(at) == name.0)
+            || self.others[self.others_of(at)].contains(&(at, name.0))
     }
 
     /// Whether the block has any name.
@@ -73,22 +75,35 @@ impl Sheet {
 
     /// How many of the leading `names` are those of the blocks from `at` on.
     pub(super) fn agrees(&self, at: u32, names: &[EngineHash]) -> usize {
-        let known = at.checked_sub(self.first).and_then(|from| self.lines.get(from as usize..)).unwrap_or_default();
-        known.iter().zip(names).take_while(|(line, name)| **line == name.0 && name.0 != NONE).count()
+        let known = at
+            .checked_sub(self.first)
+            .and_then(|from| self.lines.get(from as usize..))
+            .unwrap_or_default();
+        known
+            .iter()
+            .zip(names)
+            .take_while(|(line, name)| **line == name.0 && name.0 != NONE)
+            .count()
     }
 
     /// The names of a block.
     pub(super) fn names(&self, at: u32) -> impl Iterator<Item = EngineHash> {
         let line = Some(self.line(at)).filter(|line| *line != NONE);
-        let others = self.others[self.others_of(at)].iter().map(|(_, name)| *name);
+        let others = self.others[self.others_of(at)]
+            .iter()
+            .map(|(_, name)| *name);
         line.into_iter().chain(others).map(EngineHash)
     }
 
     /// The blocks of `range` that may have names.
     pub(super) fn within(&self, range: &Range<u32>) -> Range<u32> {
         let (from, to) = (self.others.first(), self.others.last());
-        let from = from.map_or(self.first, |(at, _)| self.first.min(*at)).max(range.start);
-        let to = to.map_or(self.end(), |(at, _)| self.end().max(at + 1)).min(range.end);
+        let from = from
+            .map_or(self.first, |(at, _)| self.first.min(*at))
+            .max(range.start);
+        let to = to
+            .map_or(self.end(), |(at, _)| self.end().max(at + 1))
+            .min(range.end);
         from..to.max(from)
     }
 
@@ -98,10 +113,21 @@ impl Sheet {
         let stretch = move |lines: &[u64]| {
             let from = at;
             at += u32::try_from(lines.len()).expect("a run is shorter than that") + 1;
-            (from, lines.iter().copied().map(EngineHash).collect::<Vec<_>>())
+            (
+                from,
+                lines.iter().copied().map(EngineHash).collect::<Vec<_>>(),
+            )
         };
-        let lines = self.lines.split(|line| *line == NONE).map(stretch).filter(|(_, names)| !names.is_empty());
-        lines.chain(self.others.iter().map(|(at, name)| (*at, vec![EngineHash(*name)])))
+        let lines = self
+            .lines
+            .split(|line| *line == NONE)
+            .map(stretch)
+            .filter(|(_, names)| !names.is_empty());
+        lines.chain(
+            self.others
+                .iter()
+                .map(|(at, name)| (*at, vec![EngineHash(*name)])),
+        )
     }
 
     /// Makes room for lines.
@@ -112,7 +138,11 @@ impl Sheet {
         if self.lines.is_empty() {
             self.first = range.start;
         }
-        if let Some(missing) = self.first.checked_sub(range.start).filter(|missing| *missing > 0) {
+        if let Some(missing) = self
+            .first
+            .checked_sub(range.start)
+            .filter(|missing| *missing > 0)
+        {
             self.lines.splice(0..0, (0..missing).map(|_| NONE));
             self.first = range.start;
         }
@@ -138,7 +168,8 @@ impl Sheet {
     /// Takes back the lines from block `at` on, all of them just appended.
     pub(super) fn cut(&mut self, at: u32) {
         let lines = at.saturating_sub(self.first) as usize;
-        self.count -= u32::try_from(self.lines.len().saturating_sub(lines)).expect("a run is shorter than that");
+        self.count -= u32::try_from(self.lines.len().saturating_sub(lines))
+            .expect("a run is shorter than that");
         self.lines.truncate(lines);
         self.trim();
     }
@@ -178,7 +209,12 @@ impl Sheet {
         } else {
             let others = self.others_of(at);
             let start = others.start;
-            let Some(place) = self.others[others].iter().position(|(_, other)| *other == name.0) else { return false };
+            let Some(place) = self.others[others]
+                .iter()
+                .position(|(_, other)| *other == name.0)
+            else {
+                return false;
+            };
             self.others.remove(start + place);
         }
         self.count -= 1;
@@ -186,12 +222,18 @@ impl Sheet {
     }
 
     fn line(&self, at: u32) -> u64 {
-        at.checked_sub(self.first).and_then(|line| self.lines.get(line as usize)).copied().unwrap_or(NONE)
+        at.checked_sub(self.first)
+            .and_then(|line| self.lines.get(line as usize))
+            .copied()
+            .unwrap_or(NONE)
     }
 
     fn others_of(&self, at: u32) -> Range<usize> {
         let from = self.others.partition_point(|(other, _)| *other < at);
-        let count = self.others[from..].iter().take_while(|(other, _)| *other == at).count();
+        let count = self.others[from..]
+            .iter()
+            .take_while(|(other, _)| *other == at)
+            .count();
         from..from + count
     }
 
@@ -206,7 +248,8 @@ impl Sheet {
             self.lines.pop();
         }
         if self.lines.capacity() > 2 * self.lines.len() + 8 {
-            self.lines.shrink_to(self.lines.len() + self.lines.len() / 4);
+            self.lines
+                .shrink_to(self.lines.len() + self.lines.len() / 4);
         }
     }
 }

@@ -22,18 +22,26 @@ pub(super) struct Sheets {
 
 impl Sheets {
     pub(super) fn get(&self, number: u32) -> &Sheet {
-        self.sheets[number as usize].as_ref().expect("whoever has the number knows the sheet is there")
+        self.sheets[number as usize]
+            .as_ref()
+            .expect("whoever has the number knows the sheet is there")
     }
 
     /// Reads what a search for a name reads of a sheet. Done for several first, their cache misses overlap.
     pub(super) fn touch(&self, number: u32, at: u32) {
-        let line = self.sheets.get(number as usize).and_then(Option::as_ref).map(|sheet| sheet.is_named(at));
+        let line = self
+            .sheets
+            .get(number as usize)
+            .and_then(Option::as_ref)
+            .map(|sheet| sheet.is_named(at));
         std::hint::black_box(line);
     }
 
     /// Changes a sheet and keeps the account.
     pub(super) fn change<R>(&mut self, number: u32, change: impl FnOnce(&mut Sheet) -> R) -> R {
-        let sheet = self.sheets[number as usize].as_mut().expect("whoever has the number knows the sheet is there");
+        let sheet = self.sheets[number as usize]
+            .as_mut()
+            .expect("whoever has the number knows the sheet is there");
         let before = sheet.bytes();
         let done = change(sheet);
         self.held_bytes = self.held_bytes + sheet.bytes() - before;
@@ -43,13 +51,19 @@ impl Sheets {
     /// The sheet of a run in a family.
     pub(super) fn find(&self, run: u32, family: u32) -> Option<u32> {
         let filed = self.runs.get(run as usize)?;
-        let place = filed.binary_search_by_key(&family, |filed| filed.family).ok()?;
+        let place = filed
+            .binary_search_by_key(&family, |filed| filed.family)
+            .ok()?;
         Some(filed[place].sheet)
     }
 
     /// The sheets of a run.
     pub(super) fn of_run(&self, run: u32) -> impl Iterator<Item = u32> {
-        self.runs.get(run as usize).into_iter().flatten().map(|filed| filed.sheet)
+        self.runs
+            .get(run as usize)
+            .into_iter()
+            .flatten()
+            .map(|filed| filed.sheet)
     }
 
     /// Takes a sheet in; its run has none of that family yet. Returns its number.
@@ -67,13 +81,21 @@ impl Sheets {
         self.change_list(run, |filed| {
             let place = filed.partition_point(|filed| filed.family < family);
             filed.reserve_exact(1);
-            filed.insert(place, Filed { family, sheet: number });
+            filed.insert(
+                place,
+                Filed {
+                    family,
+                    sheet: number,
+                },
+            );
         });
         number
     }
 
     pub(super) fn remove(&mut self, number: u32) -> Sheet {
-        let sheet = self.sheets[number as usize].take().expect("whoever has the number knows the sheet is there");
+        let sheet = self.sheets[number as usize]
+            .take()
+            .expect("whoever has the number knows the sheet is there");
         self.held_bytes -= sheet.bytes();
         self.free.push(number);
         self.change_list(sheet.run as usize, |filed| {
@@ -97,6 +119,7 @@ impl Sheets {
         let filed = &mut self.runs[run];
         let before = filed.capacity() * size_of::<Filed>();
         change(filed);
-        self.held_bytes = self.held_bytes + (filed.capacity() * size_of::<Filed>()) as u64 - before as u64;
+        self.held_bytes =
+            self.held_bytes + (filed.capacity() * size_of::<Filed>()) as u64 - before as u64;
     }
 }

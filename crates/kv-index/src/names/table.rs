@@ -48,7 +48,10 @@ fn print(word: u64) -> u64 {
 
 #[expect(clippy::cast_possible_truncation, reason = "fields of a word, cut out")]
 fn place(word: u64) -> Place {
-    Place { sheet: word as u32, at: (word >> 32) as u32 % RUN_BLOCKS }
+    Place {
+        sheet: word as u32,
+        at: (word >> 32) as u32 % RUN_BLOCKS,
+    }
 }
 
 const SLOTS: usize = 7;
@@ -66,7 +69,10 @@ struct Bucket {
 impl Bucket {
     /// The slots that are so, a bit each: nearly always one at most, so no branch is spent on each.
     fn which(&self, so: impl Fn(u64) -> bool) -> u32 {
-        self.slots.iter().rev().fold(0, |bits, word| bits << 1 | u32::from(so(*word)))
+        self.slots
+            .iter()
+            .rev()
+            .fold(0, |bits, word| bits << 1 | u32::from(so(*word)))
     }
 
     fn has_passed(&self, print: u64) -> bool {
@@ -124,7 +130,11 @@ impl Part {
     }
 
     fn behind(&self, at: usize) -> usize {
-        if at + 1 == self.buckets.len() { 0 } else { at + 1 }
+        if at + 1 == self.buckets.len() {
+            0
+        } else {
+            at + 1
+        }
     }
 
     fn insert(&mut self, word: u64) {
@@ -175,7 +185,11 @@ impl Part {
 
     fn rebuild(&mut self, buckets: usize) {
         let old = std::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets].into());
-        for word in old.iter().flat_map(|bucket| bucket.slots).filter(|word| *word != EMPTY) {
+        for word in old
+            .iter()
+            .flat_map(|bucket| bucket.slots)
+            .filter(|word| *word != EMPTY)
+        {
             self.put(word);
         }
     }
@@ -196,7 +210,10 @@ impl Table {
     /// An empty table that is at its best up to `most` entries.
     pub(super) fn new(most: u64) -> Self {
         let parts = (most / PART_ENTRIES).clamp(16, MAX_PARTS);
-        Self { parts: (0..parts).map(|_| Part::default()).collect(), bucket_bytes: 0 }
+        Self {
+            parts: (0..parts).map(|_| Part::default()).collect(),
+            bucket_bytes: 0,
+        }
     }
 
     /// What finds an entry with this digest, whose bits must all be evenly spread.
@@ -215,7 +232,10 @@ impl Table {
         let mut read = 0;
         for key in keys {
             let part = &self.parts[key.part as usize];
-            read ^= part.buckets.get(part.home(u64::from(key.print))).map_or(0, |bucket| bucket.slots[0]);
+            read ^= part
+                .buckets
+                .get(part.home(u64::from(key.print)))
+                .map_or(0, |bucket| bucket.slots[0]);
         }
         black_box(read);
     }
@@ -223,7 +243,8 @@ impl Table {
     /// The first place with that key that is `wanted`.
     pub(super) fn find(&self, key: Key, mut wanted: impl FnMut(Place) -> bool) -> Option<Place> {
         let part = &self.parts[key.part as usize];
-        part.find(u64::from(key.print), |word| wanted(place(word))).map(place)
+        part.find(u64::from(key.print), |word| wanted(place(word)))
+            .map(place)
     }
 
     /// Adds an entry. There must be none like it.
@@ -296,7 +317,10 @@ mod tests {
         let mut table = Table::new(0);
         let empty = table.bytes();
         let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let place = |number: u64| Place { sheet: u32::try_from(number).unwrap(), at: 0 };
+        let place = |number: u64| Place {
+            sheet: u32::try_from(number).unwrap(),
+            at: 0,
+        };
         for number in 0..200_000 {
             table.insert(table.key(digest(number)), place(number));
         }

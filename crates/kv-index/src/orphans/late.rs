@@ -52,7 +52,9 @@ impl Late {
     /// Whether it could wait for something, and would be taken then.
     pub(super) fn is_sound(&self) -> bool {
         let fits = match self {
-            Self::Named(stored) => stored.tokens.len() == stored.hashes.len().saturating_mul(stored.block_size.len()),
+            Self::Named(stored) => {
+                stored.tokens.len() == stored.hashes.len().saturating_mul(stored.block_size.len())
+            }
             Self::Hashed(_) => true,
         };
         fits && self.len() > 0 && self.parent().is_some()
@@ -108,7 +110,11 @@ impl Late {
 
     /// Blocks `start..end` as a store of their own.
     pub(super) fn piece(&self, start: u32, end: u32) -> Self {
-        let parent = if start == 0 { self.parent() } else { Some(self.number(start - 1)) };
+        let parent = if start == 0 {
+            self.parent()
+        } else {
+            Some(self.number(start - 1))
+        };
         let range = start as usize..end as usize;
         match self {
             Self::Named(stored) => {
@@ -146,11 +152,24 @@ impl Late {
     /// Tokens and texts, in bytes.
     pub(super) fn own_bytes(&self) -> usize {
         let (texts, tokens) = match self {
-            Self::Named(stored) => ([None, stored.lora.as_ref(), stored.salt.as_ref()], stored.tokens.len()),
-            Self::Hashed(Hashed { namespace, .. }) => {
-                ([Some(&namespace.model), namespace.lora.as_ref(), namespace.salt.as_ref()], 0)
-            }
+            Self::Named(stored) => (
+                [None, stored.lora.as_ref(), stored.salt.as_ref()],
+                stored.tokens.len(),
+            ),
+            Self::Hashed(Hashed { namespace, .. }) => (
+                [
+                    Some(&namespace.model),
+                    namespace.lora.as_ref(),
+                    namespace.salt.as_ref(),
+                ],
+                0,
+            ),
         };
-        texts.into_iter().flatten().map(|text| text.len()).sum::<usize>() + tokens * size_of::<u32>()
+        texts
+            .into_iter()
+            .flatten()
+            .map(|text| text.len())
+            .sum::<usize>()
+            + tokens * size_of::<u32>()
     }
 }

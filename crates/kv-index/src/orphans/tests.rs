@@ -21,7 +21,11 @@ fn store(parent: u64, names: &[u64]) -> Stored {
     Stored {
         hashes: names.iter().copied().map(EngineHash).collect(),
         parent: Some(EngineHash(parent)),
-        tokens: names.iter().map(|name| u32::try_from(*name).unwrap()).flat_map(|name| [name, 2 * name]).collect(),
+        tokens: names
+            .iter()
+            .map(|name| u32::try_from(*name).unwrap())
+            .flat_map(|name| [name, 2 * name])
+            .collect(),
         block_size: size(2),
         lora: Some(Arc::from("adapter")),
         salt: None,
@@ -38,7 +42,11 @@ fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> V
         Late::Named(stored) => stored,
         Late::Hashed(hashed) => panic!("{hashed:?} has no names"),
     };
-    orphans.arrived(slot, Scope::Size(size.tokens()), name).into_iter().map(named).collect()
+    orphans
+        .arrived(slot, Scope::Size(size.tokens()), name)
+        .into_iter()
+        .map(named)
+        .collect()
 }
 
 fn arrived(orphans: &mut Orphans, slot: u32, name: u64) -> Vec<Stored> {
@@ -51,7 +59,13 @@ fn removed(orphans: &mut Orphans, slot: u32, name: u64) -> bool {
 
 fn namespace(salt: &str) -> Namespace {
     let salt = Some(Arc::from(salt));
-    Namespace { model: Arc::from("m"), lora: None, salt, block_size: size(2), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt,
+        block_size: size(2),
+        identity: Identity::Tokens,
+    }
 }
 
 /// Blocks by these hashes behind `parent`, in the namespace of a salt of one letter.
@@ -75,7 +89,10 @@ fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
     let (a, b) = (Scope::Space(b'a'.into()), Scope::Space(b'b'.into()));
     assert_eq!(orphans.arrived(1, a, 1), []);
     assert!(orphans.removed(0, Numbers::Space(b'a'.into()), 3, Tier::Device));
-    assert!(!orphans.removed(0, Numbers::Space(b'a'.into()), 5, Tier::Device), "that is a name");
+    assert!(
+        !orphans.removed(0, Numbers::Space(b'a'.into()), 5, Tier::Device),
+        "that is a name"
+    );
     assert_eq!(orphans.arrived(0, a, 1), [hashed("a", 1, &[2])]);
     assert_eq!(orphans.arrived(0, a, 3), [hashed("a", 3, &[4])]);
     assert_eq!(orphans.arrived(0, b, 1), [hashed("b", 1, &[2])]);
@@ -89,14 +106,43 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
     let mut orphans = Orphans::new(PLENTY);
     for salt in ["a", "b"] {
         orphans.keep(0, hashed(salt, 1, &[2]));
-        keep(&mut orphans, 0, Stored { lora: None, salt: Some(Arc::from(salt)), ..store(3, &[4]) });
+        keep(
+            &mut orphans,
+            0,
+            Stored {
+                lora: None,
+                salt: Some(Arc::from(salt)),
+                ..store(3, &[4])
+            },
+        );
     }
-    keep(&mut orphans, 0, Stored { lora: None, tier: Tier::Host, ..store(3, &[5]) });
-    keep(&mut orphans, 0, Stored { lora: None, ..store(3, &[6]) });
+    keep(
+        &mut orphans,
+        0,
+        Stored {
+            lora: None,
+            tier: Tier::Host,
+            ..store(3, &[5])
+        },
+    );
+    keep(
+        &mut orphans,
+        0,
+        Stored {
+            lora: None,
+            ..store(3, &[6])
+        },
+    );
     orphans.clear_stream(0, &namespace("a"), Tier::Device);
     assert_eq!(orphans.arrived(0, Scope::Space(b'a'.into()), 1), []);
-    assert_eq!(orphans.arrived(0, Scope::Space(b'b'.into()), 1), [hashed("b", 1, &[2])]);
-    let left: Vec<_> = arrived(&mut orphans, 0, 3).into_iter().map(|stored| stored.hashes[0].0).collect();
+    assert_eq!(
+        orphans.arrived(0, Scope::Space(b'b'.into()), 1),
+        [hashed("b", 1, &[2])]
+    );
+    let left: Vec<_> = arrived(&mut orphans, 0, 3)
+        .into_iter()
+        .map(|stored| stored.hashes[0].0)
+        .collect();
     assert_eq!(left, [4, 5], "of another salt, and of another tier");
 }
 
@@ -107,7 +153,11 @@ fn blocks_wait_for_the_name_of_their_parent_and_come_back_once() {
     assert!(orphans.is_empty());
     keep(&mut orphans, 0, store(1, &[2, 3]));
     assert!(!orphans.is_empty());
-    assert_eq!(arrived(&mut orphans, 0, 2), [], "it has its own parent to wait for");
+    assert_eq!(
+        arrived(&mut orphans, 0, 2),
+        [],
+        "it has its own parent to wait for"
+    );
     assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[2, 3])]);
     assert_eq!(arrived(&mut orphans, 0, 1), []);
     assert!(orphans.is_empty());
@@ -129,7 +179,10 @@ fn everything_behind_one_parent_comes_back_in_the_order_it_came() {
     keep(&mut orphans, 0, store(1, &[5, 6]));
     keep(&mut orphans, 0, store(1, &[2]));
     keep(&mut orphans, 0, store(1, &[2]));
-    assert_eq!(arrived(&mut orphans, 0, 1), [store(1, &[5, 6]), store(1, &[2]), store(1, &[2])]);
+    assert_eq!(
+        arrived(&mut orphans, 0, 1),
+        [store(1, &[5, 6]), store(1, &[2]), store(1, &[2])]
+    );
 }
 
 #[test]
@@ -171,7 +224,10 @@ fn orphans_removed_from_either_end_leave_nothing() {
             assert!(removed(&mut orphans, 0, name));
         }
         assert!(orphans.is_empty());
-        assert_eq!((orphans.len(), orphans.bytes(), orphans.dropped()), (0, 0, 0));
+        assert_eq!(
+            (orphans.len(), orphans.bytes(), orphans.dropped()),
+            (0, 0, 0)
+        );
     }
 }
 
@@ -180,10 +236,23 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
     let mut orphans = Orphans::new(PLENTY);
     keep(&mut orphans, 0, store(1, &[2]));
     keep(&mut orphans, 0, store(1, &[2, 3]));
-    keep(&mut orphans, 0, Stored { tier: Tier::Host, ..store(1, &[2]) });
+    keep(
+        &mut orphans,
+        0,
+        Stored {
+            tier: Tier::Host,
+            ..store(1, &[2])
+        },
+    );
     keep(&mut orphans, 1, store(1, &[2]));
     assert!(removed(&mut orphans, 0, 2));
-    assert_eq!(arrived(&mut orphans, 0, 1), [Stored { tier: Tier::Host, ..store(1, &[2]) }]);
+    assert_eq!(
+        arrived(&mut orphans, 0, 1),
+        [Stored {
+            tier: Tier::Host,
+            ..store(1, &[2])
+        }]
+    );
     assert_eq!(arrived(&mut orphans, 0, 2), [store(2, &[3])]);
     assert_eq!(arrived(&mut orphans, 1, 1), [store(1, &[2])]);
 }
@@ -193,10 +262,23 @@ fn clearing_takes_one_target_or_one_tier_of_it() {
     let mut orphans = Orphans::new(PLENTY);
     for slot in 0..2 {
         keep(&mut orphans, slot, store(1, &[2]));
-        keep(&mut orphans, slot, Stored { tier: Tier::Host, ..store(1, &[3]) });
+        keep(
+            &mut orphans,
+            slot,
+            Stored {
+                tier: Tier::Host,
+                ..store(1, &[3])
+            },
+        );
     }
     orphans.clear_tier(0, Tier::Device);
-    assert_eq!(arrived(&mut orphans, 0, 1), [Stored { tier: Tier::Host, ..store(1, &[3]) }]);
+    assert_eq!(
+        arrived(&mut orphans, 0, 1),
+        [Stored {
+            tier: Tier::Host,
+            ..store(1, &[3])
+        }]
+    );
     orphans.clear(1);
     assert!(orphans.is_empty());
     assert_eq!(orphans.dropped(), 0, "nobody lacked room");
@@ -221,7 +303,11 @@ fn a_store_repeated_for_ever_stays_within_the_bytes_allowed() {
         keep(&mut orphans, 0, store(1, &[2, 3, 4]));
         assert!(orphans.bytes() <= allowed);
     }
-    assert!(orphans.len() > 50 && orphans.dropped() > 3 * 1000, "{} wait", orphans.len());
+    assert!(
+        orphans.len() > 50 && orphans.dropped() > 3 * 1000,
+        "{} wait",
+        orphans.len()
+    );
 }
 
 #[test]
@@ -242,25 +328,60 @@ fn a_store_full_of_holes_is_bounded_like_any_other() {
         assert!(orphans.len() <= MAX_WAITING);
     }
     assert!(orphans.dropped() > 0);
-    assert_eq!((orphans.len(), orphans.bytes()), (0, 0), "they were one store, so they went together");
+    assert_eq!(
+        (orphans.len(), orphans.bytes()),
+        (0, 0),
+        "they were one store, so they went together"
+    );
 }
 
 #[test]
 fn what_is_no_orphan_does_not_wait() {
     let mut orphans = Orphans::new(PLENTY);
-    keep(&mut orphans, 0, Stored { parent: None, ..store(1, &[2]) });
+    keep(
+        &mut orphans,
+        0,
+        Stored {
+            parent: None,
+            ..store(1, &[2])
+        },
+    );
     keep(&mut orphans, 0, store(1, &[]));
-    keep(&mut orphans, 0, Stored { tokens: vec![1], ..store(1, &[2]) });
+    keep(
+        &mut orphans,
+        0,
+        Stored {
+            tokens: vec![1],
+            ..store(1, &[2])
+        },
+    );
     assert!(orphans.is_empty());
 }
 
 #[derive(Clone, Debug)]
 enum Step {
-    Keep { slot: u32, parent: u64, names: Vec<u64>, tier: Tier },
-    Arrived { slot: u32, name: u64 },
-    Removed { slot: u32, name: u64, tier: Tier },
-    Clear { slot: u32 },
-    ClearTier { slot: u32, tier: Tier },
+    Keep {
+        slot: u32,
+        parent: u64,
+        names: Vec<u64>,
+        tier: Tier,
+    },
+    Arrived {
+        slot: u32,
+        name: u64,
+    },
+    Removed {
+        slot: u32,
+        name: u64,
+        tier: Tier,
+    },
+    Clear {
+        slot: u32,
+    },
+    ClearTier {
+        slot: u32,
+        tier: Tier,
+    },
 }
 
 fn step() -> impl Strategy<Value = Step> {
@@ -285,28 +406,47 @@ fn without(stored: &Stored, name: u64) -> Vec<Stored> {
     let mut names: Vec<u64> = Vec::new();
     for next in stored.hashes.iter().map(|hash| hash.0) {
         if next == name {
-            pieces.push(Stored { tier: stored.tier, ..store(parent, &std::mem::take(&mut names)) });
+            pieces.push(Stored {
+                tier: stored.tier,
+                ..store(parent, &std::mem::take(&mut names))
+            });
             parent = name;
         } else {
             names.push(next);
         }
     }
-    pieces.push(Stored { tier: stored.tier, ..store(parent, &names) });
+    pieces.push(Stored {
+        tier: stored.tier,
+        ..store(parent, &names)
+    });
     pieces.retain(|piece| !piece.hashes.is_empty());
     pieces
 }
 
 fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
     match step {
-        Step::Keep { slot, parent, names, tier } => {
-            let stored = Stored { tier, ..store(parent, &names) };
+        Step::Keep {
+            slot,
+            parent,
+            names,
+            tier,
+        } => {
+            let stored = Stored {
+                tier,
+                ..store(parent, &names)
+            };
             keep(orphans, slot, stored.clone());
             model.push((slot, stored));
         }
         Step::Arrived { slot, name } => {
-            let hit = |(of, stored): &(u32, Stored)| *of == slot && stored.parent == Some(EngineHash(name));
-            let wanted: Vec<_> =
-                model.iter().filter(|waiting| hit(waiting)).map(|(_, stored)| stored.clone()).collect();
+            let hit = |(of, stored): &(u32, Stored)| {
+                *of == slot && stored.parent == Some(EngineHash(name))
+            };
+            let wanted: Vec<_> = model
+                .iter()
+                .filter(|waiting| hit(waiting))
+                .map(|(_, stored)| stored.clone())
+                .collect();
             model.retain(|waiting| !hit(waiting));
             prop_assert_eq!(arrived(orphans, slot, name), wanted);
         }
@@ -314,12 +454,21 @@ fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), Tes
             let hit = |(of, stored): &(u32, Stored)| {
                 *of == slot && stored.tier == tier && stored.hashes.contains(&EngineHash(name))
             };
-            prop_assert_eq!(orphans.removed(slot, Numbers::Names, name, tier), model.iter().any(hit));
+            prop_assert_eq!(
+                orphans.removed(slot, Numbers::Names, name, tier),
+                model.iter().any(hit)
+            );
             let split = |waiting: &(u32, Stored)| {
-                if hit(waiting) { without(&waiting.1, name) } else { vec![waiting.1.clone()] }
+                if hit(waiting) {
+                    without(&waiting.1, name)
+                } else {
+                    vec![waiting.1.clone()]
+                }
             };
-            *model =
-                model.iter().flat_map(|waiting| split(waiting).into_iter().map(|piece| (waiting.0, piece))).collect();
+            *model = model
+                .iter()
+                .flat_map(|waiting| split(waiting).into_iter().map(|piece| (waiting.0, piece)))
+                .collect();
         }
         Step::Clear { slot } => {
             orphans.clear(slot);

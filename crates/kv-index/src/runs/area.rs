@@ -88,7 +88,10 @@ impl Span {
     }
 
     pub(crate) fn encode(self) -> u64 {
-        u64::from(self.slot) | u64::from(self.tier) << 18 | u64::from(self.start) << 21 | u64::from(self.end) << 35
+        u64::from(self.slot)
+            | u64::from(self.tier) << 18
+            | u64::from(self.start) << 21
+            | u64::from(self.end) << 35
     }
 }
 
@@ -101,6 +104,11 @@ mod tests {
         for garbage in [u64::MAX, 5 << 18, 6 << 18, 7 << 18] {
             assert_eq!(Span::decode(garbage).tier, EXPECTED);
         }
-        assert_eq!((0..=4).map(|tier| Span::decode(tier << 18).tier).collect::<Vec<_>>(), [0, 1, 2, 3, 4]);
+        assert_eq!(
+            (0..=4)
+                .map(|tier| Span::decode(tier << 18).tier)
+                .collect::<Vec<_>>(),
+            [0, 1, 2, 3, 4]
+        );
     }
 }

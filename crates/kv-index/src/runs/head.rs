@@ -114,7 +114,8 @@ impl Head {
 
     pub(crate) fn set_parent(&mut self, run: u32, grandparent: u32, attach: u32) {
         let packed = |run: u32| u64::from(run.min(MAX_RUNS));
-        self.0[1] = packed(run) | packed(grandparent) << RUN_BITS | u64::from(attach) << (2 * RUN_BITS);
+        self.0[1] =
+            packed(run) | packed(grandparent) << RUN_BITS | u64::from(attach) << (2 * RUN_BITS);
     }
 
     pub(crate) fn set_depth(&mut self, depth: u32) {
@@ -184,7 +185,11 @@ pub(crate) struct Heads {
 impl Heads {
     /// None yet, and never more than `most` slabs of `1 << log2`.
     pub(crate) fn new(most: usize, log2: u32) -> Self {
-        Self { slabs: (0..most).map(|_| AtomicU32::new(0)).collect(), log2, abandoned: AtomicU32::new(0) }
+        Self {
+            slabs: (0..most).map(|_| AtomicU32::new(0)).collect(),
+            log2,
+            abandoned: AtomicU32::new(0),
+        }
     }
 
     /// Heads per slab.
@@ -194,7 +199,9 @@ impl Heads {
 
     /// How many heads there can be.
     pub(crate) fn most(&self) -> u32 {
-        (self.slabs.len() << self.log2).try_into().unwrap_or(u32::MAX)
+        (self.slabs.len() << self.log2)
+            .try_into()
+            .unwrap_or(u32::MAX)
     }
 
     /// Adds lines from `first` on for runs from `run` on: a slab of zeroed lines.
@@ -204,14 +211,20 @@ impl Heads {
 
     #[inline]
     fn find<'a>(&self, body: &'a Chunks, run: u32) -> Option<&'a [AtomicU64; LINE_WORDS]> {
-        let first = self.slabs.get((run >> self.log2) as usize)?.load(Ordering::Acquire).checked_sub(1)?;
+        let first = self
+            .slabs
+            .get((run >> self.log2) as usize)?
+            .load(Ordering::Acquire)
+            .checked_sub(1)?;
         body.line(first + (run & ((1 << self.log2) - 1)))
     }
 
     /// Copies a head as it was at one moment; returns whether there ever was one.
     #[inline]
     pub(crate) fn read(&self, body: &Chunks, run: u32, head: &mut Head) -> bool {
-        let Some(line) = self.find(body, run) else { return false };
+        let Some(line) = self.find(body, run) else {
+            return false;
+        };
         let mut round = 0;
         loop {
             let first = line[0].load(Ordering::Acquire);
@@ -237,7 +250,8 @@ impl Heads {
     /// Whether `run` is still as `head` says. Call after an acquire fence that follows all reads that depend on it.
     #[inline]
     pub(crate) fn unchanged(&self, body: &Chunks, run: u32, head: &Head) -> bool {
-        self.find(body, run).is_some_and(|line| line[0].load(Ordering::Relaxed) == head.0[0])
+        self.find(body, run)
+            .is_some_and(|line| line[0].load(Ordering::Relaxed) == head.0[0])
     }
 
     #[inline]
@@ -294,6 +308,7 @@ impl Heads {
     }
 
     fn line<'a>(&self, body: &'a Chunks, run: u32) -> &'a [AtomicU64; LINE_WORDS] {
-        self.find(body, run).expect("the writer knows which runs there are")
+        self.find(body, run)
+            .expect("the writer knows which runs there are")
     }
 }

@@ -1,6 +1,9 @@
 //! Runs: stretches of consecutive blocks of one chain, shared by all who hold them.
 
-#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
+)]
 
 mod area;
 mod head;

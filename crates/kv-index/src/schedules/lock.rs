@@ -14,6 +14,8 @@ impl<T> Mutex<T> {
     }
 
     pub(crate) fn lock(&self) -> sync::MutexGuard<'_, T> {
-        self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+        self.0
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 }

@@ -18,7 +18,10 @@ fn check(scheduler: impl Scheduler + 'static) {
 }
 
 fn schedules() -> usize {
-    std::env::var("KV_INDEX_SCHEDULES").ok().and_then(|number| number.parse().ok()).unwrap_or(2_000)
+    std::env::var("KV_INDEX_SCHEDULES")
+        .ok()
+        .and_then(|number| number.parse().ok())
+        .unwrap_or(2_000)
 }
 
 #[test]

@@ -9,7 +9,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(not(shuttle))]
 use std::thread;
 
-use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId,
+};
 #[cfg(shuttle)]
 use shuttle::thread;
 
@@ -41,7 +43,10 @@ struct World {
 }
 
 fn target(number: usize) -> Target {
-    Target { worker: WorkerId(number as u32), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(number as u32),
+        rank: DpRank(0),
+    }
 }
 
 fn hash(block: u8) -> SequenceHash {
@@ -54,12 +59,18 @@ fn hashes(blocks: &[u8]) -> Vec<SequenceHash> {
 
 /// Leading blocks of a prompt that are among `held`.
 fn leading(held: u32, prompt: &[u8]) -> u32 {
-    prompt.iter().take_while(|block| held >> **block & 1 == 1).count() as u32
+    prompt
+        .iter()
+        .take_while(|block| held >> **block & 1 == 1)
+        .count() as u32
 }
 
 impl World {
     fn new() -> Self {
-        let settings = IndexSettings { memory_budget: 64 << 10, ..IndexSettings::default() };
+        let settings = IndexSettings {
+            memory_budget: 64 << 10,
+            ..IndexSettings::default()
+        };
         let namespace = Namespace {
             model: Arc::from("m"),
             lora: None,
@@ -69,7 +80,11 @@ impl World {
         };
         let index = KvIndex::new(settings);
         (0..TARGETS).for_each(|number| index.register(target(number), Arc::from("m")));
-        Self { index, namespace, states: Mutex::new(vec![State::default()]) }
+        Self {
+            index,
+            namespace,
+            states: Mutex::new(vec![State::default()]),
+        }
     }
 
     /// Enters what a target holds from now on, and returns the number of that state.
@@ -81,7 +96,11 @@ impl World {
     }
 
     fn last_state(&self) -> usize {
-        self.states.lock().unwrap_or_else(PoisonError::into_inner).len() - 1
+        self.states
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .len()
+            - 1
     }
 
     /// One lookup, compared with the states during it.
@@ -96,16 +115,29 @@ impl World {
                 credited[overlap.target.worker.0 as usize] = overlap.blocks.total();
             }
         } else {
-            let assignments = || self.index.with(|_, core| core.assignments.load(Ordering::Acquire));
+            let assignments = || {
+                self.index
+                    .with(|_, core| core.assignments.load(Ordering::Acquire))
+            };
             // A target that is cleared gets another slot: an answer that it came in between of is no answer.
             loop {
                 let before = assignments();
                 credited = [0; TARGETS];
-                self.index.lookup_into(self.index.space(&self.namespace), chain, Moment::START, matches);
+                self.index.lookup_into(
+                    self.index.space(&self.namespace),
+                    chain,
+                    Moment::START,
+                    matches,
+                );
                 for (slot, blocks) in matches.iter() {
-                    let Some(target) = self.index.target(slot) else { continue };
+                    let Some(target) = self.index.target(slot) else {
+                        continue;
+                    };
                     let number = target.worker.0 as usize;
-                    assert!(credited[number] == 0 || assignments() != before, "every target once");
+                    assert!(
+                        credited[number] == 0 || assignments() != before,
+                        "every target once"
+                    );
                     credited[number] = blocks;
                 }
                 if assignments() == before {
@@ -116,12 +148,23 @@ impl World {
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let during = &states[first..];
         let held_at_once = |state: &State| {
-            credited.iter().zip(state).all(|(credited, held)| *credited <= leading(held.perhaps, prompt))
+            credited
+                .iter()
+                .zip(state)
+                .all(|(credited, held)| *credited <= leading(held.perhaps, prompt))
         };
-        assert!(during.iter().any(held_at_once), "{credited:?} of {prompt:?} were never held at once: {during:?}");
+        assert!(
+            during.iter().any(held_at_once),
+            "{credited:?} of {prompt:?} were never held at once: {during:?}"
+        );
         for (number, credited) in credited.iter().enumerate() {
-            let always = during.iter().fold(u32::MAX, |always, state| always & state[number].surely);
-            assert!(*credited >= leading(always, prompt), "{number}: {credited} of {prompt:?}: {during:?}");
+            let always = during
+                .iter()
+                .fold(u32::MAX, |always, state| always & state[number].surely);
+            assert!(
+                *credited >= leading(always, prompt),
+                "{number}: {credited} of {prompt:?}: {during:?}"
+            );
         }
     }
 }
@@ -136,7 +179,11 @@ struct Stream<'a> {
 impl Stream<'_> {
     fn change(&mut self, dice: &mut Dice) {
         let tier = usize::from(dice.chance(25));
-        if dice.chance(60) { self.store(tier, dice) } else { self.remove(tier, dice) }
+        if dice.chance(60) {
+            self.store(tier, dice)
+        } else {
+            self.remove(tier, dice)
+        }
     }
 
     fn held(&self) -> u32 {
@@ -157,13 +204,19 @@ impl Stream<'_> {
         let prompt = dice.pick(&PROMPTS);
         let held = self.held();
         let places: Vec<usize> = (0..prompt.len())
-            .filter(|at| self.tiers[tier] >> prompt[*at] & 1 == 0 && (*at == 0 || held >> prompt[at - 1] & 1 == 1))
+            .filter(|at| {
+                self.tiers[tier] >> prompt[*at] & 1 == 0
+                    && (*at == 0 || held >> prompt[at - 1] & 1 == 1)
+            })
             .collect();
         if places.is_empty() {
             return;
         }
         let from = *dice.pick(&places);
-        let most = prompt[from..].iter().take_while(|block| self.tiers[tier] >> **block & 1 == 0).count();
+        let most = prompt[from..]
+            .iter()
+            .take_while(|block| self.tiers[tier] >> **block & 1 == 0)
+            .count();
         let blocks = &prompt[from..from + dice.within(1, most)];
         let mut tiers = self.tiers;
         blocks.iter().for_each(|block| tiers[tier] |= 1 << block);
@@ -171,7 +224,13 @@ impl Stream<'_> {
         self.to(tiers, |index| {
             let parent = from.checked_sub(1).map(|at| hash(prompt[at]));
             let all = hashes(blocks);
-            let applied = index.store_hashes(target(number), &world.namespace, parent, &all, Tier::ALL[tier]);
+            let applied = index.store_hashes(
+                target(number),
+                &world.namespace,
+                parent,
+                &all,
+                Tier::ALL[tier],
+            );
             assert_eq!(applied.applied as usize, blocks.len(), "{applied:?}");
         });
     }
@@ -180,13 +239,21 @@ impl Stream<'_> {
     fn remove(&mut self, tier: usize, dice: &mut Dice) {
         let (world, number) = (self.world, self.number);
         let prompt = dice.pick(&PROMPTS);
-        let mut blocks: Vec<u8> =
-            prompt.iter().rev().copied().filter(|block| self.tiers[tier] >> block & 1 == 1).collect();
+        let mut blocks: Vec<u8> = prompt
+            .iter()
+            .rev()
+            .copied()
+            .filter(|block| self.tiers[tier] >> block & 1 == 1)
+            .collect();
         match dice.below(8) {
             0 => {
                 let retire = dice.chance(50);
                 return self.to([0, 0], |index| {
-                    if retire { index.retire(target(number)) } else { index.clear(target(number)) }
+                    if retire {
+                        index.retire(target(number))
+                    } else {
+                        index.clear(target(number))
+                    }
                 });
             }
             1 => blocks.retain(|_| dice.chance(50)),
@@ -196,7 +263,12 @@ impl Stream<'_> {
         let mut tiers = self.tiers;
         blocks.iter().for_each(|block| tiers[tier] &= !(1 << block));
         self.to(tiers, |index| {
-            index.remove_hashes(target(number), &world.namespace, &hashes(&blocks), Tier::ALL[tier]);
+            index.remove_hashes(
+                target(number),
+                &world.namespace,
+                &hashes(&blocks),
+                Tier::ALL[tier],
+            );
         });
     }
 }
@@ -208,7 +280,13 @@ pub(super) fn run(seed: u64) {
     let writers = [0..4, 4..TARGETS].map(|targets| {
         let (world, mut dice) = (Arc::clone(&world), Dice::new(dice.roll()));
         thread::spawn(move || {
-            let mut streams: Vec<_> = targets.map(|number| Stream { world: &world, number, tiers: [0; 2] }).collect();
+            let mut streams: Vec<_> = targets
+                .map(|number| Stream {
+                    world: &world,
+                    number,
+                    tiers: [0; 2],
+                })
+                .collect();
             for _ in 0..8 {
                 let stream = dice.below(streams.len());
                 streams[stream].change(&mut dice);
@@ -222,7 +300,10 @@ pub(super) fn run(seed: u64) {
             (0..6).for_each(|_| world.look(&mut dice, &mut matches));
         })
     });
-    writers.into_iter().chain(readers).for_each(|thread| thread.join().unwrap());
+    writers
+        .into_iter()
+        .chain(readers)
+        .for_each(|thread| thread.join().unwrap());
     // Nothing is under way any more: exactly what is held.
     (0..4).for_each(|_| world.look(&mut dice, &mut Matches::default()));
     world.index.check();

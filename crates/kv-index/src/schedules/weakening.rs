@@ -24,13 +24,25 @@ fn kept(order: Ordering) -> Ordering {
     }
     let place = Location::caller();
     let file = place.file();
-    let place = format!("{}:{}:{}", &file[file.find("src/").unwrap_or(0)..], place.line(), place.column());
+    let place = format!(
+        "{}:{}:{}",
+        &file[file.find("src/").unwrap_or(0)..],
+        place.line(),
+        place.column()
+    );
     if let Some(told) = &*TOLD
-        && told.lock().unwrap_or_else(PoisonError::into_inner).insert(place.clone())
+        && told
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .insert(place.clone())
     {
         eprintln!("site {place} {order:?}");
     }
-    if WEAKENED.as_ref() == Some(&place) { Ordering::Relaxed } else { order }
+    if WEAKENED.as_ref() == Some(&place) {
+        Ordering::Relaxed
+    } else {
+        order
+    }
 }
 
 #[track_caller]
@@ -51,7 +63,10 @@ pub(crate) struct AtomicU64 {
 
 impl AtomicU64 {
     pub(crate) fn new(value: u64) -> Self {
-        Self { word: atomic::AtomicU64::new(value), last: value.into() }
+        Self {
+            word: atomic::AtomicU64::new(value),
+            last: value.into(),
+        }
     }
 
     #[track_caller]

@@ -17,7 +17,10 @@ pub(super) struct Cursor<'p> {
 impl<'p> Cursor<'p> {
     /// The beginning of a page that starts at `start` in the file.
     pub(super) fn new(page: &'p [u8], start: u64) -> Self {
-        Self { rest: page, end: start + page.len() as u64 }
+        Self {
+            rest: page,
+            end: start + page.len() as u64,
+        }
     }
 
     pub(super) fn is_at_end(&self) -> bool {
@@ -26,7 +29,10 @@ impl<'p> Cursor<'p> {
 
     /// An error about what was just read.
     pub(super) fn damaged(&self, what: String) -> SnapshotError {
-        SnapshotError::Damaged { what, at: self.end - self.rest.len() as u64 }
+        SnapshotError::Damaged {
+            what,
+            at: self.end - self.rest.len() as u64,
+        }
     }
 
     pub(super) fn u8(&mut self) -> Result<u8, SnapshotError> {
@@ -51,12 +57,18 @@ impl<'p> Cursor<'p> {
         let length = self.u32()?;
         let bytes = self.bytes(u64::from(length))?;
         // The text itself is not shown: it may be a salt.
-        str::from_utf8(bytes).map(Arc::from).map_err(|_| self.damaged("a text is not UTF-8".to_owned()))
+        str::from_utf8(bytes)
+            .map(Arc::from)
+            .map_err(|_| self.damaged("a text is not UTF-8".to_owned()))
     }
 
     /// A text that may be missing.
     pub(super) fn optional_text(&mut self) -> Result<Option<Arc<str>>, SnapshotError> {
-        Ok(if self.flag()? { Some(self.text()?) } else { None })
+        Ok(if self.flag()? {
+            Some(self.text()?)
+        } else {
+            None
+        })
     }
 
     pub(super) fn flag(&mut self) -> Result<bool, SnapshotError> {
@@ -68,36 +80,56 @@ impl<'p> Cursor<'p> {
     }
 
     /// Appends `count` hashes.
-    pub(super) fn sequence_hashes(&mut self, count: u32, to: &mut Vec<SequenceHash>) -> Result<(), SnapshotError> {
+    pub(super) fn sequence_hashes(
+        &mut self,
+        count: u32,
+        to: &mut Vec<SequenceHash>,
+    ) -> Result<(), SnapshotError> {
         to.extend(self.words(count)?.map(SequenceHash));
         Ok(())
     }
 
     /// Appends `count` names.
-    pub(super) fn engine_hashes(&mut self, count: u32, to: &mut Vec<EngineHash>) -> Result<(), SnapshotError> {
+    pub(super) fn engine_hashes(
+        &mut self,
+        count: u32,
+        to: &mut Vec<EngineHash>,
+    ) -> Result<(), SnapshotError> {
         to.extend(self.words(count)?.map(EngineHash));
         Ok(())
     }
 
-    fn words(&mut self, count: u32) -> Result<impl ExactSizeIterator<Item = u64> + use<'p>, SnapshotError> {
+    fn words(
+        &mut self,
+        count: u32,
+    ) -> Result<impl ExactSizeIterator<Item = u64> + use<'p>, SnapshotError> {
         let (words, _) = self.bytes(u64::from(count) * 8)?.as_chunks();
         Ok(words.iter().map(|word| u64::from_le_bytes(*word)))
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
-        let Some((array, rest)) = self.rest.split_first_chunk() else { return Err(self.short(N as u64)) };
+        let Some((array, rest)) = self.rest.split_first_chunk() else {
+            return Err(self.short(N as u64));
+        };
         self.rest = rest;
         Ok(*array)
     }
 
     fn bytes(&mut self, count: u64) -> Result<&'p [u8], SnapshotError> {
-        let split = usize::try_from(count).ok().and_then(|count| self.rest.split_at_checked(count));
-        let Some((bytes, rest)) = split else { return Err(self.short(count)) };
+        let split = usize::try_from(count)
+            .ok()
+            .and_then(|count| self.rest.split_at_checked(count));
+        let Some((bytes, rest)) = split else {
+            return Err(self.short(count));
+        };
         self.rest = rest;
         Ok(bytes)
     }
 
     fn short(&self, wanted: u64) -> SnapshotError {
-        self.damaged(format!("a field of {wanted} bytes, expected at most the {} left of its page", self.rest.len()))
+        self.damaged(format!(
+            "a field of {wanted} bytes, expected at most the {} left of its page",
+            self.rest.len()
+        ))
     }
 }

@@ -37,16 +37,28 @@ pub(super) struct PageWriter<'w> {
 
 impl<'w> PageWriter<'w> {
     pub(super) fn new(to: &'w mut dyn Write) -> io::Result<Self> {
-        let mut pages = Self { to, page: Vec::new(), written: 0, all: Xxh3::new() };
+        let mut pages = Self {
+            to,
+            page: Vec::new(),
+            written: 0,
+            all: Xxh3::new(),
+        };
         pages.put(&MAGIC)?;
         pages.put(&VERSION.to_le_bytes())?;
         Ok(pages)
     }
 
     /// Appends one record, the bytes that `encode` appends.
-    pub(super) fn record(&mut self, encode: impl FnOnce(&mut Vec<u8>) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn record(
+        &mut self,
+        encode: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
         encode(&mut self.page)?;
-        if self.page.len() >= FULL_PAGE { self.end_page() } else { Ok(()) }
+        if self.page.len() >= FULL_PAGE {
+            self.end_page()
+        } else {
+            Ok(())
+        }
     }
 
     /// Writes what is left and the checksum over all. Returns the bytes of the whole snapshot.
@@ -62,7 +74,9 @@ impl<'w> PageWriter<'w> {
 
     fn end_page(&mut self) -> io::Result<()> {
         let mut page = std::mem::take(&mut self.page);
-        let length = u32::try_from(page.len()).map_err(|_| too_long("a record", page.len()))?.to_le_bytes();
+        let length = u32::try_from(page.len())
+            .map_err(|_| too_long("a record", page.len()))?
+            .to_le_bytes();
         let check = length_check(length, self.written);
         let sum = xxh3_64_with_seed(&page, self.written);
         self.put(&length)?;
@@ -84,7 +98,10 @@ impl<'w> PageWriter<'w> {
 
 /// A length that does not fit its field.
 pub(super) fn too_long(what: &str, length: usize) -> io::Error {
-    let message = format!("{what} for a snapshot has length {length}, expected at most {}", u32::MAX);
+    let message = format!(
+        "{what} for a snapshot has length {length}, expected at most {}",
+        u32::MAX
+    );
     io::Error::new(io::ErrorKind::InvalidInput, message)
 }
 
@@ -102,14 +119,23 @@ pub(super) struct PageReader<'r> {
 impl<'r> PageReader<'r> {
     /// Reads the first bytes. `limit`: bytes that the whole snapshot may have.
     pub(super) fn open(from: &'r mut dyn Read, limit: u64) -> Result<Self, SnapshotError> {
-        let mut pages = Self { from, page: Vec::new(), at: 0, limit, all: Xxh3::new() };
+        let mut pages = Self {
+            from,
+            page: Vec::new(),
+            at: 0,
+            limit,
+            all: Xxh3::new(),
+        };
         let found = pages.take()?;
         if found != MAGIC {
             return Err(SnapshotError::NotASnapshot { found });
         }
         let found = u32::from_le_bytes(pages.take()?);
         if found != VERSION {
-            return Err(SnapshotError::Version { found, expected: VERSION });
+            return Err(SnapshotError::Version {
+                found,
+                expected: VERSION,
+            });
         }
         Ok(pages)
     }
@@ -120,7 +146,10 @@ impl<'r> PageReader<'r> {
         let [a, b, c, d, e, f, g, h, sum @ ..]: [u8; PAGE_HEAD] = self.take()?;
         let length = [a, b, c, d];
         if length_check(length, at) != [e, f, g, h] {
-            return Err(damaged(at, "the length of a page does not match its checksum"));
+            return Err(damaged(
+                at,
+                "the length of a page does not match its checksum",
+            ));
         }
         let length = u64::from(u32::from_le_bytes(length));
         if length == 0 {
@@ -153,16 +182,21 @@ impl<'r> PageReader<'r> {
         let mut behind = Vec::new();
         match Read::take(&mut *self.from, 1).read_to_end(&mut behind)? {
             0 => Ok(self.at),
-            _ => Err(damaged(self.at, "bytes follow the last checksum, expected none")),
+            _ => Err(damaged(
+                self.at,
+                "bytes follow the last checksum, expected none",
+            )),
         }
     }
 
     fn take<const N: usize>(&mut self) -> Result<[u8; N], SnapshotError> {
         let mut bytes = [0; N];
-        self.from.read_exact(&mut bytes).map_err(|error| match error.kind() {
-            io::ErrorKind::UnexpectedEof => SnapshotError::Truncated { at: self.at },
-            _ => SnapshotError::Io(error),
-        })?;
+        self.from
+            .read_exact(&mut bytes)
+            .map_err(|error| match error.kind() {
+                io::ErrorKind::UnexpectedEof => SnapshotError::Truncated { at: self.at },
+                _ => SnapshotError::Io(error),
+            })?;
         self.all.update(&bytes);
         self.at += N as u64;
         Ok(bytes)
@@ -175,5 +209,8 @@ impl<'r> PageReader<'r> {
 }
 
 fn damaged(at: u64, what: &str) -> SnapshotError {
-    SnapshotError::Damaged { what: what.to_owned(), at }
+    SnapshotError::Damaged {
+        what: what.to_owned(),
+        at,
+    }
 }

@@ -9,15 +9,19 @@ use std::{
 use kv_blocks::{DpRank, HashScheme, Identity, Namespace, Target, Tier, WorkerId};
 
 use super::{
-    Content, Counts, Holding, MAX_RUN_BLOCKS, Member, NameStretch, Parent, SnapshotError, SpaceRecord, TargetRecord,
-    content::Run, cursor::Cursor, kind, page::PageReader,
+    Content, Counts, Holding, MAX_RUN_BLOCKS, Member, NameStretch, Parent, SnapshotError,
+    SpaceRecord, TargetRecord, content::Run, cursor::Cursor, kind, page::PageReader,
 };
 
 type Checked = Result<(), SnapshotError>;
 
 /// Reads and checks a whole snapshot of an index with this `scheme`. `limit`: most bytes it may have, which also bounds
 /// the memory it takes, see [`Content`].
-pub(crate) fn read(from: &mut dyn Read, scheme: HashScheme, limit: u64) -> Result<Content, SnapshotError> {
+pub(crate) fn read(
+    from: &mut dyn Read,
+    scheme: HashScheme,
+    limit: u64,
+) -> Result<Content, SnapshotError> {
     let mut pages = PageReader::open(from, limit)?;
     let mut loading = Loading::default();
     let mut page = pages.next()?;
@@ -36,15 +40,26 @@ pub(crate) fn read(from: &mut dyn Read, scheme: HashScheme, limit: u64) -> Resul
 fn head(page: &mut Cursor<'_>, expected: HashScheme) -> Checked {
     let first = page.u8()?;
     if first != kind::HEAD {
-        return Err(page.damaged(format!("a first record of kind {first}, expected {}", kind::HEAD)));
+        return Err(page.damaged(format!(
+            "a first record of kind {first}, expected {}",
+            kind::HEAD
+        )));
     }
     let (code, seed) = (page.u8()?, page.u64()?);
     let found = match (code, seed) {
         (1, seed) => HashScheme::Xxh3 { seed },
         (2, 0) => HashScheme::Fnv1a,
-        _ => return Err(page.damaged(format!("hash scheme {code} with seed {seed}, expected 1, or 2 with seed 0"))),
+        _ => {
+            return Err(page.damaged(format!(
+                "hash scheme {code} with seed {seed}, expected 1, or 2 with seed 0"
+            )));
+        }
     };
-    if found == expected { Ok(()) } else { Err(SnapshotError::Scheme { found, expected }) }
+    if found == expected {
+        Ok(())
+    } else {
+        Err(SnapshotError::Scheme { found, expected })
+    }
 }
 
 #[derive(PartialEq)]
@@ -92,15 +107,29 @@ impl Loading {
         let identity = match page.u8()? {
             0 => Identity::Tokens,
             1 => Identity::TextPrefix,
-            other => return Err(page.damaged(format!("namespace {number} of identity {other}, expected 0 or 1"))),
+            other => {
+                return Err(page.damaged(format!(
+                    "namespace {number} of identity {other}, expected 0 or 1"
+                )));
+            }
         };
         let (model, lora, salt) = (page.text()?, page.optional_text()?, page.optional_text()?);
-        let namespace = Namespace { model, lora, salt, block_size, identity };
+        let namespace = Namespace {
+            model,
+            lora,
+            salt,
+            block_size,
+            identity,
+        };
         if !self.spaces.insert(number) {
-            return Err(page.damaged(format!("namespace {number} a second time, expected another number")));
+            return Err(page.damaged(format!(
+                "namespace {number} a second time, expected another number"
+            )));
         }
         if !self.namespaces.insert(namespace.clone()) {
-            return Err(page.damaged(format!("namespace {number} equals an earlier one, expected a different one")));
+            return Err(page.damaged(format!(
+                "namespace {number} equals an earlier one, expected a different one"
+            )));
         }
         self.content.spaces.push(SpaceRecord { number, namespace });
         Ok(())
@@ -108,12 +137,21 @@ impl Loading {
 
     fn target(&mut self, page: &mut Cursor<'_>) -> Checked {
         let slot = page.u32()?;
-        let target = Target { worker: WorkerId(page.u32()?), rank: DpRank(page.u32()?) };
+        let target = Target {
+            worker: WorkerId(page.u32()?),
+            rank: DpRank(page.u32()?),
+        };
         let model: Option<Arc<str>> = page.optional_text()?;
         // Collecting stops with the page, whatever the number says.
-        let block_sizes = (0..page.u32()?).map(|_| page.block_size()).collect::<Result<Vec<_>, _>>()?;
+        let block_sizes = (0..page.u32()?)
+            .map(|_| page.block_size())
+            .collect::<Result<Vec<_>, _>>()?;
         let member = if page.flag()? {
-            Some(Member { family: page.u32()?, common: page.flag()?, proven: page.flag()? })
+            Some(Member {
+                family: page.u32()?,
+                common: page.flag()?,
+                proven: page.flag()?,
+            })
         } else {
             None
         };
@@ -121,27 +159,49 @@ impl Loading {
             return Err(page.damaged(format!("slot {slot} a second time, expected another one")));
         }
         if !self.targets.insert(target) {
-            return Err(page.damaged(format!("slot {slot} is target {target} again, expected another target")));
+            return Err(page.damaged(format!(
+                "slot {slot} is target {target} again, expected another target"
+            )));
         }
         self.families.extend(member.map(|member| member.family));
-        self.content.targets.push(TargetRecord { slot, target, model, block_sizes, member });
+        self.content.targets.push(TargetRecord {
+            slot,
+            target,
+            model,
+            block_sizes,
+            member,
+        });
         Ok(())
     }
 
     fn run(&mut self, page: &mut Cursor<'_>) -> Checked {
         self.close(page)?;
         let (id, space) = (page.u32()?, page.u32()?);
-        let parent = if page.flag()? { Some(Parent { run: page.u32()?, attach: page.u32()? }) } else { None };
+        let parent = if page.flag()? {
+            Some(Parent {
+                run: page.u32()?,
+                attach: page.u32()?,
+            })
+        } else {
+            None
+        };
         let (depth, count) = (page.u32()?, page.u32()?);
         if !self.spaces.contains(&space) {
-            return Err(page.damaged(format!("run {id} in namespace {space}, expected one that came before")));
+            return Err(page.damaged(format!(
+                "run {id} in namespace {space}, expected one that came before"
+            )));
         }
-        let expected_depth = parent.map_or(Ok(0), |parent| self.depth_behind(page, id, space, parent))?;
+        let expected_depth =
+            parent.map_or(Ok(0), |parent| self.depth_behind(page, id, space, parent))?;
         if u64::from(depth) != expected_depth {
-            return Err(page.damaged(format!("run {id} at depth {depth}, expected {expected_depth}")));
+            return Err(page.damaged(format!(
+                "run {id} at depth {depth}, expected {expected_depth}"
+            )));
         }
         if count == 0 || count as usize > MAX_RUN_BLOCKS {
-            return Err(page.damaged(format!("run {id} of {count} blocks, expected 1 to {MAX_RUN_BLOCKS}")));
+            return Err(page.damaged(format!(
+                "run {id} of {count} blocks, expected 1 to {MAX_RUN_BLOCKS}"
+            )));
         }
         let content = &mut self.content;
         if self.runs.insert(id, content.runs.len()).is_some() {
@@ -150,7 +210,11 @@ impl Loading {
         let first = content.hashes.len();
         page.sequence_hashes(count, &mut content.hashes)?;
         let hashes = first..content.hashes.len();
-        let (holders, names, engine) = (content.holders.len(), content.names.len(), content.engine.len());
+        let (holders, names, engine) = (
+            content.holders.len(),
+            content.names.len(),
+            content.engine.len(),
+        );
         content.runs.push(Run {
             id,
             space,
@@ -165,18 +229,34 @@ impl Loading {
     }
 
     /// Blocks in front of a run that continues `parent`.
-    fn depth_behind(&self, page: &Cursor<'_>, id: u32, space: u32, parent: Parent) -> Result<u64, SnapshotError> {
+    fn depth_behind(
+        &self,
+        page: &Cursor<'_>,
+        id: u32,
+        space: u32,
+        parent: Parent,
+    ) -> Result<u64, SnapshotError> {
         let Parent { run, attach } = parent;
-        let Some(found) = self.runs.get(&run).map(|position| &self.content.runs[*position]) else {
-            return Err(page.damaged(format!("run {id} continues run {run}, expected one that came before")));
+        let Some(found) = self
+            .runs
+            .get(&run)
+            .map(|position| &self.content.runs[*position])
+        else {
+            return Err(page.damaged(format!(
+                "run {id} continues run {run}, expected one that came before"
+            )));
         };
         if found.space != space {
             let other = found.space;
-            return Err(page.damaged(format!("run {id} in namespace {space} continues run {run}, expected {other}")));
+            return Err(page.damaged(format!(
+                "run {id} in namespace {space} continues run {run}, expected {other}"
+            )));
         }
         let length = found.hashes.len();
         if attach == 0 || attach as usize > length {
-            return Err(page.damaged(format!("run {id} behind {attach} blocks of run {run}, expected 1 to {length}")));
+            return Err(page.damaged(format!(
+                "run {id} behind {attach} blocks of run {run}, expected 1 to {length}"
+            )));
         }
         Ok(u64::from(found.depth) + u64::from(attach))
     }
@@ -194,9 +274,16 @@ impl Loading {
         for _ in 0..page.u32()? {
             let slot = page.u32()?;
             if !self.slots.contains(&slot) {
-                return Err(page.damaged(format!("a holder in slot {slot}, expected one that came before")));
+                return Err(page.damaged(format!(
+                    "a holder in slot {slot}, expected one that came before"
+                )));
             }
-            self.content.holders.push(Holding { slot, tier, start, end });
+            self.content.holders.push(Holding {
+                slot,
+                tier,
+                start,
+                end,
+            });
         }
         Ok(())
     }
@@ -205,11 +292,23 @@ impl Loading {
         let (family, size) = (page.u32()?, page.block_size()?);
         let (at, count) = (page.u32()?, page.u32()?);
         if !self.families.contains(&family) {
-            return Err(page.damaged(format!("names in family {family}, expected one with a member")));
+            return Err(page.damaged(format!(
+                "names in family {family}, expected one with a member"
+            )));
         }
-        self.inside_run(page, "named", u64::from(at), u64::from(at) + u64::from(count))?;
+        self.inside_run(
+            page,
+            "named",
+            u64::from(at),
+            u64::from(at) + u64::from(count),
+        )?;
         page.engine_hashes(count, &mut self.content.engine)?;
-        self.content.names.push(NameStretch { family, size, at, count });
+        self.content.names.push(NameStretch {
+            family,
+            size,
+            at,
+            count,
+        });
         Ok(())
     }
 
@@ -222,23 +321,32 @@ impl Loading {
             return Ok(());
         }
         let id = run.id;
-        Err(page.damaged(format!("{what} blocks {start}..{end} of run {id}, expected some of 0..{length}")))
+        Err(page.damaged(format!(
+            "{what} blocks {start}..{end} of run {id}, expected some of 0..{length}"
+        )))
     }
 
     /// Completes the run read last: no other record is about it.
     fn close(&mut self, page: &Cursor<'_>) -> Checked {
         let content = &mut self.content;
-        let Some(run) = content.runs.last_mut() else { return Ok(()) };
+        let Some(run) = content.runs.last_mut() else {
+            return Ok(());
+        };
         run.holders.end = content.holders.len();
         run.names.end = content.names.len();
         run.engine.end = content.engine.len();
         let holders = &mut content.holders[run.holders.clone()];
         holders.sort_unstable();
-        let twice = holders
-            .array_windows()
-            .find(|[one, next]| (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end);
-        let Some([_, Holding { slot, start, .. }]) = twice else { return Ok(()) };
-        Err(page.damaged(format!("block {start} of run {} held twice by slot {slot}, expected once a tier", run.id)))
+        let twice = holders.array_windows().find(|[one, next]| {
+            (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end
+        });
+        let Some([_, Holding { slot, start, .. }]) = twice else {
+            return Ok(());
+        };
+        Err(page.damaged(format!(
+            "block {start} of run {} held twice by slot {slot}, expected once a tier",
+            run.id
+        )))
     }
 
     fn end(&mut self, page: &mut Cursor<'_>) -> Checked {
@@ -253,7 +361,9 @@ impl Loading {
         };
         let read = self.content.counts();
         if written != read {
-            return Err(page.damaged(format!("counts {written:?}, expected those of the records, {read:?}")));
+            return Err(page.damaged(format!(
+                "counts {written:?}, expected those of the records, {read:?}"
+            )));
         }
         if !page.is_at_end() {
             return Err(page.damaged("records follow the last one, expected none".to_owned()));

@@ -31,12 +31,21 @@ impl<'w> Writer<'w> {
             u64s(page, &[seed]);
             Ok(())
         })?;
-        Ok(Self { pages, counts: Counts::default() })
+        Ok(Self {
+            pages,
+            counts: Counts::default(),
+        })
     }
 
     pub(crate) fn space(&mut self, space: &SpaceRecord) -> io::Result<()> {
         self.counts.spaces += 1;
-        let Namespace { model, lora, salt, block_size, identity } = &space.namespace;
+        let Namespace {
+            model,
+            lora,
+            salt,
+            block_size,
+            identity,
+        } = &space.namespace;
         self.pages.record(|page| {
             page.push(kind::SPACE);
             u32s(page, &[space.number, block_size.tokens()]);
@@ -52,12 +61,21 @@ impl<'w> Writer<'w> {
 
     pub(crate) fn target(&mut self, record: &TargetRecord) -> io::Result<()> {
         self.counts.targets += 1;
-        let TargetRecord { slot, target, model, block_sizes, member } = record;
+        let TargetRecord {
+            slot,
+            target,
+            model,
+            block_sizes,
+            member,
+        } = record;
         self.pages.record(|page| {
             page.push(kind::TARGET);
             u32s(page, &[*slot, target.worker.0, target.rank.0]);
             optional_text(page, model.as_deref())?;
-            u32s(page, &[length("the block sizes of a target", block_sizes.len())?]);
+            u32s(
+                page,
+                &[length("the block sizes of a target", block_sizes.len())?],
+            );
             for size in block_sizes {
                 u32s(page, &[size.tokens()]);
             }
@@ -90,14 +108,19 @@ impl<'w> Writer<'w> {
         let mut holders = run.holders.to_vec();
         holders.sort_unstable_by_key(|held| (stretch(held), held.slot));
         for alike in holders.chunk_by(|one, next| stretch(one) == stretch(next)) {
-            alike.chunks(HOLDERS_IN_A_RECORD).try_for_each(|some| self.holders(some))?;
+            alike
+                .chunks(HOLDERS_IN_A_RECORD)
+                .try_for_each(|some| self.holders(some))?;
         }
         for (stretch, names) in run.named() {
             self.counts.names += names.len() as u64;
             self.pages.record(|page| {
                 page.push(kind::NAMES);
                 let count = length("a stretch of names", names.len())?;
-                u32s(page, &[stretch.family, stretch.size.tokens(), stretch.at, count]);
+                u32s(
+                    page,
+                    &[stretch.family, stretch.size.tokens(), stretch.at, count],
+                );
                 words(page, names, |name| name.0);
                 Ok(())
             })?;
@@ -107,7 +130,14 @@ impl<'w> Writer<'w> {
 
     /// Ends the snapshot. Returns its bytes.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
-        let Counts { spaces, targets, runs, blocks, holders, names } = self.counts;
+        let Counts {
+            spaces,
+            targets,
+            runs,
+            blocks,
+            holders,
+            names,
+        } = self.counts;
         self.pages.record(|page| {
             page.push(kind::END);
             u64s(page, &[spaces, targets, runs, blocks, holders, names]);
@@ -118,7 +148,12 @@ impl<'w> Writer<'w> {
 
     /// All of them hold the same.
     fn holders(&mut self, holders: &[Holding]) -> io::Result<()> {
-        let Some(Holding { tier, start, end, .. }) = holders.first() else { return Ok(()) };
+        let Some(Holding {
+            tier, start, end, ..
+        }) = holders.first()
+        else {
+            return Ok(());
+        };
         self.counts.holders += holders.len() as u64;
         self.pages.record(|page| {
             page.push(kind::HOLDERS);
@@ -135,9 +170,18 @@ impl<'w> Writer<'w> {
 
 /// What would not come back as it went in.
 fn check(run: &RunRecord<'_>) -> Result<(), String> {
-    let RunRecord { id, hashes, names, engine, .. } = run;
+    let RunRecord {
+        id,
+        hashes,
+        names,
+        engine,
+        ..
+    } = run;
     if hashes.is_empty() || hashes.len() > MAX_RUN_BLOCKS {
-        return Err(format!("run {id} for a snapshot has {} blocks, expected 1 to {MAX_RUN_BLOCKS}", hashes.len()));
+        return Err(format!(
+            "run {id} for a snapshot has {} blocks, expected 1 to {MAX_RUN_BLOCKS}",
+            hashes.len()
+        ));
     }
     let named: u64 = names.iter().map(|stretch| u64::from(stretch.count)).sum();
     if named != engine.len() as u64 {

@@ -16,7 +16,10 @@
 //! the directory again and starts over if it has changed. So a reader that finds nothing was right at some moment between
 //! the beginning and the end of its search.
 
-#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
+)]
 
 mod segment;
 mod slot;
@@ -48,7 +51,11 @@ pub(crate) struct Table {
 impl Table {
     /// An empty table of `1 << bits` segments.
     pub(crate) fn new(bits: u32, secret: [u64; 2]) -> Self {
-        Self { directory: (0..1 << bits).map(|_| AtomicU64::new(0)).collect(), bits, secret }
+        Self {
+            directory: (0..1 << bits).map(|_| AtomicU64::new(0)).collect(),
+            bits,
+            secret,
+        }
     }
 
     /// Where a block of a namespace belongs.
@@ -68,7 +75,12 @@ impl Table {
     pub(crate) fn prefetch_further(&self, lines: &Chunks, key: Key) {
         let segment = Segment::decode(self.state(key).0);
         let position = key.position(self.bits);
-        let Some(home) = lines.line(segment.line(position, 0)).filter(|_| segment.lines > 0) else { return };
+        let Some(home) = lines
+            .line(segment.line(position, 0))
+            .filter(|_| segment.lines > 0)
+        else {
+            return;
+        };
         let (mut displaced, mut full) = (0, true);
         for word in home {
             let word = word.load(Ordering::Relaxed);
@@ -106,9 +118,15 @@ impl Table {
     /// What the line of a key says of it; nothing is verified.
     #[inline]
     pub(crate) fn peek(&self, lines: &Chunks, key: Key, state: State, line: Line) -> Seen {
-        let Some(line) = lines.line(line.0).filter(|_| line != Line::NONE) else { return Seen::Nothing };
+        let Some(line) = lines.line(line.0).filter(|_| line != Line::NONE) else {
+            return Seen::Nothing;
+        };
         let position = key.position(self.bits);
-        let Scan { mut equal, displaced, .. } = Scan::of(line, position);
+        let Scan {
+            mut equal,
+            displaced,
+            ..
+        } = Scan::of(line, position);
         while equal != 0 {
             let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
             if slot.matches(position) {
@@ -117,14 +135,23 @@ impl Table {
             equal &= equal - 1;
         }
         fence(Ordering::Acquire);
-        if displaced || self.state(key) != state { Seen::Elsewhere } else { Seen::Nothing }
+        if displaced || self.state(key) != state {
+            Seen::Elsewhere
+        } else {
+            Seen::Nothing
+        }
     }
 
     /// The first candidate for `key` that `accept` makes something of.
     ///
     /// Candidates share 22 bits with the key: `accept` has to compare the hash.
     #[inline]
-    pub(crate) fn find<T>(&self, lines: &Chunks, key: Key, mut accept: impl FnMut(Spot) -> Option<T>) -> Option<T> {
+    pub(crate) fn find<T>(
+        &self,
+        lines: &Chunks,
+        key: Key,
+        mut accept: impl FnMut(Spot) -> Option<T>,
+    ) -> Option<T> {
         let place = &self.directory[key.segment(self.bits)];
         let position = key.position(self.bits);
         let mut now = place.load(Ordering::Acquire);
@@ -197,12 +224,21 @@ impl Scan {
             equal |= u32::from(Slot(word).position() == position) << at;
             empty |= u32::from(Slot(word).is_empty()) << at;
         }
-        Self { equal, empty, displaced: Slot(all).displaced() != 0 }
+        Self {
+            equal,
+            empty,
+            displaced: Slot(all).displaced() != 0,
+        }
     }
 }
 
 #[inline]
-fn search<T>(lines: &Chunks, segment: Segment, position: u32, accept: &mut impl FnMut(Spot) -> Option<T>) -> Option<T> {
+fn search<T>(
+    lines: &Chunks,
+    segment: Segment,
+    position: u32,
+    accept: &mut impl FnMut(Spot) -> Option<T>,
+) -> Option<T> {
     let home = lines.line(segment.line(position, 0))?;
     let displaced = match in_line(home, position, accept) {
         Ok(found) => return Some(found),
@@ -213,7 +249,11 @@ fn search<T>(lines: &Chunks, segment: Segment, position: u32, accept: &mut impl 
     }
     for (distance, word) in home.iter().enumerate().skip(1) {
         if Slot(word.load(Ordering::Relaxed)).displaced() > 0
-            && let Ok(found) = in_line(lines.line(segment.line(position, distance as u32))?, position, accept)
+            && let Ok(found) = in_line(
+                lines.line(segment.line(position, distance as u32))?,
+                position,
+                accept,
+            )
         {
             return Some(found);
         }
@@ -228,7 +268,11 @@ fn in_line<T>(
     position: u32,
     accept: &mut impl FnMut(Spot) -> Option<T>,
 ) -> Result<T, bool> {
-    let Scan { mut equal, displaced, .. } = Scan::of(line, position);
+    let Scan {
+        mut equal,
+        displaced,
+        ..
+    } = Scan::of(line, position);
     while equal != 0 {
         let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
         if slot.matches(position)

@@ -16,7 +16,11 @@ pub(super) const MOST_LINES: u32 = (1 << 16) - 1;
 impl Segment {
     #[inline]
     pub(super) fn decode(word: u64) -> Self {
-        Self { first: word as u32, lines: (word >> 32) as u32 & MOST_LINES, state: (word >> 48) as u32 }
+        Self {
+            first: word as u32,
+            lines: (word >> 32) as u32 & MOST_LINES,
+            state: (word >> 48) as u32,
+        }
     }
 
     pub(super) fn encode(self) -> u64 {
@@ -26,7 +30,11 @@ impl Segment {
     /// The same segment in other lines.
     pub(super) fn moved(self, first: u32, lines: u32) -> Self {
         // The number comes round after 65,536 changes; no reader sleeps through that many between two loads.
-        Self { first, lines, state: (self.state + 1) & 0xffff }
+        Self {
+            first,
+            lines,
+            state: (self.state + 1) & 0xffff,
+        }
     }
 
     /// The line where `position` belongs, or with a `distance` one of the others where it may be.

@@ -75,7 +75,10 @@ impl Slot {
     #[inline]
     pub(super) fn spot(self) -> Spot {
         let run = (self.0 as u32 & ((1 << RUN_BITS) - 1)).wrapping_sub(1);
-        Spot { run, at: (self.0 >> RUN_BITS) as u32 & ((1 << AT_BITS) - 1) }
+        Spot {
+            run,
+            at: (self.0 >> RUN_BITS) as u32 & ((1 << AT_BITS) - 1),
+        }
     }
 
     #[inline]

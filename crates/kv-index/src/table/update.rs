@@ -32,7 +32,9 @@ pub(crate) struct Fill {
 
 impl Fill {
     pub(crate) fn new(table: &Table) -> Self {
-        Self { entries: vec![0; table.directory.len()].into() }
+        Self {
+            entries: vec![0; table.directory.len()].into(),
+        }
     }
 
     /// Entries of all segments.
@@ -46,7 +48,8 @@ impl Table {
     /// Lines of all segments.
     #[cfg(test)]
     pub(crate) fn lines_in_use(&self) -> u64 {
-        let lines = |word: &AtomicU64| u64::from(Segment::decode(word.load(Ordering::Relaxed)).lines);
+        let lines =
+            |word: &AtomicU64| u64::from(Segment::decode(word.load(Ordering::Relaxed)).lines);
         self.directory.iter().map(lines).sum()
     }
 
@@ -72,13 +75,25 @@ impl Table {
         if segment.lines > 0 {
             // The usual case in one look: nothing like it is here, and there is room.
             let home = writable(lines, segment.line(position, 0));
-            let Scan { equal, empty, displaced } = Scan::of(home, position);
+            let Scan {
+                equal,
+                empty,
+                displaced,
+            } = Scan::of(home, position);
             let alike = equal & !empty != 0 || displaced;
-            if alike && search(lines, segment, position, &mut |other| known(other).then_some(())).is_some() {
+            if alike
+                && search(lines, segment, position, &mut |other| {
+                    known(other).then_some(())
+                })
+                .is_some()
+            {
                 return Err(NotInserted::Known);
             }
             if empty != 0 {
-                fill_slot(&home[empty.trailing_zeros() as usize], Slot::new(spot, position));
+                fill_slot(
+                    &home[empty.trailing_zeros() as usize],
+                    Slot::new(spot, position),
+                );
                 *entries += 1;
                 return Ok(());
             }
@@ -92,7 +107,14 @@ impl Table {
     }
 
     /// Removes an entry that is there.
-    pub(crate) fn remove(&self, fill: &mut Fill, lines: &Chunks, extents: &mut Extents, key: Key, spot: Spot) {
+    pub(crate) fn remove(
+        &self,
+        fill: &mut Fill,
+        lines: &Chunks,
+        extents: &mut Extents,
+        key: Key,
+        spot: Spot,
+    ) {
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
         let segment = Segment::decode(self.directory[number].load(Ordering::Relaxed));
@@ -102,13 +124,23 @@ impl Table {
         let few = *entries as usize * 100 < segment.lines as usize * LINE_WORDS * SPARSE_PERCENT;
         if *entries == 0 || few && segment.lines > 2 {
             // Only to save memory: if it cannot be done now, the next removal tries again.
-            let fewer = if *entries == 0 { 0 } else { segment.lines - segment.lines / 3 };
+            let fewer = if *entries == 0 {
+                0
+            } else {
+                segment.lines - segment.lines / 3
+            };
             let _ = self.resize(number, fewer, lines, extents);
         }
     }
 
     /// Moves a segment to other lines.
-    fn resize(&self, number: usize, count: u32, lines: &Chunks, extents: &mut Extents) -> Result<Segment, NoRoom> {
+    fn resize(
+        &self,
+        number: usize,
+        count: u32,
+        lines: &Chunks,
+        extents: &mut Extents,
+    ) -> Result<Segment, NoRoom> {
         let old = Segment::decode(self.directory[number].load(Ordering::Relaxed));
         let mut count = count;
         let new = loop {
@@ -149,10 +181,12 @@ fn refill(lines: &Chunks, old: Segment, new: Segment) -> bool {
             word.store(0, Ordering::Relaxed);
         }
     }
-    (0..old.lines).flat_map(|line| writable(lines, old.first + line)).all(|word| {
-        let slot = Slot(word.load(Ordering::Relaxed));
-        slot.is_empty() || place(lines, new, slot.position(), slot.spot())
-    })
+    (0..old.lines)
+        .flat_map(|line| writable(lines, old.first + line))
+        .all(|word| {
+            let slot = Slot(word.load(Ordering::Relaxed));
+            slot.is_empty() || place(lines, new, slot.position(), slot.spot())
+        })
 }
 
 /// Puts an entry in the first free slot; returns whether there was one.
@@ -175,7 +209,10 @@ fn place(lines: &Chunks, segment: Segment, position: u32, spot: Spot) -> bool {
 }
 
 fn fill_slot(word: &AtomicU64, entry: Slot) {
-    word.store(Slot(word.load(Ordering::Relaxed)).filled_with(entry).0, Ordering::Release);
+    word.store(
+        Slot(word.load(Ordering::Relaxed)).filled_with(entry).0,
+        Ordering::Release,
+    );
 }
 
 fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
@@ -191,7 +228,10 @@ fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
             continue;
         }
         let word = &line[equal.trailing_zeros() as usize];
-        word.store(Slot(word.load(Ordering::Relaxed)).emptied().0, Ordering::Release);
+        word.store(
+            Slot(word.load(Ordering::Relaxed)).emptied().0,
+            Ordering::Release,
+        );
         if distance > 0 {
             count_displaced(lines, segment, position, distance, -1);
         }
@@ -201,7 +241,13 @@ fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
 }
 
 /// Counts a key that is not in its own line; returns false if it cannot count that far.
-fn count_displaced(lines: &Chunks, segment: Segment, position: u32, distance: u32, change: i64) -> bool {
+fn count_displaced(
+    lines: &Chunks,
+    segment: Segment,
+    position: u32,
+    distance: u32,
+    change: i64,
+) -> bool {
     let word = &writable(lines, segment.line(position, 0))[distance as usize];
     let slot = Slot(word.load(Ordering::Relaxed));
     if change > 0 && slot.displaced() == MOST_DISPLACED {
@@ -212,5 +258,7 @@ fn count_displaced(lines: &Chunks, segment: Segment, position: u32, distance: u3
 }
 
 fn writable(lines: &Chunks, line: u32) -> &[AtomicU64; LINE_WORDS] {
-    lines.line(line).expect("the writer knows which lines there are")
+    lines
+        .line(line)
+        .expect("the writer knows which lines there are")
 }

@@ -24,14 +24,21 @@ pub(crate) struct Found {
 impl Writer {
     /// Panics where runs, table, lines and the writer's own books contradict each other.
     pub(crate) fn check(&mut self, core: &Core) -> Found {
-        assert!(self.pin.is_none() && !self.pin_kept && self.dropped.is_empty(), "nothing is under way");
+        assert!(
+            self.pin.is_none() && !self.pin_kept && self.dropped.is_empty(),
+            "nothing is under way"
+        );
         let free: BTreeSet<_> = self.free_runs.iter().copied().collect();
         assert_eq!(free.len(), self.free_runs.len(), "no number is free twice");
         let mut found = Found::default();
         let (mut blocks, mut unheld, mut lines, mut marks) = (0, 0, 0, 0);
         let mut kids = BTreeMap::new();
         for run in 0..self.runs() {
-            assert_eq!(self.nodes[run as usize].space.is_none(), free.contains(&run), "run {run}");
+            assert_eq!(
+                self.nodes[run as usize].space.is_none(),
+                free.contains(&run),
+                "run {run}"
+            );
             let head = core.heads.get(&core.body, run);
             if free.contains(&run) {
                 assert_eq!(head.blocks(), 0, "run {run} is free");
@@ -42,8 +49,15 @@ impl Writer {
             } else {
                 let parent = core.heads.get(&core.body, head.parent());
                 assert_eq!(head.grandparent(), parent.parent(), "run {run}");
-                assert!((1..=parent.blocks()).contains(&head.attach()), "run {run} hangs on a block that is there");
-                assert_eq!((head.depth(), head.space()), (parent.depth() + head.attach(), parent.space()), "run {run}");
+                assert!(
+                    (1..=parent.blocks()).contains(&head.attach()),
+                    "run {run} hangs on a block that is there"
+                );
+                assert_eq!(
+                    (head.depth(), head.space()),
+                    (parent.depth() + head.attach(), parent.space()),
+                    "run {run}"
+                );
                 *kids.entry((head.parent(), head.attach())).or_insert(0) += 1;
             }
             lines += self.check_run(core, run, &mut found);
@@ -51,20 +65,44 @@ impl Writer {
             marks += self.check_marks(core, run);
             unheld += u64::from(self.nodes[run as usize].unheld);
         }
-        assert_eq!((self.blocks, self.unheld), (blocks, unheld), "blocks, and those nobody holds");
+        assert_eq!(
+            (self.blocks, self.unheld),
+            (blocks, unheld),
+            "blocks, and those nobody holds"
+        );
         assert_eq!(self.fill.total(), blocks, "one entry a block");
         assert_eq!(self.marks.total(), marks, "marked blocks");
         assert_eq!(self.kids, kids, "children by place");
         for run in 0..self.runs() {
-            let children: u32 = self.kids.range((run, 0)..=(run, u32::MAX)).map(|(_, count)| *count).sum();
-            assert_eq!(self.nodes[run as usize].children, children, "children of run {run}");
+            let children: u32 = self
+                .kids
+                .range((run, 0)..=(run, u32::MAX))
+                .map(|(_, count)| *count)
+                .sum();
+            assert_eq!(
+                self.nodes[run as usize].children, children,
+                "children of run {run}"
+            );
             let head = core.heads.get(&core.body, run);
-            assert_eq!(head.has_children(), children > 0, "run {run} says whether it has children");
-            let hung = self.kids.range((run, 0)..=(run, u32::MAX)).next_back().map_or(0, |((_, attach), _)| *attach);
+            assert_eq!(
+                head.has_children(),
+                children > 0,
+                "run {run} says whether it has children"
+            );
+            let hung = self
+                .kids
+                .range((run, 0)..=(run, u32::MAX))
+                .next_back()
+                .map_or(0, |((_, attach), _)| *attach);
             self.holders.read(&head, &core.body);
-            assert_eq!(hung.max(self.holders.reach()), head.blocks(), "run {run} ends where something ends");
+            assert_eq!(
+                hung.max(self.holders.reach()),
+                head.blocks(),
+                "run {run} ends where something ends"
+            );
         }
-        let slabs = self.nodes.len().div_ceil(core.heads.slab() as usize) * core.heads.slab() as usize;
+        let slabs =
+            self.nodes.len().div_ceil(core.heads.slab() as usize) * core.heads.slab() as usize;
         assert_eq!(
             self.extents.used(),
             lines + slabs as u64 + core.table.lines_in_use() + core.marks.lines_in_use(),
@@ -76,11 +114,17 @@ impl Writer {
     /// Marked blocks of a run.
     fn check_marks(&self, core: &Core, run: u32) -> u64 {
         let space = core.heads.get(&core.body, run).space();
-        let ends: Vec<_> = self.ends.range((run, 0)..=(run, u32::MAX)).map(|(_, at)| *at).collect();
+        let ends: Vec<_> = self
+            .ends
+            .range((run, 0)..=(run, u32::MAX))
+            .map(|(_, at)| *at)
+            .collect();
         for at in ends.iter().copied().chain([0]) {
             let spot = Spot { run, at };
             let key = core.marks.key(space, self.hash(core, spot));
-            let found = core.marks.find(&core.body, key, |known| (known == spot).then_some(()));
+            let found = core
+                .marks
+                .find(&core.body, key, |known| (known == spot).then_some(()));
             assert!(found.is_some(), "block {at} of run {run} is marked");
         }
         1 + ends.len() as u64
@@ -90,28 +134,55 @@ impl Writer {
     fn check_run(&mut self, core: &Core, run: u32, found: &mut Found) -> u64 {
         let head = core.heads.get(&core.body, run);
         let node = self.nodes[run as usize];
-        assert!(node.lines as usize * LINE_WORDS >= head.blocks() as usize, "run {run}");
+        assert!(
+            node.lines as usize * LINE_WORDS >= head.blocks() as usize,
+            "run {run}"
+        );
         for (at, word) in (0..).zip(hashes(core, &head)) {
             let hash = word.load(Ordering::Relaxed);
-            assert_eq!(self.find(core, head.space(), hash), Some(Spot { run, at }), "each block is found, and once");
+            assert_eq!(
+                self.find(core, head.space(), hash),
+                Some(Spot { run, at }),
+                "each block is found, and once"
+            );
         }
-        assert_eq!(self.hash(core, Spot { run, at: head.blocks() - 1 }), head.tail(), "run {run}");
+        assert_eq!(
+            self.hash(
+                core,
+                Spot {
+                    run,
+                    at: head.blocks() - 1
+                }
+            ),
+            head.tail(),
+            "run {run}"
+        );
         self.holders.read(&head, &core.body);
         assert_eq!(node.unheld, self.holders.unheld(), "run {run}");
         let mut spans = Vec::new();
         self.holders.each(|span| spans.push(span));
         spans.sort_unstable();
         for two in spans.windows(2) {
-            let apart = (two[0].slot, two[0].tier) != (two[1].slot, two[1].tier) || two[0].end <= two[1].start;
+            let apart = (two[0].slot, two[0].tier) != (two[1].slot, two[1].tier)
+                || two[0].end <= two[1].start;
             assert!(apart, "{two:?} of run {run} overlap");
         }
         let expected = self.holders.expected.iter().map(|known| known.span);
         for span in spans.iter().copied().chain(expected) {
-            assert!(span.start < span.end && span.end <= head.blocks(), "{span:?} of run {run}");
+            assert!(
+                span.start < span.end && span.end <= head.blocks(),
+                "{span:?} of run {run}"
+            );
         }
         found.held.extend(spans.into_iter().map(|span| (run, span)));
-        found.expected.extend(self.holders.expected.iter().map(|known| (run, *known)));
-        let area = if head.has_area() { lines_of(head.area().1) } else { 0 };
+        found
+            .expected
+            .extend(self.holders.expected.iter().map(|known| (run, *known)));
+        let area = if head.has_area() {
+            lines_of(head.area().1)
+        } else {
+            0
+        };
         u64::from(node.lines + area)
     }
 }

@@ -33,7 +33,12 @@ impl Writer {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.touch(run);
-        let Span { slot, tier, start, end } = span;
+        let Span {
+            slot,
+            tier,
+            start,
+            end,
+        } = span;
         self.holders.held(slot, tier, start, end, held);
         let dropped = self.dropped.len();
         let expected = confirmed && self.holders.unexpect(slot, start, end, &mut self.dropped);
@@ -52,10 +57,21 @@ impl Writer {
 
     /// `slot` does not hold blocks `start..end` of a run in `tier` any more; lets go of what nobody holds then. Without room
     /// to say what is left, the slot holds nothing of the run in that tier.
-    pub(crate) fn uncover(&mut self, core: &Core, run: u32, span: Span, gone: &mut dyn FnMut(Gone)) -> Covered {
+    pub(crate) fn uncover(
+        &mut self,
+        core: &Core,
+        run: u32,
+        span: Span,
+        gone: &mut dyn FnMut(Gone),
+    ) -> Covered {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        let Span { slot, tier, start, end } = span;
+        let Span {
+            slot,
+            tier,
+            start,
+            end,
+        } = span;
         let before = self.holders.any_held(slot);
         let mut in_tier = self.holders.uncover(slot, tier, start, end);
         if in_tier == 0 {
@@ -117,7 +133,8 @@ impl Writer {
         let lines = lines_of(words);
         let line = match old {
             Some((line, before)) if lines_of(before) >= lines => {
-                self.extents.give(&core.body, line + lines, lines_of(before) - lines);
+                self.extents
+                    .give(&core.body, line + lines, lines_of(before) - lines);
                 line
             }
             _ => {
@@ -128,7 +145,10 @@ impl Writer {
                 line
             }
         };
-        let area = core.body.words(line, words).expect("just taken, or known to be there");
+        let area = core
+            .body
+            .words(line, words)
+            .expect("just taken, or known to be there");
         for (word, new) in area.iter().zip(self.holders.area_words()) {
             word.store(new, Ordering::Relaxed);
         }
@@ -137,7 +157,13 @@ impl Writer {
     }
 
     /// Takes everything of a run from everyone: it is shed. `lost` is told who held what.
-    pub(crate) fn shed(&mut self, core: &Core, run: u32, lost: &mut dyn FnMut(Span), gone: &mut dyn FnMut(Gone)) {
+    pub(crate) fn shed(
+        &mut self,
+        core: &Core,
+        run: u32,
+        lost: &mut dyn FnMut(Span),
+        gone: &mut dyn FnMut(Gone),
+    ) {
         let head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.holders.each(&mut *lost);
@@ -148,18 +174,26 @@ impl Writer {
 
     /// Calls back with every confirmed stretch of a run.
     pub(crate) fn each_holder(&mut self, core: &Core, run: u32, visit: impl FnMut(Span)) {
-        self.holders.read(&core.heads.get(&core.body, run), &core.body);
+        self.holders
+            .read(&core.heads.get(&core.body, run), &core.body);
         self.holders.each(visit);
     }
 
     /// Whether `slot` holds a block in any tier.
     pub(crate) fn holds(&mut self, core: &Core, spot: Spot, slot: u32) -> bool {
-        self.holders.read(&core.heads.get(&core.body, spot.run), &core.body);
+        self.holders
+            .read(&core.heads.get(&core.body, spot.run), &core.body);
         self.holders.holds(slot, spot.at)
     }
 
     /// Calls back with the stretches `slot` holds of a run, in any tier.
-    pub(crate) fn stretches(&mut self, core: &Core, run: u32, slot: u32, mut visit: impl FnMut(Span)) {
+    pub(crate) fn stretches(
+        &mut self,
+        core: &Core,
+        run: u32,
+        slot: u32,
+        mut visit: impl FnMut(Span),
+    ) {
         self.each_holder(core, run, |span| {
             if span.slot == slot {
                 visit(span);
@@ -173,13 +207,26 @@ impl Writer {
         let head = core.heads.get(&core.body, first.run);
         let known = super::hashes(core, &head);
         let (before, behind) = (&known[..first.at as usize], &known[first.at as usize + 1..]);
-        let same = |(word, hash): &(&AtomicU64, &SequenceHash)| word.load(Ordering::Relaxed) == hash.0;
+        let same =
+            |(word, hash): &(&AtomicU64, &SequenceHash)| word.load(Ordering::Relaxed) == hash.0;
         // Engines let go of the ends of sequences first.
         let down = before.iter().rev().zip(&rest[1..]).take_while(same).count();
         if down > 0 {
-            return (Spot { at: first.at - down as u32, ..first }, down + 1);
+            return (
+                Spot {
+                    at: first.at - down as u32,
+                    ..first
+                },
+                down + 1,
+            );
         }
         let up = behind.iter().zip(&rest[1..]).take_while(same).count();
-        (Spot { at: first.at + up as u32, ..first }, up + 1)
+        (
+            Spot {
+                at: first.at + up as u32,
+                ..first
+            },
+            up + 1,
+        )
     }
 }

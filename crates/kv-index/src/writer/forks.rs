@@ -14,7 +14,11 @@ pub(super) struct Forks {
 impl Forks {
     /// A run came to hang at `depth`, as others do.
     pub(super) fn note(&mut self, core: &Core, depth: u32) {
-        if let Some((_, count)) = self.counts.iter_mut().find(|(known, count)| *known == depth && *count > 0) {
+        if let Some((_, count)) = self
+            .counts
+            .iter_mut()
+            .find(|(known, count)| *known == depth && *count > 0)
+        {
             *count = count.saturating_add(1);
         } else if let Some(at) = self.counts.iter().position(|(_, count)| *count == 0) {
             self.counts[at] = (depth, 1);

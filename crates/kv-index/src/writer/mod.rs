@@ -6,7 +6,10 @@
 //!
 //! What is known only here (children, age, free lines) is never read without the lock.
 
-#![allow(clippy::cast_possible_truncation, reason = "fields are cut out of words, and numbers of blocks fit 32 bits")]
+#![allow(
+    clippy::cast_possible_truncation,
+    reason = "fields are cut out of words, and numbers of blocks fit 32 bits"
+)]
 
 #[cfg(test)]
 mod check;
@@ -175,7 +178,8 @@ impl Writer {
     /// Bytes taken from the system for good.
     fn committed(&self, core: &Core) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
-        let nodes = (self.nodes.capacity() * size_of::<Node>() + self.free_runs.capacity() * 4) as u64;
+        let nodes =
+            (self.nodes.capacity() * size_of::<Node>() + self.free_runs.capacity() * 4) as u64;
         body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.beside
     }
 
@@ -201,13 +205,16 @@ impl Writer {
         if body * LINE_BYTES < self.limit / 4 {
             return 0;
         }
-        let to_come = u128::from(self.beside) * u128::from(more) / u128::from(self.extents.used().max(1));
+        let to_come =
+            u128::from(self.beside) * u128::from(more) / u128::from(self.extents.used().max(1));
         to_come.try_into().unwrap_or(u64::MAX)
     }
 
     fn grow_body(&mut self, core: &Core) -> Result<(), NoRoom> {
         let more = LINE_BYTES << core.body.log2();
-        if self.extents.chunks() >= core.body.most() || self.committed(core) + more + self.to_come(core) > self.limit {
+        if self.extents.chunks() >= core.body.most()
+            || self.committed(core) + more + self.to_come(core) > self.limit
+        {
             return Err(NoRoom);
         }
         self.extents.grow(&core.body);
@@ -226,7 +233,11 @@ impl Writer {
         let slab = core.heads.slab();
         if run.is_multiple_of(slab) {
             let first = self.take(core, slab)?;
-            for word in core.body.words(first, slab as usize * LINE_WORDS).expect("just taken") {
+            for word in core
+                .body
+                .words(first, slab as usize * LINE_WORDS)
+                .expect("just taken")
+            {
                 word.store(0, Ordering::Relaxed);
             }
             core.heads.add(run, first);
@@ -236,12 +247,23 @@ impl Writer {
     }
 
     #[inline]
-    fn insert(&mut self, core: &Core, key: Key, spot: Spot, known: impl Fn(Spot) -> bool) -> Result<(), NotInserted> {
+    fn insert(
+        &mut self,
+        core: &Core,
+        key: Key,
+        spot: Spot,
+        known: impl Fn(Spot) -> bool,
+    ) -> Result<(), NotInserted> {
         loop {
             let Self { fill, extents, .. } = self;
-            match core.table.insert(fill, &core.body, extents, key, spot, &known) {
+            match core
+                .table
+                .insert(fill, &core.body, extents, key, spot, &known)
+            {
                 Ok(()) => break,
-                Err(NotInserted::NoRoom) => self.grow_body(core).map_err(|NoRoom| NotInserted::NoRoom)?,
+                Err(NotInserted::NoRoom) => {
+                    self.grow_body(core).map_err(|NoRoom| NotInserted::NoRoom)?
+                }
                 Err(NotInserted::Known) => return Err(NotInserted::Known),
             }
         }
@@ -253,7 +275,10 @@ impl Writer {
     fn mark(&mut self, core: &Core, key: Key, spot: Spot) -> Result<(), NoRoom> {
         loop {
             let Self { marks, extents, .. } = self;
-            match core.marks.insert(marks, &core.body, extents, key, spot, |_| false) {
+            match core
+                .marks
+                .insert(marks, &core.body, extents, key, spot, |_| false)
+            {
                 Err(NotInserted::NoRoom) => self.grow_body(core)?,
                 _ => return Ok(()),
             }
@@ -261,12 +286,16 @@ impl Writer {
     }
 
     fn unmark(&mut self, core: &Core, key: Key, spot: Spot) {
-        core.marks.remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
+        core.marks
+            .remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
     }
 
     /// Marks block `at` of a run as one where a prompt ended. Only a hint, so it does without if there is no room.
     fn mark_end(&mut self, core: &Core, space: u64, run: u32, at: u32) {
-        if at == 0 || self.ends.contains(&(run, at)) || self.committed(core) + END_BYTES > self.limit {
+        if at == 0
+            || self.ends.contains(&(run, at))
+            || self.committed(core) + END_BYTES > self.limit
+        {
             return;
         }
         let spot = Spot { run, at };
@@ -278,7 +307,12 @@ impl Writer {
 
     /// Unmarks the prompts' ends among the blocks of a run from `from` on.
     fn unmark_ends(&mut self, core: &Core, space: u64, run: u32, from: u32) {
-        while let Some((run, at)) = self.ends.range((run, from)..=(run, u32::MAX)).next_back().copied() {
+        while let Some((run, at)) = self
+            .ends
+            .range((run, from)..=(run, u32::MAX))
+            .next_back()
+            .copied()
+        {
             let spot = Spot { run, at };
             self.ends.remove(&(run, at));
             self.unmark(core, core.marks.key(space, self.hash(core, spot)), spot);
@@ -318,16 +352,24 @@ impl Writer {
     }
 
     /// The hashes of a run's blocks.
-    pub(crate) fn hashes_of<'a>(&self, core: &'a Core, run: u32) -> impl Iterator<Item = u64> + use<'a> {
+    pub(crate) fn hashes_of<'a>(
+        &self,
+        core: &'a Core,
+        run: u32,
+    ) -> impl Iterator<Item = u64> + use<'a> {
         let head = core.heads.get(&core.body, run);
-        hashes(core, &head).iter().map(|word| word.load(Ordering::Relaxed))
+        hashes(core, &head)
+            .iter()
+            .map(|word| word.load(Ordering::Relaxed))
     }
 
     /// The place of a block, by its hash.
     pub(crate) fn find(&self, core: &Core, space: u64, hash: u64) -> Option<Spot> {
         let key = core.table.key(space, hash);
         let mut head = Head::NONE;
-        core.table.find(&core.body, key, |spot| core.block_at(space, hash, spot, &mut head).then_some(spot))
+        core.table.find(&core.body, key, |spot| {
+            core.block_at(space, hash, spot, &mut head).then_some(spot)
+        })
     }
 }
 
@@ -339,5 +381,7 @@ const KID_BYTES: u64 = 24;
 const END_BYTES: u64 = 16;
 
 fn hashes<'a>(core: &'a Core, head: &Head) -> &'a [crate::atomic::AtomicU64] {
-    core.body.words(head.hashes(), head.blocks() as usize).expect("the writer knows where hashes are")
+    core.body
+        .words(head.hashes(), head.blocks() as usize)
+        .expect("the writer knows where hashes are")
 }

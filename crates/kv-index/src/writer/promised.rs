@@ -23,7 +23,9 @@ impl Writer {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.touch(run);
-        let Span { slot, start, end, .. } = span;
+        let Span {
+            slot, start, end, ..
+        } = span;
         let dropped = self.dropped.len();
         let (mut entered, mut ends) = (0, u64::MAX);
         let mut from = start;
@@ -39,7 +41,12 @@ impl Writer {
                 to = border(*known, from, to);
             }
             let mut until = expires;
-            for known in self.holders.expected.iter().filter(|known| known.span.slot == slot) {
+            for known in self
+                .holders
+                .expected
+                .iter()
+                .filter(|known| known.span.slot == slot)
+            {
                 if known.span.start <= from && from < known.span.end {
                     until = until.max(known.expires);
                 }
@@ -47,7 +54,15 @@ impl Writer {
             }
             if !(confirmed && trusted) {
                 self.holders.unexpect(slot, from, to, &mut self.dropped);
-                let new = Expected { span: Span { start: from, end: to, ..span }, expires: until, stamp };
+                let new = Expected {
+                    span: Span {
+                        start: from,
+                        end: to,
+                        ..span
+                    },
+                    expires: until,
+                    stamp,
+                };
                 entered += self.holders.expect(new);
                 ends = ends.min(until);
             }
@@ -78,13 +93,24 @@ impl Writer {
         }
         self.holders.read(&head, &core.body);
         let mut left = most;
-        let mut bear: Vec<_> = self.holders.expected.iter().filter(|known| known.stamp == stamp).copied().collect();
+        let mut bear: Vec<_> = self
+            .holders
+            .expected
+            .iter()
+            .filter(|known| known.stamp == stamp)
+            .copied()
+            .collect();
         bear.sort_unstable_by_key(|known| std::cmp::Reverse(known.span.end));
         let mut ends = None;
         for Expected { span, expires, .. } in bear {
-            let count = if expires <= now { left.min(span.end - span.start) } else { 0 };
+            let count = if expires <= now {
+                left.min(span.end - span.start)
+            } else {
+                0
+            };
             left -= count;
-            self.holders.unexpect(span.slot, span.end - count, span.end, &mut self.dropped);
+            self.holders
+                .unexpect(span.slot, span.end - count, span.end, &mut self.dropped);
             if count < span.end - span.start {
                 ends = Some(ends.map_or(expires, |end: u64| end.min(expires)));
             }
@@ -130,5 +156,8 @@ impl Writer {
 
 /// The first border of `span` behind `from`, if it comes before `to`.
 fn border(span: Span, from: u32, to: u32) -> u32 {
-    [span.start, span.end].into_iter().filter(|border| *border > from).fold(to, u32::min)
+    [span.start, span.end]
+        .into_iter()
+        .filter(|border| *border > from)
+        .fold(to, u32::min)
 }

@@ -26,8 +26,9 @@ impl Writer {
         held: &mut Vec<Span>,
         touched: u64,
     ) -> Result<u32, NoRoom> {
-        let (Spot { run, .. }, made) =
-            self.make_run(core, home, last, blocks, |holders, _| held.retain(|span| holders.put(*span)))?;
+        let (Spot { run, .. }, made) = self.make_run(core, home, last, blocks, |holders, _| {
+            held.retain(|span| holders.put(*span))
+        })?;
         if (made as usize) < blocks.len() {
             // All or nothing: what hangs on its end would have no parent, and `held` would say too much.
             self.cut(core, run, 0, made);
@@ -40,7 +41,8 @@ impl Writer {
 
     /// Lets go of the blocks at the end of a run that nobody holds and nothing hangs on.
     pub(crate) fn release(&mut self, core: &Core, run: u32, gone: &mut dyn FnMut(Gone)) {
-        self.holders.read(&core.heads.get(&core.body, run), &core.body);
+        self.holders
+            .read(&core.heads.get(&core.body, run), &core.body);
         self.trim(core, run, gone);
     }
 }

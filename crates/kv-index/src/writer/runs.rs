@@ -34,11 +34,19 @@ impl Writer {
         last: Option<Spot>,
         rest: &[SequenceHash],
     ) -> Result<Option<(Spot, u32)>, Clash> {
-        let Some(first) = rest.first() else { return Ok(None) };
-        let follows = last.map(|last| Spot { run: last.run, at: last.at + 1 }).filter(|next| {
-            let head = core.heads.get(&core.body, next.run);
-            next.at < head.blocks() && hashes(core, &head)[next.at as usize].load(Ordering::Relaxed) == first.0
-        });
+        let Some(first) = rest.first() else {
+            return Ok(None);
+        };
+        let follows = last
+            .map(|last| Spot {
+                run: last.run,
+                at: last.at + 1,
+            })
+            .filter(|next| {
+                let head = core.heads.get(&core.body, next.run);
+                next.at < head.blocks()
+                    && hashes(core, &head)[next.at as usize].load(Ordering::Relaxed) == first.0
+            });
         let spot = match follows {
             Some(spot) => spot,
             None => match self.find(core, space, first.0) {
@@ -58,7 +66,11 @@ impl Writer {
             let (mut low, mut high) = (1, most - 1);
             while low < high {
                 let middle = usize::midpoint(low, high);
-                if same(middle) { low = middle + 1 } else { high = middle }
+                if same(middle) {
+                    low = middle + 1
+                } else {
+                    high = middle
+                }
             }
             low
         };
@@ -68,11 +80,17 @@ impl Writer {
     fn hangs(&self, core: &Core, spot: Spot, last: Option<Spot>) -> bool {
         let head = core.heads.get(&core.body, spot.run);
         let before = if spot.at > 0 {
-            Some(Spot { run: spot.run, at: spot.at - 1 })
+            Some(Spot {
+                run: spot.run,
+                at: spot.at - 1,
+            })
         } else if head.parent() == NO_RUN {
             None
         } else {
-            Some(Spot { run: head.parent(), at: head.attach() - 1 })
+            Some(Spot {
+                run: head.parent(),
+                at: head.attach() - 1,
+            })
         };
         before == last
     }
@@ -103,9 +121,22 @@ impl Writer {
             Holder::Confirmed { slot, tier } => {
                 holders.cover(slot, tier, 0, count);
             }
-            Holder::Expected { slot, expires, stamp } => {
-                let span = Span { slot, tier: EXPECTED, start: 0, end: count };
-                holders.expected.push(Expected { span, expires, stamp });
+            Holder::Expected {
+                slot,
+                expires,
+                stamp,
+            } => {
+                let span = Span {
+                    slot,
+                    tier: EXPECTED,
+                    start: 0,
+                    end: count,
+                };
+                holders.expected.push(Expected {
+                    span,
+                    expires,
+                    stamp,
+                });
             }
         })
     }
@@ -130,7 +161,13 @@ impl Writer {
                 return Err(NoRoom);
             }
         };
-        for (word, hash) in core.body.words(array, rest.len()).expect("just taken").iter().zip(rest) {
+        for (word, hash) in core
+            .body
+            .words(array, rest.len())
+            .expect("just taken")
+            .iter()
+            .zip(rest)
+        {
             word.store(hash.0, Ordering::Relaxed);
         }
         let first = core.marks.key(home.key, rest[0].0);
@@ -161,7 +198,11 @@ impl Writer {
         }
         core.heads.begin(&core.body, run);
         core.heads.end(&core.body, run, &head);
-        self.nodes[run as usize] = Node { lines, space: Some(home.id), ..Node::default() };
+        self.nodes[run as usize] = Node {
+            lines,
+            space: Some(home.id),
+            ..Node::default()
+        };
         self.note_unheld(run, self.holders.unheld());
         if let Some(last) = last {
             self.join_parent(core, last);
@@ -180,7 +221,13 @@ impl Writer {
     }
 
     /// Adds blocks to the end of a run whose only holder has all of it.
-    fn extend(&mut self, core: &Core, home: Home, run: u32, rest: &[SequenceHash]) -> Result<(Spot, u32), NoRoom> {
+    fn extend(
+        &mut self,
+        core: &Core,
+        home: Home,
+        run: u32,
+        rest: &[SequenceHash],
+    ) -> Result<(Spot, u32), NoRoom> {
         let mut head = core.heads.get(&core.body, run);
         let old = head.blocks();
         let rest = &rest[..rest.len().min((longest(core) - old) as usize)];
@@ -191,7 +238,8 @@ impl Writer {
         let moved = needed > lines;
         let array = if moved {
             // An eighth more, so that a sequence that grows block by block is not copied each time. Not if room is scarce.
-            let ample = (needed + needed / 8 + u32::from(rest.len() == 1)).min(longest(core) / LINE_WORDS as u32);
+            let ample = (needed + needed / 8 + u32::from(rest.len() == 1))
+                .min(longest(core) / LINE_WORDS as u32);
             let (array, got) = match self.take(core, ample) {
                 Ok(array) => (array, ample),
                 Err(NoRoom) => (self.take(core, needed)?, needed),
@@ -202,7 +250,10 @@ impl Writer {
             before.0
         };
         core.heads.begin(&core.body, run);
-        let words = core.body.words(array, count as usize).expect("just taken, or known to be there");
+        let words = core
+            .body
+            .words(array, count as usize)
+            .expect("just taken, or known to be there");
         if moved {
             for (word, known) in words.iter().zip(hashes(core, &head)) {
                 word.store(known.load(Ordering::Relaxed), Ordering::Relaxed);
@@ -222,7 +273,8 @@ impl Writer {
         self.touch(run);
         let made = self.enter(core, home.key, run, old, rest);
         if made < rest.len() as u32 {
-            self.holders.read(&core.heads.get(&core.body, run), &core.body);
+            self.holders
+                .read(&core.heads.get(&core.body, run), &core.body);
             self.cut(core, run, old + made, old + made);
             if made == 0 {
                 return Err(NoRoom);
@@ -236,11 +288,23 @@ impl Writer {
 
     /// Makes the table entries of blocks from `first` on; returns how many, up to the first for which there is no room, or
     /// that is known already: a publisher that names blocks by hash got its chain wrong.
-    fn enter(&mut self, core: &Core, space: u64, run: u32, first: u32, blocks: &[SequenceHash]) -> u32 {
-        let mut keys = Ahead::new(core, blocks.len(), |number| core.table.key(space, blocks[number].0));
+    fn enter(
+        &mut self,
+        core: &Core,
+        space: u64,
+        run: u32,
+        first: u32,
+        blocks: &[SequenceHash],
+    ) -> u32 {
+        let mut keys = Ahead::new(core, blocks.len(), |number| {
+            core.table.key(space, blocks[number].0)
+        });
         for (number, block) in blocks.iter().enumerate() {
             let key = keys.next(core, number);
-            let spot = Spot { run, at: first + number as u32 };
+            let spot = Spot {
+                run,
+                at: first + number as u32,
+            };
             let known = |other| {
                 let mut head = Head::NONE;
                 core.block_at(space, block.0, other, &mut head)
@@ -262,16 +326,27 @@ impl Writer {
             let hung = if self.nodes[run as usize].children == 0 {
                 0
             } else {
-                self.kids.range((run, 0)..=(run, u32::MAX)).next_back().map_or(0, |((_, attach), _)| *attach)
+                self.kids
+                    .range((run, 0)..=(run, u32::MAX))
+                    .next_back()
+                    .map_or(0, |((_, attach), _)| *attach)
             };
-            let pinned = self.pin.filter(|pin| pin.run == run).map_or(0, |pin| pin.at + 1);
+            let pinned = self
+                .pin
+                .filter(|pin| pin.run == run)
+                .map_or(0, |pin| pin.at + 1);
             self.pin_kept |= pinned > held.max(hung);
             let keep = held.max(hung).max(pinned);
             if keep >= head.blocks() {
                 return;
             }
             let space = self.nodes[run as usize].space;
-            gone(Gone { run, from: keep, to: head.blocks(), space: space.filter(|_| keep == 0) });
+            gone(Gone {
+                run,
+                from: keep,
+                to: head.blocks(),
+                space: space.filter(|_| keep == 0),
+            });
             self.cut(core, run, keep, head.blocks());
             if keep > 0 || head.parent() == NO_RUN {
                 return;
@@ -288,12 +363,18 @@ impl Writer {
         let known = hashes(core, &head);
         let space = head.space();
         let leaving = &known[keep as usize..entered as usize];
-        let mut keys =
-            Ahead::new(core, leaving.len(), |number| core.table.key(space, leaving[number].load(Ordering::Relaxed)));
+        let mut keys = Ahead::new(core, leaving.len(), |number| {
+            core.table
+                .key(space, leaving[number].load(Ordering::Relaxed))
+        });
         for number in 0..leaving.len() {
             let key = keys.next(core, number);
-            let spot = Spot { run, at: keep + number as u32 };
-            core.table.remove(&mut self.fill, &core.body, &mut self.extents, key, spot);
+            let spot = Spot {
+                run,
+                at: keep + number as u32,
+            };
+            core.table
+                .remove(&mut self.fill, &core.body, &mut self.extents, key, spot);
         }
         self.blocks -= u64::from(entered - keep);
         self.unmark_ends(core, space, run, keep);
@@ -323,7 +404,8 @@ impl Writer {
         // Fewer blocks need no more words than before, so this finds room.
         let _ = self.write_holders(core, &mut head);
         core.heads.end(&core.body, run, &head);
-        self.extents.give(&core.body, head.hashes() + needed, lines - needed);
+        self.extents
+            .give(&core.body, head.hashes() + needed, lines - needed);
         self.nodes[run as usize].lines = needed;
         self.note_unheld(run, self.holders.unheld());
     }
@@ -377,9 +459,14 @@ struct Ahead<F> {
 
 impl<F: Fn(usize) -> Key> Ahead<F> {
     fn new(core: &Core, count: usize, key: F) -> Self {
-        let mut ahead = Self { keys: [Key::NONE; FAR], count, key };
+        let mut ahead = Self {
+            keys: [Key::NONE; FAR],
+            count,
+            key,
+        };
         (0..count.min(FAR)).for_each(|number| ahead.ask(core, number));
-        (0..count.min(NEAR)).for_each(|number| core.table.prefetch_further(&core.body, ahead.keys[number]));
+        (0..count.min(NEAR))
+            .for_each(|number| core.table.prefetch_further(&core.body, ahead.keys[number]));
         ahead
     }
 
@@ -398,7 +485,8 @@ impl<F: Fn(usize) -> Key> Ahead<F> {
             self.ask(core, number + FAR);
         }
         if number + NEAR < self.count {
-            core.table.prefetch_further(&core.body, self.keys[(number + NEAR) % FAR]);
+            core.table
+                .prefetch_further(&core.body, self.keys[(number + NEAR) % FAR]);
         }
         key
     }

@@ -14,45 +14,78 @@ use super::{
 
 impl Trial {
     /// Looks up blocks of a prompt, and `strangers` behind them that nobody knows.
-    pub(crate) fn look(&mut self, space: SpaceNo, nodes: &[NodeNo], strangers: usize) -> Result<(), String> {
+    pub(crate) fn look(
+        &mut self,
+        space: SpaceNo,
+        nodes: &[NodeNo],
+        strangers: usize,
+    ) -> Result<(), String> {
         let mut chain = self.world.hashes(nodes);
         chain.extend((0..strangers).map(|number| SequenceHash(mix(number as u64))));
-        let found = self.index.lookup(self.world.namespace(space), &chain, self.now());
+        let found = self
+            .index
+            .lookup(self.world.namespace(space), &chain, self.now());
         let want = self.truth.lookup(space, nodes);
         self.tally.queries += 1;
         self.tally.credited += found.len() as u64;
-        let told = if self.exact() { same(&found, &want) } else { no_more(&found, &want) };
+        let told = if self.exact() {
+            same(&found, &want)
+        } else {
+            no_more(&found, &want)
+        };
         let told = told.and_then(|()| self.look_natively(space, &chain, &found));
         told.map_err(|wrong| format!("lookup of {} blocks in {space:?}: {wrong}", chain.len()))
     }
 
     /// The answer in the form that a router reads says the same of every trusted target.
-    fn look_natively(&mut self, space: SpaceNo, chain: &[SequenceHash], listed: &[Overlap]) -> Result<(), String> {
+    fn look_natively(
+        &mut self,
+        space: SpaceNo,
+        chain: &[SequenceHash],
+        listed: &[Overlap],
+    ) -> Result<(), String> {
         let key = self.index.space(self.world.namespace(space));
-        self.index.lookup_into(key, chain, self.now(), &mut self.matches);
+        self.index
+            .lookup_into(key, chain, self.now(), &mut self.matches);
         let found = self.credits(&self.matches)?;
         let trusted = |target: &Target| self.truth.trusts(*target);
-        let want: BTreeMap<_, _> = listed.iter().map(|overlap| (overlap.target, overlap.blocks.total())).collect();
-        let differs =
-            found.keys().chain(want.keys()).find(|target| trusted(target) && found.get(target) != want.get(target));
+        let want: BTreeMap<_, _> = listed
+            .iter()
+            .map(|overlap| (overlap.target, overlap.blocks.total()))
+            .collect();
+        let differs = found
+            .keys()
+            .chain(want.keys())
+            .find(|target| trusted(target) && found.get(target) != want.get(target));
         match differs {
-            Some(target) => Err(format!("{target}: {:?} in place of {:?}", found.get(target), want.get(target))),
-            None if self.matches.best() != found.values().copied().max().unwrap_or(0) => {
-                Err(format!("the best has {}, but not of {found:?}", self.matches.best()))
-            }
+            Some(target) => Err(format!(
+                "{target}: {:?} in place of {:?}",
+                found.get(target),
+                want.get(target)
+            )),
+            None if self.matches.best() != found.values().copied().max().unwrap_or(0) => Err(
+                format!("the best has {}, but not of {found:?}", self.matches.best()),
+            ),
             None => Ok(()),
         }
     }
 
     /// Every credited target with the length of its run.
     pub(crate) fn credits(&self, matches: &Matches) -> Result<BTreeMap<Target, u32>, String> {
-        let slots: HashMap<_, _> =
-            self.world.targets().filter_map(|t| Some((self.index.slot(t.target())?, t.target()))).collect();
+        let slots: HashMap<_, _> = self
+            .world
+            .targets()
+            .filter_map(|t| Some((self.index.slot(t.target())?, t.target())))
+            .collect();
         let mut credits = BTreeMap::new();
         for (slot, blocks) in matches.iter() {
-            let target = slots.get(&slot).ok_or_else(|| format!("{slot:?} is nobody's"))?;
+            let target = slots
+                .get(&slot)
+                .ok_or_else(|| format!("{slot:?} is nobody's"))?;
             if blocks == 0 || credits.insert(*target, blocks).is_some() {
-                return Err(format!("{slot:?} holds {blocks} blocks, or was told before"));
+                return Err(format!(
+                    "{slot:?} holds {blocks} blocks, or was told before"
+                ));
             }
         }
         Ok(credits)
@@ -64,20 +97,42 @@ fn same(found: &[Overlap], want: &[Answer]) -> Result<(), String> {
         (found.target, found.blocks, found.announced, found.present)
             == (want.target, want.blocks, want.announced, want.present)
     };
-    if found.len() == want.len() && found.iter().zip(want).all(|(found, want)| agree(found, want)) {
+    if found.len() == want.len()
+        && found
+            .iter()
+            .zip(want)
+            .all(|(found, want)| agree(found, want))
+    {
         return Ok(());
     }
-    let missing = want.iter().filter(|want| !found.iter().any(|found| agree(found, want)));
-    let surplus = found.iter().filter(|found| !want.iter().any(|want| agree(found, want)));
-    Err(format!("expected {:?} in place of {:?}", missing.collect::<Vec<_>>(), surplus.collect::<Vec<_>>()))
+    let missing = want
+        .iter()
+        .filter(|want| !found.iter().any(|found| agree(found, want)));
+    let surplus = found
+        .iter()
+        .filter(|found| !want.iter().any(|want| agree(found, want)));
+    Err(format!(
+        "expected {:?} in place of {:?}",
+        missing.collect::<Vec<_>>(),
+        surplus.collect::<Vec<_>>()
+    ))
 }
 
 /// No target is credited with more than it holds.
 fn no_more(found: &[Overlap], want: &[Answer]) -> Result<(), String> {
-    let known: HashMap<_, _> = want.iter().map(|answer| (answer.target, answer.blocks.total())).collect();
+    let known: HashMap<_, _> = want
+        .iter()
+        .map(|answer| (answer.target, answer.blocks.total()))
+        .collect();
     let most = |overlap: &&Overlap| known.get(&overlap.target).copied().unwrap_or(0);
-    match found.iter().find(|overlap| overlap.blocks.total() > most(overlap)) {
-        Some(overlap) => Err(format!("{overlap:?} although only {} are held", most(&overlap))),
+    match found
+        .iter()
+        .find(|overlap| overlap.blocks.total() > most(overlap))
+    {
+        Some(overlap) => Err(format!(
+            "{overlap:?} although only {} are held",
+            most(&overlap)
+        )),
         None => Ok(()),
     }
 }

@@ -28,24 +28,38 @@ impl Trial {
         blocks: usize,
         tier: Tier,
     ) -> Option<Range<usize>> {
-        let serves = self.truth.model(target).is_none_or(|model| model == self.world.spaces[space.0].model);
+        let serves = self
+            .truth
+            .model(target)
+            .is_none_or(|model| model == self.world.spaces[space.0].model);
         if !serves || self.world.namespace(space).identity != Identity::Tokens {
             return None;
         }
-        let device = |node: &&NodeNo| tier == Tier::Device && self.truth.holds(target, space, **node, tier);
+        let device =
+            |node: &&NodeNo| tier == Tier::Device && self.truth.holds(target, space, **node, tier);
         let waits = |node: &&NodeNo| self.truth.waits(target, space, **node, tier);
         let from = match start {
             Start::Root => 0,
-            Start::Behind => prompt.iter().take_while(|node| self.truth.has(target, space, **node)).count(),
+            Start::Behind => prompt
+                .iter()
+                .take_while(|node| self.truth.has(target, space, **node))
+                .count(),
             Start::At(at) => at % prompt.len(),
         };
         let end = prompt.len().min(from.saturating_add(blocks.max(1)));
         // Announced once more from its root, what is held already counts nothing. Not so where the index lacks a block in
         // front: to it, what is behind is stored again.
         let repeats = from == 0 && self.exact();
-        let again = prompt[..end].iter().take_while(|node| repeats && device(node) && !waits(node)).count();
+        let again = prompt[..end]
+            .iter()
+            .take_while(|node| repeats && device(node) && !waits(node))
+            .count();
         let first = from.max(again);
-        let to = first + prompt[first..end].iter().take_while(|node| !device(node) && !waits(node)).count();
+        let to = first
+            + prompt[first..end]
+                .iter()
+                .take_while(|node| !device(node) && !waits(node))
+                .count();
         let orphans = from > 0 && !self.truth.has(target, space, prompt[from - 1]);
         let room = !self.tight && self.truth.waiting_blocks() + to - from <= MAX_WAITING;
         (from < to && (!orphans || room)).then_some(from..to)
@@ -67,7 +81,13 @@ impl Trial {
         let naming = &mut self.namings[target.0];
         let applied = if matches!(naming, Naming::Hashes) {
             let parent = parent.map(|parent| self.world.nodes[parent.0].hash);
-            self.index.store_hashes(target.target(), namespace, parent, &self.world.hashes(nodes), tier)
+            self.index.store_hashes(
+                target.target(),
+                namespace,
+                parent,
+                &self.world.hashes(nodes),
+                tier,
+            )
         } else {
             let mut name = |node: NodeNo| naming.name(target, self.world.cell(space, node));
             let labels = labels || parent.is_none();
@@ -80,7 +100,8 @@ impl Trial {
                 salt: namespace.salt.clone().filter(|_| labels),
                 tier,
             };
-            self.index.apply(target.target(), &IndexUpdate::Stored(stored))
+            self.index
+                .apply(target.target(), &IndexUpdate::Stored(stored))
         };
         self.take(target, space, parent, nodes, tier, applied)
     }
@@ -100,11 +121,19 @@ impl Trial {
         self.tally.stored += u64::from(applied.applied);
         self.tally.orphans += u64::from(applied.orphans);
         if self.truth.model(target).is_none() {
-            return if applied.ignored == all { Ok(()) } else { wrong("the target is not registered") };
+            return if applied.ignored == all {
+                Ok(())
+            } else {
+                wrong("the target is not registered")
+            };
         }
         if !self.exact() {
             self.truth.store(target, space, nodes, tier);
-            return if applied.applied <= all { Ok(()) } else { wrong("more than there are") };
+            return if applied.applied <= all {
+                Ok(())
+            } else {
+                wrong("more than there are")
+            };
         }
         if applied.orphans > 0 {
             let known = parent.is_none_or(|parent| self.truth.has(target, space, parent));
@@ -113,7 +142,8 @@ impl Trial {
             } else if applied.orphans != all {
                 wrong("all are behind the same parent")
             } else {
-                self.truth.orphan(target, space, parent.unwrap(), nodes, tier);
+                self.truth
+                    .orphan(target, space, parent.unwrap(), nodes, tier);
                 Ok(())
             };
         }
@@ -123,7 +153,11 @@ impl Trial {
         let waiting = self.truth.waiting_blocks();
         self.truth.store(target, space, nodes, tier);
         let freed = waiting > self.truth.waiting_blocks();
-        if applied.applied == all || freed && applied.applied > all { Ok(()) } else { wrong("all should be stored") }
+        if applied.applied == all || freed && applied.applied > all {
+            Ok(())
+        } else {
+            wrong("all should be stored")
+        }
     }
 
     /// Blocks of a prompt that a target holds in a tier, or that wait there: some of them.
@@ -136,7 +170,8 @@ impl Trial {
         tier: Tier,
     ) -> Vec<NodeNo> {
         let known = |node: &NodeNo| {
-            self.truth.holds(target, space, *node, tier) || self.truth.waits(target, space, *node, tier)
+            self.truth.holds(target, space, *node, tier)
+                || self.truth.waits(target, space, *node, tier)
         };
         let held: Vec<_> = prompt.iter().copied().filter(known).collect();
         let some = |from: usize, count: usize| held.iter().copied().skip(from).take(count);
@@ -144,9 +179,12 @@ impl Trial {
             Pattern::Tail(count) => held.iter().rev().copied().take(count).collect(),
             Pattern::Head(count) => some(0, count).collect(),
             Pattern::Middle(from, count) => some(from % held.len().max(1), count).collect(),
-            Pattern::Scattered(bits) => {
-                held.iter().enumerate().filter(|(at, _)| bits >> (at % 64) & 1 == 1).map(|(_, node)| *node).collect()
-            }
+            Pattern::Scattered(bits) => held
+                .iter()
+                .enumerate()
+                .filter(|(at, _)| bits >> (at % 64) & 1 == 1)
+                .map(|(_, node)| *node)
+                .collect(),
             Pattern::All => held,
         }
     }
@@ -162,8 +200,14 @@ impl Trial {
     ) -> Result<(), String> {
         let index = Arc::clone(&self.index);
         let applied = self.tell_removed(&index, target, space, nodes, tier, strangers);
-        let held = nodes.iter().filter(|node| self.truth.holds(target, space, **node, tier)).count();
-        let waiting = nodes.iter().filter(|node| self.truth.waits(target, space, **node, tier)).count();
+        let held = nodes
+            .iter()
+            .filter(|node| self.truth.holds(target, space, **node, tier))
+            .count();
+        let waiting = nodes
+            .iter()
+            .filter(|node| self.truth.waits(target, space, **node, tier))
+            .count();
         for node in nodes {
             self.truth.remove(target, space, *node, tier);
         }
@@ -175,7 +219,9 @@ impl Trial {
         if told && (right || !self.exact()) {
             return Ok(());
         }
-        Err(format!("{applied:?} for {all} removals, of which {held} are of held blocks"))
+        Err(format!(
+            "{applied:?} for {all} removals, of which {held} are of held blocks"
+        ))
     }
 
     /// Tells an index, this one or a copy of it, that blocks were removed.
@@ -195,9 +241,14 @@ impl Trial {
             let hashes: Vec<_> = world.hashes(nodes).into_iter().chain(unknown).collect();
             index.remove_hashes(target.target(), world.namespace(space), &hashes, tier)
         } else {
-            let names = nodes.iter().map(|node| naming.name(target, world.cell(space, *node)));
+            let names = nodes
+                .iter()
+                .map(|node| naming.name(target, world.cell(space, *node)));
             let hashes = names.chain((0..strangers).map(Naming::unknown)).collect();
-            index.apply(target.target(), &IndexUpdate::Removed(Removed { hashes, tier }))
+            index.apply(
+                target.target(),
+                &IndexUpdate::Removed(Removed { hashes, tier }),
+            )
         }
     }
 }

@@ -75,7 +75,11 @@ impl Shared {
     /// Every fourth phase all prompts shrink, so that whole targets can be cleared.
     fn direction(&self, phase: u64, prompt: &[NodeNo]) -> Direction {
         let half = prompt[0].0 as u64 % 2;
-        if phase % 4 == 3 || phase % 2 == half { Direction::Shrinks } else { Direction::Grows }
+        if phase % 4 == 3 || phase % 2 == half {
+            Direction::Shrinks
+        } else {
+            Direction::Grows
+        }
     }
 
     fn bits<'a>(&'a self, of: &'a [AtomicU64], space: SpaceNo, node: NodeNo) -> &'a AtomicU64 {
@@ -104,16 +108,30 @@ impl Shared {
     }
 
     /// One lookup, and its bounds. Returns the number of targets credited, and `None` if the phase changed.
-    fn look(&self, space: SpaceNo, prompt: &[NodeNo], matches: &mut Matches) -> Result<Option<u64>, String> {
+    fn look(
+        &self,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        matches: &mut Matches,
+    ) -> Result<Option<u64>, String> {
         let chain = self.world.hashes(prompt);
         let phase = self.phase.load(SeqCst);
         let bits = |direction| {
-            if direction == Direction::Grows { [&self.surely, &self.maybe] } else { [&self.maybe, &self.surely] }
+            if direction == Direction::Grows {
+                [&self.surely, &self.maybe]
+            } else {
+                [&self.maybe, &self.surely]
+            }
         };
         let [first, last] = bits(self.direction(phase, prompt));
         let before = self.runs(first, space, prompt);
         let owners = self.owners();
-        self.index.lookup_into(self.index.space(self.world.namespace(space)), &chain, Moment::START, matches);
+        self.index.lookup_into(
+            self.index.space(self.world.namespace(space)),
+            &chain,
+            Moment::START,
+            matches,
+        );
         let after = self.runs(last, space, prompt);
         // A target that is cleared gets another slot: then nobody can say whose the answer's slots were.
         if self.phase.load(SeqCst) != phase || self.owners() != owners {
@@ -122,9 +140,16 @@ impl Shared {
         let mut runs = [0; TARGETS];
         let mut credited = 0;
         for (slot, run) in matches.iter() {
-            let Some(Some(owner)) = owners.get(slot.0 as usize) else { continue };
-            let number = self.world.targets().find(|target| target.target() == *owner);
-            runs[number.ok_or_else(|| format!("{owner:?} was credited, and is no target"))?.0] = run;
+            let Some(Some(owner)) = owners.get(slot.0 as usize) else {
+                continue;
+            };
+            let number = self
+                .world
+                .targets()
+                .find(|target| target.target() == *owner);
+            runs[number
+                .ok_or_else(|| format!("{owner:?} was credited, and is no target"))?
+                .0] = run;
             credited += 1;
         }
         for target in self.world.targets() {
@@ -175,9 +200,16 @@ struct Writer<'a> {
 impl Writer<'_> {
     fn change(&mut self, phase: u64) -> Result<(), String> {
         let world = Arc::clone(&self.shared.world);
-        let (target, space) = (world.target(self.dice.below(1 << 16)), world.space(self.dice.below(1 << 16)));
+        let (target, space) = (
+            world.target(self.dice.below(1 << 16)),
+            world.space(self.dice.below(1 << 16)),
+        );
         let prompt = world.prompt(space, self.dice.below(1 << 16));
-        let tier = if self.dice.chance(80) { Tier::Device } else { Tier::Host };
+        let tier = if self.dice.chance(80) {
+            Tier::Device
+        } else {
+            Tier::Host
+        };
         match self.shared.direction(phase, prompt) {
             Direction::Grows => self.grow(target, space, prompt, tier),
             Direction::Shrinks if phase % 4 == 3 && self.dice.chance(2) => {
@@ -188,23 +220,49 @@ impl Writer<'_> {
         }
     }
 
-    fn grow(&mut self, target: TargetNo, space: SpaceNo, prompt: &[NodeNo], tier: Tier) -> Result<(), String> {
-        let start = if self.dice.chance(60) { Start::Root } else { Start::Behind };
+    fn grow(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        tier: Tier,
+    ) -> Result<(), String> {
+        let start = if self.dice.chance(60) {
+            Start::Root
+        } else {
+            Start::Behind
+        };
         let blocks = self.dice.within(1, 200);
-        let Some(range) = self.trial.stretch(target, space, prompt, start, blocks, tier) else { return Ok(()) };
+        let Some(range) = self
+            .trial
+            .stretch(target, space, prompt, start, blocks, tier)
+        else {
+            return Ok(());
+        };
         let nodes = &prompt[range.clone()];
         let bit = 1 << target.0;
         for node in nodes {
-            self.shared.bits(&self.shared.maybe, space, *node).fetch_or(bit, SeqCst);
+            self.shared
+                .bits(&self.shared.maybe, space, *node)
+                .fetch_or(bit, SeqCst);
         }
-        self.trial.announce(target, space, prompt, range, tier, true)?;
+        self.trial
+            .announce(target, space, prompt, range, tier, true)?;
         for node in nodes {
-            self.shared.bits(&self.shared.surely, space, *node).fetch_or(bit, SeqCst);
+            self.shared
+                .bits(&self.shared.surely, space, *node)
+                .fetch_or(bit, SeqCst);
         }
         Ok(())
     }
 
-    fn shrink(&mut self, target: TargetNo, space: SpaceNo, prompt: &[NodeNo], tier: Tier) -> Result<(), String> {
+    fn shrink(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        prompt: &[NodeNo],
+        tier: Tier,
+    ) -> Result<(), String> {
         let pattern = match self.dice.below(10) {
             0..5 => Pattern::Tail(self.dice.within(1, 40)),
             5 => Pattern::Head(self.dice.within(1, 10)),
@@ -213,7 +271,9 @@ impl Writer<'_> {
             _ => Pattern::All,
         };
         let nodes = self.trial.chosen(target, space, prompt, pattern, tier);
-        self.leave(target, space, &nodes, |trial| trial.discard(target, space, &nodes, tier, 0))
+        self.leave(target, space, &nodes, |trial| {
+            trial.discard(target, space, &nodes, tier, 0)
+        })
     }
 
     /// Removes something, with the bits of `nodes` set as befits it before and after.
@@ -226,13 +286,16 @@ impl Writer<'_> {
     ) -> R {
         let bit = 1 << target.0;
         for node in nodes {
-            self.shared.bits(&self.shared.surely, space, *node).fetch_and(!bit, SeqCst);
+            self.shared
+                .bits(&self.shared.surely, space, *node)
+                .fetch_and(!bit, SeqCst);
         }
         let removed = remove(self.trial);
         for node in nodes {
             let has = self.trial.truth.has(target, space, *node);
             // What is still there in another tier has been there all the while.
-            let [gone, back] = [&self.shared.maybe, &self.shared.surely].map(|of| self.shared.bits(of, space, *node));
+            let [gone, back] = [&self.shared.maybe, &self.shared.surely]
+                .map(|of| self.shared.bits(of, space, *node));
             if has {
                 back.fetch_or(bit, SeqCst)
             } else {
@@ -267,9 +330,20 @@ pub(crate) struct Length {
 /// One writer beside so many readers; in the end everything is compared. Returns also the changes made.
 pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen), String> {
     let mut dice = Dice::new(seed);
-    let extent = Extent { targets: TARGETS.min(dice.within(2, 70)), ..Extent::draw(&mut dice) };
-    let mut trial = Trial::new(&Setup { seed, extent, tight: None });
-    let bits = || (0..trial.world.cells()).map(|_| AtomicU64::new(0)).collect();
+    let extent = Extent {
+        targets: TARGETS.min(dice.within(2, 70)),
+        ..Extent::draw(&mut dice)
+    };
+    let mut trial = Trial::new(&Setup {
+        seed,
+        extent,
+        tight: None,
+    });
+    let bits = || {
+        (0..trial.world.cells())
+            .map(|_| AtomicU64::new(0))
+            .collect()
+    };
     let shared = Shared {
         surely: bits(),
         maybe: bits(),
@@ -285,9 +359,14 @@ pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen
         let shared = &shared;
         let read = |number: u64| scope.spawn(move || shared.read(seed ^ (number + 1) << 32));
         let readers: Vec<_> = (0..readers).map(read).collect();
-        let mut writer = Writer { shared, trial: &mut trial, dice };
+        let mut writer = Writer {
+            shared,
+            trial: &mut trial,
+            dice,
+        };
         let mut written = Ok(());
-        let done = |changes| changes >= length.changes && shared.compared.load(SeqCst) >= length.lookups;
+        let done =
+            |changes| changes >= length.changes && shared.compared.load(SeqCst) >= length.lookups;
         while written.is_ok() && !shared.over.load(SeqCst) && !done(changes) {
             shared.phase.store(changes / PHASE, SeqCst);
             written = writer.change(changes / PHASE);
@@ -295,7 +374,9 @@ pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen
         }
         shared.over.store(true, SeqCst);
         for reader in readers {
-            let seen = reader.join().map_err(|_| "a reader panicked".to_owned())??;
+            let seen = reader
+                .join()
+                .map_err(|_| "a reader panicked".to_owned())??;
             all += seen;
         }
         written

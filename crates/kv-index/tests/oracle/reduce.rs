@@ -16,7 +16,9 @@ fn reduce(setup: &Setup, steps: Vec<Step>, difference: Difference) -> (Vec<Step>
             let mut fewer = steps.clone();
             fewer.drain(at..steps.len().min(at + size));
             match Trial::run(setup, &fewer) {
-                Err(other) if other.kind() == difference.kind() => (steps, difference) = (fewer, other),
+                Err(other) if other.kind() == difference.kind() => {
+                    (steps, difference) = (fewer, other)
+                }
                 _ => at += size,
             }
         }
@@ -32,7 +34,11 @@ fn reduce(setup: &Setup, steps: Vec<Step>, difference: Difference) -> (Vec<Step>
 pub(crate) fn report(setup: &Setup, steps: Vec<Step>, difference: Difference) -> String {
     let (all, first) = (steps.len(), difference.to_string());
     let (fewer, last) = reduce(setup, steps, difference);
-    format!("{first}\n{setup:?}\n{} of {all} steps suffice:\n{}then: {last}", fewer.len(), list(&fewer))
+    format!(
+        "{first}\n{setup:?}\n{} of {all} steps suffice:\n{}then: {last}",
+        fewer.len(),
+        list(&fewer)
+    )
 }
 
 /// A line for each step.

@@ -16,14 +16,27 @@ pub(crate) struct Setup {
 impl Setup {
     /// With room for everything.
     pub(crate) fn ample(seed: u64) -> Self {
-        Self { seed, extent: Extent::draw(&mut Dice::new(seed)), tight: None }
+        Self {
+            seed,
+            extent: Extent::draw(&mut Dice::new(seed)),
+            tight: None,
+        }
     }
 
     /// With less room than its world would fill, or hardly enough.
     pub(crate) fn tight(seed: u64) -> Self {
         let dice = &mut Dice::new(seed);
-        let extent = Extent { targets: dice.within(1, 12), spaces: 4, prompts: 200, blocks: 100 };
-        Self { seed, extent, tight: Some(64 << 10 << dice.below(7)) }
+        let extent = Extent {
+            targets: dice.within(1, 12),
+            spaces: 4,
+            prompts: 200,
+            blocks: 100,
+        };
+        Self {
+            seed,
+            extent,
+            tight: Some(64 << 10 << dice.below(7)),
+        }
     }
 
     /// Steps that go with it.

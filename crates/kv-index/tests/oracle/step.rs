@@ -114,7 +114,11 @@ impl Step {
         let target = dice.below(1 << 16);
         let space = dice.below(1 << 16);
         let prompt = dice.below(1 << 16);
-        let blocks = if dice.chance(60) { 1 << 16 } else { dice.below(200) };
+        let blocks = if dice.chance(60) {
+            1 << 16
+        } else {
+            dice.below(200)
+        };
         match dice.below(1000) {
             0..400 => {
                 let start = match dice.below(100) {
@@ -122,7 +126,15 @@ impl Step {
                     55..80 => Start::Behind,
                     _ => Start::At(dice.below(200)),
                 };
-                Self::Store { target, space, prompt, start, blocks, tier: tier(dice), labels: dice.chance(50) }
+                Self::Store {
+                    target,
+                    space,
+                    prompt,
+                    start,
+                    blocks,
+                    tier: tier(dice),
+                    labels: dice.chance(50),
+                }
             }
             400..720 => {
                 let pattern = match dice.below(100) {
@@ -133,14 +145,31 @@ impl Step {
                     _ => Pattern::All,
                 };
                 let strangers = if dice.chance(5) { dice.within(1, 3) } else { 0 };
-                Self::Remove { target, space, prompt, pattern, tier: tier(dice), strangers }
+                Self::Remove {
+                    target,
+                    space,
+                    prompt,
+                    pattern,
+                    tier: tier(dice),
+                    strangers,
+                }
             }
             720..725 => Self::Cleared { target },
             725..728 => Self::Clear { target },
-            728..740 => Self::ClearStream { target, space, tier: tier(dice) },
-            740..745 => Self::Restart { target, naming: dice.below(1 << 16) },
+            728..740 => Self::ClearStream {
+                target,
+                space,
+                tier: tier(dice),
+            },
+            740..745 => Self::Restart {
+                target,
+                naming: dice.below(1 << 16),
+            },
             745..747 => Self::RemoveWorker { target },
-            747..770 => Self::Register { target, model: usize::from(dice.chance(10)) },
+            747..770 => Self::Register {
+                target,
+                model: usize::from(dice.chance(10)),
+            },
             770..850 => Self::Expect {
                 target,
                 space,
@@ -149,14 +178,30 @@ impl Step {
                 ttl_s: dice.within(1, 20) as u64,
                 lasting: dice.chance(50),
             },
-            850..860 => Self::Retract { which: dice.below(8) },
-            860..880 => Self::Wait { seconds: dice.within(1, 5) as u64 },
+            850..860 => Self::Retract {
+                which: dice.below(8),
+            },
+            860..880 => Self::Wait {
+                seconds: dice.within(1, 5) as u64,
+            },
             880..885 => Self::Expire,
             885..890 => Self::Hole { target },
-            890..900 => Self::Trust { target, trusted: dice.chance(70) },
+            890..900 => Self::Trust {
+                target,
+                trusted: dice.chance(70),
+            },
             _ => {
-                let strangers = if dice.chance(30) { dice.within(1, 5) } else { 0 };
-                Self::Look { space, prompt, blocks, strangers }
+                let strangers = if dice.chance(30) {
+                    dice.within(1, 5)
+                } else {
+                    0
+                };
+                Self::Look {
+                    space,
+                    prompt,
+                    blocks,
+                    strangers,
+                }
             }
         }
     }

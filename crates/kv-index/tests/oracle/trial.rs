@@ -41,12 +41,21 @@ impl Trial {
     pub(crate) fn new(setup: &Setup) -> Self {
         let mut dice = Dice::new(mix(setup.seed));
         let world = World::new(setup.extent, &mut dice);
-        let settings = IndexSettings { unconfirmed_ttl: Duration::ZERO, ..IndexSettings::default() };
+        let settings = IndexSettings {
+            unconfirmed_ttl: Duration::ZERO,
+            ..IndexSettings::default()
+        };
         let memory_budget = setup.tight.unwrap_or(settings.memory_budget);
-        let index = KvIndex::new(IndexSettings { memory_budget, ..settings });
+        let index = KvIndex::new(IndexSettings {
+            memory_budget,
+            ..settings
+        });
         let mut truth = Truth::new(&world);
         let alike = dice.chance(30);
-        let namings = world.targets().map(|_| Naming::some(if alike { 0 } else { dice.below(8) })).collect();
+        let namings = world
+            .targets()
+            .map(|_| Naming::some(if alike { 0 } else { dice.below(8) }))
+            .collect();
         for target in world.targets() {
             let model = usize::from(target.0 % 5 == 4);
             index.register(target.target(), world.model(model));
@@ -79,9 +88,17 @@ impl Trial {
         }));
         let played = played.unwrap_or_else(|panic| {
             let text = panic.downcast_ref::<String>().map(String::as_str);
-            Err(format!("panicked: {}", text.or(panic.downcast_ref::<&str>().copied()).unwrap_or("without a word")))
+            Err(format!(
+                "panicked: {}",
+                text.or(panic.downcast_ref::<&str>().copied())
+                    .unwrap_or("without a word")
+            ))
         });
-        let at = || last.map_or("in the end".to_owned(), |at| format!("step {at}, {:?}", steps[at]));
+        let at = || {
+            last.map_or("in the end".to_owned(), |at| {
+                format!("step {at}, {:?}", steps[at])
+            })
+        };
         played.map_err(|what| Difference { at: at(), what })
     }
 
@@ -98,7 +115,15 @@ impl Trial {
     pub(crate) fn play(&mut self, step: &Step) -> Result<(), String> {
         let world = Arc::clone(&self.world);
         match *step {
-            Step::Store { target, space, prompt, start, blocks, tier, labels } => {
+            Step::Store {
+                target,
+                space,
+                prompt,
+                start,
+                blocks,
+                tier,
+                labels,
+            } => {
                 let (target, space) = (world.target(target), world.space(space));
                 let nodes = world.prompt(space, prompt);
                 if let Some(range) = self.stretch(target, space, nodes, start, blocks, tier) {
@@ -106,31 +131,64 @@ impl Trial {
                 }
                 self.look(space, nodes, 0)?;
             }
-            Step::Remove { target, space, prompt, pattern, tier, strangers } => {
+            Step::Remove {
+                target,
+                space,
+                prompt,
+                pattern,
+                tier,
+                strangers,
+            } => {
                 let target = world.target(target);
                 // Where the target holds nothing of the prompt, one of the next prompts does as well.
                 let near = (0..24).map(|more| (world.space(space + more % 3), prompt + more / 3));
                 let mut near = near.map(|(space, prompt)| (space, world.prompt(space, prompt)));
                 let holds = |(space, nodes): &(SpaceNo, &[NodeNo])| {
-                    !self.chosen(target, *space, nodes, Pattern::All, tier).is_empty()
+                    !self
+                        .chosen(target, *space, nodes, Pattern::All, tier)
+                        .is_empty()
                 };
                 let (space, nodes) = near.find(holds).unwrap_or_else(|| {
                     let space = world.space(space);
                     (space, world.prompt(space, prompt))
                 });
-                self.discard(target, space, &self.chosen(target, space, nodes, pattern, tier), tier, strangers)?;
+                self.discard(
+                    target,
+                    space,
+                    &self.chosen(target, space, nodes, pattern, tier),
+                    tier,
+                    strangers,
+                )?;
                 self.look(space, nodes, 0)?;
             }
-            Step::Expect { target, space, prompt, blocks, ttl_s, lasting } => {
+            Step::Expect {
+                target,
+                space,
+                prompt,
+                blocks,
+                ttl_s,
+                lasting,
+            } => {
                 let (target, space) = (world.target(target), world.space(space));
                 let nodes = world.prompt(space, prompt);
                 let fits = self.truth.model(target) == Some(world.spaces[space.0].model);
                 if fits && !self.tight {
-                    self.expect(target, space, &nodes[..nodes.len().min(blocks.max(1))], ttl_s, lasting);
+                    self.expect(
+                        target,
+                        space,
+                        &nodes[..nodes.len().min(blocks.max(1))],
+                        ttl_s,
+                        lasting,
+                    );
                 }
                 self.look(space, nodes, 0)?;
             }
-            Step::Look { space, prompt, blocks, strangers } => {
+            Step::Look {
+                space,
+                prompt,
+                blocks,
+                strangers,
+            } => {
                 let space = world.space(space);
                 let nodes = world.prompt(space, prompt);
                 self.look(space, &nodes[..nodes.len().min(blocks)], strangers)?;
@@ -139,7 +197,10 @@ impl Trial {
         }
         let stats = self.index.stats();
         if stats.bytes > stats.budget_bytes {
-            return Err(format!("{} bytes in use, {} allowed", stats.bytes, stats.budget_bytes));
+            return Err(format!(
+                "{} bytes in use, {} allowed",
+                stats.bytes, stats.budget_bytes
+            ));
         }
         Ok(())
     }
@@ -157,13 +218,20 @@ impl Trial {
                 self.index.clear(target.target());
                 self.truth.clear(target);
             }
-            Step::ClearStream { target, space, tier } => {
+            Step::ClearStream {
+                target,
+                space,
+                tier,
+            } => {
                 // What it means for blocks without a known namespace, and for what is expected, is left open. Where room was
                 // lacking, only the index knows whether blocks wait.
                 let (target, space) = (world.target(target), world.space(space));
-                let open = self.truth.has_waiting(target) || self.truth.expects_of(target) || !self.exact();
+                let open = self.truth.has_waiting(target)
+                    || self.truth.expects_of(target)
+                    || !self.exact();
                 if !open {
-                    self.index.clear_stream(target.target(), world.namespace(space), tier);
+                    self.index
+                        .clear_stream(target.target(), world.namespace(space), tier);
                     self.truth.clear_stream(target, space, tier);
                 }
             }
@@ -204,13 +272,22 @@ impl Trial {
         }
     }
 
-    fn expect(&mut self, target: TargetNo, space: SpaceNo, nodes: &[NodeNo], ttl_s: u64, lasting: bool) {
+    fn expect(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        nodes: &[NodeNo],
+        ttl_s: u64,
+        lasting: bool,
+    ) {
         let (namespace, chain) = (self.world.namespace(space), self.world.hashes(nodes));
         let ttl = Duration::from_secs(ttl_s);
         let promised = if lasting {
-            self.index.predict(target.target(), namespace, &chain, self.now(), ttl)
+            self.index
+                .predict(target.target(), namespace, &chain, self.now(), ttl)
         } else {
-            self.index.speculate(target.target(), namespace, &chain, self.now(), ttl)
+            self.index
+                .speculate(target.target(), namespace, &chain, self.now(), ttl)
         };
         self.calls += 1;
         self.truth.expect(target, space, nodes, ttl_s, self.calls);
@@ -231,8 +308,16 @@ impl Trial {
             self.index.remove_worker(target.target().worker);
         }
         let stats = self.index.stats();
-        if stats.memberships + stats.distinct + stats.speculative + stats.predicted + stats.namespaces > 0 {
-            return Err(format!("all workers have gone, but not all they held: {stats:?}"));
+        if stats.memberships
+            + stats.distinct
+            + stats.speculative
+            + stats.predicted
+            + stats.namespaces
+            > 0
+        {
+            return Err(format!(
+                "all workers have gone, but not all they held: {stats:?}"
+            ));
         }
         Ok(())
     }

@@ -66,7 +66,13 @@ impl Truth {
             ever: vec![false; world.cells()],
             expected: BTreeMap::new(),
             waiting: Vec::new(),
-            owners: vec![Owner { model: None, trusted: true }; world.targets],
+            owners: vec![
+                Owner {
+                    model: None,
+                    trusted: true
+                };
+                world.targets
+            ],
             now_s: 0,
             orphans: 0,
         }
@@ -82,7 +88,9 @@ impl Truth {
 
     pub(crate) fn trusts(&self, target: Target) -> bool {
         let of = |owner: &usize| TargetNo(*owner).target() == target;
-        (0..self.owners.len()).find(of).is_some_and(|owner| self.owners[owner].trusted)
+        (0..self.owners.len())
+            .find(of)
+            .is_some_and(|owner| self.owners[owner].trusted)
     }
 
     pub(crate) fn holds(&self, target: TargetNo, space: SpaceNo, node: NodeNo, tier: Tier) -> bool {
@@ -91,12 +99,19 @@ impl Truth {
 
     /// In any tier.
     pub(crate) fn has(&self, target: TargetNo, space: SpaceNo, node: NodeNo) -> bool {
-        Tier::ALL.iter().any(|tier| self.holds(target, space, node, *tier))
+        Tier::ALL
+            .iter()
+            .any(|tier| self.holds(target, space, node, *tier))
     }
 
     pub(crate) fn waits(&self, target: TargetNo, space: SpaceNo, node: NodeNo, tier: Tier) -> bool {
-        let of = |waiting: &&Waiting| (waiting.target, waiting.space, waiting.tier) == (target, space, tier);
-        self.waiting.iter().filter(of).any(|waiting| waiting.nodes.contains(&node))
+        let of = |waiting: &&Waiting| {
+            (waiting.target, waiting.space, waiting.tier) == (target, space, tier)
+        };
+        self.waiting
+            .iter()
+            .filter(of)
+            .any(|waiting| waiting.nodes.contains(&node))
     }
 
     /// Blocks that wait for their parent, of all targets.
@@ -114,11 +129,17 @@ impl Truth {
     }
 
     pub(crate) fn expects_of(&self, target: TargetNo) -> bool {
-        self.expected.values().flatten().any(|expected| expected.target == target)
+        self.expected
+            .values()
+            .flatten()
+            .any(|expected| expected.target == target)
     }
 
     pub(crate) fn expected_blocks(&self) -> u64 {
-        self.expected.values().map(|entries| entries.len() as u64).sum()
+        self.expected
+            .values()
+            .map(|entries| entries.len() as u64)
+            .sum()
     }
 
     /// Registers a target; one that changes its model forgets what it held.
@@ -159,9 +180,22 @@ impl Truth {
     }
 
     /// Blocks whose parent is unknown; if they wait, they are held once it is announced.
-    pub(crate) fn orphan(&mut self, target: TargetNo, space: SpaceNo, parent: NodeNo, nodes: &[NodeNo], tier: Tier) {
+    pub(crate) fn orphan(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        parent: NodeNo,
+        nodes: &[NodeNo],
+        tier: Tier,
+    ) {
         self.orphans += nodes.len() as u64;
-        self.waiting.push(Waiting { target, space, parent, nodes: nodes.to_vec(), tier });
+        self.waiting.push(Waiting {
+            target,
+            space,
+            parent,
+            nodes: nodes.to_vec(),
+            tier,
+        });
     }
 
     /// What was behind a waiting block that is removed goes on waiting, for that block.
@@ -174,7 +208,11 @@ impl Truth {
                 && let Some(at) = waiting.nodes.iter().position(|waits| *waits == node)
             {
                 let nodes = waiting.nodes.split_off(at)[1..].to_vec();
-                behind.push(Waiting { parent: node, nodes, ..*waiting });
+                behind.push(Waiting {
+                    parent: node,
+                    nodes,
+                    ..*waiting
+                });
             }
         }
         self.waiting.extend(behind);
@@ -183,19 +221,26 @@ impl Truth {
 
     /// One tier of a target was emptied; nothing is expected of it any more.
     pub(crate) fn clear_tier(&mut self, target: TargetNo, tier: Tier) {
-        self.held.iter_mut().for_each(|held| held[tier.index()] &= !target.bit());
-        self.waiting.retain(|waiting| (waiting.target, waiting.tier) != (target, tier));
+        self.held
+            .iter_mut()
+            .for_each(|held| held[tier.index()] &= !target.bit());
+        self.waiting
+            .retain(|waiting| (waiting.target, waiting.tier) != (target, tier));
         self.forget_all_expected(target);
     }
 
     /// One tier of a target in one namespace was emptied.
     pub(crate) fn clear_stream(&mut self, target: TargetNo, space: SpaceNo, tier: Tier) {
         let cells = space.0 * self.nodes..(space.0 + 1) * self.nodes;
-        self.held[cells].iter_mut().for_each(|held| held[tier.index()] &= !target.bit());
+        self.held[cells]
+            .iter_mut()
+            .for_each(|held| held[tier.index()] &= !target.bit());
     }
 
     pub(crate) fn clear(&mut self, target: TargetNo) {
-        Tier::ALL.into_iter().for_each(|tier| self.clear_tier(target, tier));
+        Tier::ALL
+            .into_iter()
+            .for_each(|tier| self.clear_tier(target, tier));
     }
 
     /// A worker is gone with all its ranks.
@@ -203,7 +248,10 @@ impl Truth {
         for target in (0..self.owners.len()).map(TargetNo) {
             if target.target().worker == rank.target().worker {
                 self.clear(target);
-                self.owners[target.0] = Owner { model: None, trusted: true };
+                self.owners[target.0] = Owner {
+                    model: None,
+                    trusted: true,
+                };
             }
         }
     }
@@ -215,7 +263,14 @@ impl Truth {
         }
     }
 
-    pub(crate) fn expect(&mut self, target: TargetNo, space: SpaceNo, nodes: &[NodeNo], ttl_s: u64, call: u64) {
+    pub(crate) fn expect(
+        &mut self,
+        target: TargetNo,
+        space: SpaceNo,
+        nodes: &[NodeNo],
+        ttl_s: u64,
+        call: u64,
+    ) {
         for node in nodes {
             if self.owners[target.0].trusted && self.has(target, space, *node) {
                 continue;
@@ -224,9 +279,22 @@ impl Truth {
             self.ever[cell] = true;
             let entries = self.expected.entry(cell).or_default();
             let until_s = self.now_s + ttl_s;
-            match entries.iter_mut().find(|expected| expected.target == target) {
-                Some(known) => *known = Expected { until_s: known.until_s.max(until_s), call, ..*known },
-                None => entries.push(Expected { target, until_s, call }),
+            match entries
+                .iter_mut()
+                .find(|expected| expected.target == target)
+            {
+                Some(known) => {
+                    *known = Expected {
+                        until_s: known.until_s.max(until_s),
+                        call,
+                        ..*known
+                    }
+                }
+                None => entries.push(Expected {
+                    target,
+                    until_s,
+                    call,
+                }),
             }
         }
     }
@@ -270,10 +338,19 @@ impl Truth {
                 (both, both, present)
             } else {
                 let (announced, _) = self.run(target, space, prompt, true, false);
-                (self.run(target, space, prompt, false, true).0, announced, [0; 4])
+                (
+                    self.run(target, space, prompt, false, true).0,
+                    announced,
+                    [0; 4],
+                )
             };
             if blocks.total() + announced.total() > 0 {
-                answers.push(Answer { target: target.target(), blocks, announced, present });
+                answers.push(Answer {
+                    target: target.target(),
+                    blocks,
+                    announced,
+                    present,
+                });
             }
         }
         answers
@@ -298,7 +375,9 @@ impl Truth {
                 Some(Tier::Host) => blocks.host += 1,
                 Some(Tier::Disk) => blocks.disk += 1,
                 Some(Tier::Remote) => blocks.remote += 1,
-                None if expected && self.is_expected(target, space, *node) => blocks.speculative += 1,
+                None if expected && self.is_expected(target, space, *node) => {
+                    blocks.speculative += 1
+                }
                 None => break,
             }
             for (count, tier) in present.iter_mut().zip(tiers) {
@@ -319,7 +398,10 @@ impl Truth {
         self.held.iter().enumerate().flat_map(move |(cell, held)| {
             Tier::ALL.into_iter().flat_map(move |tier| {
                 let of = held[tier.index()];
-                (0..targets).map(TargetNo).filter(move |target| of & target.bit() != 0).map(move |t| (t, tier, cell))
+                (0..targets)
+                    .map(TargetNo)
+                    .filter(move |target| of & target.bit() != 0)
+                    .map(move |t| (t, tier, cell))
             })
         })
     }
@@ -328,9 +410,14 @@ impl Truth {
     pub(crate) fn totals(&self) -> (u64, u64, Vec<[u64; 4]>) {
         let any = |held: &[u128; 4]| held.iter().fold(0, |all, tier| all | tier);
         let distinct = self.held.iter().filter(|held| any(held) != 0).count() as u64;
-        let memberships = self.held.iter().map(|held| u64::from(any(held).count_ones())).sum();
+        let memberships = self
+            .held
+            .iter()
+            .map(|held| u64::from(any(held).count_ones()))
+            .sum();
         let mut per_tier = vec![[0; 4]; self.owners.len()];
-        self.rows().for_each(|(target, tier, _)| per_tier[target.0][tier.index()] += 1);
+        self.rows()
+            .for_each(|(target, tier, _)| per_tier[target.0][tier.index()] += 1);
         (distinct, memberships, per_tier)
     }
 
@@ -339,7 +426,9 @@ impl Truth {
         let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (target, tier, cell) in self.rows() {
             let holder = (target, tier, SpaceNo(cell / self.nodes));
-            held.entry(holder).or_default().insert(NodeNo(cell % self.nodes));
+            held.entry(holder)
+                .or_default()
+                .insert(NodeNo(cell % self.nodes));
         }
         held
     }

@@ -33,23 +33,32 @@ pub(crate) fn compare(trial: &mut Trial) -> Result<(), String> {
 /// Several lookups at once answer as each by itself.
 fn compare_batch(trial: &Trial, world: &World, space: SpaceNo) -> Result<(), String> {
     let key = trial.index.space(world.namespace(space));
-    let chains: Vec<_> = (0..world.prompts(space)).map(|prompt| world.hashes(world.prompt(space, prompt))).collect();
+    let chains: Vec<_> = (0..world.prompts(space))
+        .map(|prompt| world.hashes(world.prompt(space, prompt)))
+        .collect();
     let chains: Vec<&[SequenceHash]> = chains.iter().map(Vec::as_slice).chain([&[][..]]).collect();
     let mut together: Vec<_> = chains.iter().map(|_| Matches::default()).collect();
-    trial.index.lookup_batch(key, &chains, trial.now(), &mut together);
+    trial
+        .index
+        .lookup_batch(key, &chains, trial.now(), &mut together);
     let mut alone = Matches::default();
     for (chain, together) in chains.into_iter().zip(&together) {
         trial.index.lookup_into(key, chain, trial.now(), &mut alone);
         let (together, alone) = (trial.credits(together)?, trial.credits(&alone)?);
         if together != alone {
-            return Err(format!("together with others a lookup answers {together:?} in place of {alone:?}"));
+            return Err(format!(
+                "together with others a lookup answers {together:?} in place of {alone:?}"
+            ));
         }
     }
     Ok(())
 }
 
 fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
-    let spaces: HashMap<_, _> = world.spaces().map(|space| (world.namespace(space), space)).collect();
+    let spaces: HashMap<_, _> = world
+        .spaces()
+        .map(|space| (world.namespace(space), space))
+        .collect();
     let mut cells = HashMap::new();
     for space in world.spaces() {
         for prompt in 0..world.prompts(space) {
@@ -57,17 +66,28 @@ fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
             cells.extend(nodes.map(|node| ((space, world.nodes[node.0].hash), *node)));
         }
     }
-    let targets: HashMap<_, _> = world.targets().map(|target| (target.target(), target)).collect();
+    let targets: HashMap<_, _> = world
+        .targets()
+        .map(|target| (target.target(), target))
+        .collect();
     let mut rows = HashSet::new();
     let mut place = DumpPlace::default();
     for row in std::iter::from_fn(|| trial.index.dump(&mut place)).flatten() {
-        let space = spaces.get(&*row.namespace).ok_or_else(|| format!("dump: unknown namespace: {row:?}"))?;
-        let node = *cells.get(&(*space, row.hash)).ok_or_else(|| format!("dump: unknown block: {row:?}"))?;
+        let space = spaces
+            .get(&*row.namespace)
+            .ok_or_else(|| format!("dump: unknown namespace: {row:?}"))?;
+        let node = *cells
+            .get(&(*space, row.hash))
+            .ok_or_else(|| format!("dump: unknown block: {row:?}"))?;
         let known = &world.nodes[node.0];
         let parent = known.parent.map(|parent| world.nodes[parent.0].hash);
-        if (row.depth, row.parent) != (known.depth, parent) || row.salt_digest.is_some() != row.namespace.salt.is_some()
+        if (row.depth, row.parent) != (known.depth, parent)
+            || row.salt_digest.is_some() != row.namespace.salt.is_some()
         {
-            return Err(format!("dump: {row:?} is at depth {} behind {parent:?}", known.depth));
+            return Err(format!(
+                "dump: {row:?} is at depth {} behind {parent:?}",
+                known.depth
+            ));
         }
         let target = targets[&row.target];
         if !trial.truth.holds(target, *space, node, row.tier) {
@@ -80,7 +100,9 @@ fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
     if trial.exact()
         && let Some((target, tier, cell)) = trial.truth.rows().find(|row| !rows.contains(row))
     {
-        return Err(format!("dump: cell {cell} of {target:?} in {tier:?} is missing"));
+        return Err(format!(
+            "dump: cell {cell} of {target:?} in {tier:?} is missing"
+        ));
     }
     Ok(())
 }
@@ -89,23 +111,51 @@ fn compare_counts(trial: &Trial, world: &World) -> Result<(), String> {
     trial.index.expire(trial.now());
     let stats = trial.index.stats();
     let (distinct, memberships, per_tier) = trial.truth.totals();
-    let found = [stats.distinct, stats.memberships, stats.speculative + stats.predicted, stats.orphans, stats.shed];
-    let want = [distinct, memberships, trial.truth.expected_blocks(), trial.truth.orphans, 0];
+    let found = [
+        stats.distinct,
+        stats.memberships,
+        stats.speculative + stats.predicted,
+        stats.orphans,
+        stats.shed,
+    ];
+    let want = [
+        distinct,
+        memberships,
+        trial.truth.expected_blocks(),
+        trial.truth.orphans,
+        0,
+    ];
     if found != want {
-        return Err(format!("distinct, memberships, unconfirmed, orphans, shed: {found:?} in place of {want:?}"));
+        return Err(format!(
+            "distinct, memberships, unconfirmed, orphans, shed: {found:?} in place of {want:?}"
+        ));
     }
     for target in world.targets() {
-        let (found, want) = (trial.index.blocks_per_tier(target.target()), per_tier[target.0]);
+        let (found, want) = (
+            trial.index.blocks_per_tier(target.target()),
+            per_tier[target.0],
+        );
         if found != want {
-            return Err(format!("blocks per tier of {target:?}: {found:?} in place of {want:?}"));
+            return Err(format!(
+                "blocks per tier of {target:?}: {found:?} in place of {want:?}"
+            ));
         }
     }
     let digests = trial.index.digest();
-    let found: Vec<_> = digests.iter().map(|digest| (digest.target, digest.tier, digest.blocks)).collect();
-    let held = world.targets().flat_map(|target| Tier::ALL.map(|tier| (target, tier)));
+    let found: Vec<_> = digests
+        .iter()
+        .map(|digest| (digest.target, digest.tier, digest.blocks))
+        .collect();
+    let held = world
+        .targets()
+        .flat_map(|target| Tier::ALL.map(|tier| (target, tier)));
     let want = held.map(|(target, tier)| (target.target(), tier, per_tier[target.0][tier.index()]));
     let want: Vec<_> = want.filter(|(_, _, blocks)| *blocks > 0).collect();
-    if found == want { Ok(()) } else { Err(format!("digests are for {found:?} in place of {want:?}")) }
+    if found == want {
+        Ok(())
+    } else {
+        Err(format!("digests are for {found:?} in place of {want:?}"))
+    }
 }
 
 /// The same content, announced afresh in another order and under other names, has the same digests.
@@ -120,20 +170,29 @@ pub(crate) fn compare_rebuilt(trial: &Trial) -> Result<(), String> {
     let differs = found.iter().zip(&want).find(|(found, want)| found != want);
     match differs {
         None if found.len() == want.len() => Ok(()),
-        _ => {
-            Err(format!("digests of the same content differ: {differs:?}, {} and {} of them", found.len(), want.len()))
-        }
+        _ => Err(format!(
+            "digests of the same content differ: {differs:?}, {} and {} of them",
+            found.len(),
+            want.len()
+        )),
     }
 }
 
 /// Announces whole beginnings of prompts, then takes what should not be there.
-fn rebuild(index: &KvIndex, world: &World, (target, tier, space): (TargetNo, Tier, SpaceNo), held: &BTreeSet<NodeNo>) {
+fn rebuild(
+    index: &KvIndex,
+    world: &World,
+    (target, tier, space): (TargetNo, Tier, SpaceNo),
+    held: &BTreeSet<NodeNo>,
+) {
     let name = |node: &NodeNo| EngineHash(mix(world.cell(space, *node) as u64) ^ 0x5555);
     let namespace = world.namespace(space);
     let mut stored = BTreeSet::new();
     for prompt in (0..world.prompts(space)).rev() {
         let prompt = world.prompt(space, prompt);
-        let Some(last) = prompt.iter().rposition(|node| held.contains(node)) else { continue };
+        let Some(last) = prompt.iter().rposition(|node| held.contains(node)) else {
+            continue;
+        };
         let nodes = &prompt[..=last];
         let event = Stored {
             hashes: nodes.iter().map(name).collect(),
@@ -148,5 +207,8 @@ fn rebuild(index: &KvIndex, world: &World, (target, tier, space): (TargetNo, Tie
         stored.extend(nodes.iter().copied());
     }
     let hashes = stored.difference(held).map(name).collect();
-    index.apply(target.target(), &IndexUpdate::Removed(Removed { hashes, tier }));
+    index.apply(
+        target.target(),
+        &IndexUpdate::Removed(Removed { hashes, tier }),
+    );
 }

@@ -2,7 +2,9 @@
 
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, WorkerId,
+};
 
 use super::dice::Dice;
 
@@ -28,7 +30,10 @@ impl TargetNo {
     /// Two ranks a worker.
     pub(crate) fn target(self) -> Target {
         let number = u32::try_from(self.0).expect("few targets");
-        Target { worker: WorkerId(number / 2), rank: DpRank(number % 2) }
+        Target {
+            worker: WorkerId(number / 2),
+            rank: DpRank(number % 2),
+        }
     }
 
     pub(crate) fn bit(self) -> u128 {
@@ -101,7 +106,9 @@ impl World {
         };
         // The few tokens of a small alphabet repeat within a prompt, and let prompts meet by chance.
         let alphabet = *dice.pick(&[2, 50, 1 << 31]);
-        let sizes: Vec<_> = (0..dice.within(1, SIZES.len())).map(|_| *dice.pick(&SIZES)).collect();
+        let sizes: Vec<_> = (0..dice.within(1, SIZES.len()))
+            .map(|_| *dice.pick(&SIZES))
+            .collect();
         let mut known = HashMap::new();
         let mut prompts: HashMap<u64, Range<usize>> = HashMap::new();
         for size in sizes {
@@ -130,7 +137,11 @@ impl World {
                     Identity::Tokens
                 },
             };
-            world.spaces.push(Space { model: usize::from(label % 4 == 3), namespace, prompts: range });
+            world.spaces.push(Space {
+                model: usize::from(label % 4 == 3),
+                namespace,
+                prompts: range,
+            });
         }
         world
     }
@@ -152,12 +163,19 @@ impl World {
         let length = dice.within(1, blocks).max(prompt.len());
         while prompt.len() < length {
             let parent: Option<NodeNo> = prompt.last().copied();
-            let tokens: Vec<u32> =
-                (0..size).map(|_| u32::try_from(dice.below(alphabet)).expect("tokens have 32 bits")).collect();
-            let hash = HashScheme::default().extend(parent.map(|parent| self.nodes[parent.0].hash), &tokens);
+            let tokens: Vec<u32> = (0..size)
+                .map(|_| u32::try_from(dice.below(alphabet)).expect("tokens have 32 bits"))
+                .collect();
+            let hash = HashScheme::default()
+                .extend(parent.map(|parent| self.nodes[parent.0].hash), &tokens);
             prompt.push(*known.entry((size, hash)).or_insert_with(|| {
                 let depth = u32::try_from(prompt.len()).expect("short prompts");
-                self.nodes.push(Node { parent, depth, tokens, hash });
+                self.nodes.push(Node {
+                    parent,
+                    depth,
+                    tokens,
+                    hash,
+                });
                 NodeNo(self.nodes.len() - 1)
             }));
         }
@@ -206,7 +224,10 @@ impl World {
     }
 
     pub(crate) fn tokens(&self, nodes: &[NodeNo]) -> Vec<u32> {
-        nodes.iter().flat_map(|node| self.nodes[node.0].tokens.iter().copied()).collect()
+        nodes
+            .iter()
+            .flat_map(|node| self.nodes[node.0].tokens.iter().copied())
+            .collect()
     }
 
     /// Number of a block within a namespace, below [`World::cells`].

@@ -6,15 +6,18 @@
 use std::sync::Arc;
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
+    SequenceHash, Stored, Target, Tier, WorkerId,
 };
 use kv_index::{Applied, DumpPlace, DumpRow, IndexSettings, KvIndex, TierBlocks};
 
 pub(crate) const NOW: Moment = Moment::START;
 
 pub(crate) fn target(worker: u32) -> Target {
-    Target { worker: WorkerId(worker), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(worker),
+        rank: DpRank(0),
+    }
 }
 
 pub(crate) fn size() -> BlockSize {
@@ -30,17 +33,29 @@ pub(crate) fn chain(blocks: u32) -> Vec<SequenceHash> {
 }
 
 pub(crate) fn plain() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size: size(),
+        identity: Identity::Tokens,
+    }
 }
 
 pub(crate) fn salted(salt: &str) -> Namespace {
-    Namespace { salt: Some(Arc::from(salt)), ..plain() }
+    Namespace {
+        salt: Some(Arc::from(salt)),
+        ..plain()
+    }
 }
 
 /// Blocks of the sequence of tokens 0, 1, 2 and so on; the engine calls block n `n + 1`.
 pub(crate) fn store(blocks: std::ops::Range<u32>) -> Stored {
     Stored {
-        hashes: blocks.clone().map(|block| EngineHash(u64::from(block) + 1)).collect(),
+        hashes: blocks
+            .clone()
+            .map(|block| EngineHash(u64::from(block) + 1))
+            .collect(),
         parent: (blocks.start > 0).then(|| EngineHash(blocks.start.into())),
         tokens: tokens(blocks),
         block_size: size(),
@@ -51,7 +66,10 @@ pub(crate) fn store(blocks: std::ops::Range<u32>) -> Stored {
 }
 
 pub(crate) fn remove(names: &[u64], tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed { hashes: names.iter().map(|name| EngineHash(*name)).collect(), tier })
+    IndexUpdate::Removed(Removed {
+        hashes: names.iter().map(|name| EngineHash(*name)).collect(),
+        tier,
+    })
 }
 
 pub(crate) fn index_of(settings: IndexSettings) -> KvIndex {
@@ -72,10 +90,15 @@ pub(crate) fn put(index: &KvIndex, worker: u32, stored: Stored) -> Applied {
 
 pub(crate) fn held(index: &KvIndex, worker: u32, namespace: &Namespace, blocks: u32) -> TierBlocks {
     let overlaps = index.lookup(namespace, &chain(blocks), NOW);
-    overlaps.iter().find(|overlap| overlap.target == target(worker)).map_or(TierBlocks::default(), |found| found.blocks)
+    overlaps
+        .iter()
+        .find(|overlap| overlap.target == target(worker))
+        .map_or(TierBlocks::default(), |found| found.blocks)
 }
 
 pub(crate) fn dump(index: &KvIndex) -> Vec<DumpRow> {
     let mut place = DumpPlace::default();
-    std::iter::from_fn(|| index.dump(&mut place)).flatten().collect()
+    std::iter::from_fn(|| index.dump(&mut place))
+        .flatten()
+        .collect()
 }

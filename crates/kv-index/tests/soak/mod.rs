@@ -20,7 +20,10 @@ pub(crate) struct Soak {
 
 impl Soak {
     pub(crate) fn new(memory_budget: u64) -> Self {
-        let index = KvIndex::new(IndexSettings { memory_budget, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            memory_budget,
+            ..IndexSettings::default()
+        });
         for number in 0..TARGETS {
             index.register(target(number), Arc::from("m"));
         }
@@ -32,12 +35,16 @@ impl Soak {
         let first_block = self.prompts * u64::from(BLOCKS);
         let target = target(u32::try_from(self.prompts % u64::from(TARGETS)).expect("few targets"));
         self.prompts += 1;
-        let name = |block: u32| EngineHash((first_block + u64::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let name = |block: u32| {
+            EngineHash((first_block + u64::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+        };
         for half in [0..BLOCKS / 2, BLOCKS / 2..BLOCKS] {
             let stored = Stored {
                 hashes: half.clone().map(name).collect(),
                 parent: half.start.checked_sub(1).map(name),
-                tokens: half.flat_map(|block| tokens(first_block + u64::from(block))).collect(),
+                tokens: half
+                    .flat_map(|block| tokens(first_block + u64::from(block)))
+                    .collect(),
                 block_size: BlockSize::new(u64::from(SIZE)).expect("a valid size"),
                 lora: None,
                 salt: None,
@@ -50,11 +57,15 @@ impl Soak {
 }
 
 fn target(number: u32) -> Target {
-    Target { worker: WorkerId(number), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(number),
+        rank: DpRank(0),
+    }
 }
 
 /// The block's number in its first two tokens makes it unlike all others.
 fn tokens(block: u64) -> impl Iterator<Item = u32> {
-    let number = [block & 0xffff_ffff, block >> 32].map(|half| u32::try_from(half).expect("half of it"));
+    let number =
+        [block & 0xffff_ffff, block >> 32].map(|half| u32::try_from(half).expect("half of it"));
     (0..SIZE).map(move |at| number.get(at as usize).copied().unwrap_or(at))
 }

@@ -9,22 +9,31 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed, SequenceHash, Stored,
-    Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
+    SequenceHash, Stored, Target, Tier, WorkerId,
 };
 use kv_index::{Applied, DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
 
 /// A block and everything before it, one token a block; tokens below 63.
 pub(crate) type Prefix = Vec<u32>;
 
-pub(crate) const TARGET: Target = Target { worker: WorkerId(1), rank: DpRank(0) };
+pub(crate) const TARGET: Target = Target {
+    worker: WorkerId(1),
+    rank: DpRank(0),
+};
 
 fn size() -> BlockSize {
     BlockSize::new(1).unwrap()
 }
 
 pub(crate) fn namespace() -> Namespace {
-    Namespace { model: Arc::from("m"), lora: None, salt: None, block_size: size(), identity: Identity::Tokens }
+    Namespace {
+        model: Arc::from("m"),
+        lora: None,
+        salt: None,
+        block_size: size(),
+        identity: Identity::Tokens,
+    }
 }
 
 pub(crate) fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
@@ -33,7 +42,11 @@ pub(crate) fn chain(prefix: &[u32]) -> Vec<SequenceHash> {
 
 /// What the engine calls a block.
 fn name(prefix: &[u32]) -> EngineHash {
-    EngineHash(prefix.iter().fold(1, |number, token| number * 64 + u64::from(*token) + 1))
+    EngineHash(
+        prefix
+            .iter()
+            .fold(1, |number, token| number * 64 + u64::from(*token) + 1),
+    )
 }
 
 /// The stream, the index behind it, and the two plain answers.
@@ -48,9 +61,17 @@ pub(crate) struct Stream {
 
 impl Stream {
     pub(crate) fn new() -> Self {
-        let index = KvIndex::new(IndexSettings { memory_budget: 1 << 20, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            memory_budget: 1 << 20,
+            ..IndexSettings::default()
+        });
         index.register(TARGET, Arc::from("m"));
-        Self { index, set: BTreeSet::new(), counter: BTreeMap::new(), seen: BTreeSet::new() }
+        Self {
+            index,
+            set: BTreeSet::new(),
+            counter: BTreeMap::new(),
+            seen: BTreeSet::new(),
+        }
     }
 
     /// Stores the blocks of `prefix` from number `from` on.
@@ -68,9 +89,12 @@ impl Stream {
 
     /// The same in any tier, which the plain answers do not see.
     pub(crate) fn store_in(&mut self, tier: Tier, prefix: &[u32], from: usize) -> Applied {
-        self.seen.extend((from + 1..=prefix.len()).map(|end| prefix[..end].to_vec()));
+        self.seen
+            .extend((from + 1..=prefix.len()).map(|end| prefix[..end].to_vec()));
         let stored = Stored {
-            hashes: (from + 1..=prefix.len()).map(|end| name(&prefix[..end])).collect(),
+            hashes: (from + 1..=prefix.len())
+                .map(|end| name(&prefix[..end]))
+                .collect(),
             parent: (from > 0).then(|| name(&prefix[..from])),
             tokens: prefix[from..].to_vec(),
             block_size: size(),
@@ -82,7 +106,10 @@ impl Stream {
     }
 
     pub(crate) fn remove(&mut self, prefix: &[u32]) {
-        let removed = Removed { hashes: vec![name(prefix)], tier: Tier::Device };
+        let removed = Removed {
+            hashes: vec![name(prefix)],
+            tier: Tier::Device,
+        };
         self.index.apply(TARGET, &IndexUpdate::Removed(removed));
         self.set.remove(prefix);
         if let Some(count) = self.counter.get_mut(prefix) {
@@ -97,12 +124,20 @@ impl Stream {
     }
 
     pub(crate) fn counted(&self) -> BTreeSet<Prefix> {
-        self.counter.iter().filter(|(_, count)| **count > 0).map(|(prefix, _)| prefix.clone()).collect()
+        self.counter
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(prefix, _)| prefix.clone())
+            .collect()
     }
 
     /// What the index credits.
     pub(crate) fn held(&self) -> BTreeSet<Prefix> {
-        let known: BTreeMap<_, _> = self.seen.iter().map(|prefix| (*chain(prefix).last().unwrap(), prefix)).collect();
+        let known: BTreeMap<_, _> = self
+            .seen
+            .iter()
+            .map(|prefix| (*chain(prefix).last().unwrap(), prefix))
+            .collect();
         let mut place = DumpPlace::default();
         let rows = std::iter::from_fn(|| self.index.dump(&mut place)).flatten();
         rows.map(|row| known[&row.hash].clone()).collect()
@@ -114,11 +149,15 @@ impl Stream {
     }
 
     pub(crate) fn look(&self, prefix: &[u32]) -> Option<Overlap> {
-        self.index.lookup(&namespace(), &chain(prefix), Moment::START).pop()
+        self.index
+            .lookup(&namespace(), &chain(prefix), Moment::START)
+            .pop()
     }
 
     /// Run of leading blocks and of announced ones.
     pub(crate) fn runs(&self, prefix: &[u32]) -> (TierBlocks, TierBlocks) {
-        self.look(prefix).map_or_else(Default::default, |overlap| (overlap.blocks, overlap.announced))
+        self.look(prefix).map_or_else(Default::default, |overlap| {
+            (overlap.blocks, overlap.announced)
+        })
     }
 }

@@ -29,7 +29,11 @@ fn age(cache: &NameCache, name: &str, by: Duration) {
     let mut names = cache.names.lock();
     let known = names.get_mut(name).unwrap();
     if let Some((at, _)) = &mut known.answer {
-        *at = Moment::at(at.since_start().checked_sub(by).expect("a clock that runs for long enough"));
+        *at = Moment::at(
+            at.since_start()
+                .checked_sub(by)
+                .expect("a clock that runs for long enough"),
+        );
     }
 }
 
@@ -40,7 +44,13 @@ fn long_running(mut cache: NameCache) -> NameCache {
 }
 
 async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
-    while asked.load(Ordering::SeqCst) < times || cache.names.lock().values().any(|known| known.asked.is_some()) {
+    while asked.load(Ordering::SeqCst) < times
+        || cache
+            .names
+            .lock()
+            .values()
+            .any(|known| known.asked.is_some())
+    {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
 }
@@ -76,7 +86,11 @@ async fn the_last_addresses_are_used_while_the_resolver_fails_and_new_ones_when_
     until_asked(&cache, &asked, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)]);
     cache.names.lock().get_mut("engine").unwrap().failure = None;
-    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)], "it is asked for beside");
+    assert_eq!(
+        *cache.resolve("engine").await.unwrap(),
+        [ip(1)],
+        "it is asked for beside"
+    );
     until_asked(&cache, &asked, 3).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
 }
@@ -92,7 +106,11 @@ async fn addresses_where_nobody_was_reached_are_asked_for_before_their_time() {
     assert_eq!(asked.load(Ordering::SeqCst), 1, "it was just asked for");
     age(&cache, "engine", PAUSE);
     cache.doubt("engine");
-    assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(1)], "nobody waits for the answer");
+    assert_eq!(
+        *cache.resolve("engine").await.unwrap(),
+        [ip(1)],
+        "nobody waits for the answer"
+    );
     until_asked(&cache, &asked, 2).await;
     assert_eq!(*cache.resolve("engine").await.unwrap(), [ip(2)]);
 }
@@ -100,13 +118,24 @@ async fn addresses_where_nobody_was_reached_are_asked_for_before_their_time() {
 #[tokio::test]
 #[contract("F30")]
 async fn after_the_grace_a_name_that_cannot_be_resolved_is_a_local_fault() {
-    let (cache, _) = cache(|_, number| if number == 0 { Ok(vec![ip(1)]) } else { Err(io::Error::other("no")) });
+    let (cache, _) = cache(|_, number| {
+        if number == 0 {
+            Ok(vec![ip(1)])
+        } else {
+            Err(io::Error::other("no"))
+        }
+    });
     let cache = long_running(cache);
     cache.resolve("engine").await.unwrap();
     age(&cache, "engine", REFRESH + GRACE);
     let error = cache.resolve("engine").await.unwrap_err();
     assert_eq!(LocalFault::of(&error), Some(LocalFault::Resolver));
-    assert!(error.to_string().starts_with("the name engine cannot be resolved (no)"), "{error}");
+    assert!(
+        error
+            .to_string()
+            .starts_with("the name engine cannot be resolved (no)"),
+        "{error}"
+    );
 }
 
 #[tokio::test]
@@ -114,7 +143,14 @@ async fn after_the_grace_a_name_that_cannot_be_resolved_is_a_local_fault() {
 async fn a_name_without_addresses_is_a_failure_that_is_not_asked_for_again_at_once() {
     let (cache, asked) = cache(|_, _| Ok(Vec::new()));
     for _ in 0..5 {
-        assert!(cache.resolve("engine").await.unwrap_err().to_string().contains("has no address"));
+        assert!(
+            cache
+                .resolve("engine")
+                .await
+                .unwrap_err()
+                .to_string()
+                .contains("has no address")
+        );
     }
     assert_eq!(asked.load(Ordering::SeqCst), 1);
 }
@@ -160,8 +196,17 @@ async fn so_many_names_are_kept_and_those_in_use_stay() {
     let (cache, asked) = cache(|_, _| Ok(vec![ip(1)]));
     for number in 0..MOST_NAMES {
         let used = Moment::at(Duration::from_nanos(number as u64));
-        let known = Known { answer: None, doubted: false, failure: None, asked: None, used };
-        cache.names.lock().insert(format!("old-{number}").into(), known);
+        let known = Known {
+            answer: None,
+            doubted: false,
+            failure: None,
+            asked: None,
+            used,
+        };
+        cache
+            .names
+            .lock()
+            .insert(format!("old-{number}").into(), known);
     }
     cache.resolve("new").await.unwrap();
     assert_eq!(cache.names.lock().len(), MOST_NAMES);
@@ -172,8 +217,17 @@ async fn so_many_names_are_kept_and_those_in_use_stay() {
 
 #[tokio::test]
 async fn the_systems_own_names_are_known_and_addresses_are_not_asked_for() {
-    assert!(resolve("localhost").await.unwrap().iter().all(IpAddr::is_loopback));
-    assert_eq!(*resolve("10.1.2.3").await.unwrap(), [IpAddr::from([10, 1, 2, 3])]);
+    assert!(
+        resolve("localhost")
+            .await
+            .unwrap()
+            .iter()
+            .all(IpAddr::is_loopback)
+    );
+    assert_eq!(
+        *resolve("10.1.2.3").await.unwrap(),
+        [IpAddr::from([10, 1, 2, 3])]
+    );
 }
 
 /// All of these at once.
@@ -188,7 +242,11 @@ async fn futures<T, F: Future<Output = T>>(count: usize, make: impl Fn(usize) ->
             }
             std::task::Poll::Pending => true,
         });
-        if running.is_empty() { std::task::Poll::Ready(()) } else { std::task::Poll::Pending }
+        if running.is_empty() {
+            std::task::Poll::Ready(())
+        } else {
+            std::task::Poll::Pending
+        }
     })
     .await;
     done

@@ -26,7 +26,12 @@ pub struct Acceptor {
 impl Acceptor {
     /// Accepts from all of `listeners`, `most` connections at once.
     pub fn new(listeners: impl Into<Listeners>, most: usize) -> Self {
-        Self { listeners: listeners.into(), table: ConnectionTable::new(most), accepted: None, logged: None }
+        Self {
+            listeners: listeners.into(),
+            table: ConnectionTable::new(most),
+            accepted: None,
+            logged: None,
+        }
     }
 
     /// The next connection and its place. While there is none, connections wait in the kernel's backlog. Cancelling
@@ -44,7 +49,10 @@ impl Acceptor {
             self.accepted = Some(stream);
             let slot = self.table.admit(peer).await;
             let (Some(stream), Some(slot)) = (self.accepted.take(), slot) else {
-                tracing::debug!(?peer, "connection refused: its address has its share of the connections in use");
+                tracing::debug!(
+                    ?peer,
+                    "connection refused: its address has its share of the connections in use"
+                );
                 continue;
             };
             return (stream, slot);
@@ -72,7 +80,10 @@ impl Acceptor {
 
     /// One line for a shortage, however often an accept fails meanwhile.
     fn log(&mut self, error: &io::Error) {
-        if self.logged.is_none_or(|logged| logged.elapsed() >= LOG_AGAIN) {
+        if self
+            .logged
+            .is_none_or(|logged| logged.elapsed() >= LOG_AGAIN)
+        {
             self.logged = Some(Instant::now());
             tracing::warn!(%error, "accept failed: new connections wait; check the limit of open files (ulimit -n)");
         }

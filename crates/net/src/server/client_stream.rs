@@ -91,8 +91,17 @@ impl Drop for Answering {
 impl ClientStream {
     /// A connection that was accepted just now. A head may take `head_timeout`; a client that takes nothing for
     /// `write_stall` is given up.
-    pub fn new(inner: Stream, slot: ConnectionSlot, head_timeout: Duration, write_stall: Duration) -> (Self, Exchange) {
-        let exchange = Exchange(Arc::new(State { slot, phase: AtomicU8::new(IDLE), heads: AtomicU64::new(0) }));
+    pub fn new(
+        inner: Stream,
+        slot: ConnectionSlot,
+        head_timeout: Duration,
+        write_stall: Duration,
+    ) -> (Self, Exchange) {
+        let exchange = Exchange(Arc::new(State {
+            slot,
+            phase: AtomicU8::new(IDLE),
+            heads: AtomicU64::new(0),
+        }));
         let stream = Self {
             inner: Stalling::new(inner, write_stall),
             head_timeout,
@@ -105,7 +114,11 @@ impl ClientStream {
 }
 
 impl AsyncRead for ClientStream {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         let stream = self.get_mut();
         let state = &stream.exchange.0;
         let heads = state.heads.load(Ordering::Acquire);
@@ -126,14 +139,21 @@ impl AsyncRead for ClientStream {
         if let Some(head) = &mut stream.head
             && head.as_mut().poll(cx).is_ready()
         {
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the request head came too slowly")));
+            return Poll::Ready(Err(io::Error::new(
+                io::ErrorKind::TimedOut,
+                "the request head came too slowly",
+            )));
         }
         result
     }
 }
 
 impl AsyncWrite for ClientStream {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
     }
 
@@ -154,7 +174,11 @@ impl AsyncWrite for ClientStream {
         ready!(Pin::new(&mut stream.inner).poll_flush(cx))?;
         let state = &stream.exchange.0;
         // The HTTP layer flushes when it has handed over all it had: nothing of the reply is left here.
-        if state.phase.compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+        if state
+            .phase
+            .compare_exchange(FLUSHING, IDLE, Ordering::AcqRel, Ordering::Relaxed)
+            .is_ok()
+        {
             state.slot.set_idle();
         }
         Poll::Ready(Ok(()))
@@ -175,7 +199,10 @@ pub struct InProgressBody<B> {
 impl<B> InProgressBody<B> {
     /// `body`, with the guard of its request.
     pub fn new(body: B, answering: Answering) -> Self {
-        Self { body, _answering: answering }
+        Self {
+            body,
+            _answering: answering,
+        }
     }
 }
 
@@ -183,7 +210,10 @@ impl<B: Body + Unpin> Body for InProgressBody<B> {
     type Data = B::Data;
     type Error = B::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
         Pin::new(&mut self.get_mut().body).poll_frame(cx)
     }
 

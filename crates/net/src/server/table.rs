@@ -75,7 +75,12 @@ impl ConnectionTable {
     /// Places for `most` connections.
     pub fn new(most: usize) -> Arc<Self> {
         let most = most.clamp(1, Semaphore::MAX_PERMITS);
-        Arc::new(Self { most, share: most - most / RESERVE, state: Mutex::default(), changed: Notify::new() })
+        Arc::new(Self {
+            most,
+            share: most - most / RESERVE,
+            state: Mutex::default(),
+            changed: Notify::new(),
+        })
     }
 
     /// Resolves when a connection that is accepted now will get a place: before that it is better off in the backlog.
@@ -118,7 +123,11 @@ impl ConnectionTable {
             return Admission::Later;
         }
         let in_use = state.peers.get(&peer).map_or(0, |peer| peer.connections);
-        let yields = if in_use >= self.share { state.idle_of(peer) } else { state.longest_idle() };
+        let yields = if in_use >= self.share {
+            state.idle_of(peer)
+        } else {
+            state.longest_idle()
+        };
         match yields {
             Some(id) => state.tell_to_close(id),
             None if in_use >= self.share => return Admission::Refused,
@@ -130,23 +139,41 @@ impl ConnectionTable {
     fn insert(self: &Arc<Self>, state: &mut State, peer: PeerAddress) -> ConnectionSlot {
         let id = state.number();
         let close = Arc::new(Notify::new());
-        state.slots.insert(id, Slot { peer, idle: None, closing: false, close: Arc::clone(&close) });
+        state.slots.insert(
+            id,
+            Slot {
+                peer,
+                idle: None,
+                closing: false,
+                close: Arc::clone(&close),
+            },
+        );
         state.set_idle(id);
         let share = self.share;
-        let known =
-            state.peers.entry(peer).or_insert_with(|| Peer { connections: 0, turns: Arc::new(Semaphore::new(share)) });
+        let known = state.peers.entry(peer).or_insert_with(|| Peer {
+            connections: 0,
+            turns: Arc::new(Semaphore::new(share)),
+        });
         known.connections += 1;
         let turns = Arc::clone(&known.turns);
         if known.connections > self.most / 2 {
             state.majority = Some(peer);
         }
-        ConnectionSlot { table: Arc::clone(self), id, peer, turns, close }
+        ConnectionSlot {
+            table: Arc::clone(self),
+            id,
+            peer,
+            turns,
+            close,
+        }
     }
 
     fn release(&self, id: u64) {
         let mut state = self.state.lock();
         state.set_busy(id);
-        let Some(slot) = state.slots.remove(&id) else { return };
+        let Some(slot) = state.slots.remove(&id) else {
+            return;
+        };
         let left = state.peers.get_mut(&slot.peer).map_or(0, |peer| {
             peer.connections -= 1;
             peer.connections
@@ -170,16 +197,23 @@ impl State {
 
     fn longest_idle(&self) -> Option<u64> {
         // Whoever has most of the places yields first.
-        self.majority.and_then(|peer| self.idle_of(peer)).or_else(|| self.idle.values().next().copied())
+        self.majority
+            .and_then(|peer| self.idle_of(peer))
+            .or_else(|| self.idle.values().next().copied())
     }
 
     fn idle_of(&self, peer: PeerAddress) -> Option<u64> {
-        let (_, since) = self.idle_by_peer.range((peer, 0)..=(peer, u64::MAX)).next()?;
+        let (_, since) = self
+            .idle_by_peer
+            .range((peer, 0)..=(peer, u64::MAX))
+            .next()?;
         self.idle.get(since).copied()
     }
 
     fn tell_to_close(&mut self, id: u64) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return;
+        };
         slot.closing = true;
         slot.close.notify_one();
         self.closing += 1;
@@ -190,7 +224,9 @@ impl State {
     }
 
     fn set_busy(&mut self, id: u64) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return;
+        };
         if std::mem::take(&mut slot.closing) {
             self.closing -= 1;
         }
@@ -202,7 +238,9 @@ impl State {
 
     fn set_idle(&mut self, id: u64) {
         let now = self.number();
-        let Some(slot) = self.slots.get_mut(&id) else { return };
+        let Some(slot) = self.slots.get_mut(&id) else {
+            return;
+        };
         if slot.closing {
             return;
         }
@@ -264,7 +302,14 @@ impl ConnectionSlot {
     pub async fn must_close(&self) {
         loop {
             self.close.notified().await;
-            if self.table.state.lock().slots.get(&self.id).is_none_or(|slot| slot.closing) {
+            if self
+                .table
+                .state
+                .lock()
+                .slots
+                .get(&self.id)
+                .is_none_or(|slot| slot.closing)
+            {
                 return;
             }
         }

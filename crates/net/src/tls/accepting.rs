@@ -32,7 +32,10 @@ enum State {
 
 impl Accepting {
     pub(super) fn new(accept: Accept<Stream>) -> Self {
-        Self(State::Handshake(Box::new((accept, Box::pin(tokio::time::sleep(HANDSHAKE))))))
+        Self(State::Handshake(Box::new((
+            accept,
+            Box::pin(tokio::time::sleep(HANDSHAKE)),
+        ))))
     }
 
     /// The connection itself; `None` once it is over.
@@ -44,7 +47,10 @@ impl Accepting {
         }
     }
 
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<Pin<&mut TlsStream<Stream>>>> {
+    fn poll_ready(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<Pin<&mut TlsStream<Stream>>>> {
         if let State::Handshake(shaking) = &mut self.0 {
             let (accept, time) = &mut **shaking;
             let shaken = match (Pin::new(accept).poll(cx), time.as_mut().poll(cx)) {
@@ -71,13 +77,21 @@ impl Accepting {
 }
 
 impl AsyncRead for Accepting {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
         ready!(self.get_mut().poll_ready(cx))?.poll_read(cx, buf)
     }
 }
 
 impl AsyncWrite for Accepting {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
         ready!(self.get_mut().poll_ready(cx))?.poll_write(cx, buf)
     }
 

@@ -97,13 +97,24 @@ impl Identity {
     pub fn load(files: IdentityFiles) -> Result<Self, IdentityError> {
         let seen = contents(&files)?;
         let config = Arc::new(config(&files, &seen)?);
-        Ok(Self { files, current: Mutex::new(Current { config, seen, trouble: None }) })
+        Ok(Self {
+            files,
+            current: Mutex::new(Current {
+                config,
+                seen,
+                trouble: None,
+            }),
+        })
     }
 
     /// The permissions of the key's file, where others than its owner can read it.
     pub fn exposed_key_mode(&self) -> Option<u32> {
         use std::os::unix::fs::PermissionsExt;
-        let mode = std::fs::metadata(&self.files.key).ok()?.permissions().mode() & 0o777;
+        let mode = std::fs::metadata(&self.files.key)
+            .ok()?
+            .permissions()
+            .mode()
+            & 0o777;
         (mode & 0o077 != 0).then_some(mode)
     }
 
@@ -152,8 +163,12 @@ impl Identity {
 }
 
 fn contents(files: &IdentityFiles) -> Result<Contents, IdentityError> {
-    let read =
-        |path: &PathBuf| std::fs::read(path).map_err(|source| IdentityError::File { path: path.clone(), source });
+    let read = |path: &PathBuf| {
+        std::fs::read(path).map_err(|source| IdentityError::File {
+            path: path.clone(),
+            source,
+        })
+    };
     Ok(Contents {
         cert: read(&files.cert)?,
         key: read(&files.key)?,
@@ -167,20 +182,29 @@ fn config(files: &IdentityFiles, contents: &Contents) -> Result<ServerConfig, Id
         what,
         reason,
     };
-    let chain = certificates(&contents.cert).map_err(|reason| wrong(&files.cert, "certificate", reason))?;
+    let chain =
+        certificates(&contents.cert).map_err(|reason| wrong(&files.cert, "certificate", reason))?;
     let key = PrivateKeyDer::from_pem_slice(&contents.key)
         .map_err(|error| wrong(&files.key, "private key", error.to_string()))?;
-    let pair = |source| IdentityError::Pair { cert: files.cert.clone(), key: files.key.clone(), source };
-    let builder =
-        ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions().map_err(pair)?;
+    let pair = |source| IdentityError::Pair {
+        cert: files.cert.clone(),
+        key: files.key.clone(),
+        source,
+    };
+    let builder = ServerConfig::builder_with_provider(provider())
+        .with_safe_default_protocol_versions()
+        .map_err(pair)?;
     let builder = match (&files.client_ca, &contents.client_ca) {
         (Some(path), Some(pem)) => {
             let wrong = |reason| wrong(path, "certificate of an authority", reason);
             let mut roots = RootCertStore::empty();
             for authority in certificates(pem).map_err(wrong)? {
-                roots.add(authority).map_err(|error| wrong(error.to_string()))?;
+                roots
+                    .add(authority)
+                    .map_err(|error| wrong(error.to_string()))?;
             }
-            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            let verifier =
+                WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
             builder.with_client_cert_verifier(verifier.map_err(|error| wrong(error.to_string()))?)
         }
         _ => builder.with_no_client_auth(),
@@ -193,6 +217,8 @@ fn config(files: &IdentityFiles, contents: &Contents) -> Result<ServerConfig, Id
 impl fmt::Debug for Identity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Nothing of the key.
-        f.debug_struct("Identity").field("files", &self.files).finish_non_exhaustive()
+        f.debug_struct("Identity")
+            .field("files", &self.files)
+            .finish_non_exhaustive()
     }
 }

@@ -22,7 +22,10 @@ impl Kept {
     pub(crate) fn new(identity: Arc<Identity>) -> Self {
         let mut looks = interval(LOOK);
         looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Self { identity, looks: Mutex::new(looks) }
+        Self {
+            identity,
+            looks: Mutex::new(looks),
+        }
     }
 
     /// Has the files looked at when it is time; `cx` is woken for that.
@@ -30,11 +33,15 @@ impl Kept {
         while self.looks.lock().poll_tick(cx).is_ready() {
             let identity = Arc::clone(&self.identity);
             // Files may be slow, and accepting must not be. It ends by itself.
-            drop(tokio::task::spawn_blocking(move || match identity.refresh() {
-                Ok(false) => {}
-                Ok(true) => tracing::info!(cert = %identity.files().cert.display(), "certificate read again"),
-                Err(error) => {
-                    tracing::warn!(%error, "a changed certificate is of no use, the one before stays in force")
+            drop(tokio::task::spawn_blocking(move || {
+                match identity.refresh() {
+                    Ok(false) => {}
+                    Ok(true) => {
+                        tracing::info!(cert = %identity.files().cert.display(), "certificate read again")
+                    }
+                    Err(error) => {
+                        tracing::warn!(%error, "a changed certificate is of no use, the one before stays in force")
+                    }
                 }
             }));
         }

@@ -55,7 +55,9 @@ impl Trust {
     /// The same, read while others use the runtime: it takes a while, and authorities come and go while a router runs.
     pub async fn system_now() -> Result<Self, TrustError> {
         let read = tokio::task::spawn_blocking(Self::system).await;
-        read.unwrap_or_else(|error| Err(TrustError::Roots(rustls::Error::General(error.to_string()))))
+        read.unwrap_or_else(|error| {
+            Err(TrustError::Roots(rustls::Error::General(error.to_string())))
+        })
     }
 
     /// The same and the authorities in this PEM text.
@@ -65,7 +67,10 @@ impl Trust {
 
     /// The same and the authorities in this file.
     pub fn with_authorities_in(path: &Path) -> Result<Self, TrustError> {
-        let pem = std::fs::read(path).map_err(|source| TrustError::File { path: path.to_owned(), source })?;
+        let pem = std::fs::read(path).map_err(|source| TrustError::File {
+            path: path.to_owned(),
+            source,
+        })?;
         Self::with_authorities(&pem)
     }
 
@@ -76,8 +81,13 @@ impl Trust {
 
     /// Believes nobody: for a library that wants to be told also where nothing is encrypted.
     pub fn nobody() -> Result<Self, TrustError> {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
-        Ok(Self(Arc::new(builder.with_root_certificates(RootCertStore::empty()).with_no_client_auth())))
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_safe_default_protocol_versions()?;
+        Ok(Self(Arc::new(
+            builder
+                .with_root_certificates(RootCertStore::empty())
+                .with_no_client_auth(),
+        )))
     }
 
     fn with(extra: Vec<CertificateDer<'static>>) -> Result<Self, TrustError> {
@@ -110,7 +120,9 @@ impl Trust {
     /// Shakes hands with `host`, whose certificate must be for that name or address.
     pub async fn encrypt(&self, stream: Stream, host: &str) -> io::Result<Stream> {
         let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-        let stream = TlsConnector::from(Arc::clone(&self.0)).connect(name, stream).await?;
+        let stream = TlsConnector::from(Arc::clone(&self.0))
+            .connect(name, stream)
+            .await?;
         Ok(Stream::Tls(Box::new(stream)))
     }
 }

@@ -13,17 +13,32 @@ use proptest::prelude::*;
 
 use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
 
-const SMALL: Settings = Settings { min_joined: 10, ..SETTINGS };
+const SMALL: Settings = Settings {
+    min_joined: 10,
+    ..SETTINGS
+};
 
 /// So many requests of 1000 tokens, each predicted so; the engine counts them after `before`, so many hits each.
-fn requests(journal: &mut Journal, before: (u64, u64), count: u64, predicted: u32, hits: u64) -> (u64, u64) {
+fn requests(
+    journal: &mut Journal,
+    before: (u64, u64),
+    count: u64,
+    predicted: u32,
+    hits: u64,
+) -> (u64, u64) {
     (0..count).for_each(|_| journal.request(predicted, predicted, None));
     (before.0 + count * 1000, before.1 + count * hits)
 }
 
 #[test]
 fn sums_are_compared_with_the_growth_of_the_engines_counters() {
-    for (hits, state) in [(500, Ok), (450, Ok), (449, Drifting), (300, Drifting), (299, Downgraded)] {
+    for (hits, state) in [
+        (500, Ok),
+        (450, Ok),
+        (449, Drifting),
+        (300, Drifting),
+        (299, Downgraded),
+    ] {
         let mut journal = Journal::new(SMALL);
         journal.told(70_000, 60_000);
         let (queries, found) = requests(&mut journal, (70_000, 60_000), 10, 500, hits);
@@ -31,9 +46,22 @@ fn sums_are_compared_with_the_growth_of_the_engines_counters() {
         journal.told(queries, found);
         assert_eq!(journal.path(), [state], "{hits}");
         let report = journal.report();
-        assert_eq!((report.source, report.requests, report.joined), (Source::EngineMetrics, 10, 0));
-        assert_eq!((report.predicted_tokens, report.actual_tokens), (5000, 10 * hits));
-        assert_eq!((report.exact_ratio, report.over_ratio, report.drift_tokens_p99), (None, None, None));
+        assert_eq!(
+            (report.source, report.requests, report.joined),
+            (Source::EngineMetrics, 10, 0)
+        );
+        assert_eq!(
+            (report.predicted_tokens, report.actual_tokens),
+            (5000, 10 * hits)
+        );
+        assert_eq!(
+            (
+                report.exact_ratio,
+                report.over_ratio,
+                report.drift_tokens_p99
+            ),
+            (None, None, None)
+        );
     }
 }
 
@@ -97,13 +125,20 @@ fn counters_that_fall_are_another_engines_and_nothing_is_held_against_it() {
     assert_eq!(journal.state(), NoData);
     journal.off_by(0, 1);
     assert_eq!(journal.path(), [Ok]);
-    assert_eq!(journal.report().exact, 10, "it stays in the report all the same");
+    assert_eq!(
+        journal.report().exact,
+        10,
+        "it stays in the report all the same"
+    );
     assert_eq!(journal.report().requests, 19);
 }
 
 #[test]
 fn a_downgraded_engine_is_believed_again_when_its_events_agree_with_its_counters() {
-    let mut journal = Journal::new(Settings { min_joined: 20, ..SETTINGS });
+    let mut journal = Journal::new(Settings {
+        min_joined: 20,
+        ..SETTINGS
+    });
     journal.told(0, 0);
     let told = requests(&mut journal, (0, 0), 20, 500, 0);
     journal.told(told.0, told.1);
@@ -148,7 +183,11 @@ fn what_was_sent_from_here_and_cannot_be_judged_does_not_count_as_others_traffic
         assert_eq!(journal.path(), path, "{unjudged}");
         if unjudged {
             let report = journal.report();
-            assert_eq!((report.predicted_tokens, report.actual_tokens), (6000, 6000), "the two spans without it");
+            assert_eq!(
+                (report.predicted_tokens, report.actual_tokens),
+                (6000, 6000),
+                "the two spans without it"
+            );
         }
     }
 }
@@ -185,16 +224,40 @@ fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up(
     journal.told(told.0, told.1);
     let read = journal.now;
     let told = requests(&mut journal, told, 10, 500, 0);
-    let late = EngineCounters { at: journal.now, queries: told.0, hits: told.1 };
+    let late = EngineCounters {
+        at: journal.now,
+        queries: told.0,
+        hits: told.1,
+    };
     journal.now = journal.now + SECOND;
     // It ends when that reading was taken and had not come here yet.
     let until = journal.now;
-    journal.book.unjudged(until, TARGET, Unjudged { sent: read, until, prompt_tokens: 5000 });
+    journal.book.unjudged(
+        until,
+        TARGET,
+        Unjudged {
+            sent: read,
+            until,
+            prompt_tokens: 5000,
+        },
+    );
     journal.look(Some(late), true);
     let told = requests(&mut journal, told, 10, 500, 0);
     journal.told(told.0, told.1);
-    assert_eq!(journal.report().predicted_tokens, 5000, "what came before it");
-    journal.book.unjudged(until, TARGET, Unjudged { sent, until: read, prompt_tokens: 5000 });
+    assert_eq!(
+        journal.report().predicted_tokens,
+        5000,
+        "what came before it"
+    );
+    journal.book.unjudged(
+        until,
+        TARGET,
+        Unjudged {
+            sent,
+            until: read,
+            prompt_tokens: 5000,
+        },
+    );
     assert_eq!(journal.report().predicted_tokens, 0);
 }
 

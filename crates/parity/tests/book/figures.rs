@@ -36,9 +36,18 @@ fn figures_are_those_of_the_joined_requests() {
     journal.request(0, 0, Some(16));
     let report = journal.report();
     assert_eq!((report.requests, report.joined, report.exact), (11, 10, 6));
-    assert_eq!((report.exact_ratio, report.over_ratio), (Some(0.6), Some(0.3)));
-    assert_eq!((report.predicted_tokens, report.actual_tokens), (6 * 480 + 1800, 6 * 480 + 1500 + 16));
-    assert_eq!((report.drift_tokens_p50, report.drift_tokens_p99), (Some(0), Some(100)));
+    assert_eq!(
+        (report.exact_ratio, report.over_ratio),
+        (Some(0.6), Some(0.3))
+    );
+    assert_eq!(
+        (report.predicted_tokens, report.actual_tokens),
+        (6 * 480 + 1800, 6 * 480 + 1500 + 16)
+    );
+    assert_eq!(
+        (report.drift_tokens_p50, report.drift_tokens_p99),
+        (Some(0), Some(100))
+    );
     assert_eq!(journal.book.exact_of_joined(TARGET), (6, 10));
 }
 
@@ -47,7 +56,10 @@ fn a_percentile_is_a_value_that_so_many_do_not_exceed() {
     let mut journal = Journal::new(SETTINGS);
     (1..=200).for_each(|off| journal.request(500 + off, 500, Some(500)));
     let report = journal.report();
-    assert_eq!((report.drift_tokens_p50, report.drift_tokens_p99), (Some(100), Some(198)));
+    assert_eq!(
+        (report.drift_tokens_p50, report.drift_tokens_p99),
+        (Some(100), Some(198))
+    );
 }
 
 #[test]
@@ -60,16 +72,31 @@ fn several_targets_together_are_in_the_state_of_the_worst() {
     total.absorb(summary(&wrong));
     total.absorb(Book::new(SETTINGS).summary(TARGET));
     let total = total.report();
-    assert_eq!((total.requests, total.joined, total.exact, total.exact_ratio), (100, 100, 50, Some(0.5)));
-    assert_eq!((total.predicted_tokens, total.actual_tokens), (50 * 500 + 50 * 600, 100 * 500));
-    assert_eq!((total.drift_tokens_p50, total.drift_tokens_p99), (Some(0), Some(100)));
+    assert_eq!(
+        (total.requests, total.joined, total.exact, total.exact_ratio),
+        (100, 100, 50, Some(0.5))
+    );
+    assert_eq!(
+        (total.predicted_tokens, total.actual_tokens),
+        (50 * 500 + 50 * 600, 100 * 500)
+    );
+    assert_eq!(
+        (total.drift_tokens_p50, total.drift_tokens_p99),
+        (Some(0), Some(100))
+    );
     let worst = wrong.report();
-    assert_eq!((total.state, total.since, total.reason), (State::Drifting, worst.since, worst.reason));
+    assert_eq!(
+        (total.state, total.since, total.reason),
+        (State::Drifting, worst.since, worst.reason)
+    );
 }
 
 #[test]
 fn the_oldest_samples_make_room_and_a_larger_minimum_is_cut_to_what_fits() {
-    let mut journal = Journal::new(Settings { min_joined: usize::MAX, ..SETTINGS });
+    let mut journal = Journal::new(Settings {
+        min_joined: usize::MAX,
+        ..SETTINGS
+    });
     journal.off_by(500, MOST_SAMPLES - 1);
     assert_eq!(journal.state(), State::NoData);
     journal.off_by(500, 1);

@@ -3,9 +3,14 @@
 use std::time::Duration;
 
 use kv_blocks::{DpRank, Moment, Target, WorkerId};
-use parity::{Basis, Book, Change, EngineCounters, ReplyKind, Report, Sample, Settings, State, Unjudged};
+use parity::{
+    Basis, Book, Change, EngineCounters, ReplyKind, Report, Sample, Settings, State, Unjudged,
+};
 
-pub(crate) const TARGET: Target = Target { worker: WorkerId(3), rank: DpRank(1) };
+pub(crate) const TARGET: Target = Target {
+    worker: WorkerId(3),
+    rank: DpRank(1),
+};
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 pub(crate) const SETTINGS: Settings = Settings {
@@ -49,19 +54,41 @@ impl Journal {
 
     /// One that is sent now.
     pub(crate) fn sample(&self, predicted: u32, announced: u32, actual: Option<u32>) -> Sample {
-        let Self { now: sent, basis, counted_by, .. } = *self;
-        Sample { sent, prompt_tokens: 1000, predicted, announced, actual, counted_by, basis }
+        let Self {
+            now: sent,
+            basis,
+            counted_by,
+            ..
+        } = *self;
+        Sample {
+            sent,
+            prompt_tokens: 1000,
+            predicted,
+            announced,
+            actual,
+            counted_by,
+            basis,
+        }
     }
 
     pub(crate) fn ended(&mut self, sample: Sample) {
-        self.changes.extend(self.book.observe(self.now, TARGET, sample).change);
+        self.changes
+            .extend(self.book.observe(self.now, TARGET, sample).change);
     }
 
     /// A request of so many tokens that cannot be judged.
     pub(crate) fn unjudged(&mut self, prompt_tokens: u64) {
         let sent = self.now;
         self.now = self.now + Duration::from_millis(10);
-        self.book.unjudged(self.now, TARGET, Unjudged { sent, until: self.now, prompt_tokens });
+        self.book.unjudged(
+            self.now,
+            TARGET,
+            Unjudged {
+                sent,
+                until: self.now,
+                prompt_tokens,
+            },
+        );
     }
 
     /// So many requests, each off by `off` of its 1000 tokens; what events say is off as much.
@@ -80,13 +107,21 @@ impl Journal {
 
     /// The engine tells its counters.
     pub(crate) fn told(&mut self, queries: u64, hits: u64) {
-        self.look(Some(EngineCounters { at: self.now, queries, hits }), true);
+        self.look(
+            Some(EngineCounters {
+                at: self.now,
+                queries,
+                hits,
+            }),
+            true,
+        );
     }
 
     pub(crate) fn look(&mut self, counters: Option<EngineCounters>, followed: bool) {
         self.now = self.now + Duration::from_millis(10);
         let stream = followed.then_some(self.restarts);
-        self.changes.extend(self.book.tick(self.now, TARGET, counters, stream));
+        self.changes
+            .extend(self.book.tick(self.now, TARGET, counters, stream));
     }
 
     pub(crate) fn state(&self) -> State {

@@ -18,12 +18,22 @@ fn downgraded() -> Journal {
 #[test]
 fn the_first_state_is_that_of_the_windows_ratio_once_enough_could_be_compared() {
     // Tokens of 1000 that each request is off by.
-    for (off, state) in
-        [(0, Ok), (20, Ok), (50, Ok), (51, Drifting), (200, Drifting), (201, Downgraded), (500, Downgraded)]
-    {
+    for (off, state) in [
+        (0, Ok),
+        (20, Ok),
+        (50, Ok),
+        (51, Drifting),
+        (200, Drifting),
+        (201, Downgraded),
+        (500, Downgraded),
+    ] {
         let mut journal = Journal::new(SETTINGS);
         journal.off_by(off, 49);
-        assert_eq!((journal.state(), journal.changes.len()), (NoData, 0), "{off}");
+        assert_eq!(
+            (journal.state(), journal.changes.len()),
+            (NoData, 0),
+            "{off}"
+        );
         journal.off_by(off, 1);
         assert_eq!(journal.path(), [state], "{off}");
     }
@@ -45,12 +55,22 @@ fn too_little_predicted_is_as_wrong_as_too_much() {
 
 #[test]
 fn one_that_drifts_is_well_again_only_when_it_is_much_better() {
-    for (off, state) in [(50, Drifting), (21, Drifting), (20, Ok), (0, Ok), (300, Downgraded)] {
+    for (off, state) in [
+        (50, Drifting),
+        (21, Drifting),
+        (20, Ok),
+        (0, Ok),
+        (300, Downgraded),
+    ] {
         let mut journal = Journal::new(SETTINGS);
         journal.off_by(100, 50);
         assert_eq!(journal.state(), Drifting);
         journal.off_by(off, 49);
-        assert_eq!(journal.state(), Drifting, "earlier requests decide nothing more, and these are too few");
+        assert_eq!(
+            journal.state(),
+            Drifting,
+            "earlier requests decide nothing more, and these are too few"
+        );
         journal.off_by(off, 1);
         assert_eq!(journal.state(), state, "{off}");
     }
@@ -83,7 +103,10 @@ fn while_its_events_are_wrong_a_target_stays_downgraded_however_good_our_own_pre
 
 #[test]
 fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
-    for (off, path) in [(50, vec![Downgraded, Recovering]), (51, vec![Downgraded, Recovering, Downgraded])] {
+    for (off, path) in [
+        (50, vec![Downgraded, Recovering]),
+        (51, vec![Downgraded, Recovering, Downgraded]),
+    ] {
         let mut journal = downgraded();
         journal.announced_off_by(0, 10);
         journal.announced_off_by(off, 10);
@@ -94,14 +117,21 @@ fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
     journal.announced_off_by(500, 10);
     assert_eq!(journal.changes[2].trust(), Some(false));
     journal.announced_off_by(0, 9);
-    assert_eq!(journal.state(), Downgraded, "what was compared before decides nothing more");
+    assert_eq!(
+        journal.state(),
+        Downgraded,
+        "what was compared before decides nothing more"
+    );
     journal.announced_off_by(0, 41);
     assert_eq!(journal.state(), Ok);
 }
 
 #[test]
 fn with_a_small_minimum_each_step_needs_no_more_than_that() {
-    let mut journal = Journal::new(Settings { min_joined: 3, ..SETTINGS });
+    let mut journal = Journal::new(Settings {
+        min_joined: 3,
+        ..SETTINGS
+    });
     journal.off_by(500, 3);
     journal.announced_off_by(0, 2);
     assert_eq!(journal.path(), [Downgraded]);
@@ -111,7 +141,10 @@ fn with_a_small_minimum_each_step_needs_no_more_than_that() {
 
 #[test]
 fn a_target_known_by_our_own_decisions_drifts_and_has_nothing_to_be_downgraded_to() {
-    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    let mut journal = Journal {
+        basis: Basis::Decisions,
+        ..Journal::new(SETTINGS)
+    };
     journal.off_by(1000, 500);
     assert_eq!(journal.path(), [Drifting]);
     assert_eq!(journal.changes[0].trust(), None);
@@ -119,7 +152,10 @@ fn a_target_known_by_our_own_decisions_drifts_and_has_nothing_to_be_downgraded_t
 
 #[test]
 fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() {
-    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    let mut journal = Journal {
+        basis: Basis::Decisions,
+        ..Journal::new(SETTINGS)
+    };
     journal.off_by(1000, 500);
     let late = journal.sample(1000, 1000, Some(0));
     journal.now = journal.now + SECOND;
@@ -127,12 +163,19 @@ fn our_own_wrong_predictions_are_not_held_against_the_events_that_follow_them() 
     journal.off_by(0, 25);
     journal.ended(late);
     journal.off_by(0, 24);
-    assert_eq!(journal.path(), [Drifting], "a late one of ours counts neither for nor against them");
+    assert_eq!(
+        journal.path(),
+        [Drifting],
+        "a late one of ours counts neither for nor against them"
+    );
     journal.off_by(0, 1);
     assert_eq!(journal.path(), [Drifting, Ok]);
 
     // Events that are wrong themselves are, once there is enough of that.
-    let mut journal = Journal { basis: Basis::Decisions, ..Journal::new(SETTINGS) };
+    let mut journal = Journal {
+        basis: Basis::Decisions,
+        ..Journal::new(SETTINGS)
+    };
     journal.off_by(0, 500);
     journal.basis = Basis::Events;
     journal.off_by(500, 49);
@@ -156,15 +199,25 @@ fn a_publisher_that_restarted_is_another_engines_and_nothing_is_held_against_it(
 
 #[test]
 fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else() {
-    let mut journal = Journal { counted_by: Some(ReplyKind::Chat), ..Journal::new(SETTINGS) };
+    let mut journal = Journal {
+        counted_by: Some(ReplyKind::Chat),
+        ..Journal::new(SETTINGS)
+    };
     journal.request(0, 0, None);
     assert_eq!(journal.report().joined, 0, "it may be one that never tells");
     journal.request(500, 500, Some(500));
     journal.request(0, 0, None);
     let report = journal.report();
-    assert_eq!((report.joined, report.exact, report.actual_tokens), (2, 2, 500));
+    assert_eq!(
+        (report.joined, report.exact, report.actual_tokens),
+        (2, 2, 500)
+    );
     // Replies without usage say nothing, and other kinds of replies may never tell.
-    for counted_by in [None, Some(ReplyKind::ChatStream), Some(ReplyKind::Completion)] {
+    for counted_by in [
+        None,
+        Some(ReplyKind::ChatStream),
+        Some(ReplyKind::Completion),
+    ] {
         journal.counted_by = counted_by;
         journal.request(500, 500, None);
     }
@@ -180,16 +233,37 @@ fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else
 
 #[test]
 fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
-    let change = |from, to| Change { target: TARGET, from, to, ratio: None, reason: String::new() };
-    let path = [Ok, Downgraded, Recovering, Downgraded, Recovering, Ok, Drifting, Downgraded, NoData];
-    let steps: Vec<Change> = path.windows(2).map(|pair| change(pair[0], pair[1])).collect();
+    let change = |from, to| Change {
+        target: TARGET,
+        from,
+        to,
+        ratio: None,
+        reason: String::new(),
+    };
+    let path = [
+        Ok, Downgraded, Recovering, Downgraded, Recovering, Ok, Drifting, Downgraded, NoData,
+    ];
+    let steps: Vec<Change> = path
+        .windows(2)
+        .map(|pair| change(pair[0], pair[1]))
+        .collect();
     for (first, before) in steps.iter().enumerate() {
         let mut merged = before.clone();
         for step in &steps[first + 1..] {
             merged = step.clone().after(&merged);
             let (was, is) = (before.from.trusts_events(), step.to.trusts_events());
-            let expected = if step.to == Downgraded { Some(false) } else { (was != is).then_some(is) };
-            assert_eq!(merged.trust(), expected, "{:?} -> {:?}", merged.from, merged.to);
+            let expected = if step.to == Downgraded {
+                Some(false)
+            } else {
+                (was != is).then_some(is)
+            };
+            assert_eq!(
+                merged.trust(),
+                expected,
+                "{:?} -> {:?}",
+                merged.from,
+                merged.to
+            );
         }
     }
 }
@@ -215,7 +289,10 @@ fn a_target_that_lost_its_stream_is_judged_as_one_without() {
         journal.announced_off_by(0, if recovering { 10 } else { 0 });
         journal.look(None, false);
         assert_eq!(journal.state(), NoData);
-        assert_eq!(journal.changes.last().and_then(parity::Change::trust), Some(true));
+        assert_eq!(
+            journal.changes.last().and_then(parity::Change::trust),
+            Some(true)
+        );
     }
     let mut well = Journal::new(SETTINGS);
     well.off_by(0, 50);
@@ -240,7 +317,11 @@ fn the_reason_says_what_was_seen_with_its_numbers() {
     let mut journal = Journal::new(SETTINGS);
     journal.off_by(500, 50);
     journal.announced_off_by(0, 50);
-    let reasons: Vec<&str> = journal.changes.iter().map(|change| change.reason.as_str()).collect();
+    let reasons: Vec<&str> = journal
+        .changes
+        .iter()
+        .map(|change| change.reason.as_str())
+        .collect();
     assert_eq!(
         reasons,
         [
@@ -262,6 +343,13 @@ fn replies_that_do_not_tell_are_counted_and_not_compared() {
     journal.off_by(500, 49);
     assert_eq!(journal.state(), NoData);
     journal.off_by(500, 1);
-    assert_eq!(journal.state(), Downgraded, "more than a tenth of the replies tell");
-    assert_eq!((journal.report().requests, journal.report().joined), (450, 50));
+    assert_eq!(
+        journal.state(),
+        Downgraded,
+        "more than a tenth of the replies tell"
+    );
+    assert_eq!(
+        (journal.report().requests, journal.report().joined),
+        (450, 50)
+    );
 }

@@ -46,7 +46,11 @@ impl From<Moment> for Stamp {
 impl Horizon {
     /// Nothing is over before one time to live has passed since the start.
     pub(super) fn at(now: Moment, ttl: Duration) -> Self {
-        Self(now.since_start().checked_sub(ttl).map(|moment| Moment::at(moment).into()))
+        Self(
+            now.since_start()
+                .checked_sub(ttl)
+                .map(|moment| Moment::at(moment).into()),
+        )
     }
 
     fn is_past(self, holding: &Holding) -> bool {
@@ -56,13 +60,19 @@ impl Horizon {
 
 impl Entry {
     pub(super) fn of(&self, backend: &str) -> Option<&Holding> {
-        self.holdings.iter().find(|holding| *holding.backend == *backend)
+        self.holdings
+            .iter()
+            .find(|holding| *holding.backend == *backend)
     }
 
     /// Enters a holding and gives back the tier of the one that it replaces.
     pub(super) fn put(&mut self, holding: Holding) -> Option<StorageTier> {
         self.touch(holding.recorded);
-        if let Some(known) = self.holdings.iter_mut().find(|known| known.backend == holding.backend) {
+        if let Some(known) = self
+            .holdings
+            .iter_mut()
+            .find(|known| known.backend == holding.backend)
+        {
             return Some(std::mem::replace(known, holding).tier);
         }
         // Most prefixes are held by one or two backends: room for four would double what an entry costs.
@@ -90,18 +100,27 @@ impl Entry {
 
     /// What is not over.
     pub(super) fn counting(&self, horizon: Horizon) -> impl Iterator<Item = &Holding> {
-        self.holdings.iter().filter(move |holding| !horizon.is_past(holding))
+        self.holdings
+            .iter()
+            .filter(move |holding| !horizon.is_past(holding))
     }
 
     /// Who holds it, in no order.
     pub(super) fn holders(&self, now: Stamp, horizon: Horizon) -> Vec<Holder> {
         let holders: Vec<Holder> = self
             .counting(horizon)
-            .map(|Holding { backend, tokens, tier, .. }| Holder {
-                backend: Arc::clone(backend),
-                tokens: *tokens,
-                tier: *tier,
-            })
+            .map(
+                |Holding {
+                     backend,
+                     tokens,
+                     tier,
+                     ..
+                 }| Holder {
+                    backend: Arc::clone(backend),
+                    tokens: *tokens,
+                    tier: *tier,
+                },
+            )
             .collect();
         if !holders.is_empty() {
             self.touch(now);

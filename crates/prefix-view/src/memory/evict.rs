@@ -24,7 +24,9 @@ impl MemoryPrefixIndex {
         let horizon = self.horizon(now);
         // A prefix that is queried while the oldest are being removed stays, so one pass may remove fewer than a tenth.
         while ledger.prefixes >= max {
-            let Some(cutoff) = self.cutoff((max / 10).max(1), horizon) else { return };
+            let Some(cutoff) = self.cutoff((max / 10).max(1), horizon) else {
+                return;
+            };
             self.evict(ledger, cutoff, horizon);
         }
     }
@@ -47,7 +49,10 @@ impl MemoryPrefixIndex {
             }
         }
         let last_use = *oldest.peek()?;
-        Some(Cutoff { last_use, ties: oldest.iter().filter(|other| **other == last_use).count() })
+        Some(Cutoff {
+            last_use,
+            ties: oldest.iter().filter(|other| **other == last_use).count(),
+        })
     }
 
     fn evict(&self, ledger: &mut Ledger, mut cutoff: Cutoff, horizon: Horizon) {
@@ -55,7 +60,8 @@ impl MemoryPrefixIndex {
             shard.write().retain(|_, entry| {
                 let last_use = entry.last_use(horizon);
                 let tied = last_use.is_some() && last_use == cutoff.last_use;
-                let goes = last_use.is_none() || last_use < cutoff.last_use || tied && cutoff.ties > 0;
+                let goes =
+                    last_use.is_none() || last_use < cutoff.last_use || tied && cutoff.ties > 0;
                 if !goes {
                     return true;
                 }

@@ -27,13 +27,19 @@ impl MemoryPrefixIndex {
     /// What is held at `now` in one part of the view, some 1,600 prefixes; nothing where there is no such part. Queries
     /// go on beside it. It is no use of a prefix: what is evicted does not change.
     pub fn held(&self, part: usize, now: Moment) -> Vec<Held> {
-        let Some(shard) = self.table.shards().get(part) else { return Vec::new() };
+        let Some(shard) = self.table.shards().get(part) else {
+            return Vec::new();
+        };
         let (horizon, ttl) = (self.horizon(now), self.settings.entry_ttl);
         let held = |(prefix, entry): (&PrefixHash, &super::Entry)| {
             let (mut holders, last) = entry.held(horizon)?;
             holders.sort_unstable_by(Holder::rank);
             let age = Stamp::from(now).0.saturating_sub(last.0);
-            Some(Held { prefix: *prefix, holders, left: ttl.saturating_sub(Duration::from_nanos(age)) })
+            Some(Held {
+                prefix: *prefix,
+                holders,
+                left: ttl.saturating_sub(Duration::from_nanos(age)),
+            })
         };
         shard.read().iter().filter_map(held).collect()
     }
@@ -42,7 +48,10 @@ impl MemoryPrefixIndex {
 impl super::Entry {
     /// Who holds it, in no order, and when the last of them was recorded; `None`: it is over.
     fn held(&self, horizon: super::Horizon) -> Option<(Vec<Holder>, Stamp)> {
-        let last = self.counting(horizon).map(|holding| holding.recorded).max()?;
+        let last = self
+            .counting(horizon)
+            .map(|holding| holding.recorded)
+            .max()?;
         let holder = |holding: &super::Holding| Holder {
             backend: Arc::clone(&holding.backend),
             tokens: holding.tokens,

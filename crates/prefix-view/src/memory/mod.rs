@@ -20,8 +20,8 @@ use self::{
     table::Table,
 };
 use crate::{
-    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier, Unavailable, ViewSettings, ViewStats,
-    tiers::Effect,
+    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier, Unavailable,
+    ViewSettings, ViewStats, tiers::Effect,
 };
 
 pub use self::held::Held;
@@ -72,7 +72,13 @@ impl MemoryPrefixIndex {
             ledger.prefixes += 1;
         }
         let (backend, tier) = (Arc::clone(&holding.backend), holding.tier);
-        let before = self.table.shard(prefix).write().entry(*prefix).or_default().put(holding);
+        let before = self
+            .table
+            .shard(prefix)
+            .write()
+            .entry(*prefix)
+            .or_default()
+            .put(holding);
         ledger.gained(&backend, before, tier);
     }
 
@@ -85,7 +91,9 @@ impl MemoryPrefixIndex {
         remove: impl FnOnce(&mut Entry) -> Vec<Holding>,
     ) {
         let mut shard = self.table.shard(prefix).write();
-        let Some(entry) = shard.get_mut(prefix) else { return };
+        let Some(entry) = shard.get_mut(prefix) else {
+            return;
+        };
         ledger.lost(&remove(entry), loss);
         if entry.is_empty() {
             shard.remove(prefix);
@@ -94,7 +102,11 @@ impl MemoryPrefixIndex {
     }
 
     /// Removes from every prefix what `remove` takes out of it, and says how much that was.
-    fn remove_everywhere(&self, loss: Loss, mut remove: impl FnMut(&mut Entry) -> Vec<Holding>) -> u64 {
+    fn remove_everywhere(
+        &self,
+        loss: Loss,
+        mut remove: impl FnMut(&mut Entry) -> Vec<Holding>,
+    ) -> u64 {
         let mut removed = 0;
         for shard in self.table.shards() {
             // Taken anew for every part, so that events get in between.
@@ -114,22 +126,37 @@ impl MemoryPrefixIndex {
 }
 
 impl PrefixIndex for MemoryPrefixIndex {
-    fn record(&self, backend: &Arc<str>, event: &PrefixEvent, now: Moment) -> Result<Recorded, Unavailable> {
+    fn record(
+        &self,
+        backend: &Arc<str>,
+        event: &PrefixEvent,
+        now: Moment,
+    ) -> Result<Recorded, Unavailable> {
         let mut ledger = self.ledger.lock();
         let Some(backend) = ledger.name(backend) else {
             ledger.ignored();
             return Ok(Recorded::Ignored);
         };
         let horizon = self.horizon(now);
-        self.remove(&mut ledger, &event.prefix, Loss::Expired, |entry| entry.remove_past(horizon));
+        self.remove(&mut ledger, &event.prefix, Loss::Expired, |entry| {
+            entry.remove_past(horizon)
+        });
         let known = {
             let shard = self.table.shard(&event.prefix).read();
-            shard.get(&event.prefix).and_then(|entry| entry.of(&backend)).map(|holding| holding.tokens)
+            shard
+                .get(&event.prefix)
+                .and_then(|entry| entry.of(&backend))
+                .map(|holding| holding.tokens)
         };
         let recorded = match self.settings.offloading.effect(event.kind) {
             Effect::Hold(tier) => match self.tokens(event, known, tier) {
                 Some(tokens) => {
-                    let holding = Holding { backend: Arc::clone(&backend), recorded: now.into(), tokens, tier };
+                    let holding = Holding {
+                        backend: Arc::clone(&backend),
+                        recorded: now.into(),
+                        tokens,
+                        tier,
+                    };
                     self.hold(&mut ledger, &event.prefix, holding, now);
                     Recorded::Held
                 }
@@ -153,11 +180,16 @@ impl PrefixIndex for MemoryPrefixIndex {
     fn query(&self, prefix: &PrefixHash, now: Moment) -> Result<Vec<Holder>, Unavailable> {
         let horizon = self.horizon(now);
         let (mut holders, past) = match self.table.shard(prefix).read().get(prefix) {
-            Some(entry) => (entry.holders(Stamp::from(now), horizon), entry.has_past(horizon)),
+            Some(entry) => (
+                entry.holders(Stamp::from(now), horizon),
+                entry.has_past(horizon),
+            ),
             None => (Vec::new(), false),
         };
         if past && let Some(mut ledger) = self.ledger.try_lock() {
-            self.remove(&mut ledger, prefix, Loss::Expired, |entry| entry.remove_past(horizon));
+            self.remove(&mut ledger, prefix, Loss::Expired, |entry| {
+                entry.remove_past(horizon)
+            });
         }
         holders.sort_unstable_by(Holder::rank);
         self.queries.fetch_add(1, Ordering::Relaxed);
@@ -168,15 +200,19 @@ impl PrefixIndex for MemoryPrefixIndex {
     }
 
     fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable> {
-        let removed =
-            self.remove_everywhere(Loss::Dropped, |entry| entry.remove(|holding| *holding.backend == *backend));
+        let removed = self.remove_everywhere(Loss::Dropped, |entry| {
+            entry.remove(|holding| *holding.backend == *backend)
+        });
         self.ledger.lock().forget(backend);
         Ok(removed)
     }
 
     fn clear(&self) -> Result<Cleared, Unavailable> {
         let mut ledger = self.ledger.lock();
-        let cleared = Cleared { prefixes: ledger.prefixes as u64, entries: ledger.entries() };
+        let cleared = Cleared {
+            prefixes: ledger.prefixes as u64,
+            entries: ledger.entries(),
+        };
         for shard in self.table.shards() {
             let taken = std::mem::take(&mut *shard.write());
             for mut entry in taken.into_values() {
@@ -194,6 +230,10 @@ impl PrefixIndex for MemoryPrefixIndex {
 
     fn stats(&self) -> ViewStats {
         let written = self.ledger.lock().stats();
-        ViewStats { queries: self.queries.load(Ordering::Relaxed), hits: self.hits.load(Ordering::Relaxed), ..written }
+        ViewStats {
+            queries: self.queries.load(Ordering::Relaxed),
+            hits: self.hits.load(Ordering::Relaxed),
+            ..written
+        }
     }
 }

@@ -21,7 +21,9 @@ pub(super) struct Table {
 impl Table {
     pub(super) fn new(max_entries: usize) -> Self {
         let shards = (max_entries / PART).clamp(16, 8_192);
-        Self { shards: (0..shards).map(|_| RwLock::default()).collect() }
+        Self {
+            shards: (0..shards).map(|_| RwLock::default()).collect(),
+        }
     }
 
     pub(super) fn shard(&self, prefix: &PrefixHash) -> &RwLock<Shard> {

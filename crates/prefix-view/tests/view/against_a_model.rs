@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, num::NonZeroUsize, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::Moment;
-use prefix_view::{EventKind, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixIndex, StorageTier, ViewSettings};
+use prefix_view::{
+    EventKind, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixIndex, StorageTier, ViewSettings,
+};
 use proptest::{collection::vec, option, prelude::*};
 
 use crate::{event, prefix};
@@ -47,7 +49,9 @@ fn step() -> impl Strategy<Value = Step> {
 fn offloading() -> impl Strategy<Value = Offloading> {
     prop_oneof![
         Just(Offloading::Off),
-        any::<bool>().prop_map(|treat_eviction_as_offload| Offloading::On { treat_eviction_as_offload }),
+        any::<bool>().prop_map(|treat_eviction_as_offload| Offloading::On {
+            treat_eviction_as_offload
+        }),
     ]
 }
 
@@ -68,9 +72,15 @@ struct Model {
 
 impl Model {
     fn expire(&mut self, only: Option<&str>, now: u64) {
-        for (_, known) in self.prefixes.iter_mut().filter(|(name, _)| only.is_none_or(|only| **name == only)) {
+        for (_, known) in self
+            .prefixes
+            .iter_mut()
+            .filter(|(name, _)| only.is_none_or(|only| **name == only))
+        {
             let before = known.holders.len();
-            known.holders.retain(|_, (.., recorded)| *recorded + TTL_MS > now);
+            known
+                .holders
+                .retain(|_, (.., recorded)| *recorded + TTL_MS > now);
             self.expired += (before - known.holders.len()) as u64;
         }
         self.prefixes.retain(|_, known| !known.holders.is_empty());
@@ -84,7 +94,10 @@ impl Model {
             .prefixes
             .iter()
             .map(|(name, known)| {
-                let alive = known.holders.values().any(|(.., recorded)| *recorded + TTL_MS > now);
+                let alive = known
+                    .holders
+                    .values()
+                    .any(|(.., recorded)| *recorded + TTL_MS > now);
                 (if alive { known.used } else { 0 }, name.clone())
             })
             .collect();
@@ -92,8 +105,10 @@ impl Model {
         let over = order.iter().filter(|(used, _)| *used == 0).count();
         for (_, name) in order.into_iter().take(over.max(MAX_PREFIXES / 10)) {
             let known = self.prefixes.remove(&name).unwrap();
-            let (alive, over): (Vec<_>, Vec<_>) =
-                known.holders.into_values().partition(|(.., recorded)| *recorded + TTL_MS > now);
+            let (alive, over): (Vec<_>, Vec<_>) = known
+                .holders
+                .into_values()
+                .partition(|(.., recorded)| *recorded + TTL_MS > now);
             self.expired += over.len() as u64;
             self.evicted += alive.len() as u64;
         }
@@ -103,13 +118,21 @@ impl Model {
         use EventKind::{Created, Evicted, Offloaded, Purged, Reloaded};
         let name = event.prefix.to_string();
         self.expire(Some(&name), now);
-        let known = self.prefixes.get(&name).and_then(|known| known.holders.get(&backend)).map(|(tokens, ..)| *tokens);
+        let known = self
+            .prefixes
+            .get(&name)
+            .and_then(|known| known.holders.get(&backend))
+            .map(|(tokens, ..)| *tokens);
         let tokens = event.token_count.or(known);
         let (tokens, tier) = match (event.kind, offloading) {
             (Created | Reloaded, _) => (tokens.or(Some(256)), StorageTier::GpuHot),
-            (Offloaded, Offloading::On { .. }) | (Evicted, Offloading::On { treat_eviction_as_offload: true }) => {
-                (tokens, StorageTier::StorageWarm)
-            }
+            (Offloaded, Offloading::On { .. })
+            | (
+                Evicted,
+                Offloading::On {
+                    treat_eviction_as_offload: true,
+                },
+            ) => (tokens, StorageTier::StorageWarm),
             (Purged | Evicted | Offloaded, _) => {
                 if let Some(known) = self.prefixes.get_mut(&name) {
                     known.holders.remove(&backend);
@@ -131,11 +154,17 @@ impl Model {
 
     fn query(&mut self, name: &str, now: u64) -> Vec<(&'static str, u32, StorageTier)> {
         self.expire(Some(name), now);
-        let Some(known) = self.prefixes.get_mut(name) else { return Vec::new() };
+        let Some(known) = self.prefixes.get_mut(name) else {
+            return Vec::new();
+        };
         known.used = now;
-        let mut holders: Vec<_> =
-            known.holders.iter().map(|(backend, (tokens, tier, _))| (BACKENDS[*backend], *tokens, *tier)).collect();
-        holders.sort_by_key(|(backend, tokens, tier)| (std::cmp::Reverse(*tokens), *tier, *backend));
+        let mut holders: Vec<_> = known
+            .holders
+            .iter()
+            .map(|(backend, (tokens, tier, _))| (BACKENDS[*backend], *tokens, *tier))
+            .collect();
+        holders
+            .sort_by_key(|(backend, tokens, tier)| (std::cmp::Reverse(*tokens), *tier, *backend));
         holders
     }
 }

@@ -6,7 +6,10 @@ use super::*;
 
 fn large() -> MemoryPrefixIndex {
     let max_entries = NonZeroUsize::new(1_000_000).unwrap();
-    MemoryPrefixIndex::new(ViewSettings { max_entries, ..ViewSettings::default() })
+    MemoryPrefixIndex::new(ViewSettings {
+        max_entries,
+        ..ViewSettings::default()
+    })
 }
 
 /// Spread as hashes are.
@@ -15,10 +18,16 @@ fn spread(number: u64) -> PrefixHash {
 }
 
 fn fill(view: &MemoryPrefixIndex, prefixes: u64, backends: u64) {
-    let names: Vec<Arc<str>> = (0..backends).map(|number| Arc::from(format!("vllm-{number}"))).collect();
+    let names: Vec<Arc<str>> = (0..backends)
+        .map(|number| Arc::from(format!("vllm-{number}")))
+        .collect();
     for number in 0..prefixes {
         for name in &names {
-            let created = PrefixEvent { kind: EventKind::Created, prefix: spread(number), token_count: Some(512) };
+            let created = PrefixEvent {
+                kind: EventKind::Created,
+                prefix: spread(number),
+                token_count: Some(512),
+            };
             view.record(name, &created, second(1)).unwrap();
         }
     }
@@ -35,25 +44,39 @@ fn a_query_that_finds_nobody_allocates_nothing() {
         }
     });
     assert_eq!(asked.count_total, 0);
-    let found = allocation_counter::measure(|| assert_eq!(view.query(&spread(7), second(2)).unwrap().len(), 2));
+    let found = allocation_counter::measure(|| {
+        assert_eq!(view.query(&spread(7), second(2)).unwrap().len(), 2)
+    });
     assert!(found.count_total > 0, "it is counted at all");
 }
 
 #[test]
 #[contract("CK82")]
 fn a_pair_of_prefix_and_backend_takes_about_200_bytes_at_most() {
-    for (prefixes, backends) in [(10_000, 1), (100_000, 1), (100_000, 2), (30_000, 8), (70_000, 1)] {
+    for (prefixes, backends) in [
+        (10_000, 1),
+        (100_000, 1),
+        (100_000, 2),
+        (30_000, 8),
+        (70_000, 1),
+    ] {
         let view = large();
         let taken = allocation_counter::measure(|| fill(&view, prefixes, backends)).bytes_current;
         let bytes = u64::try_from(taken).unwrap() / (prefixes * backends);
         println!("{prefixes} prefixes, {backends} backends: {bytes} bytes a pair");
-        assert!((20..=200).contains(&bytes), "{prefixes} prefixes, {backends} backends: {bytes} bytes a pair");
+        assert!(
+            (20..=200).contains(&bytes),
+            "{prefixes} prefixes, {backends} backends: {bytes} bytes a pair"
+        );
     }
 }
 
 #[test]
 #[contract("CK80")]
-#[expect(clippy::disallowed_methods, reason = "it measures real time, within a bound that a busy machine keeps")]
+#[expect(
+    clippy::disallowed_methods,
+    reason = "it measures real time, within a bound that a busy machine keeps"
+)]
 fn a_query_takes_less_than_a_tenth_of_a_millisecond() {
     let view = large();
     fill(&view, 20_000, 8);

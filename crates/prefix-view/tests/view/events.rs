@@ -3,14 +3,13 @@
 use contract_id::contract;
 use kv_events::continuum::ContinuumError::{NoKind, UnknownKind};
 use prefix_view::{
-    EventError, EventKind::*, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash, PrefixHashKind, PrefixIndex,
-    Recorded, StorageTier::*,
+    EventError, EventKind::*, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash,
+    PrefixHashKind, PrefixIndex, Recorded, StorageTier::*,
 };
 
 use crate::{BOTH_TIERS, created, event, holding, record, second, settings};
 
-const DATA: &str =
-    r#"{"event":"cache_created","backend":"w9","dp_rank":1,"prefix_hash":"00000000000000AB","token_count":64}"#;
+const DATA: &str = r#"{"event":"cache_created","backend":"w9","dp_rank":1,"prefix_hash":"00000000000000AB","token_count":64}"#;
 
 fn decode(name: Option<&str>, data: &str) -> Result<PrefixEvent, EventError> {
     PrefixEvent::decode(name, data.as_bytes(), PrefixHashKind::SequenceHash)
@@ -29,8 +28,16 @@ fn the_five_kinds_have_the_documents_names() {
         assert_eq!(decode(Some(name), DATA).unwrap().kind, kind);
         assert_eq!(name.strip_prefix("cache_"), Some(kind.as_str()));
     }
-    for name in ["created", "cache_", "cache_cleared", "Cache_Created", "snapshot_end"] {
-        assert!(matches!(decode(Some(name), DATA), Err(EventError::NoEvent(UnknownKind(unknown))) if unknown == name));
+    for name in [
+        "created",
+        "cache_",
+        "cache_cleared",
+        "Cache_Created",
+        "snapshot_end",
+    ] {
+        assert!(
+            matches!(decode(Some(name), DATA), Err(EventError::NoEvent(UnknownKind(unknown))) if unknown == name)
+        );
     }
 }
 
@@ -41,10 +48,19 @@ fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
     assert_eq!(decode(None, DATA).unwrap().kind, Created);
     assert_eq!(decode(Some(""), DATA).unwrap().kind, Created);
     let unnamed = r#"{"prefix_hash":"00000000000000ab"}"#;
-    assert_eq!(decode(Some("cache_evicted"), unnamed).unwrap().kind, Evicted);
-    assert!(matches!(decode(None, unnamed), Err(EventError::NoEvent(NoKind))));
+    assert_eq!(
+        decode(Some("cache_evicted"), unnamed).unwrap().kind,
+        Evicted
+    );
+    assert!(matches!(
+        decode(None, unnamed),
+        Err(EventError::NoEvent(NoKind))
+    ));
     // A note of the stream itself needs no data that could be read.
-    assert!(matches!(decode(Some("lagged"), "not JSON"), Err(EventError::NoEvent(UnknownKind(_)))));
+    assert!(matches!(
+        decode(Some("lagged"), "not JSON"),
+        Err(EventError::NoEvent(UnknownKind(_)))
+    ));
 }
 
 #[test]
@@ -52,13 +68,19 @@ fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
 fn an_event_names_its_prefix_in_hex_and_may_count_its_tokens() {
     assert_eq!(decode(None, DATA).unwrap(), event(Created, 0xab, 64));
     for absent in ["", r#","token_count":null"#] {
-        let data = format!(r#"{{"event":"cache_created","prefix_hash":"00000000000000ab"{absent}}}"#);
+        let data =
+            format!(r#"{{"event":"cache_created","prefix_hash":"00000000000000ab"{absent}}}"#);
         assert_eq!(decode(None, &data).unwrap().token_count, None);
     }
     for count in ["-1", "4294967296", "1.5", "\"64\"", "[]"] {
         let data = format!(r#"{{"prefix_hash":"00000000000000ab","token_count":{count}}}"#);
         let error = decode(Some("cache_created"), &data).unwrap_err();
-        assert!(error.to_string().starts_with(&format!("token_count is {count}: expected")), "{error}");
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("token_count is {count}: expected")),
+            "{error}"
+        );
     }
 }
 
@@ -66,16 +88,36 @@ fn an_event_names_its_prefix_in_hex_and_may_count_its_tokens() {
 #[contract("A9")]
 fn a_source_sends_prefix_keys_or_sequence_hashes_and_never_both() {
     let key = "0123456789abcdef".repeat(4);
-    let read = PrefixHashKind::PrefixKey.parse(&key.to_uppercase()).unwrap();
+    let read = PrefixHashKind::PrefixKey
+        .parse(&key.to_uppercase())
+        .unwrap();
     assert!(matches!(read, PrefixHash::Key([0x01, 0x23, ..])));
     assert_eq!(read.to_string(), key);
-    assert_eq!(PrefixHashKind::SequenceHash.parse(&key[..16]).unwrap().to_string(), key[..16]);
+    assert_eq!(
+        PrefixHashKind::SequenceHash
+            .parse(&key[..16])
+            .unwrap()
+            .to_string(),
+        key[..16]
+    );
     assert!(PrefixHashKind::SequenceHash.parse(&key).is_err());
-    for text in ["", "ab", "0x23456789abcdef", "0123456789abcdeg", "0123456789abcde\u{e9}"] {
+    for text in [
+        "",
+        "ab",
+        "0x23456789abcdef",
+        "0123456789abcdeg",
+        "0123456789abcde\u{e9}",
+    ] {
         assert!(PrefixHashKind::SequenceHash.parse(text).is_err(), "{text}");
     }
-    let error = PrefixHashKind::PrefixKey.parse(&key[..16]).unwrap_err().to_string();
-    assert!(error.contains("no prefix_key: expected 64 hex digits"), "{error}");
+    let error = PrefixHashKind::PrefixKey
+        .parse(&key[..16])
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("no prefix_key: expected 64 hex digits"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -84,14 +126,26 @@ fn what_is_no_event_is_refused_with_what_was_expected() {
         ("", "event data is no JSON object"),
         ("[]", "event data is no JSON object"),
         (r#"{"event":"cache_created"}"#, "prefix_hash is missing"),
-        (r#"{"event":"cache_created","prefix_hash":171}"#, "prefix_hash is 171"),
-        (r#"{"event":7,"prefix_hash":"00000000000000ab"}"#, "event has no name"),
-        (r#"{"event":"cache_created","prefix_hash":"ab"}"#, "prefix_hash \"ab\" is no sequence_hash"),
+        (
+            r#"{"event":"cache_created","prefix_hash":171}"#,
+            "prefix_hash is 171",
+        ),
+        (
+            r#"{"event":7,"prefix_hash":"00000000000000ab"}"#,
+            "event has no name",
+        ),
+        (
+            r#"{"event":"cache_created","prefix_hash":"ab"}"#,
+            "prefix_hash \"ab\" is no sequence_hash",
+        ),
     ] {
         let error = decode(None, data).unwrap_err().to_string();
         assert!(error.starts_with(expected), "{data}: {error}");
     }
-    let long = format!(r#"{{"event":"cache_created","prefix_hash":"{}"}}"#, "f".repeat(100_000));
+    let long = format!(
+        r#"{{"event":"cache_created","prefix_hash":"{}"}}"#,
+        "f".repeat(100_000)
+    );
     assert!(decode(None, &long).unwrap_err().to_string().len() < 300);
 }
 
@@ -101,7 +155,10 @@ fn an_uncounted_event_keeps_the_known_count_or_else_assumes_a_quarter_of_the_pre
     for kind in [Created, Reloaded] {
         let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
         record(&index, "w1", event(kind, 1, None), second(1));
-        assert_eq!(holding(&index, "w1", 1, second(1)), Some((1024 / 4, GpuHot)));
+        assert_eq!(
+            holding(&index, "w1", 1, second(1)),
+            Some((1024 / 4, GpuHot))
+        );
         record(&index, "w1", event(Created, 1, 2048), second(2));
         record(&index, "w1", event(kind, 1, None), second(3));
         assert_eq!(holding(&index, "w1", 1, second(3)), Some((2048, GpuHot)));
@@ -109,7 +166,10 @@ fn an_uncounted_event_keeps_the_known_count_or_else_assumes_a_quarter_of_the_pre
         record(&index, "w2", event(kind, 1, None), second(4));
         assert_eq!(holding(&index, "w2", 1, second(4)), Some((256, GpuHot)));
     }
-    let short = MemoryPrefixIndex::new(prefix_view::ViewSettings { max_prefix_length: 100, ..settings(BOTH_TIERS) });
+    let short = MemoryPrefixIndex::new(prefix_view::ViewSettings {
+        max_prefix_length: 100,
+        ..settings(BOTH_TIERS)
+    });
     record(&short, "w1", event(Created, 1, None), second(1));
     assert_eq!(holding(&short, "w1", 1, second(1)), Some((25, GpuHot)));
 }
@@ -119,8 +179,16 @@ fn an_uncounted_event_keeps_the_known_count_or_else_assumes_a_quarter_of_the_pre
 fn a_count_whose_time_is_over_is_not_known_any_more() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     created(&index, "w1", 1, 2048, second(1));
-    record(&index, "w1", event(Reloaded, 1, None), second(1 + crate::TTL_S));
-    assert_eq!(holding(&index, "w1", 1, second(1 + crate::TTL_S)), Some((256, GpuHot)));
+    record(
+        &index,
+        "w1",
+        event(Reloaded, 1, None),
+        second(1 + crate::TTL_S),
+    );
+    assert_eq!(
+        holding(&index, "w1", 1, second(1 + crate::TTL_S)),
+        Some((256, GpuHot))
+    );
 }
 
 #[test]
@@ -131,7 +199,10 @@ fn without_offloading_everything_is_hot_and_what_leaves_the_accelerator_is_gone(
         record(&index, "w1", event(Reloaded, 1, 64), second(1));
         created(&index, "w2", 1, 32, second(1));
         assert_eq!(holding(&index, "w1", 1, second(1)), Some((64, GpuHot)));
-        assert_eq!(record(&index, "w1", event(kind, 1, 64), second(2)), Recorded::Dropped);
+        assert_eq!(
+            record(&index, "w1", event(kind, 1, 64), second(2)),
+            Recorded::Dropped
+        );
         assert_eq!(holding(&index, "w1", 1, second(2)), None);
         assert_eq!(holding(&index, "w2", 1, second(2)), Some((32, GpuHot)));
     }
@@ -154,7 +225,11 @@ fn with_offloading_a_prefix_moves_between_the_tiers_and_keeps_its_tokens() {
         (Purged, None, None),
     ] {
         record(&index, "w1", event(kind, 1, count), second(2));
-        assert_eq!(holding(&index, "w1", 1, second(2)), expected, "after {kind:?} {count:?}");
+        assert_eq!(
+            holding(&index, "w1", 1, second(2)),
+            expected,
+            "after {kind:?} {count:?}"
+        );
     }
 }
 
@@ -163,13 +238,22 @@ fn with_offloading_a_prefix_moves_between_the_tiers_and_keeps_its_tokens() {
 fn a_plain_eviction_means_what_the_settings_say() {
     for (offloading, expected) in [
         (BOTH_TIERS, Some((64, StorageWarm))),
-        (Offloading::On { treat_eviction_as_offload: false }, None),
+        (
+            Offloading::On {
+                treat_eviction_as_offload: false,
+            },
+            None,
+        ),
         (Offloading::Off, None),
     ] {
         let index = MemoryPrefixIndex::new(settings(offloading));
         created(&index, "w1", 1, 64, second(1));
         record(&index, "w1", event(Evicted, 1, None), second(2));
-        assert_eq!(holding(&index, "w1", 1, second(2)), expected, "{offloading:?}");
+        assert_eq!(
+            holding(&index, "w1", 1, second(2)),
+            expected,
+            "{offloading:?}"
+        );
     }
 }
 
@@ -178,7 +262,10 @@ fn what_nobody_holds_can_neither_go_nor_move() {
     let index = MemoryPrefixIndex::new(settings(BOTH_TIERS));
     created(&index, "w2", 1, 64, second(1));
     for kind in [Evicted, Offloaded, Purged] {
-        assert_eq!(record(&index, "w1", event(kind, 1, None), second(2)), Recorded::Ignored);
+        assert_eq!(
+            record(&index, "w1", event(kind, 1, None), second(2)),
+            Recorded::Ignored
+        );
     }
     let stats = index.stats();
     assert_eq!((stats.entries, stats.ignored_events), (1, 3));

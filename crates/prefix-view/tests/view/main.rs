@@ -13,11 +13,13 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, SequenceHash};
 use prefix_view::{
-    EventKind, Holder, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier,
-    ViewSettings,
+    EventKind, Holder, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash, PrefixIndex,
+    Recorded, StorageTier, ViewSettings,
 };
 
-const BOTH_TIERS: Offloading = Offloading::On { treat_eviction_as_offload: true };
+const BOTH_TIERS: Offloading = Offloading::On {
+    treat_eviction_as_offload: true,
+};
 const TTL_S: u64 = 600;
 
 fn second(seconds: u64) -> Moment {
@@ -29,11 +31,19 @@ fn prefix(number: u64) -> PrefixHash {
 }
 
 fn event(kind: EventKind, number: u64, token_count: impl Into<Option<u32>>) -> PrefixEvent {
-    PrefixEvent { kind, prefix: prefix(number), token_count: token_count.into() }
+    PrefixEvent {
+        kind,
+        prefix: prefix(number),
+        token_count: token_count.into(),
+    }
 }
 
 fn settings(offloading: Offloading) -> ViewSettings {
-    ViewSettings { entry_ttl: Duration::from_secs(TTL_S), offloading, ..ViewSettings::default() }
+    ViewSettings {
+        entry_ttl: Duration::from_secs(TTL_S),
+        offloading,
+        ..ViewSettings::default()
+    }
 }
 
 fn room_for(max_entries: usize) -> MemoryPrefixIndex {
@@ -48,17 +58,42 @@ fn record(index: &MemoryPrefixIndex, backend: &str, event: PrefixEvent, now: Mom
 }
 
 fn created(index: &MemoryPrefixIndex, backend: &str, number: u64, tokens: u32, now: Moment) {
-    assert_eq!(record(index, backend, event(EventKind::Created, number, tokens), now), Recorded::Held);
+    assert_eq!(
+        record(
+            index,
+            backend,
+            event(EventKind::Created, number, tokens),
+            now
+        ),
+        Recorded::Held
+    );
 }
 
 /// Who holds a prefix, best first.
 fn holders(index: &MemoryPrefixIndex, number: u64, now: Moment) -> Vec<(String, u32, StorageTier)> {
     let holders = index.query(&prefix(number), now).unwrap();
-    holders.into_iter().map(|Holder { backend, tokens, tier }| (backend.to_string(), tokens, tier)).collect()
+    holders
+        .into_iter()
+        .map(
+            |Holder {
+                 backend,
+                 tokens,
+                 tier,
+             }| (backend.to_string(), tokens, tier),
+        )
+        .collect()
 }
 
 /// The same of one backend only: its tokens and their tier.
-fn holding(index: &MemoryPrefixIndex, backend: &str, number: u64, now: Moment) -> Option<(u32, StorageTier)> {
+fn holding(
+    index: &MemoryPrefixIndex,
+    backend: &str,
+    number: u64,
+    now: Moment,
+) -> Option<(u32, StorageTier)> {
     let holders = holders(index, number, now);
-    holders.into_iter().find(|(name, ..)| name == backend).map(|(_, tokens, tier)| (tokens, tier))
+    holders
+        .into_iter()
+        .find(|(name, ..)| name == backend)
+        .map(|(_, tokens, tier)| (tokens, tier))
 }

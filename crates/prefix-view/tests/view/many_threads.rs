@@ -34,7 +34,12 @@ fn queries_are_answered_while_others_write() {
                         let now = Moment::at(std::time::Duration::from_micros(round));
                         created(index, backend, number, tokens(number), now);
                         if round % 3 == 0 {
-                            record(index, backend, event(EventKind::Purged, number / 2, None), now);
+                            record(
+                                index,
+                                backend,
+                                event(EventKind::Purged, number / 2, None),
+                                now,
+                            );
                         }
                         if round % 1_000 == 0 {
                             index.cleanup_expired(now);
@@ -55,7 +60,10 @@ fn queries_are_answered_while_others_write() {
                 }
             });
         }
-        let ends: Vec<_> = writers.into_iter().map(std::thread::ScopedJoinHandle::join).collect();
+        let ends: Vec<_> = writers
+            .into_iter()
+            .map(std::thread::ScopedJoinHandle::join)
+            .collect();
         // Before a writer's panic is passed on, or its readers would go on for ever.
         over.store(true, Ordering::Relaxed);
         ends.into_iter().for_each(|end| end.unwrap());
@@ -64,11 +72,22 @@ fn queries_are_answered_while_others_write() {
     // The book agrees with what is really there.
     let stats = index.stats();
     assert!(stats.evicted_prefixes > 0 && stats.prefixes <= 200);
-    let held: Vec<_> = (0..500).flat_map(|number| index.query(&prefix(number), second(1)).unwrap()).collect();
+    let held: Vec<_> = (0..500)
+        .flat_map(|number| index.query(&prefix(number), second(1)).unwrap())
+        .collect();
     assert_eq!(stats.entries, held.len() as u64);
     for backend in &stats.backends {
-        assert_eq!(backend.hot, held.iter().filter(|holder| holder.backend == backend.backend).count() as u64);
+        assert_eq!(
+            backend.hot,
+            held.iter()
+                .filter(|holder| holder.backend == backend.backend)
+                .count() as u64
+        );
     }
-    let names: Vec<Arc<str>> = stats.backends.into_iter().map(|backend| backend.backend).collect();
+    let names: Vec<Arc<str>> = stats
+        .backends
+        .into_iter()
+        .map(|backend| backend.backend)
+        .collect();
     assert_eq!(names, [Arc::from("w1"), Arc::from("w2")]);
 }

@@ -4,10 +4,13 @@ use std::sync::Arc;
 
 use contract_id::contract;
 use prefix_view::{
-    BackendStats, Cleared, EventKind::*, Held, MemoryPrefixIndex, Offloading, PrefixIndex, Recorded, StorageTier::*,
+    BackendStats, Cleared, EventKind::*, Held, MemoryPrefixIndex, Offloading, PrefixIndex,
+    Recorded, StorageTier::*,
 };
 
-use crate::{BOTH_TIERS, TTL_S, created, event, holders, prefix, record, room_for, second, settings};
+use crate::{
+    BOTH_TIERS, TTL_S, created, event, holders, prefix, record, room_for, second, settings,
+};
 
 #[test]
 #[contract("CK50", "CK61")]
@@ -27,7 +30,10 @@ fn more_tokens_rank_higher_and_of_equal_ones_those_in_the_accelerators_memory() 
         ("warm", 512, StorageWarm),
         ("less", 511, GpuHot),
     ];
-    assert_eq!(holders(&index, 1, second(1)), expected.map(|(name, tokens, tier)| (name.to_string(), tokens, tier)));
+    assert_eq!(
+        holders(&index, 1, second(1)),
+        expected.map(|(name, tokens, tier)| (name.to_string(), tokens, tier))
+    );
 }
 
 #[test]
@@ -35,7 +41,13 @@ fn an_empty_answer_takes_no_memory() {
     let index = room_for(100);
     assert_eq!(index.query(&prefix(1), second(1)).unwrap().capacity(), 0);
     created(&index, "w1", 1, 64, second(1));
-    assert_eq!(index.query(&prefix(1), second(1 + TTL_S)).unwrap().capacity(), 0);
+    assert_eq!(
+        index
+            .query(&prefix(1), second(1 + TTL_S))
+            .unwrap()
+            .capacity(),
+        0
+    );
 }
 
 #[test]
@@ -55,11 +67,20 @@ fn a_prefix_too_many_evicts_the_tenth_that_was_not_used_for_the_longest_time() {
     assert_eq!(index.stats().prefixes, 100);
 
     created(&index, "w1", 100, 64, second(102));
-    let gone: Vec<u64> = (0..=100).filter(|number| holders(&index, *number, second(103)).is_empty()).collect();
+    let gone: Vec<u64> = (0..=100)
+        .filter(|number| holders(&index, *number, second(103)).is_empty())
+        .collect();
     assert_eq!(gone, [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]);
     let stats = index.stats();
     assert_eq!((stats.prefixes, stats.entries), (91, 181));
-    assert_eq!((stats.evicted_prefixes, stats.evicted_entries, stats.expired_entries), (10, 21, 0));
+    assert_eq!(
+        (
+            stats.evicted_prefixes,
+            stats.evicted_entries,
+            stats.expired_entries
+        ),
+        (10, 21, 0)
+    );
 }
 
 #[test]
@@ -69,7 +90,10 @@ fn of_prefixes_last_used_at_the_same_moment_just_as_many_go() {
     for number in 0..=100 {
         created(&index, "w1", number, 64, second(1));
     }
-    assert_eq!((index.stats().prefixes, index.stats().evicted_prefixes), (91, 10));
+    assert_eq!(
+        (index.stats().prefixes, index.stats().evicted_prefixes),
+        (91, 10)
+    );
 }
 
 #[test]
@@ -86,7 +110,14 @@ fn what_is_over_goes_before_what_is_old() {
     assert_eq!(holders(&index, 0, second(TTL_S)).len(), 1);
     created(&index, "w1", 100, 64, second(1 + TTL_S));
     let stats = index.stats();
-    assert_eq!((stats.expired_entries, stats.evicted_prefixes, stats.prefixes), (5, 5, 91));
+    assert_eq!(
+        (
+            stats.expired_entries,
+            stats.evicted_prefixes,
+            stats.prefixes
+        ),
+        (5, 5, 91)
+    );
 }
 
 #[test]
@@ -97,13 +128,26 @@ fn an_entry_is_over_when_no_event_confirmed_it_for_its_time_to_live() {
     created(&index, "w2", 1, 64, second(2));
     assert_eq!(holders(&index, 1, second(TTL_S)).len(), 2);
     // Queries do not confirm anything.
-    assert_eq!(holders(&index, 1, second(1 + TTL_S)), [("w2".to_string(), 64, GpuHot)]);
+    assert_eq!(
+        holders(&index, 1, second(1 + TTL_S)),
+        [("w2".to_string(), 64, GpuHot)]
+    );
     // The query dropped the one that was over.
-    assert_eq!((index.stats().entries, index.stats().expired_entries), (1, 1));
+    assert_eq!(
+        (index.stats().entries, index.stats().expired_entries),
+        (1, 1)
+    );
     created(&index, "w2", 1, 64, second(1 + TTL_S));
     assert_eq!(holders(&index, 1, second(2 * TTL_S)).len(), 1);
     assert_eq!(holders(&index, 1, second(1 + 2 * TTL_S)), []);
-    assert_eq!((index.stats().prefixes, index.stats().entries, index.stats().expired_entries), (0, 0, 2));
+    assert_eq!(
+        (
+            index.stats().prefixes,
+            index.stats().entries,
+            index.stats().expired_entries
+        ),
+        (0, 0, 2)
+    );
 }
 
 #[test]
@@ -119,7 +163,15 @@ fn cleaning_up_drops_what_is_over_and_nothing_else() {
     assert_eq!((index.stats().prefixes, index.stats().entries), (50, 80));
     assert_eq!(index.cleanup_expired(second(100 + TTL_S)), 80);
     let stats = index.stats();
-    assert_eq!((stats.prefixes, stats.entries, stats.expired_entries, stats.evicted_entries), (0, 0, 100, 0));
+    assert_eq!(
+        (
+            stats.prefixes,
+            stats.entries,
+            stats.expired_entries,
+            stats.evicted_entries
+        ),
+        (0, 0, 100, 0)
+    );
 }
 
 #[test]
@@ -133,10 +185,20 @@ fn a_backend_that_left_is_forgotten_and_may_come_back() {
     }
     assert_eq!(index.remove_backend("w1"), Ok(20));
     assert_eq!(index.remove_backend("w1"), Ok(0));
-    assert_eq!(holders(&index, 0, second(1)), [("w2".to_string(), 32, GpuHot)]);
+    assert_eq!(
+        holders(&index, 0, second(1)),
+        [("w2".to_string(), 32, GpuHot)]
+    );
     let stats = index.stats();
     assert_eq!((stats.prefixes, stats.entries), (10, 10));
-    assert_eq!(stats.backends.iter().map(|backend| &*backend.backend).collect::<Vec<_>>(), ["w2"]);
+    assert_eq!(
+        stats
+            .backends
+            .iter()
+            .map(|backend| &*backend.backend)
+            .collect::<Vec<_>>(),
+        ["w2"]
+    );
     created(&index, "w1", 0, 64, second(2));
     assert_eq!(holders(&index, 0, second(2)).len(), 2);
 }
@@ -148,12 +210,21 @@ fn clearing_forgets_every_entry_and_counts_them() {
         created(&index, "w1", number, 64, second(1));
         created(&index, "w2", number, 64, second(1));
     }
-    assert_eq!(index.clear(), Ok(Cleared { prefixes: 20, entries: 40 }));
+    assert_eq!(
+        index.clear(),
+        Ok(Cleared {
+            prefixes: 20,
+            entries: 40
+        })
+    );
     assert_eq!(index.clear(), Ok(Cleared::default()));
     assert_eq!(holders(&index, 0, second(1)), []);
     let stats = index.stats();
     assert_eq!((stats.evicted_entries, stats.expired_entries), (0, 0));
-    assert_eq!((stats.backends[0].hot, stats.backends[0].events[0]), (0, 20));
+    assert_eq!(
+        (stats.backends[0].hot, stats.backends[0].events[0]),
+        (0, 20)
+    );
     created(&index, "w1", 0, 64, second(2));
     assert_eq!(index.stats().entries, 1);
 }
@@ -173,10 +244,29 @@ fn the_totals_tell_entries_by_tier_and_events_by_kind() {
     assert_eq!(holders(&index, 0, second(1)).len(), 2);
     assert_eq!(holders(&index, 2, second(1)), []);
     let stats = index.stats();
-    assert_eq!((stats.prefixes, stats.entries, stats.queries, stats.hits, stats.ignored_events), (2, 3, 2, 1, 1));
+    assert_eq!(
+        (
+            stats.prefixes,
+            stats.entries,
+            stats.queries,
+            stats.hits,
+            stats.ignored_events
+        ),
+        (2, 3, 2, 1, 1)
+    );
     let expected = [
-        BackendStats { backend: Arc::from("w1"), events: [4, 0, 1, 0, 1], hot: 1, warm: 1 },
-        BackendStats { backend: Arc::from("w2"), events: [0, 1, 0, 1, 0], hot: 0, warm: 1 },
+        BackendStats {
+            backend: Arc::from("w1"),
+            events: [4, 0, 1, 0, 1],
+            hot: 1,
+            warm: 1,
+        },
+        BackendStats {
+            backend: Arc::from("w2"),
+            events: [0, 1, 0, 1, 0],
+            hot: 0,
+            warm: 1,
+        },
     ];
     assert_eq!(stats.backends, expected);
 }
@@ -187,8 +277,14 @@ fn backends_beyond_the_bound_are_ignored_and_counted() {
     for number in 0..1024 {
         created(&index, &format!("w{number}"), 1, 64, second(1));
     }
-    assert_eq!(record(&index, "one-more", event(Created, 1, 64), second(1)), Recorded::Ignored);
-    assert_eq!((index.stats().entries, index.stats().ignored_events), (1024, 1));
+    assert_eq!(
+        record(&index, "one-more", event(Created, 1, 64), second(1)),
+        Recorded::Ignored
+    );
+    assert_eq!(
+        (index.stats().entries, index.stats().ignored_events),
+        (1024, 1)
+    );
     index.remove_backend("w0").unwrap();
     created(&index, "one-more", 1, 64, second(1));
 }
@@ -201,18 +297,33 @@ fn everything_that_is_held_can_be_gone_through_part_by_part() {
         created(&index, "w2", number, 96, second(100));
     }
     created(&index, "w1", 500, 64, second(1));
-    let all = |now| -> Vec<Held> { (0..index.parts()).flat_map(|part| index.held(part, now)).collect() };
+    let all = |now| -> Vec<Held> {
+        (0..index.parts())
+            .flat_map(|part| index.held(part, now))
+            .collect()
+    };
     let held = all(second(200));
     assert_eq!(held.len(), 501);
     for held in held {
         let names: Vec<&str> = held.holders.iter().map(|holder| &*holder.backend).collect();
         let both = held.prefix != prefix(500);
-        assert_eq!(names, if both { vec!["w2", "w1"] } else { vec!["w1"] }, "best first");
-        assert_eq!(held.left.as_secs(), if both { 500 } else { 401 }, "as long as the last of them");
+        assert_eq!(
+            names,
+            if both { vec!["w2", "w1"] } else { vec!["w1"] },
+            "best first"
+        );
+        assert_eq!(
+            held.left.as_secs(),
+            if both { 500 } else { 401 },
+            "as long as the last of them"
+        );
     }
     // What is over is not held, whether it was swept or not.
     let held = all(second(601));
     assert_eq!((held.len(), held[0].holders.len()), (500, 1));
     assert_eq!(all(second(700)), []);
-    assert_eq!((index.held(index.parts(), second(1)), index.stats().queries), (Vec::new(), 0));
+    assert_eq!(
+        (index.held(index.parts(), second(1)), index.stats().queries),
+        (Vec::new(), 0)
+    );
 }

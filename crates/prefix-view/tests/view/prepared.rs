@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use contract_id::contract;
 use kv_blocks::Moment;
 use prefix_view::{
-    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Unavailable, ViewStats,
+    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Unavailable,
+    ViewStats,
 };
 
 use crate::{created, prefix, room_for};
@@ -42,7 +43,12 @@ fn requests_that_come_at_the_same_time_share_one_query() {
         for _ in 0..8 {
             scope.spawn(|| {
                 for step in 0..1_000 {
-                    assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000 + step % 100)).len(), 1);
+                    assert_eq!(
+                        prepared
+                            .prepare(&index, &prefix(1), ms(1_000 + step % 100))
+                            .len(),
+                        1
+                    );
                 }
             });
         }
@@ -57,7 +63,11 @@ fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
         created(&index, "w1", number, 64, ms(0));
     }
     for number in 0..20_000 {
-        assert_eq!(prepared.prepare(&index, &prefix(number), ms(1)).len(), usize::from(number < 100), "{number}");
+        assert_eq!(
+            prepared.prepare(&index, &prefix(number), ms(1)).len(),
+            usize::from(number < 100),
+            "{number}"
+        );
     }
 }
 
@@ -66,7 +76,9 @@ fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
 struct Unreachable;
 
 fn unavailable<T>() -> Result<T, Unavailable> {
-    Err(Unavailable { reason: "connection refused".to_string() })
+    Err(Unavailable {
+        reason: "connection refused".to_string(),
+    })
 }
 
 impl PrefixIndex for Unreachable {
@@ -100,7 +112,11 @@ impl PrefixIndex for Unreachable {
 fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() {
     let prepared = PreparedQueries::default();
     for now in [0, 50, 99] {
-        assert!(prepared.prepare(&Unreachable, &prefix(1), ms(now)).is_empty());
+        assert!(
+            prepared
+                .prepare(&Unreachable, &prefix(1), ms(now))
+                .is_empty()
+        );
     }
     assert_eq!(prepared.failures(), 1);
     // It is back.
@@ -114,10 +130,19 @@ fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() 
 fn an_answer_that_was_waited_for_stands_as_long_as_any_other() {
     let (index, prepared) = (room_for(100), PreparedQueries::default());
     assert_eq!(prepared.standing(&prefix(1), ms(1_000)), None);
-    let holder = Holder { backend: Arc::from("w1"), tokens: 64, tier: prefix_view::StorageTier::GpuHot };
+    let holder = Holder {
+        backend: Arc::from("w1"),
+        tokens: 64,
+        tier: prefix_view::StorageTier::GpuHot,
+    };
     prepared.keep(&prefix(1), [holder].into(), ms(1_000));
     for later in [1_000, 1_099] {
-        assert_eq!(prepared.standing(&prefix(1), ms(later)).map(|holders| holders.len()), Some(1));
+        assert_eq!(
+            prepared
+                .standing(&prefix(1), ms(later))
+                .map(|holders| holders.len()),
+            Some(1)
+        );
         assert_eq!(prepared.prepare(&index, &prefix(1), ms(later)).len(), 1);
     }
     assert_eq!(prepared.standing(&prefix(1), ms(1_100)), None);

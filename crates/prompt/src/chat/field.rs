@@ -19,11 +19,18 @@ pub(super) fn read<T: DeserializeOwned>(field: &'static str, text: &str) -> Resu
             Category::Syntax if number::unlike_python(text).is_some() => {
                 return unsupported(format!("a number in {field} that is no float"));
             }
-            Category::Syntax if depth(text) > MAX_DEPTH => return unsupported(format!("the depth of {field}")),
+            Category::Syntax if depth(text) > MAX_DEPTH => {
+                return unsupported(format!("the depth of {field}"));
+            }
             Category::Syntax | Category::Io => "not valid json",
             Category::Eof => "cut short",
         };
-        PromptError::Json { field, found, line: error.line(), column: error.column() }
+        PromptError::Json {
+            field,
+            found,
+            line: error.line(),
+            column: error.column(),
+        }
     })
 }
 
@@ -60,11 +67,24 @@ mod tests {
 
     #[test]
     fn an_error_says_where_and_never_what() {
-        let list = |text: &str| read::<Vec<Value>>("messages", text).unwrap_err().to_string();
+        let list = |text: &str| {
+            read::<Vec<Value>>("messages", text)
+                .unwrap_err()
+                .to_string()
+        };
         let said = list("\"a secret prompt\"");
-        assert_eq!(said, "messages is not readable: not of the expected form at line 1 column 17");
-        assert_eq!(list("[\n\"\\ud800 secret\"]"), "messages is not readable: not valid json at line 2 column 8");
-        assert_eq!(list("[1"), "messages is not readable: cut short at line 1 column 2");
+        assert_eq!(
+            said,
+            "messages is not readable: not of the expected form at line 1 column 17"
+        );
+        assert_eq!(
+            list("[\n\"\\ud800 secret\"]"),
+            "messages is not readable: not valid json at line 2 column 8"
+        );
+        assert_eq!(
+            list("[1"),
+            "messages is not readable: cut short at line 1 column 2"
+        );
     }
 
     #[test]
@@ -75,6 +95,10 @@ mod tests {
             assert!(!error.is_refusal(), "{error}");
         }
         // Half of a surrogate pair: refused by the engine as well.
-        assert!(read::<Vec<Value>>("messages", r#"["\ud800"]"#).unwrap_err().is_refusal());
+        assert!(
+            read::<Vec<Value>>("messages", r#"["\ud800"]"#)
+                .unwrap_err()
+                .is_refusal()
+        );
     }
 }

@@ -9,7 +9,10 @@ use crate::{
 };
 
 /// The messages as the template sees them.
-pub(super) fn conversation(messages: Vec<Value>, template: &ChatTemplate) -> Result<Vec<Value>, PromptError> {
+pub(super) fn conversation(
+    messages: Vec<Value>,
+    template: &ChatTemplate,
+) -> Result<Vec<Value>, PromptError> {
     let mut conversation = messages
         .into_iter()
         .map(|message| match message {
@@ -46,7 +49,10 @@ impl Rules {
 }
 
 /// One message with the fields that the engine keeps.
-fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<String, Value>, PromptError> {
+fn turn(
+    mut message: Map<String, Value>,
+    format: ContentFormat,
+) -> Result<Map<String, Value>, PromptError> {
     let Some(Value::String(role)) = message.shift_remove("role") else {
         return Err(refused("a message has no role: expected a string"));
     };
@@ -63,7 +69,9 @@ fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<St
             if !calls.is_empty() {
                 turn.insert("tool_calls".into(), calls.into());
             }
-            let reasoning = message.shift_remove("reasoning").filter(|reasoning| !reasoning.is_null());
+            let reasoning = message
+                .shift_remove("reasoning")
+                .filter(|reasoning| !reasoning.is_null());
             let reasoning = reasoning.or_else(|| message.shift_remove("reasoning_content"));
             if let Some(reasoning) = reasoning.filter(|reasoning| !reasoning.is_null()) {
                 turn.insert("reasoning".into(), reasoning.clone());
@@ -78,7 +86,10 @@ fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<St
             Some(_) => return Err(refused("a tool message's tool_call_id is no string")),
         },
         "developer" => {
-            turn.insert("tools".into(), message.shift_remove("tools").unwrap_or(Value::Null));
+            turn.insert(
+                "tools".into(),
+                message.shift_remove("tools").unwrap_or(Value::Null),
+            );
         }
         _ => {}
     }
@@ -88,7 +99,11 @@ fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<St
             turn.insert("name".into(), name);
         }
         Some(_) if role == "tool" => {}
-        Some(_) => return Err(refused(format!("the name in a message of role {role:?} is no string"))),
+        Some(_) => {
+            return Err(refused(format!(
+                "the name in a message of role {role:?} is no string"
+            )));
+        }
     }
     if Rules::of(&role) == Rules::Custom && role != "function" {
         check_custom(&message)?;
@@ -98,8 +113,11 @@ fn turn(mut message: Map<String, Value>, format: ContentFormat) -> Result<Map<St
 
 /// Fields of a message with a role of its own that have a form, though nothing is made of them here.
 fn check_custom(message: &Map<String, Value>) -> Result<(), PromptError> {
-    let wrong =
-        |key: &str, fits: fn(&Value) -> bool| message.get(key).is_some_and(|value| !value.is_null() && !fits(value));
+    let wrong = |key: &str, fits: fn(&Value) -> bool| {
+        message
+            .get(key)
+            .is_some_and(|value| !value.is_null() && !fits(value))
+    };
     for key in ["reasoning", "task", "tool_call_id"] {
         if wrong(key, Value::is_string) {
             return Err(refused(format!("a message's {key} is no string")));
@@ -126,10 +144,17 @@ fn parts(role: &str, content: Option<Value>) -> Result<Vec<Part>, PromptError> {
         None => Ok(Vec::new()),
         Some(Value::Null) if matches!(role, "assistant" | "function") => Ok(Vec::new()),
         Some(Value::String(text)) => Ok(vec![Part::Text(text)]),
-        Some(Value::Array(parts)) => parts.into_iter().filter_map(|part| read(part, role).transpose()).collect(),
+        Some(Value::Array(parts)) => parts
+            .into_iter()
+            .filter_map(|part| read(part, role).transpose())
+            .collect(),
         // Its reader walks over an empty object as over an empty list.
-        Some(Value::Object(none)) if none.is_empty() && Rules::of(role) == Rules::Known => Ok(Vec::new()),
-        Some(_) => Err(refused(format!("the content of a message of role {role:?} is neither a text nor a list"))),
+        Some(Value::Object(none)) if none.is_empty() && Rules::of(role) == Rules::Known => {
+            Ok(Vec::new())
+        }
+        Some(_) => Err(refused(format!(
+            "the content of a message of role {role:?} is neither a text nor a list"
+        ))),
     }
 }
 
@@ -159,16 +184,22 @@ fn read(part: Value, role: &str) -> Result<Option<Part>, PromptError> {
     };
     if part.get("uuid").is_some_and(|id| !id.is_null()) {
         // Those are media that were sent before.
-        return Err(unsupported(format!("a content part of type {kind} with a uuid")));
+        return Err(unsupported(format!(
+            "a content part of type {kind} with a uuid"
+        )));
     }
     let Some(key) = text_key(&kind, rules) else {
         return Err(unsupported(format!("a content part of type {kind}")));
     };
     match part.shift_remove(key) {
-        Some(Value::String(name)) if kind == "tool_reference" => Ok(Some(Part::ToolReference(name))),
+        Some(Value::String(name)) if kind == "tool_reference" => {
+            Ok(Some(Part::ToolReference(name)))
+        }
         Some(Value::String(text)) => Ok(Some(Part::Text(text))),
         Some(Value::Null) | None if lenient => Ok(None),
-        _ => Err(refused(format!("a content part of type {kind} has no {key}: expected a string"))),
+        _ => Err(refused(format!(
+            "a content part of type {kind} has no {key}: expected a string"
+        ))),
     }
 }
 
@@ -201,7 +232,9 @@ fn content(parts: Vec<Part>, role: &str, format: ContentFormat) -> Value {
     let texts = parts.into_iter().map(|part| match part {
         Part::Text(text) | Part::ToolReference(text) => text,
     });
-    let texts: Vec<String> = texts.filter(|text| format == ContentFormat::Parts || !text.is_empty()).collect();
+    let texts: Vec<String> = texts
+        .filter(|text| format == ContentFormat::Parts || !text.is_empty())
+        .collect();
     texts.join("\n").into()
 }
 
@@ -219,14 +252,25 @@ fn tool_calls(calls: Option<Value>) -> Result<Vec<Value>, PromptError> {
 fn tool_call(call: Value) -> Result<Value, PromptError> {
     let text = |object: &mut Map<String, Value>, key: &str| match object.shift_remove(key) {
         Some(Value::String(text)) => Ok(text),
-        _ => Err(refused(format!("a tool call has no {key}: expected a string"))),
+        _ => Err(refused(format!(
+            "a tool call has no {key}: expected a string"
+        ))),
     };
-    let Value::Object(mut call) = call else { return Err(refused("a tool call is no object")) };
+    let Value::Object(mut call) = call else {
+        return Err(refused("a tool call is no object"));
+    };
     let (id, kind) = (text(&mut call, "id")?, text(&mut call, "type")?);
-    let (Some(Value::Object(mut function)), "function") = (call.shift_remove("function"), kind.as_str()) else {
-        return Err(refused("a tool call has no function: expected an object, and type \"function\""));
+    let (Some(Value::Object(mut function)), "function") =
+        (call.shift_remove("function"), kind.as_str())
+    else {
+        return Err(refused(
+            "a tool call has no function: expected an object, and type \"function\"",
+        ));
     };
-    let (name, arguments) = (text(&mut function, "name")?, text(&mut function, "arguments")?);
+    let (name, arguments) = (
+        text(&mut function, "name")?,
+        text(&mut function, "arguments")?,
+    );
     if let Some(number) = number::unlike_python(&arguments) {
         return Err(unsupported(format!("the number {number} in a tool call")));
     }
@@ -236,7 +280,9 @@ fn tool_call(call: Value) -> Result<Value, PromptError> {
         Ok(_) => Map::new(),
         // Texts that the engine reads and this reader does not.
         Err(_) if arguments.contains("\\u") || arguments.len() > DEPTH_MATTERS => {
-            return Err(unsupported("a tool call whose arguments are not plain json"));
+            return Err(unsupported(
+                "a tool call whose arguments are not plain json",
+            ));
         }
         Err(_) => Map::new(),
     };
@@ -256,9 +302,19 @@ fn developers_as_system(mut conversation: Vec<Map<String, Value>>) -> Vec<Map<St
     if !conversation.iter().skip(1).any(|turn| is(turn, "system")) {
         return conversation;
     }
-    let (system, others): (Vec<_>, Vec<_>) = conversation.into_iter().partition(|turn| is(turn, "system"));
-    let texts: Vec<String> = system.iter().filter_map(|turn| turn.get("content")).map(as_text).collect();
-    let texts: Vec<&str> = texts.iter().map(String::as_str).filter(|text| !text.is_empty()).collect();
+    let (system, others): (Vec<_>, Vec<_>) = conversation
+        .into_iter()
+        .partition(|turn| is(turn, "system"));
+    let texts: Vec<String> = system
+        .iter()
+        .filter_map(|turn| turn.get("content"))
+        .map(as_text)
+        .collect();
+    let texts: Vec<&str> = texts
+        .iter()
+        .map(String::as_str)
+        .filter(|text| !text.is_empty())
+        .collect();
     let mut merged = Map::new();
     merged.insert("role".into(), "system".into());
     merged.insert("content".into(), texts.join("\n\n").into());

@@ -11,7 +11,8 @@ pub(super) fn unlike_python(text: &str) -> Option<&str> {
         match byte {
             b'"' => at += string_length(&bytes[at..]),
             b'-' | b'0'..=b'9' | b'N' | b'I' => {
-                let of_number = |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
+                let of_number =
+                    |byte: &&u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'-' | b'.');
                 at += bytes[at..].iter().take_while(of_number).count();
                 let number = &text[start..at];
                 if !survives(number) {

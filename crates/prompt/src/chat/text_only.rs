@@ -36,15 +36,20 @@ fn is_text(content: &RawValue) -> bool {
     if !content.get().starts_with('[') {
         return true;
     }
-    serde_json::from_str::<Vec<&RawValue>>(content.get()).is_ok_and(|parts| parts.into_iter().all(part_is_text))
+    serde_json::from_str::<Vec<&RawValue>>(content.get())
+        .is_ok_and(|parts| parts.into_iter().all(part_is_text))
 }
 
 fn part_is_text(part: &RawValue) -> bool {
     if !part.get().starts_with('{') {
         return true;
     }
-    serde_json::from_str::<Part<'_>>(part.get())
-        .is_ok_and(|part| part.uuid.is_none() && part.kind.is_some_and(|kind| text_key(&kind, Rules::Custom).is_some()))
+    serde_json::from_str::<Part<'_>>(part.get()).is_ok_and(|part| {
+        part.uuid.is_none()
+            && part
+                .kind
+                .is_some_and(|kind| text_key(&kind, Rules::Custom).is_some())
+    })
 }
 
 #[cfg(test)]
@@ -53,10 +58,19 @@ mod tests {
 
     #[test]
     fn parts_that_are_no_text_are_found_wherever_they_stand() {
-        let with = |content: &str| text_only(&format!(r#"[{{"role":"user","content":"a"}},{{"content":{content}}}]"#));
-        for text in
-            ["\"image_url\"", "null", "{}", "[]", r#"["a"]"#, r#"[{"type":"text","text":"a"},{"type":"thinking"}]"#]
-        {
+        let with = |content: &str| {
+            text_only(&format!(
+                r#"[{{"role":"user","content":"a"}},{{"content":{content}}}]"#
+            ))
+        };
+        for text in [
+            "\"image_url\"",
+            "null",
+            "{}",
+            "[]",
+            r#"["a"]"#,
+            r#"[{"type":"text","text":"a"},{"type":"thinking"}]"#,
+        ] {
             assert!(with(text), "{text}");
         }
         for other in [

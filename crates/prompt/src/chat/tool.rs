@@ -7,12 +7,18 @@ use crate::PromptError;
 
 /// Keeps the fields that the engine knows and adds those it fills in. Others are dropped, as there.
 pub(super) fn filled(tool: Value) -> Result<Value, PromptError> {
-    let Value::Object(mut given) = tool else { return Err(refused("a tool is no object: expected type and function")) };
+    let Value::Object(mut given) = tool else {
+        return Err(refused("a tool is no object: expected type and function"));
+    };
     if given.get("type").is_some_and(|kind| kind != "function") {
-        return Err(refused("a tool's type is not \"function\": there is no other"));
+        return Err(refused(
+            "a tool's type is not \"function\": there is no other",
+        ));
     }
     let Some(Value::Object(mut function)) = given.shift_remove("function") else {
-        return Err(refused("a tool has no function: expected an object with at least a name"));
+        return Err(refused(
+            "a tool has no function: expected an object with at least a name",
+        ));
     };
     let deferred = flag(&given, "defer_loading")?;
     let mut shown = Map::new();
@@ -21,18 +27,31 @@ pub(super) fn filled(tool: Value) -> Result<Value, PromptError> {
         _ => return Err(refused("a tool's function has no name: expected a string")),
     };
     for (key, is_kind, kind) in [
-        ("description", Value::is_string as fn(&Value) -> bool, "a string"),
+        (
+            "description",
+            Value::is_string as fn(&Value) -> bool,
+            "a string",
+        ),
         ("parameters", Value::is_object, "an object"),
     ] {
         let value = function.shift_remove(key).unwrap_or(Value::Null);
         if !value.is_null() && !is_kind(&value) {
-            return Err(refused(format!("a function's {key} is neither {kind} nor null")));
+            return Err(refused(format!(
+                "a function's {key} is neither {kind} nor null"
+            )));
         }
         shown.insert(key.into(), value);
     }
     let strict = flag(&function, "strict")?.map(|strict| ("strict", strict));
-    let own = flag(&function, "defer_loading")?.or(deferred).map(|deferred| ("defer_loading", deferred));
-    shown.extend([strict, own].into_iter().flatten().map(|(key, flag)| (key.to_owned(), flag.into())));
+    let own = flag(&function, "defer_loading")?
+        .or(deferred)
+        .map(|deferred| ("defer_loading", deferred));
+    shown.extend(
+        [strict, own]
+            .into_iter()
+            .flatten()
+            .map(|(key, flag)| (key.to_owned(), flag.into())),
+    );
 
     let mut tool = Map::new();
     tool.insert("type".into(), "function".into());
@@ -60,5 +79,7 @@ fn flag(object: &Map<String, Value>, key: &str) -> Result<Option<bool>, PromptEr
         },
         Some(_) => None,
     };
-    value.map(Some).ok_or_else(|| refused(format!("a tool's {key} is no flag: expected true or false")))
+    value
+        .map(Some)
+        .ok_or_else(|| refused(format!("a tool's {key} is no flag: expected true or false")))
 }

@@ -38,7 +38,11 @@ impl ContentFormat {
             loops.collect()
         };
         let messages = over(&|value| lists.iter().any(|list| is_whole(value, list, None)));
-        let parts = over(&|value| messages.iter().any(|message| is_whole(value, message, Some("content"))));
+        let parts = over(&|value| {
+            messages
+                .iter()
+                .any(|message| is_whole(value, message, Some("content")))
+        });
         // A loop that unpacks its variable is beyond what engines read; they then take texts.
         if messages.iter().chain(&parts).any(|name| name.contains(',')) || parts.is_empty() {
             Self::Text
@@ -58,26 +62,45 @@ impl<'a> Tag<'a> {
     fn read(tag: &'a str) -> Option<Self> {
         if let Some(set) = word(tag, "set") {
             let (name, value) = set.split_once('=')?;
-            return Some(Self::Set { name: name.trim(), value: value.trim() });
+            return Some(Self::Set {
+                name: name.trim(),
+                value: value.trim(),
+            });
         }
         let (name, over) = word(tag, "for")?.split_once(" in ")?;
         // The condition and the mark of a recursive loop are no part of what is looped over.
         let over = over.split(" if ").next()?.trim();
-        Some(Self::For { name: name.trim(), over: over.strip_suffix(" recursive").unwrap_or(over).trim() })
+        Some(Self::For {
+            name: name.trim(),
+            over: over.strip_suffix(" recursive").unwrap_or(over).trim(),
+        })
     }
 }
 
 /// What follows `word`, if the text starts with it.
 fn word<'a>(text: &'a str, word: &str) -> Option<&'a str> {
-    text.strip_prefix(word).filter(|rest| rest.starts_with(char::is_whitespace)).map(str::trim)
+    text.strip_prefix(word)
+        .filter(|rest| rest.starts_with(char::is_whitespace))
+        .map(str::trim)
 }
 
 /// Whether `value` is `name` (or its `key`), at most sliced, filtered or tested.
 fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
-    let Some(mut rest) = value.strip_prefix(name) else { return false };
+    let Some(mut rest) = value.strip_prefix(name) else {
+        return false;
+    };
     if let Some(key) = key {
-        let keyed = [format!(".{key}"), format!("['{key}']"), format!("[\"{key}\"]")];
-        let Some(after) = keyed.iter().find_map(|spelled| rest.strip_prefix(spelled.as_str())) else { return false };
+        let keyed = [
+            format!(".{key}"),
+            format!("['{key}']"),
+            format!("[\"{key}\"]"),
+        ];
+        let Some(after) = keyed
+            .iter()
+            .find_map(|spelled| rest.strip_prefix(spelled.as_str()))
+        else {
+            return false;
+        };
         rest = after;
     }
     loop {
@@ -86,7 +109,10 @@ fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
             return true;
         }
         let after = if let Some(index) = rest.strip_prefix('[') {
-            index.split_once(']').filter(|(index, _)| index.contains(':')).map(|(_, after)| after)
+            index
+                .split_once(']')
+                .filter(|(index, _)| index.contains(':'))
+                .map(|(_, after)| after)
         } else if let Some(filter) = rest.strip_prefix('|') {
             Some(after_call(filter.trim_start()))
         } else {
@@ -101,7 +127,9 @@ fn is_whole(value: &str, name: &str, key: Option<&str>) -> bool {
 
 /// What follows a name and its arguments.
 fn after_call(text: &str) -> &str {
-    let end = text.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(text.len());
+    let end = text
+        .find(|letter: char| !letter.is_alphanumeric() && letter != '_')
+        .unwrap_or(text.len());
     let rest = &text[end..];
     match rest.strip_prefix('(') {
         Some(arguments) => arguments.split_once(')').map_or("", |(_, after)| after),
@@ -116,7 +144,11 @@ fn tags(source: &str) -> impl Iterator<Item = &str> {
         let (_, after) = rest.split_once("{%")?;
         let (tag, after) = after.split_once("%}")?;
         rest = after;
-        Some(tag.trim_start_matches(['-', '+']).trim_end_matches(['-', '+']).trim())
+        Some(
+            tag.trim_start_matches(['-', '+'])
+                .trim_end_matches(['-', '+'])
+                .trim(),
+        )
     })
 }
 
@@ -126,7 +158,9 @@ pub(super) fn plain_blocks(source: &str) -> String {
     let mut plain = String::with_capacity(source.len());
     let mut rest = source;
     while let Some((before, after)) = rest.split_once("{%") {
-        let Some((tag, following)) = after.split_once("%}") else { break };
+        let Some((tag, following)) = after.split_once("%}") else {
+            break;
+        };
         plain.push_str(before);
         plain.push_str("{%");
         match tag.trim_matches(['-', '+']).trim() {
@@ -176,7 +210,10 @@ mod tests {
     #[test]
     fn training_marks_become_blocks_that_change_nothing() {
         let source = "a {%- generation -%} b {% endgeneration %} {% if generation %}";
-        assert_eq!(plain_blocks(source), "a {%-  if true  -%} b {%  endif  %} {% if generation %}");
+        assert_eq!(
+            plain_blocks(source),
+            "a {%-  if true  -%} b {%  endif  %} {% if generation %}"
+        );
         assert_eq!(plain_blocks("{% unclosed"), "{% unclosed");
     }
 }

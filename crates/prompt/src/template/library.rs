@@ -10,7 +10,8 @@ use minijinja::{
 use minijinja_contrib::pycompat::unknown_method_callback;
 
 use super::meter::{
-    charge, charge_comparison, charge_items, charge_result, charge_sort, charge_text, check_nesting, refused,
+    charge, charge_comparison, charge_items, charge_result, charge_sort, charge_text,
+    check_nesting, refused,
 };
 
 type Charge = fn(&[Value]) -> Result<(), Error>;
@@ -19,9 +20,24 @@ type Charge = fn(&[Value]) -> Result<(), Error>;
 pub(super) fn add(environment: &mut Environment<'_>) {
     add_filters(environment);
     add_tests(environment);
-    add_global(environment, "range", Value::from_function(functions::range), |_| Ok(()));
-    add_global(environment, "dict", Value::from_function(functions::dict), |args| each(args, check_nesting));
-    add_global(environment, "namespace", Value::from_function(functions::namespace), |args| each(args, check_nesting));
+    add_global(
+        environment,
+        "range",
+        Value::from_function(functions::range),
+        |_| Ok(()),
+    );
+    add_global(
+        environment,
+        "dict",
+        Value::from_function(functions::dict),
+        |args| each(args, check_nesting),
+    );
+    add_global(
+        environment,
+        "namespace",
+        Value::from_function(functions::namespace),
+        |args| each(args, check_nesting),
+    );
     environment.set_unknown_method_callback(|state, value, name, args| {
         let all: Vec<Value> = std::iter::once(value).chain(args).cloned().collect();
         match name {
@@ -76,28 +92,47 @@ fn add_tests(environment: &mut Environment<'_>) {
         "greaterthan" = is_gt, ">" = is_gt, "ge" = is_ge, ">=" = is_ge);
 }
 
-fn add_filter(environment: &mut Environment<'_>, name: &'static str, filter: Value, charge: Charge) {
-    environment.add_filter(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        charge(&args)?;
-        charge_result(filter.call(state, &args)?)
-    });
+fn add_filter(
+    environment: &mut Environment<'_>,
+    name: &'static str,
+    filter: Value,
+    charge: Charge,
+) {
+    environment.add_filter(
+        name,
+        move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            charge(&args)?;
+            charge_result(filter.call(state, &args)?)
+        },
+    );
 }
 
 fn add_test(environment: &mut Environment<'_>, name: &'static str, test: Value, charge: Charge) {
-    environment.add_test(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        charge(&args)?;
-        Ok::<_, Error>(test.call(state, &args)?.is_true())
-    });
+    environment.add_test(
+        name,
+        move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            charge(&args)?;
+            Ok::<_, Error>(test.call(state, &args)?.is_true())
+        },
+    );
 }
 
-fn add_global(environment: &mut Environment<'_>, name: &'static str, function: Value, charge: Charge) {
-    environment.add_function(name, move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
-        let args = args.into_values();
-        charge(&args)?;
-        function.call(state, &args)
-    });
+fn add_global(
+    environment: &mut Environment<'_>,
+    name: &'static str,
+    function: Value,
+    charge: Charge,
+) {
+    environment.add_function(
+        name,
+        move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
+            let args = args.into_values();
+            charge(&args)?;
+            function.call(state, &args)
+        },
+    );
 }
 
 fn each(args: &[Value], charge: fn(&Value) -> Result<(), Error>) -> Result<(), Error> {
@@ -114,19 +149,32 @@ fn compared(args: &[Value]) -> Result<(), Error> {
 /// `value`, what is replaced, and by what.
 fn charge_replace(args: &[Value]) -> Result<(), Error> {
     each(args, charge_text)?;
-    let [value, from, to, ..] = args else { return Ok(()) };
+    let [value, from, to, ..] = args else {
+        return Ok(());
+    };
     let (value, from, to) = (value.to_string(), from.to_string(), to.to_string());
-    let times = if from.is_empty() { value.len() + 1 } else { value.matches(from.as_str()).count() };
+    let times = if from.is_empty() {
+        value.len() + 1
+    } else {
+        value.matches(from.as_str()).count()
+    };
     charge(times.saturating_mul(to.len()))
 }
 
 fn charge_join(items: Option<&Value>, separator: Option<&Value>) -> Result<(), Error> {
     let Some(items) = items else { return Ok(()) };
     charge_text(items)?;
-    let Some(separator) = separator else { return Ok(()) };
+    let Some(separator) = separator else {
+        return Ok(());
+    };
     charge_text(separator)?;
     // An item's own text is charged above.
-    charge(items.len().unwrap_or(0).saturating_mul(separator.as_str().map_or(NUMBER, str::len)))
+    charge(
+        items
+            .len()
+            .unwrap_or(0)
+            .saturating_mul(separator.as_str().map_or(NUMBER, str::len)),
+    )
 }
 
 /// Longest text of a number.
@@ -134,10 +182,21 @@ const NUMBER: usize = 40;
 
 fn charge_indent(args: &[Value]) -> Result<(), Error> {
     each(args, charge_text)?;
-    let Some(text) = args.first() else { return Ok(()) };
-    let lines = text.as_str().map_or(1, |text| text.matches('\n').count() + 1);
-    let named = args.iter().filter(|arg| arg.is_kwargs()).filter_map(|kwargs| kwargs.get_attr("width").ok());
-    let widths = args[1..].iter().cloned().chain(named).filter_map(|width| width.as_usize());
+    let Some(text) = args.first() else {
+        return Ok(());
+    };
+    let lines = text
+        .as_str()
+        .map_or(1, |text| text.matches('\n').count() + 1);
+    let named = args
+        .iter()
+        .filter(|arg| arg.is_kwargs())
+        .filter_map(|kwargs| kwargs.get_attr("width").ok());
+    let widths = args[1..]
+        .iter()
+        .cloned()
+        .chain(named)
+        .filter_map(|width| width.as_usize());
     charge(lines.saturating_mul(widths.max().unwrap_or(4)))
 }
 
@@ -145,12 +204,23 @@ fn charge_indent(args: &[Value]) -> Result<(), Error> {
 fn charge_format(args: &[Value]) -> Result<(), Error> {
     const DIGITS: usize = 3;
     each(args, charge_text)?;
-    let Some(format) = args.first().and_then(Value::as_str) else { return Ok(()) };
-    let has_long_number = format.split(|letter: char| !letter.is_ascii_digit()).any(|digits| digits.len() > DIGITS);
+    let Some(format) = args.first().and_then(Value::as_str) else {
+        return Ok(());
+    };
+    let has_long_number = format
+        .split(|letter: char| !letter.is_ascii_digit())
+        .any(|digits| digits.len() > DIGITS);
     if format.contains('*') || has_long_number {
-        return Err(refused("a format may ask for a width of at most three digits"));
+        return Err(refused(
+            "a format may ask for a width of at most three digits",
+        ));
     }
     let places = format.matches(['%', '{']).count();
-    let longest = args.iter().filter_map(Value::as_str).map(str::len).max().unwrap_or(0);
+    let longest = args
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::len)
+        .max()
+        .unwrap_or(0);
     charge(places.saturating_mul(longest + 1_000))
 }

@@ -42,11 +42,17 @@ pub(super) fn with_budget<T>(bytes: usize, render: impl FnOnce() -> T) -> T {
 pub(super) fn charge(bytes: usize) -> Result<(), Error> {
     let Some(left) = LEFT.get().checked_sub(bytes) else {
         LEFT.set(0);
-        return Err(Error::new(ErrorKind::OutOfFuel, "the template handles more text than a render may"));
+        return Err(Error::new(
+            ErrorKind::OutOfFuel,
+            "the template handles more text than a render may",
+        ));
     };
     LEFT.set(left);
     if cancel::is_cancelled() {
-        return Err(Error::new(ErrorKind::OutOfFuel, "nobody waits for the render any more"));
+        return Err(Error::new(
+            ErrorKind::OutOfFuel,
+            "nobody waits for the render any more",
+        ));
     }
     Ok(())
 }
@@ -69,7 +75,9 @@ pub(super) fn charge_text(value: &Value) -> Result<(), Error> {
 
 /// Charges what an operation takes that looks at everything in a value.
 pub(super) fn charge_deep(value: &Value) -> Result<(), Error> {
-    walk(value, 0, &mut |value| charge(NODE + value.as_str().map_or(0, str::len)))
+    walk(value, 0, &mut |value| {
+        charge(NODE + value.as_str().map_or(0, str::len))
+    })
 }
 
 /// Charges [`charge_deep`] some times over, as sorting takes.
@@ -114,21 +122,33 @@ pub(super) fn check_nesting(value: &Value) -> Result<(), Error> {
     // One level is the container that it is put into.
     walk(value, 1, &mut |value| {
         charge(NODE)?;
-        let is_data =
-            value.as_object().is_none_or(|object| is_container(value) && !object.type_name().ends_with("::Namespace"));
-        if is_data { Ok(()) } else { Err(refused("only data can be put into a container")) }
+        let is_data = value.as_object().is_none_or(|object| {
+            is_container(value) && !object.type_name().ends_with("::Namespace")
+        });
+        if is_data {
+            Ok(())
+        } else {
+            Err(refused("only data can be put into a container"))
+        }
     })
 }
 
 pub(super) fn is_container(value: &Value) -> bool {
-    matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::Iterable)
+    matches!(
+        value.kind(),
+        ValueKind::Seq | ValueKind::Map | ValueKind::Iterable
+    )
 }
 
 pub(super) fn refused(why: &'static str) -> Error {
     Error::new(ErrorKind::InvalidOperation, why)
 }
 
-fn walk(value: &Value, depth: usize, visit: &mut dyn FnMut(&Value) -> Result<(), Error>) -> Result<(), Error> {
+fn walk(
+    value: &Value,
+    depth: usize,
+    visit: &mut dyn FnMut(&Value) -> Result<(), Error>,
+) -> Result<(), Error> {
     visit(value)?;
     if !is_container(value) {
         return Ok(());

@@ -77,7 +77,10 @@ impl ChatTemplates {
     }
 
     pub(crate) fn pick(&self, with_tools: bool) -> &ChatTemplate {
-        self.tool_use.as_ref().filter(|_| with_tools).unwrap_or(&self.default)
+        self.tool_use
+            .as_ref()
+            .filter(|_| with_tools)
+            .unwrap_or(&self.default)
     }
 }
 
@@ -96,9 +99,15 @@ const NAME: &str = "chat";
 impl ChatTemplate {
     fn compile(source: &str, special_tokens: &[(String, String)]) -> Result<Self, String> {
         if source.len() > MAX_TEMPLATE_BYTES {
-            return Err(format!("it has {} bytes, expected at most {MAX_TEMPLATE_BYTES}", source.len()));
+            return Err(format!(
+                "it has {} bytes, expected at most {MAX_TEMPLATE_BYTES}",
+                source.len()
+            ));
         }
-        let syntax = SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build();
+        let syntax = SyntaxConfig::builder()
+            .trim_blocks(true)
+            .lstrip_blocks(true)
+            .build();
         let syntax = syntax.map_err(|error| error.to_string())?;
         let metered = rewrite::rewrite(&content_format::plain_blocks(source), &syntax)
             .map_err(|error| format!("it does not compile: {error}"))?;
@@ -110,7 +119,9 @@ impl ChatTemplate {
         library::add(&mut environment);
         operators::add_operators(&mut environment);
         python::teach(&mut environment);
-        environment.add_template_owned(NAME, metered).map_err(|error| format!("it does not compile: {error}"))?;
+        environment
+            .add_template_owned(NAME, metered)
+            .map_err(|error| format!("it does not compile: {error}"))?;
         Ok(Self {
             environment,
             special_tokens: special_tokens.to_vec(),
@@ -137,23 +148,42 @@ impl ChatTemplate {
         size: usize,
         now_unix_s: i64,
     ) -> Result<String, PromptError> {
-        let own = self.special_tokens.iter().map(|(name, text)| (name.clone(), Value::from(text.as_str())));
+        let own = self
+            .special_tokens
+            .iter()
+            .map(|(name, text)| (name.clone(), Value::from(text.as_str())));
         let own = own.chain([("strftime_now".to_owned(), python::strftime_now(now_unix_s))]);
         // What the client sends wins over the model's own.
-        let sent = variables.into_iter().map(|(name, value)| (name, Value::from(Serde(value))));
+        let sent = variables
+            .into_iter()
+            .map(|(name, value)| (name, Value::from(Serde(value))));
         let all: BTreeMap<String, Value> = own.chain(sent).collect();
-        let mut output = Capped { bytes: Vec::new(), room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK };
-        let budget = BUDGET_SLACK.saturating_add(size.saturating_mul(BUDGET_FACTOR)).min(MAX_BUDGET);
+        let mut output = Capped {
+            bytes: Vec::new(),
+            room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK,
+        };
+        let budget = BUDGET_SLACK
+            .saturating_add(size.saturating_mul(BUDGET_FACTOR))
+            .min(MAX_BUDGET);
         let rendered = catch_unwind(AssertUnwindSafe(|| {
             let template = self.environment.get_template(NAME)?;
-            meter::with_budget(budget, || template.render_captured_to(Value::from_pairs(all), &mut output).map(drop))
+            meter::with_budget(budget, || {
+                template
+                    .render_captured_to(Value::from_pairs(all), &mut output)
+                    .map(drop)
+            })
         }));
         match rendered {
             _ if cancel::is_cancelled() => Err(PromptError::Cancelled),
-            Ok(Ok(())) => String::from_utf8(output.bytes)
-                .map_err(|error| PromptError::Unsupported { what: format!("a text that is not utf-8 ({error})") }),
+            Ok(Ok(())) => {
+                String::from_utf8(output.bytes).map_err(|error| PromptError::Unsupported {
+                    what: format!("a text that is not utf-8 ({error})"),
+                })
+            }
             Ok(Err(error)) => Err(verdict(&error)),
-            Err(_) => Err(PromptError::Unsupported { what: "a chat on which the template engine panics".into() }),
+            Err(_) => Err(PromptError::Unsupported {
+                what: "a chat on which the template engine panics".into(),
+            }),
         }
     }
 }
@@ -167,9 +197,13 @@ fn verdict(error: &Error) -> PromptError {
     // Its own description may quote values of the request.
     let (kind, line) = (error.kind(), error.line().unwrap_or(0));
     if kind == ErrorKind::UndefinedError {
-        return PromptError::Refused(format!("the chat does not fit the template: {kind} in its line {line}"));
+        return PromptError::Refused(format!(
+            "the chat does not fit the template: {kind} in its line {line}"
+        ));
     }
-    PromptError::Unsupported { what: format!("what the template asks for in its line {line} ({kind})") }
+    PromptError::Unsupported {
+        what: format!("what the template asks for in its line {line} ({kind})"),
+    }
 }
 
 /// Takes what a render puts out, up to its limit.

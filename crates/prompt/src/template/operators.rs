@@ -7,7 +7,10 @@ use minijinja::{
     value::{Value, ValueKind},
 };
 
-use super::meter::{NODE, charge, charge_comparison, charge_items, charge_result, charge_text, check_nesting, refused};
+use super::meter::{
+    NODE, charge, charge_comparison, charge_items, charge_result, charge_text, check_nesting,
+    refused,
+};
 
 /// `a ~ b`.
 pub(super) const CONCATENATE: &str = "metered_concatenate";
@@ -73,11 +76,17 @@ fn add(one: &Value, other: &Value) -> Result<Value, Error> {
 }
 
 fn multiply(one: &Value, other: &Value) -> Result<Value, Error> {
-    let (repeated, times) = if is_repeated(one) { (one, other) } else { (other, one) };
+    let (repeated, times) = if is_repeated(one) {
+        (one, other)
+    } else {
+        (other, one)
+    };
     if !is_repeated(repeated) {
         return numbers(one, other, i128::checked_mul, |one, other| one * other);
     }
-    let times = times.as_usize().ok_or_else(|| refused("only a whole number can multiply a text or a list"))?;
+    let times = times
+        .as_usize()
+        .ok_or_else(|| refused("only a whole number can multiply a text or a list"))?;
     if let Some(text) = repeated.as_str() {
         charge(text.len().saturating_mul(times))?;
         return Ok(Value::from(text.repeat(times)));
@@ -111,14 +120,23 @@ fn numbers(
     if is_float(one) || is_float(other) {
         return Ok(Value::from(float(as_float(one)?, as_float(other)?)));
     }
-    let result = whole(as_whole(one)?, as_whole(other)?).ok_or_else(|| refused("a number is too large"))?;
+    let result =
+        whole(as_whole(one)?, as_whole(other)?).ok_or_else(|| refused("a number is too large"))?;
     Ok(i64::try_from(result).map_or_else(|_| Value::from(result), Value::from))
 }
 
 fn as_whole(value: &Value) -> Result<i128, Error> {
-    if value.kind() == ValueKind::Bool { Ok(value.is_true().into()) } else { i128::try_from(value.clone()) }
+    if value.kind() == ValueKind::Bool {
+        Ok(value.is_true().into())
+    } else {
+        i128::try_from(value.clone())
+    }
 }
 
 fn as_float(value: &Value) -> Result<f64, Error> {
-    if value.kind() == ValueKind::Bool { Ok(value.is_true().into()) } else { f64::try_from(value.clone()) }
+    if value.kind() == ValueKind::Bool {
+        Ok(value.is_true().into())
+    } else {
+        f64::try_from(value.clone())
+    }
 }

@@ -20,10 +20,16 @@ pub(super) fn teach(environment: &mut Environment<'_>) {
     environment.add_function("raise_exception", raise_exception);
     // Strings and dictionaries have a length and can be indexed, which is what the test means there.
     environment.add_test("sequence", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map)
+        matches!(
+            value.kind(),
+            ValueKind::Seq | ValueKind::String | ValueKind::Map
+        )
     });
     environment.add_test("iterable", |value: &Value| {
-        matches!(value.kind(), ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable)
+        matches!(
+            value.kind(),
+            ValueKind::Seq | ValueKind::String | ValueKind::Map | ValueKind::Iterable
+        )
     });
     environment.set_formatter(print);
 }
@@ -37,7 +43,10 @@ pub(super) fn strftime_now(now_unix_s: i64) -> Value {
         let now = OffsetDateTime::from_unix_timestamp(now_unix_s)
             .map_err(|_| Error::new(ErrorKind::InvalidOperation, "the time is out of range"))?;
         strftime(now, &format).map_err(|directive| {
-            Error::new(ErrorKind::InvalidOperation, format!("%{directive} is not known to strftime_now"))
+            Error::new(
+                ErrorKind::InvalidOperation,
+                format!("%{directive} is not known to strftime_now"),
+            )
         })
     })
 }
@@ -63,14 +72,17 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 /// What the template said with `raise_exception`, if that is what ended its render.
 pub(super) fn raised(error: &Error) -> Option<&str> {
     let first: Option<&(dyn std::error::Error + 'static)> = Some(error);
-    let raised = iter::successors(first, |error| error.source()).find_map(|error| error.downcast_ref::<Raised>())?;
+    let raised = iter::successors(first, |error| error.source())
+        .find_map(|error| error.downcast_ref::<Raised>())?;
     Some(&raised.0)
 }
 
 /// JSON as Python writes it: space after comma and colon, other scripts as they are, keys in their order.
 fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     let indent = options.get::<Option<usize>>("indent")?;
-    let ascii = options.get::<Option<bool>>("ensure_ascii")?.unwrap_or(false);
+    let ascii = options
+        .get::<Option<bool>>("ensure_ascii")?
+        .unwrap_or(false);
     let sorted = options.get::<Option<bool>>("sort_keys")?.unwrap_or(false);
     let separators = options.get::<Option<Vec<String>>>("separators")?;
     options.assert_all_used()?;
@@ -78,10 +90,22 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
         None if indent.is_some() => (",", ": "),
         None => (", ", ": "),
         Some([comma, colon]) => (comma.as_str(), colon.as_str()),
-        Some(_) => return Err(Error::new(ErrorKind::InvalidOperation, "separators are a pair")),
+        Some(_) => {
+            return Err(Error::new(
+                ErrorKind::InvalidOperation,
+                "separators are a pair",
+            ));
+        }
     };
     charge_text(value)?;
-    let mut json = Json { text: String::new(), indent, ascii, sorted, comma, colon };
+    let mut json = Json {
+        text: String::new(),
+        indent,
+        ascii,
+        sorted,
+        comma,
+        colon,
+    };
     json.write(value, 0)?;
     Ok(Value::from_safe_string(json.text))
 }
@@ -102,12 +126,16 @@ impl Json<'_> {
         }
         match value.kind() {
             ValueKind::None => self.text.push_str("null"),
-            ValueKind::Bool => self.text.push_str(if value.is_true() { "true" } else { "false" }),
+            ValueKind::Bool => self
+                .text
+                .push_str(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number => self.text.push_str(&number(value)),
             ValueKind::String => self.string(value.as_str().unwrap_or_default()),
             ValueKind::Seq | ValueKind::Iterable => {
                 let items: Vec<Value> = value.try_iter()?.collect();
-                self.container('[', ']', &items, depth, |json, item| json.write(item, depth + 1))?;
+                self.container('[', ']', &items, depth, |json, item| {
+                    json.write(item, depth + 1)
+                })?;
             }
             ValueKind::Map => {
                 let mut keys: Vec<Value> = value.try_iter()?.collect();
@@ -118,7 +146,10 @@ impl Json<'_> {
                     match key.as_str() {
                         Some(key) => json.string(key),
                         None => {
-                            let mut inner = Json { text: String::new(), ..*json };
+                            let mut inner = Json {
+                                text: String::new(),
+                                ..*json
+                            };
                             inner.write(key, MAX_DEPTH)?;
                             json.string(&inner.text);
                         }
@@ -127,7 +158,12 @@ impl Json<'_> {
                     json.write(&value.get_item(key)?, depth + 1)
                 })?;
             }
-            kind => return Err(Error::new(ErrorKind::BadSerialization, format!("{kind} has no form in json"))),
+            kind => {
+                return Err(Error::new(
+                    ErrorKind::BadSerialization,
+                    format!("{kind} has no form in json"),
+                ));
+            }
         }
         Ok(())
     }
@@ -147,7 +183,11 @@ impl Json<'_> {
             }
             self.line(depth + 1);
             // What is put around an item; its own text was charged by its length, and grows little.
-            charge(self.comma.len() + self.colon.len() + self.indent.map_or(0, |indent| indent.min(16) * (depth + 1)))?;
+            charge(
+                self.comma.len()
+                    + self.colon.len()
+                    + self.indent.map_or(0, |indent| indent.min(16) * (depth + 1)),
+            )?;
             each(self, item)?;
         }
         if !items.is_empty() {
@@ -161,7 +201,8 @@ impl Json<'_> {
         if let Some(indent) = self.indent {
             self.text.push('\n');
             // A template's own number: a silly one must not become a silly string.
-            self.text.extend(std::iter::repeat_n(' ', indent.min(16) * depth));
+            self.text
+                .extend(std::iter::repeat_n(' ', indent.min(16) * depth));
         }
     }
 
@@ -205,7 +246,11 @@ fn python_float(float: f64) -> String {
         return "NaN".into();
     }
     if float.is_infinite() {
-        return if float > 0.0 { "Infinity".into() } else { "-Infinity".into() };
+        return if float > 0.0 {
+            "Infinity".into()
+        } else {
+            "-Infinity".into()
+        };
     }
     let scientific = format!("{float:e}");
     let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
@@ -215,7 +260,11 @@ fn python_float(float: f64) -> String {
         return format!("{digits}e{sign}{:02}", exponent.unsigned_abs());
     }
     let plain = float.to_string();
-    if plain.contains('.') { plain } else { format!("{plain}.0") }
+    if plain.contains('.') {
+        plain
+    } else {
+        format!("{plain}.0")
+    }
 }
 
 /// Prints a value into the text as Python's `str` does. The engine's own printer is right for all but these kinds.
@@ -264,7 +313,11 @@ fn repr(text: &mut String, value: &Value, depth: usize) -> Result<(), Error> {
 }
 
 fn repr_string(text: &mut String, string: &str) {
-    let quote = if string.contains('\'') && !string.contains('"') { '"' } else { '\'' };
+    let quote = if string.contains('\'') && !string.contains('"') {
+        '"'
+    } else {
+        '\''
+    };
     text.push(quote);
     for letter in string.chars() {
         match letter {
@@ -338,7 +391,11 @@ mod tests {
     fn render(template: &str, variables: serde_json::Value) -> String {
         let mut environment = Environment::new();
         teach(&mut environment);
-        let render = || environment.render_str(template, minijinja::value::Serde(variables)).unwrap();
+        let render = || {
+            environment
+                .render_str(template, minijinja::value::Serde(variables))
+                .unwrap()
+        };
         crate::template::meter::with_budget(1 << 20, render)
     }
 
@@ -357,17 +414,26 @@ mod tests {
     fn json_takes_its_options() {
         let value = serde_json::json!({"value": {"b": [1], "a": "é😀"}});
         assert_eq!(
-            render("{{ value | tojson(indent=2, ensure_ascii=true, sort_keys=true) }}", value.clone()),
+            render(
+                "{{ value | tojson(indent=2, ensure_ascii=true, sort_keys=true) }}",
+                value.clone()
+            ),
             "{\n  \"a\": \"\\u00e9\\ud83d\\ude00\",\n  \"b\": [\n    1\n  ]\n}"
         );
-        assert_eq!(render("{{ value | tojson(separators=(',', ':')) }}", value), "{\"b\":[1],\"a\":\"é😀\"}");
+        assert_eq!(
+            render("{{ value | tojson(separators=(',', ':')) }}", value),
+            "{\"b\":[1],\"a\":\"é😀\"}"
+        );
     }
 
     #[test]
     fn values_print_as_python_prints_them() {
         let value = serde_json::json!({"value": {"a": "it's", "b": ["\"", "é\n", null, true, 1.0]}, "float": 2.50});
         assert_eq!(
-            render("{{ value }} {{ float }} {{ none }} {{ true }} {{ 'é<' }}{{ missing }}", value),
+            render(
+                "{{ value }} {{ float }} {{ none }} {{ true }} {{ 'é<' }}{{ missing }}",
+                value
+            ),
             "{'a': \"it's\", 'b': ['\"', 'é\\n', None, True, 1.0]} 2.5 None True é<"
         );
     }

@@ -35,14 +35,17 @@ pub(super) struct CutPoints(Vec<String>);
 impl CutPoints {
     /// Reads them in a tokenizer file. `None` without any.
     pub(super) fn find(described: &Value, added: &[AddedToken]) -> Option<Self> {
-        let steps = ["normalizer", "pre_tokenizer"].map(|step| described.get(step).unwrap_or(&Value::Null));
+        let steps =
+            ["normalizer", "pre_tokenizer"].map(|step| described.get(step).unwrap_or(&Value::Null));
         if !steps.into_iter().all(without_memory) || added.iter().any(|token| token.single_word) {
             return None;
         }
         let plain = |token: &&AddedToken| token.literal && !token.content.is_empty();
         let alone = |token: &&AddedToken| {
             // Overlapping matches compete, and who wins depends on where the text begins.
-            added.iter().all(|other| other == *token || !overlap(&token.content, &other.content))
+            added
+                .iter()
+                .all(|other| other == *token || !overlap(&token.content, &other.content))
                 && !overlaps_itself(&token.content)
         };
         let mut ends: Vec<String> = added
@@ -65,13 +68,17 @@ impl CutPoints {
         let mut ends: Vec<usize> = self
             .0
             .iter()
-            .flat_map(|token| text.match_indices(token.as_str()).map(|(at, found)| at + found.len()))
+            .flat_map(|token| {
+                text.match_indices(token.as_str())
+                    .map(|(at, found)| at + found.len())
+            })
             .chain([text.len()])
             .collect();
         ends.sort_unstable();
         ends.dedup();
         let mut start = 0;
-        ends.into_iter().map(move |end| &text[std::mem::replace(&mut start, end)..end])
+        ends.into_iter()
+            .map(move |end| &text[std::mem::replace(&mut start, end)..end])
     }
 
     /// Whether a piece is whole, and not just where the text stops.
@@ -82,7 +89,11 @@ impl CutPoints {
 
 /// Whether a step of the pipeline, with all steps inside it, is known to see each piece alone.
 fn without_memory(step: &Value) -> bool {
-    let inside = |key| step.get(key).and_then(Value::as_array).is_some_and(|steps| steps.iter().all(without_memory));
+    let inside = |key| {
+        step.get(key)
+            .and_then(Value::as_array)
+            .is_some_and(|steps| steps.iter().all(without_memory))
+    };
     match step.get("type").and_then(Value::as_str) {
         None => step.is_null(),
         Some("Sequence") => inside("normalizers") || inside("pretokenizers"),
@@ -93,16 +104,23 @@ fn without_memory(step: &Value) -> bool {
 /// Templates in use end their turns with tokens of these names. A cut elsewhere would be as exact, and of less use.
 fn ends_a_turn(token: &str) -> bool {
     let token = token.to_ascii_lowercase();
-    token == "</s>" || ["end", "eot", "eos", "eom"].iter().any(|word| token.contains(word))
+    token == "</s>"
+        || ["end", "eot", "eos", "eom"]
+            .iter()
+            .any(|word| token.contains(word))
 }
 
 /// Whether two different tokens can stand on common bytes of a text.
 fn overlap(one: &str, other: &str) -> bool {
-    one.contains(other) || other.contains(one) || tail_is_head(one, other) || tail_is_head(other, one)
+    one.contains(other)
+        || other.contains(one)
+        || tail_is_head(one, other)
+        || tail_is_head(other, one)
 }
 
 fn tail_is_head(one: &str, other: &str) -> bool {
-    (1..one.len().min(other.len())).any(|shared| one.as_bytes().ends_with(&other.as_bytes()[..shared]))
+    (1..one.len().min(other.len()))
+        .any(|shared| one.as_bytes().ends_with(&other.as_bytes()[..shared]))
 }
 
 fn overlaps_itself(token: &str) -> bool {
@@ -116,7 +134,11 @@ mod tests {
     use super::*;
 
     fn token(content: &str) -> AddedToken {
-        AddedToken { content: content.to_owned(), single_word: false, literal: true }
+        AddedToken {
+            content: content.to_owned(),
+            single_word: false,
+            literal: true,
+        }
     }
 
     fn ends(added: &[AddedToken]) -> Vec<String> {
@@ -136,22 +158,48 @@ mod tests {
     #[test]
     fn only_tokens_that_nothing_can_shift_are_cut_points() {
         assert_eq!(ends(&[token("<|start|>"), token("<|end|>")]), ["<|end|>"]);
-        let greedy = AddedToken { literal: false, ..token("<|end|>") };
+        let greedy = AddedToken {
+            literal: false,
+            ..token("<|end|>")
+        };
         assert!(ends(&[greedy]).is_empty(), "it swallows what follows");
-        let words = AddedToken { single_word: true, ..token("word") };
-        assert!(ends(&[token("<|end|>"), words]).is_empty(), "it looks at its neighbours");
-        assert!(ends(&[token("<end>"), token("<end>x")]).is_empty(), "a longer one may win");
-        assert!(ends(&[token("<end>"), token("a<en")]).is_empty(), "one before may take its head");
-        assert!(ends(&[token("|end|")]).is_empty(), "two of them may share a byte");
+        let words = AddedToken {
+            single_word: true,
+            ..token("word")
+        };
+        assert!(
+            ends(&[token("<|end|>"), words]).is_empty(),
+            "it looks at its neighbours"
+        );
+        assert!(
+            ends(&[token("<end>"), token("<end>x")]).is_empty(),
+            "a longer one may win"
+        );
+        assert!(
+            ends(&[token("<end>"), token("a<en")]).is_empty(),
+            "one before may take its head"
+        );
+        assert!(
+            ends(&[token("|end|")]).is_empty(),
+            "two of them may share a byte"
+        );
     }
 
     #[test]
     fn a_model_that_treats_the_first_piece_differently_has_none() {
         let end = [token("<|end|>")];
-        let find = |pre_tokenizer: Value| CutPoints::find(&json!({"pre_tokenizer": pre_tokenizer}), &end).is_some();
-        assert!(find(json!({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]})));
-        assert!(!find(json!({"type": "Metaspace", "prepend_scheme": "first"})));
-        assert!(!find(json!({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "Metaspace"}]})));
+        let find = |pre_tokenizer: Value| {
+            CutPoints::find(&json!({"pre_tokenizer": pre_tokenizer}), &end).is_some()
+        };
+        assert!(find(
+            json!({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "ByteLevel"}]})
+        ));
+        assert!(!find(
+            json!({"type": "Metaspace", "prepend_scheme": "first"})
+        ));
+        assert!(!find(
+            json!({"type": "Sequence", "pretokenizers": [{"type": "Split"}, {"type": "Metaspace"}]})
+        ));
         assert!(!find(json!({"kind": "unknown"})));
     }
 }

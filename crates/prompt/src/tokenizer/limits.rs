@@ -40,7 +40,9 @@ const MAX_STAGE_BYTES: usize = 2 << 20;
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let mut reader = serde_json::Deserializer::from_slice(json);
     let mut found = Found::default();
-    FileSeed(&mut found).deserialize(&mut reader).map_err(|error| error.to_string())?;
+    FileSeed(&mut found)
+        .deserialize(&mut reader)
+        .map_err(|error| error.to_string())?;
     reader.end().map_err(|error| error.to_string())?;
     found.check()
 }
@@ -67,20 +69,32 @@ impl Found {
         let limit = self.tokens as u64 + ID_GAP;
         if self.highest_id >= limit {
             let (highest, tokens) = (self.highest_id, self.tokens);
-            return Err(format!("it has the id {highest} with {tokens} tokens, expected ids below {limit}"));
+            return Err(format!(
+                "it has the id {highest} with {tokens} tokens, expected ids below {limit}"
+            ));
         }
         self.steps.check()
     }
 }
 
 fn limit<E: Error>(what: &str, found: usize, most: usize, unit: &str) -> Result<(), E> {
-    if found > most { Err(E::custom(format!("{what} {found} {unit}, expected at most {most}"))) } else { Ok(()) }
+    if found > most {
+        Err(E::custom(format!(
+            "{what} {found} {unit}, expected at most {most}"
+        )))
+    } else {
+        Ok(())
+    }
 }
 
 /// A key that was there before: two readers may go by different ones of the two.
 fn once<E: Error>(seen: &mut HashSet<String>, key: &str) -> Result<(), E> {
     limit("an object has", seen.len(), 64, "keys")?;
-    if seen.insert(key.to_owned()) { Ok(()) } else { Err(E::custom(format!("the key {key:?} is there twice"))) }
+    if seen.insert(key.to_owned()) {
+        Ok(())
+    } else {
+        Err(E::custom(format!("the key {key:?} is there twice")))
+    }
 }
 
 struct FileSeed<'a>(&'a mut Found);
@@ -105,12 +119,18 @@ impl<'de> Visitor<'de> for FileSeed<'_> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             once(&mut seen, &key)?;
             match &*key {
-                "added_tokens" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Added })?,
+                "added_tokens" => map.next_value_seed(ListSeed {
+                    found: self.0,
+                    kind: Entry::Added,
+                })?,
                 "model" => map.next_value_seed(ModelSeed(self.0))?,
                 "normalizer" | "pre_tokenizer" | "post_processor" | "decoder" => {
                     let stage: &RawValue = map.next_value()?;
                     limit("a stage has", stage.get().len(), MAX_STAGE_BYTES, "bytes")?;
-                    self.0.steps.add(&key, stage.get()).map_err(A::Error::custom)?;
+                    self.0
+                        .steps
+                        .add(&key, stage.get())
+                        .map_err(A::Error::custom)?;
                 }
                 _ => {
                     map.next_value::<IgnoredAny>()?;
@@ -143,16 +163,28 @@ impl<'de> Visitor<'de> for ModelSeed<'_> {
         while let Some(key) = map.next_key::<Cow<'de, str>>()? {
             once(&mut seen, &key)?;
             match &*key {
-                "vocab" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Token })?,
-                "merges" => map.next_value_seed(ListSeed { found: self.0, kind: Entry::Merge })?,
+                "vocab" => map.next_value_seed(ListSeed {
+                    found: self.0,
+                    kind: Entry::Token,
+                })?,
+                "merges" => map.next_value_seed(ListSeed {
+                    found: self.0,
+                    kind: Entry::Merge,
+                })?,
                 "continuing_subword_prefix" | "end_of_word_suffix" | "unk_token" => {
                     let affix = map.next_value::<Option<Cow<'de, str>>>()?;
-                    limit(&key, affix.map_or(0, |affix| affix.len()), MAX_AFFIX_BYTES, "bytes")?;
+                    limit(
+                        &key,
+                        affix.map_or(0, |affix| affix.len()),
+                        MAX_AFFIX_BYTES,
+                        "bytes",
+                    )?;
                 }
                 "max_input_chars_per_word" => {
                     let letters = map.next_value::<u64>()?;
                     if letters > MAX_WORD_LETTERS {
-                        let message = format!("{key} is {letters}, expected at most {MAX_WORD_LETTERS}");
+                        let message =
+                            format!("{key} is {letters}, expected at most {MAX_WORD_LETTERS}");
                         return Err(A::Error::custom(message));
                     }
                 }
@@ -203,12 +235,18 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut entries = 0;
-        let most = if self.kind == Entry::Added { MAX_ADDED } else { MAX_ENTRIES };
+        let most = if self.kind == Entry::Added {
+            MAX_ADDED
+        } else {
+            MAX_ENTRIES
+        };
         while let Some(entry) = list.next_element_seed(EntrySeed)? {
             entries += 1;
             limit("a list has", entries, most, "entries")?;
             match self.kind {
-                Entry::Merge => limit("a merge has", entry.bytes, 2 * MAX_TOKEN_BYTES + 1, "bytes")?,
+                Entry::Merge => {
+                    limit("a merge has", entry.bytes, 2 * MAX_TOKEN_BYTES + 1, "bytes")?
+                }
                 Entry::Added | Entry::Token => self.found.add_token(entry.bytes, entry.id)?,
             }
         }
@@ -217,7 +255,9 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut vocabulary: A) -> Result<(), A::Error> {
         if self.kind != Entry::Token {
-            return Err(A::Error::custom("an object stands where a list is expected"));
+            return Err(A::Error::custom(
+                "an object stands where a list is expected",
+            ));
         }
         let mut entries = 0;
         while let Some(token) = vocabulary.next_key::<Cow<'de, str>>()? {
@@ -255,7 +295,10 @@ impl<'de> Visitor<'de> for EntrySeed {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<EntrySize, E> {
-        Ok(EntrySize { bytes: text.len(), id: None })
+        Ok(EntrySize {
+            bytes: text.len(),
+            id: None,
+        })
     }
 
     fn visit_f64<E: Error>(self, _: f64) -> Result<EntrySize, E> {

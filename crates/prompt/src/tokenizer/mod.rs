@@ -67,11 +67,21 @@ impl Tokenizer {
         let described: Value = serde_json::from_slice(json).unwrap_or(Value::Null);
         let added = AddedToken::read(&described);
         let cuts = CutPoints::find(&described, &added);
-        let mut tokenizer = Self { referee, fast: None, self_test: SelfTest::Skipped, turns: None };
+        let mut tokenizer = Self {
+            referee,
+            fast: None,
+            self_test: SelfTest::Skipped,
+            turns: None,
+        };
         tokenizer.engage_fast(described, &added);
-        tokenizer.turns =
-            cuts.filter(|cuts| tokenizer.cuts_are_exact(cuts)).map(|cuts| (cuts, SegmentCache::default()));
-        if cancel::is_cancelled() { Err(LoadError::Cancelled) } else { Ok(tokenizer) }
+        tokenizer.turns = cuts
+            .filter(|cuts| tokenizer.cuts_are_exact(cuts))
+            .map(|cuts| (cuts, SegmentCache::default()));
+        if cancel::is_cancelled() {
+            Err(LoadError::Cancelled)
+        } else {
+            Ok(tokenizer)
+        }
     }
 
     /// Puts the fast library to work if it says the referee's ids on every probe.
@@ -90,15 +100,24 @@ impl Tokenizer {
         }) else {
             return;
         };
-        let fast = Fast { tokenizer, dropped: AtomicBool::new(false) };
+        let fast = Fast {
+            tokenizer,
+            dropped: AtomicBool::new(false),
+        };
         let probes = probes::all(added, &self.vocabulary_text());
         let agree = |probe: &str, special: bool| {
             let expected = self.encode_by_referee(probe, special);
             matches!((fast.encode(probe, special), expected), (Some(fast), Ok(referee)) if fast == referee)
         };
         // Tokens added around a prompt do not depend on its length.
-        let equal = probes.iter().all(|probe| agree(probe, false) && (probe.len() > 1_000 || agree(probe, true)));
-        self.self_test = if equal { SelfTest::Ok } else { SelfTest::Failed };
+        let equal = probes
+            .iter()
+            .all(|probe| agree(probe, false) && (probe.len() > 1_000 || agree(probe, true)));
+        self.self_test = if equal {
+            SelfTest::Ok
+        } else {
+            SelfTest::Failed
+        };
         self.fast = equal.then_some(fast);
     }
 
@@ -109,7 +128,9 @@ impl Tokenizer {
         let size = u32::try_from(self.referee.get_vocab_size(true)).unwrap_or(u32::MAX);
         let step = (size as usize).div_ceil(TOKENS).max(1);
         let ids: Vec<u32> = (0..size).step_by(step).collect();
-        ids.chunks(AT_ONCE).filter_map(|ids| self.decode(ids).ok()).collect()
+        ids.chunks(AT_ONCE)
+            .filter_map(|ids| self.decode(ids).ok())
+            .collect()
     }
 
     /// Whether cutting makes no difference on texts full of places to cut.
@@ -124,7 +145,11 @@ impl Tokenizer {
         })
     }
 
-    pub(crate) fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Encoded, PromptError> {
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Encoded, PromptError> {
         match &self.turns {
             // Special tokens are added to a whole prompt, not to its pieces.
             Some((cuts, cache)) if !add_special_tokens => {
@@ -144,7 +169,10 @@ impl Tokenizer {
             }
             _ => {
                 let tokens = self.encode_whole(text, add_special_tokens)?;
-                Ok(Encoded { new_tokens: tokens.len(), tokens })
+                Ok(Encoded {
+                    new_tokens: tokens.len(),
+                    tokens,
+                })
             }
         }
     }
@@ -166,9 +194,11 @@ impl Tokenizer {
     /// Bytes that [`Self::encode`] would have to compute the ids of.
     pub(crate) fn new_bytes(&self, text: &str, add_special_tokens: bool) -> usize {
         match &self.turns {
-            Some((cuts, cache)) if !add_special_tokens => {
-                cuts.split(text).filter(|piece| !cache.knows(piece)).map(str::len).sum()
-            }
+            Some((cuts, cache)) if !add_special_tokens => cuts
+                .split(text)
+                .filter(|piece| !cache.knows(piece))
+                .map(str::len)
+                .sum(),
             _ => text.len(),
         }
     }
@@ -177,19 +207,32 @@ impl Tokenizer {
         if cancel::is_cancelled() {
             return Err(PromptError::Cancelled);
         }
-        match self.fast().and_then(|fast| fast.encode(text, add_special_tokens)) {
+        match self
+            .fast()
+            .and_then(|fast| fast.encode(text, add_special_tokens))
+        {
             Some(ids) => Ok(ids),
             None => self.encode_by_referee(text, add_special_tokens),
         }
     }
 
-    fn encode_by_referee(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+    fn encode_by_referee(
+        &self,
+        text: &str,
+        add_special_tokens: bool,
+    ) -> Result<Vec<u32>, PromptError> {
         if cancel::is_cancelled() {
             return Err(PromptError::Cancelled);
         }
         // Without offsets: nobody reads them.
-        guarded(|| Ok(self.referee.encode_fast(text, add_special_tokens)?.get_ids().to_vec()))
-            .map_err(PromptError::Tokenizer)
+        guarded(|| {
+            Ok(self
+                .referee
+                .encode_fast(text, add_special_tokens)?
+                .get_ids()
+                .to_vec())
+        })
+        .map_err(PromptError::Tokenizer)
     }
 
     pub(crate) fn decode(&self, ids: &[u32]) -> Result<String, PromptError> {
@@ -201,12 +244,18 @@ impl Tokenizer {
     }
 
     fn fast(&self) -> Option<&Fast> {
-        self.fast.as_ref().filter(|fast| !fast.dropped.load(Relaxed))
+        self.fast
+            .as_ref()
+            .filter(|fast| !fast.dropped.load(Relaxed))
     }
 
     /// The library that encodes.
     pub(crate) fn engine(&self) -> &'static str {
-        if self.fast().is_some() { "fastokens" } else { "tokenizers" }
+        if self.fast().is_some() {
+            "fastokens"
+        } else {
+            "tokenizers"
+        }
     }
 
     pub(crate) fn self_test(&self) -> &'static str {
@@ -221,7 +270,10 @@ impl Tokenizer {
 impl Fast {
     /// The ids, or nothing where the library gives up or panics.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
-        match catch_unwind(AssertUnwindSafe(|| self.tokenizer.encode_with_special_tokens(text, add_special_tokens))) {
+        match catch_unwind(AssertUnwindSafe(|| {
+            self.tokenizer
+                .encode_with_special_tokens(text, add_special_tokens)
+        })) {
             Ok(ids) => ids.ok(),
             Err(_) => {
                 self.dropped.store(true, Relaxed);
@@ -233,7 +285,9 @@ impl Fast {
 
 impl fmt::Debug for Tokenizer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Tokenizer").field("engine", &self.engine()).finish_non_exhaustive()
+        f.debug_struct("Tokenizer")
+            .field("engine", &self.engine())
+            .finish_non_exhaustive()
     }
 }
 
@@ -249,7 +303,11 @@ struct AddedToken {
 
 impl AddedToken {
     fn read(described: &Value) -> Vec<Self> {
-        let added = described.get("added_tokens").and_then(Value::as_array).into_iter().flatten();
+        let added = described
+            .get("added_tokens")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten();
         let token = |token: &Value| {
             let flag = |name| token.get(name).and_then(Value::as_bool).unwrap_or(false);
             Some(Self {

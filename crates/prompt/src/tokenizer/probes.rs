@@ -122,8 +122,22 @@ const PLAIN: [&str; 112] = [
 ];
 
 /// What is repeated, at the lengths where word boundaries, stacks and tables change.
-const REPEATED: [&str; 14] =
-    ["a", "ab", " ", "\n", "\t", "\r\n", "1", "^", "-", "'s", "é", "e\u{301}", "日", "👨\u{200d}"];
+const REPEATED: [&str; 14] = [
+    "a",
+    "ab",
+    " ",
+    "\n",
+    "\t",
+    "\r\n",
+    "1",
+    "^",
+    "-",
+    "'s",
+    "é",
+    "e\u{301}",
+    "日",
+    "👨\u{200d}",
+];
 const REPEATS: [usize; 5] = [15, 17, 127, 130, 1_000];
 
 /// Tokens of a vocabulary that are tried in contexts.
@@ -136,8 +150,17 @@ const SPREAD_BYTES: usize = 72 << 10;
 /// Every probe, with those made of the model's own tokens and of `vocabulary`.
 pub(super) fn all(added: &[AddedToken], vocabulary: &[String]) -> Vec<String> {
     let mut probes: Vec<String> = PLAIN.into_iter().map(str::to_owned).collect();
-    probes.extend(REPEATED.iter().flat_map(|text| REPEATS.map(|times| format!("x{}y", text.repeat(times)))));
-    probes.extend(added.iter().take(ADDED).map(|token| in_context(&token.content)));
+    probes.extend(
+        REPEATED
+            .iter()
+            .flat_map(|text| REPEATS.map(|times| format!("x{}y", text.repeat(times)))),
+    );
+    probes.extend(
+        added
+            .iter()
+            .take(ADDED)
+            .map(|token| in_context(&token.content)),
+    );
     probes.extend_from_slice(vocabulary);
     let prose = prose(SPREAD_BYTES);
     let head = &prose[..prose.floor_char_boundary(LONG_BYTES)];
@@ -162,7 +185,10 @@ pub(super) fn around_cuts(tokens: &[String]) -> Vec<String> {
 
 /// A token between letters, spaces, marks and its like, whole and broken.
 fn in_context(token: &str) -> String {
-    let shorter = token.char_indices().next_back().map_or("", |(last, _)| &token[..last]);
+    let shorter = token
+        .char_indices()
+        .next_back()
+        .map_or("", |(last, _)| &token[..last]);
     let (lower, upper) = (token.to_lowercase(), token.to_uppercase());
     format!(
         "{token}a{token}b {token} c\n{token}\n  {token}  {token}{token}\t{token}é\u{301}{token}\u{301}{token}1{token}.{shorter} {shorter}{token} {lower} {upper} _{token}_ '{token}'s"
@@ -183,7 +209,9 @@ pub fn prose(bytes: usize) -> String {
             0 => text.push_str(PLAIN[30 + draw(PLAIN.len() - 30)]),
             1 => text.push_str(&draw(100_000).to_string()),
             // A name that is in no vocabulary.
-            2 => (0..4 + draw(6)).for_each(|_| text.push(char::from(b"aeioubcdfglmnprst"[draw(17)]))),
+            2 => {
+                (0..4 + draw(6)).for_each(|_| text.push(char::from(b"aeioubcdfglmnprst"[draw(17)])))
+            }
             _ => text.push_str(WORDS[draw(WORDS.len())]),
         }
         text.push_str(match draw(24) {
@@ -303,7 +331,11 @@ mod tests {
 
     #[test]
     fn there_are_some_hundred_probes_and_they_differ() {
-        let token = AddedToken { content: "<|x|>".into(), single_word: false, literal: true };
+        let token = AddedToken {
+            content: "<|x|>".into(),
+            single_word: false,
+            literal: true,
+        };
         let probes = all(&[token], &[]);
         let distinct: std::collections::HashSet<_> = probes.iter().collect();
         assert_eq!(distinct.len(), probes.len());

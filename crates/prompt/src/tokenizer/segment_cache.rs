@@ -48,7 +48,9 @@ impl SegmentCache {
             tokens.extend_from_slice(ids);
             return true;
         }
-        let Some((piece, ids)) = shard.old.remove_entry(piece) else { return false };
+        let Some((piece, ids)) = shard.old.remove_entry(piece) else {
+            return false;
+        };
         tokens.extend_from_slice(&ids);
         shard.keep(piece, ids);
         true
@@ -85,7 +87,9 @@ impl SegmentCache {
         // A sum spreads well enough here, and costs less than hashing a long piece a second time.
         let sum = piece.bytes().fold(0, u8::wrapping_add);
         // A shard's maps are whole between calls, also after a panic elsewhere.
-        self.shards[usize::from(sum) % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.shards[usize::from(sum) % SHARDS]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -135,12 +139,20 @@ mod tests {
         cache.keep("met", vec![7]);
         for number in 0..200_000_u32 {
             cache.keep(&format!("piece {number}"), vec![number; 20]);
-            assert!(known(&cache, "met").is_some(), "forgotten before piece {number}");
+            assert!(
+                known(&cache, "met").is_some(),
+                "forgotten before piece {number}"
+            );
         }
         let mut held = 0;
         for shard in &cache.shards {
             let shard = shard.lock().unwrap();
-            held += shard.young.iter().chain(&shard.old).map(|(piece, ids)| cost(piece, ids)).sum::<usize>();
+            held += shard
+                .young
+                .iter()
+                .chain(&shard.old)
+                .map(|(piece, ids)| cost(piece, ids))
+                .sum::<usize>();
         }
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(known(&cache, "piece 0"), None);
@@ -154,8 +166,16 @@ mod tests {
             cache.keep(&format!("piece {number}"), vec![number; 20]);
         }
         cache.shrink();
-        assert!(cache.shards.iter().all(|shard| shard.lock().unwrap().old.is_empty()));
-        assert!(known(&cache, "piece 199999").is_some(), "what came last stays");
+        assert!(
+            cache
+                .shards
+                .iter()
+                .all(|shard| shard.lock().unwrap().old.is_empty())
+        );
+        assert!(
+            known(&cache, "piece 199999").is_some(),
+            "what came last stays"
+        );
         cache.take_new(false);
         cache.keep("new", vec![7]);
         assert_eq!(known(&cache, "new"), None);

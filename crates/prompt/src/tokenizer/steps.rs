@@ -39,7 +39,11 @@ pub(super) struct Steps {
 
 impl Default for Steps {
     fn default() -> Self {
-        Self { nodes: 0, growth: 1, decoded_growth: 1 }
+        Self {
+            nodes: 0,
+            growth: 1,
+            decoded_growth: 1,
+        }
     }
 }
 
@@ -58,7 +62,9 @@ impl Steps {
     pub(super) fn check(&self) -> Result<(), String> {
         let growth = self.growth.max(self.decoded_growth);
         if growth > MAX_GROWTH {
-            return Err(format!("its steps may make a text {growth} times longer, expected at most {MAX_GROWTH}"));
+            return Err(format!(
+                "its steps may make a text {growth} times longer, expected at most {MAX_GROWTH}"
+            ));
         }
         Ok(())
     }
@@ -67,24 +73,36 @@ impl Steps {
     fn walk(&mut self, value: &Value, depth: usize) -> Result<usize, String> {
         self.nodes += 1;
         if self.nodes > MAX_NODES || depth > MAX_DEPTH {
-            return Err(format!("its steps have more than {MAX_NODES} parts or {MAX_DEPTH} levels"));
+            return Err(format!(
+                "its steps have more than {MAX_NODES} parts or {MAX_DEPTH} levels"
+            ));
         }
         match value {
-            Value::String(text) if text.len() > MAX_TEXT_BYTES => {
-                Err(format!("a text of its steps has {} bytes, expected at most {MAX_TEXT_BYTES}", text.len()))
-            }
+            Value::String(text) if text.len() > MAX_TEXT_BYTES => Err(format!(
+                "a text of its steps has {} bytes, expected at most {MAX_TEXT_BYTES}",
+                text.len()
+            )),
             Value::Array(items) => self.walk_all(items.iter(), depth),
             Value::Object(step) => {
                 let own = own_growth(step)?;
-                let inner = step.iter().filter(|(key, _)| *key != TABLE).map(|(_, value)| value);
+                let inner = step
+                    .iter()
+                    .filter(|(key, _)| *key != TABLE)
+                    .map(|(_, value)| value);
                 Ok(own.saturating_mul(self.walk_all(inner, depth)?))
             }
             _ => Ok(1),
         }
     }
 
-    fn walk_all<'v>(&mut self, mut parts: impl Iterator<Item = &'v Value>, depth: usize) -> Result<usize, String> {
-        parts.try_fold(1_usize, |growth, part| Ok(growth.saturating_mul(self.walk(part, depth + 1)?)))
+    fn walk_all<'v>(
+        &mut self,
+        mut parts: impl Iterator<Item = &'v Value>,
+        depth: usize,
+    ) -> Result<usize, String> {
+        parts.try_fold(1_usize, |growth, part| {
+            Ok(growth.saturating_mul(self.walk(part, depth + 1)?))
+        })
     }
 }
 
@@ -100,7 +118,12 @@ fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
     Ok(match text("type") {
         "Replace" => {
             let content = text("content").len();
-            match step.get("pattern").and_then(|pattern| pattern.get("String")).and_then(Value::as_str).map(str::len) {
+            match step
+                .get("pattern")
+                .and_then(|pattern| pattern.get("String"))
+                .and_then(Value::as_str)
+                .map(str::len)
+            {
                 Some(found @ 1..) => content.div_ceil(found).max(1),
                 // What is found may be nothing, between any two letters.
                 _ => content + 1,
@@ -113,7 +136,9 @@ fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
         "TemplateProcessing" => {
             let prompts = prompts_in(step.get("single")).max(prompts_in(step.get("pair")) / 2);
             if prompts > MAX_PROMPTS {
-                return Err(format!("it repeats a prompt {prompts} times, expected at most {MAX_PROMPTS}"));
+                return Err(format!(
+                    "it repeats a prompt {prompts} times, expected at most {MAX_PROMPTS}"
+                ));
             }
             1
         }
@@ -124,16 +149,34 @@ fn own_growth(step: &Map<String, Value>) -> Result<usize, String> {
 /// How often the first text stands in a template of special tokens.
 fn prompts_in(template: Option<&Value>) -> usize {
     let pieces = template.and_then(Value::as_array).into_iter().flatten();
-    pieces.filter(|piece| piece.get("Sequence").is_some()).count()
+    pieces
+        .filter(|piece| piece.get("Sequence").is_some())
+        .count()
 }
 
 /// A table starts with the size of its index in bytes; then the texts follow, each with a zero at its end.
 fn check_table(table: &Value) -> Result<(), String> {
-    let Some(table) = table.as_str() else { return if table.is_null() { Ok(()) } else { Err(not_a_table()) } };
-    let bytes = base64::engine::general_purpose::STANDARD.decode(table).map_err(|_| not_a_table())?;
-    let Some((size, rest)) = bytes.split_first_chunk::<4>() else { return Ok(()) };
-    let texts = rest.get(u32::from_le_bytes(*size) as usize..).ok_or_else(not_a_table)?;
-    let longest = texts.split(|byte| *byte == 0).map(<[u8]>::len).max().unwrap_or(0);
+    let Some(table) = table.as_str() else {
+        return if table.is_null() {
+            Ok(())
+        } else {
+            Err(not_a_table())
+        };
+    };
+    let bytes = base64::engine::general_purpose::STANDARD
+        .decode(table)
+        .map_err(|_| not_a_table())?;
+    let Some((size, rest)) = bytes.split_first_chunk::<4>() else {
+        return Ok(());
+    };
+    let texts = rest
+        .get(u32::from_le_bytes(*size) as usize..)
+        .ok_or_else(not_a_table)?;
+    let longest = texts
+        .split(|byte| *byte == 0)
+        .map(<[u8]>::len)
+        .max()
+        .unwrap_or(0);
     if longest > MAX_CHARACTER_BYTES {
         return Err(format!(
             "its table of characters replaces one by {longest} bytes, expected at most {MAX_CHARACTER_BYTES}"
@@ -192,7 +235,9 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut items = Vec::new();
         while let Some(Unique(item)) = list.next_element()? {
             if items.len() > MAX_NODES {
-                return Err(A::Error::custom(format!("a list has more than {MAX_NODES} entries")));
+                return Err(A::Error::custom(format!(
+                    "a list has more than {MAX_NODES} entries"
+                )));
             }
             items.push(item);
         }
@@ -203,7 +248,9 @@ impl<'de> Visitor<'de> for UniqueVisitor {
         let mut members = Map::new();
         while let Some((key, Unique(value))) = map.next_entry::<String, _>()? {
             if members.insert(key, value).is_some() || members.len() > MAX_NODES {
-                return Err(A::Error::custom("an object has a key twice, or too many keys"));
+                return Err(A::Error::custom(
+                    "an object has a key twice, or too many keys",
+                ));
             }
         }
         Ok(Value::Object(members))

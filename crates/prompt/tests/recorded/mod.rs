@@ -1,5 +1,9 @@
 //! What a real vLLM 0.32.0 answered, and the files of the model that it served.
-#![allow(dead_code, unreachable_pub, reason = "each test binary uses its own part")]
+#![allow(
+    dead_code,
+    unreachable_pub,
+    reason = "each test binary uses its own part"
+)]
 
 use std::path::PathBuf;
 
@@ -7,7 +11,9 @@ use prompt::{Artefacts, PromptModel};
 use serde_json::Value;
 
 pub fn fixture(name: &str) -> Vec<u8> {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real").join(name);
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+        .join("../../tests/fixtures/vllm-real")
+        .join(name);
     std::fs::read(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
@@ -22,7 +28,9 @@ pub fn tiny_qwen() -> PromptModel {
 
 pub fn lines(file: &str) -> Vec<Value> {
     let text = String::from_utf8(fixture(file)).expect("the fixture is text");
-    text.lines().map(|line| serde_json::from_str(line).expect("each line is json")).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).expect("each line is json"))
+        .collect()
 }
 
 /// The token ids of an accepted request.

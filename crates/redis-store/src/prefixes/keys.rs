@@ -18,7 +18,8 @@ pub(super) fn tiers_key(prefix: &PrefixHash) -> String {
 
 /// Which of the two a key is; `None`: it is none of ours.
 pub(super) fn is_of_tiers(key: &[u8]) -> Option<bool> {
-    key.starts_with(KEY_PREFIX.as_bytes()).then(|| key.ends_with(TIER_SUFFIX.as_bytes()))
+    key.starts_with(KEY_PREFIX.as_bytes())
+        .then(|| key.ends_with(TIER_SUFFIX.as_bytes()))
 }
 
 pub(super) fn tier_text(tier: StorageTier) -> &'static str {

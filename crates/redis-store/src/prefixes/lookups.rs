@@ -68,7 +68,13 @@ impl Drop for Landing {
 
 impl Lookups {
     /// `permits`: connections that lookups may use at a time, at least one.
-    pub(super) fn new(shared: Arc<Shared>, names: Vec<Arc<str>>, scribe: Scribe, permits: usize, clock: Clock) -> Self {
+    pub(super) fn new(
+        shared: Arc<Shared>,
+        names: Vec<Arc<str>>,
+        scribe: Scribe,
+        permits: usize,
+        clock: Clock,
+    ) -> Self {
         Self(Arc::new(Inner {
             shared,
             known: names.iter().cloned().collect(),
@@ -90,7 +96,10 @@ impl Lookups {
 
     /// Queries that Redis answered, and those that found somebody.
     pub(super) fn counts(&self) -> (u64, u64) {
-        (self.0.queries.load(Ordering::Relaxed), self.0.hits.load(Ordering::Relaxed))
+        (
+            self.0.queries.load(Ordering::Relaxed),
+            self.0.hits.load(Ordering::Relaxed),
+        )
     }
 
     /// Who holds `prefix`, best first; `None`: Redis did not say so in time.
@@ -114,7 +123,11 @@ impl Lookups {
                 None => {
                     let (over, flight) = watch::channel(());
                     flights.insert(*prefix, flight.clone());
-                    let landing = Landing { inner: Arc::clone(inner), prefix: *prefix, _over: over };
+                    let landing = Landing {
+                        inner: Arc::clone(inner),
+                        prefix: *prefix,
+                        _over: over,
+                    };
                     // A task of its own: an answer is of use also when the request that asked first has gone.
                     tokio::spawn(fly(landing));
                     flight
@@ -130,12 +143,18 @@ impl Lookups {
 async fn fly(landing: Landing) {
     let inner = &landing.inner;
     // Who waits for this flight waits no longer than that, so a later start is of no use.
-    let Ok(Ok(_permit)) = timeout(LOOKUP_BUDGET, inner.permits.acquire()).await else { return };
+    let Ok(Ok(_permit)) = timeout(LOOKUP_BUDGET, inner.permits.acquire()).await else {
+        return;
+    };
     // A fault is counted where it is found.
     if let Ok(holders) = inner.ask(&landing.prefix).await {
         inner.queries.fetch_add(1, Ordering::Relaxed);
-        inner.hits.fetch_add(u64::from(!holders.is_empty()), Ordering::Relaxed);
-        inner.prepared.keep(&landing.prefix, holders.into(), inner.clock.now());
+        inner
+            .hits
+            .fetch_add(u64::from(!holders.is_empty()), Ordering::Relaxed);
+        inner
+            .prepared
+            .keep(&landing.prefix, holders.into(), inner.clock.now());
     }
 }
 
@@ -156,7 +175,8 @@ impl Inner {
             }
         }
         let answers = self.shared.ask(Operation::Get, &pipeline).await?;
-        self.read(&answers).inspect_err(|fault| self.shared.refused(fault))
+        self.read(&answers)
+            .inspect_err(|fault| self.shared.refused(fault))
     }
 
     fn read(&self, answers: &[Value]) -> Result<Vec<Holder>, RedisFault> {
@@ -167,15 +187,25 @@ impl Inner {
             None => HashMap::new(),
             Some(tiers) => {
                 let told = array(tiers, "list of tiers")?.iter().map(bytes);
-                self.names.iter().map(|name| &**name).zip(told.map(read_tier)).collect()
+                self.names
+                    .iter()
+                    .map(|name| &**name)
+                    .zip(told.map(read_tier))
+                    .collect()
             }
         };
         let pairs = array(scored, "list of backends")?.chunks_exact(2);
         let mut holders: Vec<Holder> = pairs
             .filter_map(|pair| {
-                let name = self.known.get(std::str::from_utf8(bytes(&pair[0])?).ok()?)?;
+                let name = self
+                    .known
+                    .get(std::str::from_utf8(bytes(&pair[0])?).ok()?)?;
                 let tier = tiers.get(&**name).copied().unwrap_or(StorageTier::GpuHot);
-                Some(Holder { backend: Arc::clone(name), tokens: tokens(&pair[1])?, tier })
+                Some(Holder {
+                    backend: Arc::clone(name),
+                    tokens: tokens(&pair[1])?,
+                    tier,
+                })
             })
             .collect();
         // No sorted set has a member twice, but not everything that answers is one.

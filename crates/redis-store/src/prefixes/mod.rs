@@ -27,8 +27,8 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use prefix_view::{
-    Cleared, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Recorded, Unavailable, ViewSettings,
-    ViewStats,
+    Cleared, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Recorded,
+    Unavailable, ViewSettings, ViewStats,
 };
 use prometheus_client::{
     collector::Collector,
@@ -89,7 +89,13 @@ pub struct RedisPrefixIndex {
 impl RedisPrefixIndex {
     /// Starts to write, as soon as the server is there. Call inside a tokio runtime.
     pub fn start(parts: SharedView) -> Self {
-        let SharedView { pool, settings, backends, permits, clock } = parts;
+        let SharedView {
+            pool,
+            settings,
+            backends,
+            permits,
+            clock,
+        } = parts;
         let scribe = Scribe::new(&settings);
         let local = Arc::new(MemoryPrefixIndex::new(settings));
         let (queue, waiting) = mpsc::channel(QUEUE);
@@ -104,10 +110,27 @@ impl RedisPrefixIndex {
             clock,
         };
         // One connection is the writer's.
-        let lookups = Lookups::new(Arc::clone(&pool.shared), backends, scribe, permits.saturating_sub(1), clock);
+        let lookups = Lookups::new(
+            Arc::clone(&pool.shared),
+            backends,
+            scribe,
+            permits.saturating_sub(1),
+            clock,
+        );
         let writer = Mutex::new(Some(tokio::spawn(writer.run(waiting))));
         let stand_in = pool.stand_in();
-        Self { local, lookups, scribe, queue, lost, dropped, clock, pool, _stand_in: stand_in, writer }
+        Self {
+            local,
+            lookups,
+            scribe,
+            queue,
+            lost,
+            dropped,
+            clock,
+            pool,
+            _stand_in: stand_in,
+            writer,
+        }
     }
 
     /// Who holds `prefix`, best first, as of at most 100 ms ago: by what all routers wrote, or by what this one heard where
@@ -115,7 +138,10 @@ impl RedisPrefixIndex {
     pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
         match self.lookups.holders(prefix).await {
             Some(holders) => holders,
-            None => self.lookups.prepared().prepare(self.local.as_ref(), prefix, self.clock.now()),
+            None => self
+                .lookups
+                .prepared()
+                .prepare(self.local.as_ref(), prefix, self.clock.now()),
         }
     }
 
@@ -146,7 +172,9 @@ impl RedisPrefixIndex {
 
     /// Writes what is still to be written, if the server is quick about it, and ends. A second call returns at once.
     pub async fn stop(&self) {
-        let Some(writer) = self.writer.lock().take() else { return };
+        let Some(writer) = self.writer.lock().take() else {
+            return;
+        };
         let abort = writer.abort_handle();
         let ending = async {
             let _ = self.queue.send(Op::End).await;
@@ -167,7 +195,12 @@ impl RedisPrefixIndex {
 }
 
 impl PrefixIndex for RedisPrefixIndex {
-    fn record(&self, backend: &Arc<str>, event: &PrefixEvent, now: Moment) -> Result<Recorded, Unavailable> {
+    fn record(
+        &self,
+        backend: &Arc<str>,
+        event: &PrefixEvent,
+        now: Moment,
+    ) -> Result<Recorded, Unavailable> {
         let recorded = self.local.record(backend, event, now)?;
         // Also what changes nothing here: Redis may know of it from before this process was.
         self.enqueue(backend, self.scribe.op(backend, event));
@@ -189,7 +222,8 @@ impl PrefixIndex for RedisPrefixIndex {
     fn clear(&self) -> Result<Cleared, Unavailable> {
         let cleared = self.local.clear()?;
         self.queue.try_send(Op::Clear).map_err(|_| Unavailable {
-            reason: "memory is cleared, and redis has too much to write to be: clear again later".to_owned(),
+            reason: "memory is cleared, and redis has too much to write to be: clear again later"
+                .to_owned(),
         })?;
         Ok(cleared)
     }
@@ -202,13 +236,19 @@ impl PrefixIndex for RedisPrefixIndex {
     fn stats(&self) -> ViewStats {
         let (queries, hits) = self.lookups.counts();
         let local = self.local.stats();
-        ViewStats { queries: local.queries + queries, hits: local.hits + hits, ..local }
+        ViewStats {
+            queries: local.queries + queries,
+            hits: local.hits + hits,
+            ..local
+        }
     }
 }
 
 impl fmt::Debug for RedisPrefixIndex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RedisPrefixIndex").field("pool", &self.pool).finish_non_exhaustive()
+        f.debug_struct("RedisPrefixIndex")
+            .field("pool", &self.pool)
+            .finish_non_exhaustive()
     }
 }
 
@@ -227,7 +267,12 @@ impl Collector for Dropped {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counter = ConstCounter::new(self.0.load(Ordering::Relaxed));
         let help = "Writes that did not reach their sink";
-        let mut family = encoder.encode_descriptor("warmroute_sink_errors", help, None, counter.metric_type())?;
+        let mut family = encoder.encode_descriptor(
+            "warmroute_sink_errors",
+            help,
+            None,
+            counter.metric_type(),
+        )?;
         counter.encode(family.encode_family(&[("sink", "redis")])?)
     }
 }

@@ -11,7 +11,11 @@ use super::keys::{holders_key, tier_text, tiers_key};
 #[derive(Clone, Debug)]
 pub(super) enum Op {
     /// One pair of prefix and backend.
-    Pair { prefix: PrefixHash, backend: Arc<str>, change: Change },
+    Pair {
+        prefix: PrefixHash,
+        backend: Arc<str>,
+        change: Change,
+    },
     /// Everything of one backend goes.
     Forget(Arc<str>),
     /// Everything goes.
@@ -44,8 +48,16 @@ pub(super) struct Scribe {
 
 impl Scribe {
     pub(super) fn new(settings: &ViewSettings) -> Self {
-        let ViewSettings { offloading, entry_ttl, .. } = *settings;
-        Self { offloading, ttl: entry_ttl, assumed_tokens: settings.assumed_tokens() }
+        let ViewSettings {
+            offloading,
+            entry_ttl,
+            ..
+        } = *settings;
+        Self {
+            offloading,
+            ttl: entry_ttl,
+            assumed_tokens: settings.assumed_tokens(),
+        }
     }
 
     /// Whether there is a second tier, and so a hash beside each sorted set.
@@ -57,14 +69,26 @@ impl Scribe {
         let change = match (self.offloading.effect(event.kind), event.token_count) {
             (Effect::Drop, _) => Change::Drop,
             (Effect::Hold(tier), Some(tokens)) => Change::Hold(tokens, tier),
-            (Effect::Hold(StorageTier::GpuHot), None) => Change::HoldKnownOr(self.assumed_tokens, StorageTier::GpuHot),
+            (Effect::Hold(StorageTier::GpuHot), None) => {
+                Change::HoldKnownOr(self.assumed_tokens, StorageTier::GpuHot)
+            }
             (Effect::Hold(tier), None) => Change::Move(tier),
         };
-        Op::Pair { prefix: event.prefix, backend: Arc::clone(backend), change }
+        Op::Pair {
+            prefix: event.prefix,
+            backend: Arc::clone(backend),
+            change,
+        }
     }
 
     /// The commands for one pair.
-    pub(super) fn write_pair(self, pipeline: &mut Pipeline, prefix: &PrefixHash, backend: &str, change: Change) {
+    pub(super) fn write_pair(
+        self,
+        pipeline: &mut Pipeline,
+        prefix: &PrefixHash,
+        backend: &str,
+        change: Change,
+    ) {
         let key = holders_key(prefix);
         let tier = match change {
             Change::Hold(tokens, tier) => {
@@ -72,7 +96,12 @@ impl Scribe {
                 tier
             }
             Change::HoldKnownOr(tokens, tier) => {
-                pipeline.cmd("ZADD").arg(&key).arg("NX").arg(tokens).arg(backend);
+                pipeline
+                    .cmd("ZADD")
+                    .arg(&key)
+                    .arg("NX")
+                    .arg(tokens)
+                    .arg(backend);
                 tier
             }
             Change::Move(tier) => tier,
@@ -87,7 +116,11 @@ impl Scribe {
         expire(pipeline, &key, self.ttl);
         if self.has_tiers() {
             let tiers = tiers_key(prefix);
-            pipeline.cmd("HSET").arg(&tiers).arg(backend).arg(tier_text(tier));
+            pipeline
+                .cmd("HSET")
+                .arg(&tiers)
+                .arg(backend)
+                .arg(tier_text(tier));
             expire(pipeline, &tiers, self.ttl);
         }
     }
@@ -97,9 +130,18 @@ impl Scribe {
     pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &Held) {
         let (key, tiers) = (holders_key(&held.prefix), tiers_key(&held.prefix));
         for holder in &held.holders {
-            pipeline.cmd("ZADD").arg(&key).arg("NX").arg(holder.tokens).arg(&*holder.backend);
+            pipeline
+                .cmd("ZADD")
+                .arg(&key)
+                .arg("NX")
+                .arg(holder.tokens)
+                .arg(&*holder.backend);
             if self.has_tiers() {
-                pipeline.cmd("HSETNX").arg(&tiers).arg(&*holder.backend).arg(tier_text(holder.tier));
+                pipeline
+                    .cmd("HSETNX")
+                    .arg(&tiers)
+                    .arg(&*holder.backend)
+                    .arg(tier_text(holder.tier));
             }
         }
         expire(pipeline, &key, held.left);

@@ -27,6 +27,10 @@ pub(super) fn tokens(score: &Value) -> Option<u32> {
     if !(0.0..=f64::from(u32::MAX)).contains(&score) {
         return None;
     }
-    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "just checked")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "just checked"
+    )]
     Some(score as u32)
 }

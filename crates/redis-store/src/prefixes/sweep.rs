@@ -24,8 +24,12 @@ pub(super) async fn sweep(shared: &Shared, what: &Sweep) -> Result<(), RedisFaul
             match (what, is_of_tiers(&key)) {
                 (_, None) => {}
                 (Sweep::Everything, Some(_)) => drop(removal.cmd("UNLINK").arg(key)),
-                (Sweep::Backend(name), Some(false)) => drop(removal.cmd("ZREM").arg(key).arg(&**name)),
-                (Sweep::Backend(name), Some(true)) => drop(removal.cmd("HDEL").arg(key).arg(&**name)),
+                (Sweep::Backend(name), Some(false)) => {
+                    drop(removal.cmd("ZREM").arg(key).arg(&**name))
+                }
+                (Sweep::Backend(name), Some(true)) => {
+                    drop(removal.cmd("HDEL").arg(key).arg(&**name))
+                }
             }
         }
         if !removal.is_empty() {

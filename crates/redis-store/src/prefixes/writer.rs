@@ -57,7 +57,11 @@ impl Writer {
     /// were taken and not written.
     pub(super) async fn run(self, mut queue: mpsc::Receiver<Op>) {
         let mut task = Task::new("prefix_writer");
-        while task.attempt(Box::pin(self.write_all(&mut queue))).await.is_none() {}
+        while task
+            .attempt(Box::pin(self.write_all(&mut queue)))
+            .await
+            .is_none()
+        {}
     }
 
     async fn write_all(&self, queue: &mut mpsc::Receiver<Op>) {
@@ -106,15 +110,26 @@ impl Writer {
         let mut pipeline = transaction();
         let mut removes_only = true;
         for op in pairs {
-            if let Op::Pair { prefix, backend, change } = op {
+            if let Op::Pair {
+                prefix,
+                backend,
+                change,
+            } = op
+            {
                 removes_only &= *change == super::ops::Change::Drop;
-                self.scribe.write_pair(&mut pipeline, prefix, backend, *change);
+                self.scribe
+                    .write_pair(&mut pipeline, prefix, backend, *change);
             }
         }
-        let operation = if removes_only { Operation::Delete } else { Operation::Set };
+        let operation = if removes_only {
+            Operation::Delete
+        } else {
+            Operation::Set
+        };
         while let Err(fault) = self.ask(operation, &pipeline).await {
             if !fault.outage {
-                self.dropped.fetch_add(pairs.len() as u64, Ordering::Relaxed);
+                self.dropped
+                    .fetch_add(pairs.len() as u64, Ordering::Relaxed);
                 return;
             }
             self.present().await;
@@ -138,7 +153,10 @@ impl Writer {
         if backends.is_empty() {
             return false;
         }
-        tracing::warn!(server = self.shared.server, "events came faster than redis took them: bringing it up to date");
+        tracing::warn!(
+            server = self.shared.server,
+            "events came faster than redis took them: bringing it up to date"
+        );
         for backend in backends {
             self.sweep(&Sweep::Backend(backend)).await;
         }
@@ -150,7 +168,8 @@ impl Writer {
         for part in 0..self.local.parts() {
             for some in self.local.held(part, self.clock.now()).chunks(BATCH) {
                 let mut pipeline = transaction();
-                some.iter().for_each(|held| self.scribe.write_held(&mut pipeline, held));
+                some.iter()
+                    .for_each(|held| self.scribe.write_held(&mut pipeline, held));
                 match self.ask(Operation::Set, &pipeline).await {
                     Err(fault) if fault.outage => return false,
                     _ => {}
@@ -167,7 +186,8 @@ impl Writer {
         for answer in &answers {
             // The others of the transaction were done.
             if let Value::ServerError(error) = answer {
-                self.shared.refused(&RedisFault::from(&error.clone().into()));
+                self.shared
+                    .refused(&RedisFault::from(&error.clone().into()));
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }

@@ -37,7 +37,12 @@ impl RedisServer {
         let flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         let port = ReservedPort::new();
         let child = spawn(folder.path(), &flags, port.number());
-        let mut server = Self { child, flags, port, folder };
+        let mut server = Self {
+            child,
+            flags,
+            port,
+            folder,
+        };
         server.until_it_serves(1);
         server
     }
@@ -76,7 +81,9 @@ impl RedisServer {
     pub fn calls(&self, command: &str) -> u64 {
         let name = format!("cmdstat_{command}:calls=");
         let statistics = self.ask(&["INFO", "commandstats"]).remove(0);
-        let calls = statistics.lines().find_map(|line| line.strip_prefix(&name)?.split(',').next()?.parse().ok());
+        let calls = statistics
+            .lines()
+            .find_map(|line| line.strip_prefix(&name)?.split(',').next()?.parse().ok());
         calls.unwrap_or(0)
     }
 
@@ -97,14 +104,24 @@ impl RedisServer {
         let start = Clock::system().now();
         while self.starts() < starts {
             let ended = self.child.try_wait().unwrap();
-            assert!(ended.is_none(), "redis-server ended with {ended:?}: {}", self.log());
-            assert!(Clock::system().now().since(start) < PATIENCE, "redis-server is not ready: {}", self.log());
+            assert!(
+                ended.is_none(),
+                "redis-server ended with {ended:?}: {}",
+                self.log()
+            );
+            assert!(
+                Clock::system().now().since(start) < PATIENCE,
+                "redis-server is not ready: {}",
+                self.log()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
 
     fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([format!("-{name}"), self.child.id().to_string()]).status();
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), self.child.id().to_string()])
+            .status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
     }
 }
@@ -118,7 +135,16 @@ impl Drop for RedisServer {
 
 fn spawn(folder: &Path, flags: &[String], port: u16) -> Child {
     Command::new("redis-server")
-        .args(["--bind", "127.0.0.1", "--port", &port.to_string(), "--save", "", "--appendonly", "no"])
+        .args([
+            "--bind",
+            "127.0.0.1",
+            "--port",
+            &port.to_string(),
+            "--save",
+            "",
+            "--appendonly",
+            "no",
+        ])
         .arg("--dir")
         .arg(folder)
         .arg("--logfile")

@@ -11,8 +11,8 @@ use prefix_view::{
 use redis_store::FaultKind;
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_that_waits, say, until, until_holders,
-    until_shared, warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_that_waits, say, until,
+    until_holders, until_shared, warm,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -27,7 +27,10 @@ async fn a_server_that_is_not_there_at_the_start_is_used_when_it_comes() {
     assert!(!router.is_shared());
     server.start_again();
     until_shared(&router).await;
-    until("what was said before to be there", async || server.ask(&["DBSIZE"]) == ["1"]).await;
+    until("what was said before to be there", async || {
+        server.ask(&["DBSIZE"]) == ["1"]
+    })
+    .await;
     assert_eq!(router.dropped(), 0);
 }
 
@@ -53,11 +56,25 @@ async fn a_killed_server_that_comes_back_empty_is_filled_again() {
 
     server.start_again();
     until_shared(&router).await;
-    until("redis to have everything again", async || server.ask(&["DBSIZE"]) == ["2002"]).await;
-    assert_eq!(server.ask(&["ZSCORE", "cr:kvidx:0000000000000000", "w1"]), ["96"]);
-    assert_eq!(server.ask(&["HGET", "cr:kvidx:0000000000000001:tier", "w1"]), ["StorageWarm"]);
-    let left: i64 = server.ask(&["TTL", "cr:kvidx:0000000000000007"])[0].parse().unwrap();
-    assert!((1..=600).contains(&left), "not longer than it was to live: {left}");
+    until("redis to have everything again", async || {
+        server.ask(&["DBSIZE"]) == ["2002"]
+    })
+    .await;
+    assert_eq!(
+        server.ask(&["ZSCORE", "cr:kvidx:0000000000000000", "w1"]),
+        ["96"]
+    );
+    assert_eq!(
+        server.ask(&["HGET", "cr:kvidx:0000000000000001:tier", "w1"]),
+        ["StorageWarm"]
+    );
+    let left: i64 = server.ask(&["TTL", "cr:kvidx:0000000000000007"])[0]
+        .parse()
+        .unwrap();
+    assert!(
+        (1..=600).contains(&left),
+        "not longer than it was to live: {left}"
+    );
     until_holders(&router, 1, &[warm("w1", 64)]).await;
 }
 
@@ -79,7 +96,11 @@ async fn a_paused_server_costs_those_that_already_wait_and_nobody_after_them() {
     for number in 0..1_000 {
         assert_eq!(holders(&router, 10_000 + number).await, []);
     }
-    assert_eq!(router.faults(FaultKind::Connection), 0, "nobody asked a server that is known to be away");
+    assert_eq!(
+        router.faults(FaultKind::Connection),
+        0,
+        "nobody asked a server that is known to be away"
+    );
     // Removals said meanwhile are not lost.
     say(&router, "w2", Evicted, 1, None);
 
@@ -105,8 +126,14 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
     }
     server.kill();
     let told = |kind, number| {
-        let event = prefix_view::PrefixEvent { kind, prefix: crate::prefix(number), token_count: Some(64) };
-        router.record(&"w1".into(), &event, net::Clock::system().now()).unwrap();
+        let event = prefix_view::PrefixEvent {
+            kind,
+            prefix: crate::prefix(number),
+            token_count: Some(64),
+        };
+        router
+            .record(&"w1".into(), &event, net::Clock::system().now())
+            .unwrap();
     };
     // Far more than wait. The last of all, a removal, is let go.
     for number in 0..70_000 {
@@ -120,9 +147,13 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
     until_shared(&router).await;
     // Redis has the same number of keys for a moment before the operations that waited are written: what was let go is
     // made good afterwards, and that begins with a look at every key.
-    until("redis to be brought up to date", async || server.calls("scan") > 0).await;
+    until("redis to be brought up to date", async || {
+        server.calls("scan") > 0
+    })
+    .await;
     until("redis to have what memory has", async || {
-        server.ask(&["DBSIZE"]) == ["1009"] && server.ask(&["EXISTS", "cr:kvidx:0000000000000064"]) == ["0"]
+        server.ask(&["DBSIZE"]) == ["1009"]
+            && server.ask(&["EXISTS", "cr:kvidx:0000000000000064"]) == ["0"]
     })
     .await;
 }
@@ -132,11 +163,17 @@ async fn more_events_than_wait_are_counted_and_redis_is_brought_up_to_date_after
 async fn a_password_is_given_and_without_it_memory_serves() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start_with(&["--requirepass", "s@fe"]);
-    let with = router(&server.url().replace("redis://", "redis://:s%40fe@"), Offloading::Off);
+    let with = router(
+        &server.url().replace("redis://", "redis://:s%40fe@"),
+        Offloading::Off,
+    );
     until_shared(&with).await;
     say(&with, "w1", Created, 1, 64);
     until_holders(&with, 1, &[hot("w1", 64)]).await;
-    for url in [server.url(), server.url().replace("redis://", "redis://:wrong@")] {
+    for url in [
+        server.url(),
+        server.url().replace("redis://", "redis://:wrong@"),
+    ] {
         let without = router(&url, Offloading::Off);
         say(&without, "w2", Created, 1, 64);
         until("a refusal", async || without.faults(FaultKind::Other) > 0).await;
@@ -151,10 +188,18 @@ async fn a_slow_answer_is_not_waited_for_and_serves_those_that_come_later() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     server.ask(&["ZADD", "cr:kvidx:0000000000000001", "64", "w2"]);
-    let router = router_that_waits(&server.url(), ViewSettings::default(), Duration::from_secs(20));
+    let router = router_that_waits(
+        &server.url(),
+        ViewSettings::default(),
+        Duration::from_secs(20),
+    );
     until_shared(&router).await;
     server.ask(&["CLIENT", "PAUSE", "2000", "ALL"]);
-    assert_eq!(holders(&router, 1).await, [], "by memory, which knows nobody");
+    assert_eq!(
+        holders(&router, 1).await,
+        [],
+        "by memory, which knows nobody"
+    );
     until_holders(&router, 1, &[hot("w2", 64)]).await;
     assert!(router.is_shared(), "slow is not away");
     assert_eq!(FaultKind::ALL.map(|kind| router.faults(kind)), [0, 0, 0]);

@@ -10,7 +10,8 @@ use prefix_view::{EventKind::Created, Offloading, PrefixIndex};
 use redis_store::FaultKind;
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders, until_shared, warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders,
+    until_shared, warm,
 };
 
 const KEY: &str = "cr:kvidx:0000000000000001";
@@ -33,10 +34,26 @@ async fn only_configured_backends_with_a_possible_number_of_tokens_count() {
     ] {
         server.ask(&["ZADD", KEY, score, name]);
     }
-    server.ask(&["HSET", &format!("{KEY}:tier"), "w1", "a tier of later years", "nobody", "GpuHot"]);
+    server.ask(&[
+        "HSET",
+        &format!("{KEY}:tier"),
+        "w1",
+        "a tier of later years",
+        "nobody",
+        "GpuHot",
+    ]);
     let router = router(&server.url(), BOTH_TIERS);
     until_holders(&router, 1, &[warm("w1", 64)]).await;
-    server.ask(&["ZADD", KEY, "4294967295", "w2", "4294967296", "w3", "0.9", "w1"]);
+    server.ask(&[
+        "ZADD",
+        KEY,
+        "4294967295",
+        "w2",
+        "4294967296",
+        "w3",
+        "0.9",
+        "w1",
+    ]);
     until_holders(&router, 1, &[hot("w2", u32::MAX), warm("w1", 0)]).await;
 }
 
@@ -47,7 +64,12 @@ async fn of_a_huge_set_only_the_best_are_read() {
     let server = RedisServer::start();
     let mut client = server.client();
     for number in 0..5_000 {
-        client.ask(&["ZADD", KEY, &(1_000 + number).to_string(), &format!("nobody-{number}")]);
+        client.ask(&[
+            "ZADD",
+            KEY,
+            &(1_000 + number).to_string(),
+            &format!("nobody-{number}"),
+        ]);
     }
     client.ask(&["ZADD", KEY, "64", "w1", "4294967295", "w2"]);
     let router = router(&server.url(), Offloading::Off);
@@ -57,7 +79,10 @@ async fn of_a_huge_set_only_the_best_are_read() {
     client.ask(&["ZADD", "cr:kvidx:0000000000000002", "5000000", &name]);
     say(&router, "w1", Created, 2, 64);
     until_holders(&router, 2, &[hot("w1", 64)]).await;
-    until("the fault to be counted", async || router.faults(FaultKind::Other) > 0).await;
+    until("the fault to be counted", async || {
+        router.faults(FaultKind::Other) > 0
+    })
+    .await;
     assert!(router.is_shared(), "the server is well");
     until_holders(&router, 1, &[hot("w2", u32::MAX)]).await;
 }
@@ -76,9 +101,15 @@ async fn keys_of_another_type_cost_themselves_only() {
     until_holders(&router, 2, &[hot("w1", 64)]).await;
     assert_eq!(holders(&router, 1).await, [hot("w1", 64)], "by memory");
     assert_eq!(holders(&router, 3).await, [hot("w1", 64)], "by memory");
-    until("both refusals", async || router.dropped() >= 2 && router.faults(FaultKind::Other) >= 2).await;
+    until("both refusals", async || {
+        router.dropped() >= 2 && router.faults(FaultKind::Other) >= 2
+    })
+    .await;
     assert!(router.is_shared(), "a refusal is no outage");
-    assert_eq!(server.ask(&["ZSCORE", "cr:kvidx:0000000000000002", "w1"]), ["64"]);
+    assert_eq!(
+        server.ask(&["ZSCORE", "cr:kvidx:0000000000000002", "w1"]),
+        ["64"]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -101,10 +132,15 @@ fn impostor(answer: &'static [u8]) -> String {
     let url = format!("redis://{}", listener.local_addr().unwrap());
     let serve = move |mut stream: TcpStream| {
         let mut asked = [0; 4096];
-        while stream.read(&mut asked).is_ok_and(|count| count > 0) && stream.write_all(answer).is_ok() {}
+        while stream.read(&mut asked).is_ok_and(|count| count > 0)
+            && stream.write_all(answer).is_ok()
+        {}
     };
     std::thread::spawn(move || {
-        listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || serve(stream))))
+        listener
+            .incoming()
+            .flatten()
+            .for_each(|stream| drop(std::thread::spawn(move || serve(stream))))
     });
     url
 }
@@ -112,9 +148,17 @@ fn impostor(answer: &'static [u8]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("CK65")]
 async fn whatever_a_server_answers_memory_serves() {
-    let endless: &'static [u8] = Box::leak([b"*2147483647\r\n".to_vec(), b":1\r\n".repeat(1 << 20)].concat().into());
+    let endless: &'static [u8] = Box::leak(
+        [b"*2147483647\r\n".to_vec(), b":1\r\n".repeat(1 << 20)]
+            .concat()
+            .into(),
+    );
     let nested: &'static [u8] = Box::leak(b"*4096\r\n".repeat(200).into());
-    let long: &'static [u8] = Box::leak([b"$1073741824\r\n".to_vec(), vec![b'x'; 4 << 20]].concat().into());
+    let long: &'static [u8] = Box::leak(
+        [b"$1073741824\r\n".to_vec(), vec![b'x'; 4 << 20]]
+            .concat()
+            .into(),
+    );
     let answers: [&'static [u8]; 12] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\x00\xff\x16\x03\x01 garbage \r\n",
@@ -133,7 +177,12 @@ async fn whatever_a_server_answers_memory_serves() {
         let router = router(&impostor(answer), BOTH_TIERS);
         say(&router, "w1", Created, 1, 64);
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
-        let faults = || FaultKind::ALL.map(|kind| router.faults(kind)).iter().sum::<u64>();
+        let faults = || {
+            FaultKind::ALL
+                .map(|kind| router.faults(kind))
+                .iter()
+                .sum::<u64>()
+        };
         until(&format!("a fault after {shown:?}"), async || faults() > 0).await;
         assert_eq!(holders(&router, 1).await, [hot("w1", 64)], "{shown:?}");
         assert!(!router.is_shared(), "{shown:?}");
@@ -148,7 +197,10 @@ async fn a_server_that_answers_pings_and_nonsense_to_all_else_is_as_good_as_none
     until_shared(&router).await;
     say(&router, "w1", Created, 1, 64);
     until_holders(&router, 1, &[hot("w1", 64)]).await;
-    until("a fault", async || FaultKind::ALL.iter().any(|kind| router.faults(*kind) > 0)).await;
+    until("a fault", async || {
+        FaultKind::ALL.iter().any(|kind| router.faults(*kind) > 0)
+    })
+    .await;
     for _ in 0..20 {
         assert_eq!(holders(&router, 1).await, [hot("w1", 64)]);
         assert_eq!(router.stats().entries, 1);

@@ -9,8 +9,8 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_with, say, until, until_holders, until_shared,
-    warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, router_with, say, until,
+    until_holders, until_shared, warm,
 };
 
 const KEY: &str = "cr:kvidx:00000000000000ff";
@@ -21,7 +21,10 @@ fn scores(server: &RedisServer) -> Vec<String> {
 }
 
 async fn until_scores(server: &RedisServer, expected: &[&str]) {
-    until(&format!("scores {expected:?}"), async || scores(server) == expected).await;
+    until(&format!("scores {expected:?}"), async || {
+        scores(server) == expected
+    })
+    .await;
 }
 
 /// What is left of the time to live, seconds.
@@ -34,13 +37,27 @@ fn ttl(server: &RedisServer, key: &str) -> i64 {
 async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
-    let router = router_with(&server.url(), ViewSettings { entry_ttl: Duration::from_secs(900), ..Default::default() });
+    let router = router_with(
+        &server.url(),
+        ViewSettings {
+            entry_ttl: Duration::from_secs(900),
+            ..Default::default()
+        },
+    );
     say(&router, "w1", Created, 0xff, 64);
     say(&router, "w2", Created, 0xff, 512);
     until_scores(&server, &["w2", "512", "w1", "64"]).await;
-    assert_eq!(server.ask(&["KEYS", "*"]), [KEY], "nothing stands beside it where there is one tier");
+    assert_eq!(
+        server.ask(&["KEYS", "*"]),
+        [KEY],
+        "nothing stands beside it where there is one tier"
+    );
     assert_eq!(server.ask(&["TYPE", KEY]), ["zset"]);
-    assert!((890..=900).contains(&ttl(&server, KEY)), "{}", ttl(&server, KEY));
+    assert!(
+        (890..=900).contains(&ttl(&server, KEY)),
+        "{}",
+        ttl(&server, KEY)
+    );
 
     // Every event starts the time anew, and an eviction takes the name away.
     server.ask(&["EXPIRE", KEY, "5"]);
@@ -50,7 +67,10 @@ async fn a_prefix_is_a_sorted_set_of_plain_names_by_tokens_that_expires() {
     say(&router, "w1", Evicted, 0xff, None);
     until_scores(&server, &["w2", "512"]).await;
     say(&router, "w2", Purged, 0xff, None);
-    until("the key to go", async || server.ask(&["KEYS", "*"]).is_empty()).await;
+    until("the key to go", async || {
+        server.ask(&["KEYS", "*"]).is_empty()
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,11 +84,17 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
     monitor.ask(&["MONITOR"]);
     say(&router, "w1", Created, 0xff, 64);
     let mut seen = Vec::new();
-    while seen.last().is_none_or(|line: &String| !line.contains("EXEC")) {
+    while seen
+        .last()
+        .is_none_or(|line: &String| !line.contains("EXEC"))
+    {
         seen.push(monitor.line());
     }
     let begin = seen.iter().position(|line| line.contains("MULTI")).unwrap();
-    let commands: Vec<&str> = seen[begin..].iter().map(|line| line.split_once("] ").unwrap().1).collect();
+    let commands: Vec<&str> = seen[begin..]
+        .iter()
+        .map(|line| line.split_once("] ").unwrap().1)
+        .collect();
     assert_eq!(
         commands,
         [
@@ -82,7 +108,8 @@ async fn score_tier_and_times_to_live_are_written_in_one_transaction() {
     );
     // And read in one: the two commands come one after the other, from one connection.
     assert_eq!(holders(&router, 0xff).await, [hot("w1", 64)]);
-    let reads = [monitor.line(), monitor.line()].map(|line| line.split_once("] ").unwrap().1.to_owned());
+    let reads =
+        [monitor.line(), monitor.line()].map(|line| line.split_once("] ").unwrap().1.to_owned());
     assert_eq!(
         reads,
         [
@@ -106,7 +133,10 @@ async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equ
     until("the move", async || tier("w1") == "StorageWarm").await;
     assert_eq!(
         (scores(&server), tier("w2")),
-        (["w2", "64", "w1", "64"].map(str::to_owned).to_vec(), "GpuHot".to_owned())
+        (
+            ["w2", "64", "w1", "64"].map(str::to_owned).to_vec(),
+            "GpuHot".to_owned()
+        )
     );
     assert!((590..=600).contains(&ttl(&server, TIERS)));
     until_holders(&router, 0xff, &[hot("w2", 64), warm("w1", 64)]).await;
@@ -123,14 +153,23 @@ async fn with_offloading_the_tier_stands_in_a_key_beside_and_decides_between_equ
 #[contract("CK54", "CK56")]
 async fn without_a_second_tier_or_where_evicted_is_gone_an_eviction_removes() {
     test_programs::require!(RedisServer);
-    let gone = Offloading::On { treat_eviction_as_offload: false };
-    for (offloading, kind) in [(Offloading::Off, Evicted), (Offloading::Off, Offloaded), (gone, Evicted)] {
+    let gone = Offloading::On {
+        treat_eviction_as_offload: false,
+    };
+    for (offloading, kind) in [
+        (Offloading::Off, Evicted),
+        (Offloading::Off, Offloaded),
+        (gone, Evicted),
+    ] {
         let server = RedisServer::start();
         let router = router(&server.url(), offloading);
         say(&router, "w1", Created, 0xff, 64);
         until_scores(&server, &["w1", "64"]).await;
         say(&router, "w1", kind, 0xff, None);
-        until("everything to go", async || server.ask(&["KEYS", "*"]).is_empty()).await;
+        until("everything to go", async || {
+            server.ask(&["KEYS", "*"]).is_empty()
+        })
+        .await;
     }
 }
 
@@ -164,13 +203,19 @@ async fn forgetting_a_backend_and_clearing_reach_redis_and_nothing_but_the_view(
         say(&router, "w1", Created, number, 64);
         say(&router, "w2", Created, number, 32);
     }
-    until("all to be written", async || server.ask(&["DBSIZE"]) == ["3001"]).await;
+    until("all to be written", async || {
+        server.ask(&["DBSIZE"]) == ["3001"]
+    })
+    .await;
     router.remove_backend("w1").unwrap();
     for number in [0, 700, 1_499] {
         until_holders(&router, number, &[hot("w2", 32)]).await;
     }
     assert_eq!(server.ask(&["HGETALL", TIERS]), ["w2", "GpuHot"]);
     assert_eq!(router.clear().unwrap().entries, 1_500);
-    until("all to go", async || server.ask(&["KEYS", "*"]) == ["cr:resp:1"]).await;
+    until("all to go", async || {
+        server.ask(&["KEYS", "*"]) == ["cr:resp:1"]
+    })
+    .await;
     assert_eq!((router.dropped(), router.stats().entries), (0, 0));
 }

@@ -14,16 +14,26 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 use config::Redis;
 use kv_blocks::SequenceHash;
 use net::Clock;
-use prefix_view::{EventKind, Holder, Offloading, PrefixEvent, PrefixHash, PrefixIndex, StorageTier, ViewSettings};
+use prefix_view::{
+    EventKind, Holder, Offloading, PrefixEvent, PrefixHash, PrefixIndex, StorageTier, ViewSettings,
+};
 use redis_store::{RedisPool, RedisPrefixIndex, SharedView};
 
-const BOTH_TIERS: Offloading = Offloading::On { treat_eviction_as_offload: true };
+const BOTH_TIERS: Offloading = Offloading::On {
+    treat_eviction_as_offload: true,
+};
 /// Longer than anything here takes; only a broken test waits it out.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One router's view in the server at `url`, in front of workers `w1`, `w2` and `w3`.
 fn router(url: &str, offloading: Offloading) -> RedisPrefixIndex {
-    router_with(url, ViewSettings { offloading, ..ViewSettings::default() })
+    router_with(
+        url,
+        ViewSettings {
+            offloading,
+            ..ViewSettings::default()
+        },
+    )
 }
 
 fn router_with(url: &str, settings: ViewSettings) -> RedisPrefixIndex {
@@ -31,7 +41,11 @@ fn router_with(url: &str, settings: ViewSettings) -> RedisPrefixIndex {
 }
 
 /// The same, that calls the server away only if an answer takes this long.
-fn router_that_waits(url: &str, settings: ViewSettings, command_timeout: Duration) -> RedisPrefixIndex {
+fn router_that_waits(
+    url: &str,
+    settings: ViewSettings,
+    command_timeout: Duration,
+) -> RedisPrefixIndex {
     let redis = Redis {
         url: url.parse().unwrap(),
         tls: false,
@@ -54,15 +68,36 @@ fn prefix(number: u64) -> PrefixHash {
     PrefixHash::Sequence(SequenceHash(number))
 }
 
-fn say(router: &RedisPrefixIndex, backend: &str, kind: EventKind, number: u64, tokens: impl Into<Option<u32>>) {
-    let event = PrefixEvent { kind, prefix: prefix(number), token_count: tokens.into() };
-    router.record(&Arc::from(backend), &event, Clock::system().now()).unwrap();
+fn say(
+    router: &RedisPrefixIndex,
+    backend: &str,
+    kind: EventKind,
+    number: u64,
+    tokens: impl Into<Option<u32>>,
+) {
+    let event = PrefixEvent {
+        kind,
+        prefix: prefix(number),
+        token_count: tokens.into(),
+    };
+    router
+        .record(&Arc::from(backend), &event, Clock::system().now())
+        .unwrap();
 }
 
 /// Who holds a prefix, best first.
 async fn holders(router: &RedisPrefixIndex, number: u64) -> Vec<(String, u32, StorageTier)> {
     let holders = router.holders(&prefix(number)).await;
-    holders.iter().map(|Holder { backend, tokens, tier }| (backend.to_string(), *tokens, *tier)).collect()
+    holders
+        .iter()
+        .map(
+            |Holder {
+                 backend,
+                 tokens,
+                 tier,
+             }| (backend.to_string(), *tokens, *tier),
+        )
+        .collect()
 }
 
 fn hot(backend: &str, tokens: u32) -> (String, u32, StorageTier) {
@@ -77,7 +112,10 @@ fn warm(backend: &str, tokens: u32) -> (String, u32, StorageTier) {
 async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let start = Clock::system().now();
     while !check().await {
-        assert!(Clock::system().now().since(start) < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(
+            Clock::system().now().since(start) < PATIENCE,
+            "waited {PATIENCE:?} for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }
@@ -86,14 +124,21 @@ async fn until_shared(router: &RedisPrefixIndex) {
     until("redis to be seen", async || router.is_shared()).await;
 }
 
-async fn until_holders(router: &RedisPrefixIndex, number: u64, expected: &[(String, u32, StorageTier)]) {
+async fn until_holders(
+    router: &RedisPrefixIndex,
+    number: u64,
+    expected: &[(String, u32, StorageTier)],
+) {
     let start = Clock::system().now();
     loop {
         let found = holders(router, number).await;
         if found == expected {
             return;
         }
-        assert!(Clock::system().now().since(start) < PATIENCE, "found {found:?}, expected {expected:?}");
+        assert!(
+            Clock::system().now().since(start) < PATIENCE,
+            "found {found:?}, expected {expected:?}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 }

@@ -9,7 +9,8 @@ use prefix_view::{
 };
 
 use crate::{
-    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders, until_shared, warm,
+    BOTH_TIERS, holders, hot, redis_server::RedisServer, router, say, until, until_holders,
+    until_shared, warm,
 };
 
 #[tokio::test(flavor = "multi_thread")]
@@ -17,7 +18,10 @@ use crate::{
 async fn what_one_router_hears_every_router_knows() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
-    let (one, other) = (router(&server.url(), BOTH_TIERS), router(&server.url(), BOTH_TIERS));
+    let (one, other) = (
+        router(&server.url(), BOTH_TIERS),
+        router(&server.url(), BOTH_TIERS),
+    );
     say(&one, "w1", Created, 1, 64);
     say(&other, "w2", Created, 1, 128);
     say(&one, "w1", Evicted, 1, None);
@@ -57,10 +61,15 @@ async fn requests_that_come_together_share_one_query() {
     let server = RedisServer::start();
     let router = router(&server.url(), Offloading::Off);
     say(&router, "w1", Created, 1, 64);
-    until("the event to be written", async || server.ask(&["DBSIZE"]) == ["1"]).await;
+    until("the event to be written", async || {
+        server.ask(&["DBSIZE"]) == ["1"]
+    })
+    .await;
     let mut asking: Vec<_> = (0..200).map(|_| Box::pin(holders(&router, 1))).collect();
     std::future::poll_fn(|cx| {
-        asking.iter_mut().for_each(|asking| assert!(asking.as_mut().poll(cx).is_pending()));
+        asking
+            .iter_mut()
+            .for_each(|asking| assert!(asking.as_mut().poll(cx).is_pending()));
         Poll::Ready(())
     })
     .await;

@@ -38,8 +38,13 @@ struct InRedis {
     writes: usize,
 }
 
-pub(super) fn redis(settings: &ResponseCache, memory: &Arc<MemoryStore>, parts: &Parts) -> Result<Behind, StartError> {
-    let InRedis { store, writes } = in_redis::store("response_cache.backend", settings, memory, parts)?;
+pub(super) fn redis(
+    settings: &ResponseCache,
+    memory: &Arc<MemoryStore>,
+    parts: &Parts,
+) -> Result<Behind, StartError> {
+    let InRedis { store, writes } =
+        in_redis::store("response_cache.backend", settings, memory, parts)?;
     let writer = Queue::new(Arc::clone(&parts.tally)).start(Written {
         store: Arc::clone(&store),
         l1: None,
@@ -49,21 +54,37 @@ pub(super) fn redis(settings: &ResponseCache, memory: &Arc<MemoryStore>, parts: 
     Ok(Behind { store, writer })
 }
 
-pub(super) fn tiered(settings: &ResponseCache, memory: &Arc<MemoryStore>, parts: &Parts) -> Result<Behind, StartError> {
+pub(super) fn tiered(
+    settings: &ResponseCache,
+    memory: &Arc<MemoryStore>,
+    parts: &Parts,
+) -> Result<Behind, StartError> {
     let queue = Queue::new(Arc::clone(&parts.tally));
     let (l1, put): (Arc<dyn Store>, Promote) = match settings.l1.kind {
         L1Kind::Memory => {
             let near = Arc::clone(memory);
-            (Arc::clone(memory) as _, Arc::new(move |fill| near.keep(fill)))
+            (
+                Arc::clone(memory) as _,
+                Arc::new(move |fill| near.keep(fill)),
+            )
         }
         L1Kind::Redis => {
-            let InRedis { store, .. } = in_redis::store("response_cache.l1.type", settings, memory, parts)?;
+            let InRedis { store, .. } =
+                in_redis::store("response_cache.l1.type", settings, memory, parts)?;
             (store, through(&queue.lane))
         }
     };
-    let promotion = Promotion { put, in_force: Arc::clone(&parts.in_force), tally: Arc::clone(&parts.tally) };
+    let promotion = Promotion {
+        put,
+        in_force: Arc::clone(&parts.in_force),
+        tally: Arc::clone(&parts.tally),
+    };
     let l2 = in_s3::store(promotion.clone(), parts)?;
-    let store = Arc::new(Tiered { l1: Arc::clone(&l1), l2, promotion });
+    let store = Arc::new(Tiered {
+        l1: Arc::clone(&l1),
+        l2,
+        promotion,
+    });
     let writer = queue.start(Written {
         store: Arc::clone(&store) as _,
         l1: Some(l1),
@@ -79,5 +100,8 @@ fn through(lane: &Lane) -> Promote {
 }
 
 fn sealing(parts: &Parts) -> Sealing {
-    Sealing { seal: Arc::clone(&parts.seal), tally: Arc::clone(&parts.tally) }
+    Sealing {
+        seal: Arc::clone(&parts.seal),
+        tally: Arc::clone(&parts.tally),
+    }
 }

@@ -5,7 +5,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Abilities, Ask, Fill, Pending, Store, StoreStats, memory::MemoryStore, patient::Patient};
+use super::{
+    Abilities, Ask, Fill, Pending, Store, StoreStats, memory::MemoryStore, patient::Patient,
+};
 use crate::{CacheKey, entry::Found};
 
 /// A store with memory to go on with.
@@ -35,7 +37,10 @@ impl Store for Fallback {
     /// What nobody waits for, or is away, is not waited for here either.
     fn near(&self, fill: &Fill) -> Option<Fill> {
         let stands_in = !self.store.is_waited_for() || !self.store.is_there();
-        stands_in.then(|| Fill { ttl: fill.ttl.min(self.ttl), ..fill.clone() })
+        stands_in.then(|| Fill {
+            ttl: fill.ttl.min(self.ttl),
+            ..fill.clone()
+        })
     }
 
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
@@ -49,7 +54,10 @@ impl Store for Fallback {
 
     fn set(&self, fill: Fill) -> Pending<'_, ()> {
         Box::pin(async move {
-            let near = Fill { ttl: fill.ttl.min(self.ttl), ..fill.clone() };
+            let near = Fill {
+                ttl: fill.ttl.min(self.ttl),
+                ..fill.clone()
+            };
             match self.store.set(fill).await {
                 Err(fault) if fault.outage => self.memory.keep(near),
                 // It is there, but nobody will wait for it.
@@ -78,6 +86,10 @@ impl Store for Fallback {
 
     /// Of whichever answers now.
     fn count(&self) -> Pending<'_, u64> {
-        if self.store.is_there() { self.store.count() } else { self.memory.count() }
+        if self.store.is_there() {
+            self.store.count()
+        } else {
+            self.memory.count()
+        }
     }
 }

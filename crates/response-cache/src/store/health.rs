@@ -122,7 +122,9 @@ impl Health {
 
     /// It failed; true: that is news.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
-        let Some(pauses) = self.manner.away else { return false };
+        let Some(pauses) = self.manner.away else {
+            return false;
+        };
         let news = !self.is_away();
         self.state = State::Away;
         // Of several that were under way the first one counts.
@@ -136,7 +138,11 @@ impl Health {
             return;
         }
         let was_well = now.since(self.since.max(self.next)) >= longest;
-        self.pause = if was_well { first } else { (self.pause * 2).clamp(first, longest) };
+        self.pause = if was_well {
+            first
+        } else {
+            (self.pause * 2).clamp(first, longest)
+        };
         self.next = now + self.pause.mul_f64(1.0 + JITTER * chance).min(longest);
     }
 }
@@ -169,7 +175,11 @@ mod tests {
         assert_eq!(health.admit(at(1_150)), Admission::Refuse, "one at a time");
         health.slow(at(1_200), 0.0);
         health.landed();
-        assert_eq!(health.admit(at(1_300)), Admission::Refuse, "the pause has doubled");
+        assert_eq!(
+            health.admit(at(1_300)),
+            Admission::Refuse,
+            "the pause has doubled"
+        );
         assert_eq!(health.admit(at(1_400)), Admission::Behind);
         assert!(health.quick(at(1_401)));
         health.landed();
@@ -181,7 +191,10 @@ mod tests {
     fn pauses_after_failures_grow_to_their_bound_and_one_look_at_a_time_ends_them() {
         let mut health = Health::new(MANNER);
         assert!(health.failed(at(0), 0.0));
-        assert!(!health.failed(at(1), 1.0), "others that were under way add nothing");
+        assert!(
+            !health.failed(at(1), 1.0),
+            "others that were under way add nothing"
+        );
         let mut now = at(0);
         let mut pauses = Vec::new();
         for _ in 0..10 {
@@ -194,9 +207,18 @@ mod tests {
             health.failed(now, 0.0);
             health.landed();
         }
-        assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000]);
+        assert_eq!(
+            pauses,
+            [
+                200, 400, 800, 1_600, 3_200, 6_400, 12_800, 25_600, 30_000, 30_000
+            ]
+        );
         health.late(now);
-        assert_eq!(health.admit(now), Admission::Behind, "it is there, only slow");
+        assert_eq!(
+            health.admit(now),
+            Admission::Behind,
+            "it is there, only slow"
+        );
         health.quick(now);
         health.landed();
         assert_eq!(health.admit(now), Admission::Wait);
@@ -218,7 +240,10 @@ mod tests {
 
     #[test]
     fn a_store_that_knows_when_it_is_away_is_not_left_alone_for_failures() {
-        let mut health = Health::new(Manner { away: None, ..MANNER });
+        let mut health = Health::new(Manner {
+            away: None,
+            ..MANNER
+        });
         assert!(!health.failed(at(0), 0.0));
         assert_eq!(health.admit(at(0)), Admission::Wait);
     }

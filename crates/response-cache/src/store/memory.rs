@@ -26,7 +26,11 @@ pub(crate) struct MemoryStore {
 
 impl MemoryStore {
     pub(crate) fn new(bounds: Bounds, generations: Arc<Generations>, clock: Clock) -> Self {
-        Self { shelf: Mutex::new(Shelf::new(bounds)), generations, clock }
+        Self {
+            shelf: Mutex::new(Shelf::new(bounds)),
+            generations,
+            clock,
+        }
     }
 
     pub(crate) fn find(&self, key: &CacheKey) -> Option<Found> {
@@ -63,7 +67,11 @@ impl MemoryStore {
         let now = self.clock.now();
         let mut shelf = self.shelf.lock();
         shelf.tidy(now);
-        StoreStats { entries: shelf.len() as u64, bytes: shelf.bytes() as u64, evictions: shelf.evictions() }
+        StoreStats {
+            entries: shelf.len() as u64,
+            bytes: shelf.bytes() as u64,
+            evictions: shelf.evictions(),
+        }
     }
 }
 

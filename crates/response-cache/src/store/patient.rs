@@ -27,7 +27,8 @@ use super::{
     health::{Admission, Health, Manner},
 };
 use crate::{
-    CacheKey, Generation, StoreFault, chance::chance, engine::InForce, entry::Found, tally::Tally, tasks::Tasks,
+    CacheKey, Generation, StoreFault, chance::chance, engine::InForce, entry::Found, tally::Tally,
+    tasks::Tasks,
 };
 
 /// How long a request waits for its turn where all connections are in use: many come together now and then.
@@ -75,7 +76,13 @@ impl Patient {
         // Bound: looks at a time; whoever comes on top of them waits for its turn, but not for long.
         let permits = Arc::new(Semaphore::new(with.lookups.max(1)));
         Self {
-            inner: Arc::new(Inner { store, with, health, permits, waiting: AtomicUsize::new(0) }),
+            inner: Arc::new(Inner {
+                store,
+                with,
+                health,
+                permits,
+                waiting: AtomicUsize::new(0),
+            }),
             tasks: Tasks::default(),
         }
     }
@@ -96,7 +103,8 @@ impl Patient {
             Admission::Behind => {
                 let behind = Behind(Arc::clone(inner));
                 if let Ok(permit) = Arc::clone(&inner.permits).try_acquire_owned() {
-                    self.tasks.start(Arc::clone(inner).fly(ask, permit, None, Some(behind)));
+                    self.tasks
+                        .start(Arc::clone(inner).fly(ask, permit, None, Some(behind)));
                 }
                 Err(inner.not_asked("it is too slow to be waited for"))
             }
@@ -104,7 +112,8 @@ impl Patient {
                 let _waiting = Waiting::begin(&inner.waiting);
                 let permit = inner.turn(ask.until).await?;
                 let (told, tells) = oneshot::channel();
-                self.tasks.start(Arc::clone(inner).fly(ask, permit, Some(told), None));
+                self.tasks
+                    .start(Arc::clone(inner).fly(ask, permit, Some(told), None));
                 match timeout_at(ask.until, tells).await {
                     Ok(Ok(answer)) => answer,
                     _ => {
@@ -119,7 +128,11 @@ impl Patient {
 
 impl Inner {
     fn not_asked(&self, reason: &str) -> StoreFault {
-        StoreFault { store: self.with.name, outage: true, reason: reason.to_owned() }
+        StoreFault {
+            store: self.with.name,
+            outage: true,
+            reason: reason.to_owned(),
+        }
     }
 
     async fn turn(&self, until: Instant) -> Result<OwnedSemaphorePermit, StoreFault> {
@@ -155,7 +168,10 @@ impl Inner {
         let (answer, in_time) = match answered {
             Ok(answer) => (answer, true),
             Err(_) => {
-                self.judge(|health, now| health.slow(now, chance()), "answers too slowly");
+                self.judge(
+                    |health, now| health.slow(now, chance()),
+                    "answers too slowly",
+                );
                 (answer.await, false)
             }
         };
@@ -183,15 +199,25 @@ impl Inner {
     fn judge(&self, verdict: impl FnOnce(&mut Health, kv_blocks::Moment) -> bool, what: &str) {
         let (news, is_prompt) = {
             let mut health = self.health.lock();
-            (verdict(&mut health, self.with.clock.now()), health.is_prompt())
+            (
+                verdict(&mut health, self.with.clock.now()),
+                health.is_prompt(),
+            )
         };
         if !news {
             return;
         }
         if is_prompt {
-            tracing::info!(store = self.with.name, "the store of replies {what}: waiting for it again");
+            tracing::info!(
+                store = self.with.name,
+                "the store of replies {what}: waiting for it again"
+            );
         } else {
-            tracing::warn!(store = self.with.name, reason = what, "not waiting for the store of replies for now");
+            tracing::warn!(
+                store = self.with.name,
+                reason = what,
+                "not waiting for the store of replies for now"
+            );
         }
         if let Some(told) = &self.with.on_change {
             told(is_prompt);
@@ -209,7 +235,11 @@ impl Store for Patient {
     }
 
     fn absent(&self) -> Vec<&'static str> {
-        if self.is_there() { Vec::new() } else { vec![self.inner.with.name] }
+        if self.is_there() {
+            Vec::new()
+        } else {
+            vec![self.inner.with.name]
+        }
     }
 
     fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
@@ -221,7 +251,11 @@ impl Store for Patient {
             if self.inner.health.lock().is_away() {
                 return Err(self.inner.not_asked("it is left alone for a while"));
             }
-            self.inner.store.set(fill).await.inspect_err(|fault| self.inner.failed(fault))
+            self.inner
+                .store
+                .set(fill)
+                .await
+                .inspect_err(|fault| self.inner.failed(fault))
         })
     }
 
@@ -245,7 +279,10 @@ impl Store for Patient {
 
 impl fmt::Debug for Inner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Inner").field("store", &self.store).field("health", &self.health).finish_non_exhaustive()
+        f.debug_struct("Inner")
+            .field("store", &self.store)
+            .field("health", &self.health)
+            .finish_non_exhaustive()
     }
 }
 

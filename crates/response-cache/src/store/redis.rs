@@ -25,8 +25,18 @@ pub(crate) struct RedisStore {
 }
 
 impl RedisStore {
-    pub(crate) fn new(values: RedisValues, sealing: Sealing, in_force: Arc<InForce>, clock: Clock) -> Self {
-        Self { values, sealing, in_force, clock }
+    pub(crate) fn new(
+        values: RedisValues,
+        sealing: Sealing,
+        in_force: Arc<InForce>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            values,
+            sealing,
+            in_force,
+            clock,
+        }
     }
 
     async fn look(&self, key: &CacheKey) -> Result<Option<Found>, StoreFault> {
@@ -38,10 +48,18 @@ impl RedisStore {
             Err(fault) if !fault.outage && fault.kind == FaultKind::Other => return Ok(None),
             Err(fault) => return Err(said(fault)),
         };
-        match self.sealing.open(*key, Bytes::from(found.bytes), NAME, now(self.clock)).await {
+        match self
+            .sealing
+            .open(*key, Bytes::from(found.bytes), NAME, now(self.clock))
+            .await
+        {
             Some(opened) => {
-                let sealed = Duration::from_secs(opened.ends_at.saturating_sub(now(self.clock)) + 1);
-                Ok(Some(Found { entry: opened.entry, left: found.left.min(sealed) }))
+                let sealed =
+                    Duration::from_secs(opened.ends_at.saturating_sub(now(self.clock)) + 1);
+                Ok(Some(Found {
+                    entry: opened.entry,
+                    left: found.left.min(sealed),
+                }))
             }
             None => {
                 // Where it cannot be removed it is found broken again.
@@ -54,7 +72,10 @@ impl RedisStore {
     /// Longest value, bytes.
     fn most(&self) -> usize {
         let settings = self.in_force.load();
-        settings.max_response_size.max(settings.max_stream_buffer_size).saturating_add(FRAME)
+        settings
+            .max_response_size
+            .max(settings.max_stream_buffer_size)
+            .saturating_add(FRAME)
     }
 }
 
@@ -75,7 +96,10 @@ impl Store for RedisStore {
         Box::pin(async move {
             let ends_at = ends_at(self.clock, fill.ttl);
             let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
-            self.values.set(&fill.key.to_string(), &value, fill.ttl).await.map_err(said)
+            self.values
+                .set(&fill.key.to_string(), &value, fill.ttl)
+                .await
+                .map_err(said)
         })
     }
 
@@ -93,7 +117,12 @@ impl Store for RedisStore {
     }
 
     fn count(&self) -> Pending<'_, u64> {
-        Box::pin(async move { self.values.count(PAGES, CacheKey::is_hex).await.map_err(said) })
+        Box::pin(async move {
+            self.values
+                .count(PAGES, CacheKey::is_hex)
+                .await
+                .map_err(said)
+        })
     }
 }
 
@@ -108,5 +137,9 @@ fn now(clock: Clock) -> u64 {
 
 fn said(fault: RedisFault) -> StoreFault {
     // A server that refuses to be written to is not away: it is asked as before.
-    StoreFault { store: NAME, outage: fault.outage || fault.kind == FaultKind::Timeout, reason: fault.reason }
+    StoreFault {
+        store: NAME,
+        outage: fault.outage || fault.kind == FaultKind::Timeout,
+        reason: fault.reason,
+    }
 }

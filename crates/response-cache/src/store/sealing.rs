@@ -36,13 +36,22 @@ impl Sealing {
 
     /// `None`: it is not as this fleet wrote it, which is counted and told, or past its end, whatever its store says. The
     /// caller removes it. `now`: seconds since 1970.
-    pub(crate) async fn open(&self, key: CacheKey, value: Bytes, store: &'static str, now: u64) -> Option<Opened> {
+    pub(crate) async fn open(
+        &self,
+        key: CacheKey,
+        value: Bytes,
+        store: &'static str,
+        now: u64,
+    ) -> Option<Opened> {
         let seal = self.seal.load_full();
         let length = value.len();
         let opened = if length <= AT_ONCE {
             seal.open(&key, &value).ok()
         } else {
-            spawn_blocking(move || seal.open(&key, &value).ok()).await.ok().flatten()
+            spawn_blocking(move || seal.open(&key, &value).ok())
+                .await
+                .ok()
+                .flatten()
         };
         if opened.is_none() {
             self.tally.auth_failures.one();

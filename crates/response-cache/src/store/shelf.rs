@@ -22,7 +22,10 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// Half of them; one entry at least.
     pub(crate) fn half(self) -> Self {
-        Self { entries: (self.entries / 2).max(1), bytes: self.bytes / 2 }
+        Self {
+            entries: (self.entries / 2).max(1),
+            bytes: self.bytes / 2,
+        }
     }
 }
 
@@ -45,14 +48,23 @@ struct Slot {
 impl Shelf {
     pub(crate) fn new(bounds: Bounds) -> Self {
         // Bound: `bounds`, kept after every change.
-        Self { slots: LruCache::unbounded(), ends: BTreeSet::new(), bytes: 0, bounds, evictions: 0 }
+        Self {
+            slots: LruCache::unbounded(),
+            ends: BTreeSet::new(),
+            bytes: 0,
+            bounds,
+            evictions: 0,
+        }
     }
 
     /// Counts as a use.
     pub(crate) fn get(&mut self, key: &CacheKey, now: Moment) -> Option<Found> {
         let slot = self.slots.get(key)?;
         if slot.end > now {
-            return Some(Found { entry: slot.entry.clone(), left: slot.end.since(now) });
+            return Some(Found {
+                entry: slot.entry.clone(),
+                left: slot.end.since(now),
+            });
         }
         self.remove(key);
         None
@@ -73,7 +85,9 @@ impl Shelf {
     }
 
     pub(crate) fn remove(&mut self, key: &CacheKey) -> bool {
-        let Some(slot) = self.slots.pop(key) else { return false };
+        let Some(slot) = self.slots.pop(key) else {
+            return false;
+        };
         self.forget(key, &slot);
         true
     }
@@ -98,7 +112,9 @@ impl Shelf {
             if self.slots.len() <= self.bounds.entries && self.bytes <= self.bounds.bytes {
                 return true;
             }
-            let Some((key, slot)) = self.slots.pop_lru() else { return true };
+            let Some((key, slot)) = self.slots.pop_lru() else {
+                return true;
+            };
             self.forget(&key, &slot);
             self.evictions += 1;
         }
@@ -120,7 +136,10 @@ impl Shelf {
 
     /// An empty one in its place; the caller drops this one where nobody waits for it.
     pub(crate) fn taken(&mut self) -> Self {
-        let empty = Self { evictions: self.evictions, ..Self::new(self.bounds) };
+        let empty = Self {
+            evictions: self.evictions,
+            ..Self::new(self.bounds)
+        };
         std::mem::replace(self, empty)
     }
 
@@ -148,11 +167,18 @@ mod tests {
     }
 
     fn entry(bytes: usize) -> Entry {
-        Entry { label: 1, stored_at: 0, body: vec![b'x'; bytes].into() }
+        Entry {
+            label: 1,
+            stored_at: 0,
+            body: vec![b'x'; bytes].into(),
+        }
     }
 
     fn shelf(entries: usize) -> Shelf {
-        Shelf::new(Bounds { entries, bytes: usize::MAX })
+        Shelf::new(Bounds {
+            entries,
+            bytes: usize::MAX,
+        })
     }
 
     #[test]
@@ -167,7 +193,11 @@ mod tests {
         assert!(shelf.get(&key(1), at(1)).is_some() && shelf.get(&key(3), at(1)).is_some());
         assert_eq!((shelf.len(), shelf.evictions()), (2, 1));
         shelf.put(key(3), entry(2), at(100), at(1));
-        assert_eq!((shelf.len(), shelf.evictions()), (2, 1), "the same key takes no more room");
+        assert_eq!(
+            (shelf.len(), shelf.evictions()),
+            (2, 1),
+            "the same key takes no more room"
+        );
     }
 
     #[test]
@@ -176,7 +206,10 @@ mod tests {
         let mut shelf = shelf(2);
         shelf.put(key(1), entry(1), at(10), at(0));
         shelf.put(key(2), entry(1), at(100), at(0));
-        assert_eq!(shelf.get(&key(1), at(9)).map(|found| found.left), Some(Duration::from_secs(1)));
+        assert_eq!(
+            shelf.get(&key(1), at(9)).map(|found| found.left),
+            Some(Duration::from_secs(1))
+        );
         assert!(shelf.get(&key(2), at(9)).is_some());
         shelf.put(key(3), entry(1), at(100), at(10));
         assert!(shelf.get(&key(2), at(10)).is_some(), "1 was over");
@@ -187,17 +220,27 @@ mod tests {
 
     #[test]
     fn bytes_are_bounded_too_and_one_entry_above_all_bytes_displaces_nobody() {
-        let mut shelf = Shelf::new(Bounds { entries: 100, bytes: 3 * entry(100).cost() });
+        let mut shelf = Shelf::new(Bounds {
+            entries: 100,
+            bytes: 3 * entry(100).cost(),
+        });
         (1..=3).for_each(|number| shelf.put(key(number), entry(100), at(100), at(0)));
         shelf.put(key(4), entry(101), at(100), at(0));
-        assert_eq!((shelf.len(), shelf.evictions()), (2, 2), "one byte too many costs two");
+        assert_eq!(
+            (shelf.len(), shelf.evictions()),
+            (2, 2),
+            "one byte too many costs two"
+        );
         shelf.put(key(5), entry(10_000), at(100), at(0));
         assert_eq!((shelf.len(), shelf.evictions()), (2, 2));
         shelf.set_bounds(shelf.bounds.half());
         while !shelf.fit(1) {}
         assert_eq!(shelf.len(), 1);
         let old = shelf.taken();
-        assert_eq!((old.len(), shelf.len(), shelf.bytes(), shelf.evictions()), (1, 0, 0, 3));
+        assert_eq!(
+            (old.len(), shelf.len(), shelf.bytes(), shelf.evictions()),
+            (1, 0, 0, 3)
+        );
     }
 
     proptest! {

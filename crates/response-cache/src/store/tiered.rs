@@ -32,7 +32,12 @@ impl Promotion {
         let fits = found.entry.body.len() <= settings.l1.max_value_size;
         if settings.tiered.promote_on_hit && fits && !ttl.is_zero() {
             self.tally.promotions.one();
-            (self.put)(Fill { key, entry: found.entry.clone(), ttl, begun });
+            (self.put)(Fill {
+                key,
+                entry: found.entry.clone(),
+                ttl,
+                begun,
+            });
         }
     }
 }
@@ -78,7 +83,10 @@ impl Tiered {
 
     async fn keep(&self, fill: Fill) -> Result<(), StoreFault> {
         let settings = self.promotion.in_force.load_full();
-        let far = Fill { ttl: settings.l2.ttl_override.unwrap_or(fill.ttl), ..fill.clone() };
+        let far = Fill {
+            ttl: settings.l2.ttl_override.unwrap_or(fill.ttl),
+            ..fill.clone()
+        };
         let near = if fill.entry.body.len() <= settings.l1.max_value_size {
             self.l1.set(fill).await
         } else {

@@ -34,11 +34,25 @@ impl Collector for Telemetry {
             requests,
         )?;
         let backend = cache.settings().backend;
-        let backends = CacheBackend::ALL.map(|one| ([("backend", one.as_str())], u64::from(one == backend)));
-        gauges(&mut encoder, "continuum_cache_backend_type", "1 for the place where replies are kept", backends)?;
+        let backends =
+            CacheBackend::ALL.map(|one| ([("backend", one.as_str())], u64::from(one == backend)));
+        gauges(
+            &mut encoder,
+            "continuum_cache_backend_type",
+            "1 for the place where replies are kept",
+            backends,
+        )?;
         for (name, help, value) in [
-            ("continuum_response_cache_entries", "Replies kept, in Redis as counted a while ago", cache.entries()),
-            ("continuum_response_cache_size_bytes", "Bytes that those in this process take", held.bytes),
+            (
+                "continuum_response_cache_entries",
+                "Replies kept, in Redis as counted a while ago",
+                cache.entries(),
+            ),
+            (
+                "continuum_response_cache_size_bytes",
+                "Bytes that those in this process take",
+                held.bytes,
+            ),
         ] {
             let gauge = ConstGauge::new(value);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
@@ -49,23 +63,43 @@ impl Collector for Telemetry {
         rate.encode(encoder.encode_descriptor(name, help, None, rate.metric_type())?)?;
         let tiers = Tier::ALL.into_iter().flat_map(|tier| {
             let labels = |result| [("tier", tier.as_str()), ("result", result)];
-            [(labels("hit"), tally.tier_requests(tier, true)), (labels("miss"), tally.tier_requests(tier, false))]
+            [
+                (labels("hit"), tally.tier_requests(tier, true)),
+                (labels("miss"), tally.tier_requests(tier, false)),
+            ]
         });
-        counters(&mut encoder, "continuum_cache_tier_requests", "Lookups in a tier by what it had", tiers)?;
+        counters(
+            &mut encoder,
+            "continuum_cache_tier_requests",
+            "Lookups in a tier by what it had",
+            tiers,
+        )?;
         for (name, help, value) in [
             (
                 "continuum_response_cache_evictions",
                 "Replies that had to leave memory before their time",
                 held.evictions + tally.evictions.get(),
             ),
-            ("continuum_cache_promotions", "Replies copied to the first tier", tally.promotions.get()),
-            ("continuum_cache_demotions", "Replies too long for the first tier", tally.demotions.get()),
+            (
+                "continuum_cache_promotions",
+                "Replies copied to the first tier",
+                tally.promotions.get(),
+            ),
+            (
+                "continuum_cache_demotions",
+                "Replies too long for the first tier",
+                tally.demotions.get(),
+            ),
             (
                 "warmroute_cache_lookups_abandoned",
                 "Lookups that were not waited for any longer",
                 tally.lookups_abandoned.get(),
             ),
-            ("warmroute_cache_writes_dropped", "Replies that were to be kept and are not", tally.writes_dropped.get()),
+            (
+                "warmroute_cache_writes_dropped",
+                "Replies that were to be kept and are not",
+                tally.writes_dropped.get(),
+            ),
             (
                 "warmroute_cache_auth_failures",
                 "Replies found in a shared store that are not as this fleet wrote them",
@@ -73,10 +107,20 @@ impl Collector for Telemetry {
             ),
         ] {
             let counter = ConstCounter::new(value);
-            counter.encode(encoder.encode_descriptor(name, help, None, counter.metric_type())?)?;
+            counter.encode(encoder.encode_descriptor(
+                name,
+                help,
+                None,
+                counter.metric_type(),
+            )?)?;
         }
         let errors = S3Code::ALL.map(|code| ([("code", code.as_str())], tally.s3_errors(code)));
-        counters(&mut encoder, "warmroute_s3_errors", "Operations on the object store that failed", errors)
+        counters(
+            &mut encoder,
+            "warmroute_s3_errors",
+            "Operations on the object store that failed",
+            errors,
+        )
     }
 }
 
@@ -86,7 +130,8 @@ fn counters<const N: usize>(
     help: &str,
     values: impl IntoIterator<Item = ([(&'static str, &'static str); N], u64)>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, ConstCounter::new(0_u64).metric_type())?;
+    let mut family =
+        encoder.encode_descriptor(name, help, None, ConstCounter::new(0_u64).metric_type())?;
     for (labels, value) in values {
         ConstCounter::new(value).encode(family.encode_family(&labels)?)?;
     }
@@ -99,7 +144,8 @@ fn gauges<const N: usize>(
     help: &str,
     values: impl IntoIterator<Item = ([(&'static str, &'static str); N], u64)>,
 ) -> fmt::Result {
-    let mut family = encoder.encode_descriptor(name, help, None, ConstGauge::new(0_u64).metric_type())?;
+    let mut family =
+        encoder.encode_descriptor(name, help, None, ConstGauge::new(0_u64).metric_type())?;
     for (labels, value) in values {
         ConstGauge::new(value).encode(family.encode_family(&labels)?)?;
     }

@@ -19,16 +19,30 @@ pub(crate) struct NoRedis;
 impl Collector for NoRedis {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         for (name, help) in [
-            ("continuum_cache_redis_connections_active", "Connections to Redis that are in use"),
-            ("continuum_cache_redis_connections_idle", "Connections to Redis that wait for use"),
-            ("continuum_cache_fallback_active", "1 while Redis is away and memory stands in for it"),
+            (
+                "continuum_cache_redis_connections_active",
+                "Connections to Redis that are in use",
+            ),
+            (
+                "continuum_cache_redis_connections_idle",
+                "Connections to Redis that wait for use",
+            ),
+            (
+                "continuum_cache_fallback_active",
+                "1 while Redis is away and memory stands in for it",
+            ),
         ] {
             let gauge = ConstGauge::new(0_u64);
             gauge.encode(encoder.encode_descriptor(name, help, None, gauge.metric_type())?)?;
         }
         let none = ConstCounter::new(0_u64);
         let help = "Operations on Redis that failed";
-        let mut errors = encoder.encode_descriptor("continuum_cache_redis_errors", help, None, none.metric_type())?;
+        let mut errors = encoder.encode_descriptor(
+            "continuum_cache_redis_errors",
+            help,
+            None,
+            none.metric_type(),
+        )?;
         for kind in ["connection", "timeout", "other"] {
             none.encode(errors.encode_family(&[("type", kind)])?)?;
         }

@@ -3,15 +3,24 @@
 use contract_id::contract;
 use response_cache::Lookup;
 
-use crate::{Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until};
+use crate::{
+    Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until,
+};
 
 /// So that a machine that has much to do does not look like a slow store.
 const UNHURRIED: &str = "lookup_budget: 20s";
 
 async fn keeps_its_promises(cache: Started, keys: &str) {
     // What was kept is found as it was, whatever its bytes are, and nothing else is.
-    let long: Vec<u8> = (0..2_000_000_u32).map(|number| number.to_le_bytes()[number as usize % 3]).collect();
-    for (number, body) in [(1, &b"answer"[..]), (2, b""), (3, b"\r\n$-1\r\n\0\xff"), (4, &long)] {
+    let long: Vec<u8> = (0..2_000_000_u32)
+        .map(|number| number.to_le_bytes()[number as usize % 3])
+        .collect();
+    for (number, body) in [
+        (1, &b"answer"[..]),
+        (2, b""),
+        (3, b"\r\n$-1\r\n\0\xff"),
+        (4, &long),
+    ] {
         cache.kept(key(number), body).await;
     }
     assert_eq!(cache.get(&key(9)).await, Lookup::NotFound);
@@ -29,7 +38,10 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     // What is longer than anything may be is not kept.
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
     cache.keep(key(5), &vec![b'x'; 10_485_761]);
-    assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), dropped + 1.0);
+    assert_eq!(
+        cache.metric("warmroute_cache_writes_dropped_total"),
+        dropped + 1.0
+    );
     assert_eq!(cache.get(&key(5)).await, Lookup::NotFound);
 
     // A clear takes all, says how many, and keeps what was begun before it from coming back.
@@ -40,7 +52,11 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     }
     cache.put(key(6), entry(b"of before"), before, ());
     cache.kept(key(7), b"of after").await;
-    assert_eq!(cache.get(&key(6)).await, Lookup::NotFound, "it was to be written before the one that is found");
+    assert_eq!(
+        cache.get(&key(6)).await,
+        Lookup::NotFound,
+        "it was to be written before the one that is found"
+    );
     assert_eq!(cache.clear().await, Ok(1));
     assert_eq!(cache.clear().await, Ok(0));
 
@@ -74,7 +90,10 @@ async fn redis_keeps_its_promises_with_memory_to_stand_in_and_without() {
             server.url()
         );
         let cache = start(&keys);
-        until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+        until("redis to be seen", async || {
+            !cache.absent().contains(&"redis")
+        })
+        .await;
         keeps_its_promises(cache, &keys).await;
         assert_eq!(server.ask(&["DBSIZE"]), ["0"]);
     }
@@ -86,7 +105,10 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     test_programs::require!(RedisServer);
     let mut server = RedisServer::start();
     server.kill();
-    let keys = format!("{UNHURRIED}, backend: redis, redis: {{url: \"{}\"}}", server.url());
+    let keys = format!(
+        "{UNHURRIED}, backend: redis, redis: {{url: \"{}\"}}",
+        server.url()
+    );
     let cache = start(&keys);
     cache.kept(key(1), b"answer").await;
     cache.kept(key(2), b"").await;
@@ -97,8 +119,16 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     cache.until_gone(key(1)).await;
     let before = cache.generation();
     let fault = cache.clear().await.unwrap_err();
-    assert_eq!((fault.store, fault.outage), ("redis", true), "what lies there may come back");
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound, "memory is clear");
+    assert_eq!(
+        (fault.store, fault.outage),
+        ("redis", true),
+        "what lies there may come back"
+    );
+    assert_eq!(
+        cache.get(&key(2)).await,
+        Lookup::NotFound,
+        "memory is clear"
+    );
     cache.put(key(3), entry(b"of before"), before, ());
     cache.kept(key(4), b"of after").await;
     assert_eq!(cache.get(&key(3)).await, Lookup::NotFound);
@@ -112,7 +142,10 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
 async fn an_object_store_keeps_its_promises_alone_and_behind_memory() {
     for l1 in ["max_value_size: 1", "max_value_size: 1048576"] {
         let server = S3Server::start();
-        let keys = format!("{UNHURRIED}, backend: tiered, l1: {{{l1}}}, l2: {{{}}}", server.l2());
+        let keys = format!(
+            "{UNHURRIED}, backend: tiered, l1: {{{l1}}}, l2: {{{}}}",
+            server.l2()
+        );
         keeps_its_promises(start(&keys), &keys).await;
         assert_eq!(server.names(), [""; 0], "{l1}");
     }
@@ -129,9 +162,15 @@ async fn an_object_store_keeps_its_promises_behind_redis() {
         s3.l2()
     );
     let cache = start(&keys);
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     keeps_its_promises(cache, &keys).await;
-    assert_eq!((redis.ask(&["DBSIZE"]), s3.names()), (vec!["0".to_owned()], Vec::new()));
+    assert_eq!(
+        (redis.ask(&["DBSIZE"]), s3.names()),
+        (vec!["0".to_owned()], Vec::new())
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

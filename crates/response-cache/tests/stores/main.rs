@@ -57,7 +57,9 @@ fn settings(keys: &str) -> config::ResponseCache {
         more_workers: &[],
         check_url: |url| Ok(url.to_owned()),
     };
-    config::load(source).unwrap_or_else(|problems| panic!("{text}: {problems:?}")).response_cache
+    config::load(source)
+        .unwrap_or_else(|problems| panic!("{text}: {problems:?}"))
+        .response_cache
 }
 
 /// A cache that is on, as the program starts it.
@@ -68,20 +70,32 @@ fn start(keys: &str) -> Started {
 fn try_start(keys: &str) -> Result<Started, StartError> {
     let settings = settings(keys);
     let (clock, mut registry) = (Clock::system(), Registry::default());
-    let pool = settings.redis.server.as_ref().map(|server| Arc::new(RedisPool::start(server, clock).unwrap()));
+    let pool = settings
+        .redis
+        .server
+        .as_ref()
+        .map(|server| Arc::new(RedisPool::start(server, clock).unwrap()));
     if let Some(pool) = &pool {
         pool.register(&mut registry);
     }
     let cache = ResponseCache::start(&settings, pool.clone(), clock, &mut registry)?;
-    Ok(Started { cache, pool, registry })
+    Ok(Started {
+        cache,
+        pool,
+        registry,
+    })
 }
 
 impl Started {
     /// The value of one metric, named with its labels.
     fn metric(&self, name: &str) -> f64 {
         let text = self.metrics();
-        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-        line.unwrap_or_else(|| panic!("no {name} in:\n{text}")).parse().unwrap()
+        let line = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in:\n{text}"))
+            .parse()
+            .unwrap()
     }
 
     fn metrics(&self) -> String {
@@ -114,8 +128,10 @@ impl Started {
         while self.get(&key).await != *expected {
             if Clock::system().now().since(start) > PATIENCE {
                 let metrics = self.metrics();
-                let counted: Vec<_> =
-                    metrics.lines().filter(|line| !line.starts_with('#') && !line.ends_with(" 0")).collect();
+                let counted: Vec<_> = metrics
+                    .lines()
+                    .filter(|line| !line.starts_with('#') && !line.ends_with(" 0"))
+                    .collect();
                 let found = matches!(expected, Lookup::Found(_));
                 panic!(
                     "waited {PATIENCE:?} for {key} to be {}:\n{}",
@@ -129,7 +145,11 @@ impl Started {
 }
 
 fn entry(body: &[u8]) -> Entry {
-    Entry { label: 7, stored_at: 1_700_000_000, body: Bytes::copy_from_slice(body) }
+    Entry {
+        label: 7,
+        stored_at: 1_700_000_000,
+        body: Bytes::copy_from_slice(body),
+    }
 }
 
 fn key(number: u8) -> CacheKey {
@@ -140,7 +160,10 @@ fn key(number: u8) -> CacheKey {
 async fn until(what: &str, mut check: impl AsyncFnMut() -> bool) {
     let start = Clock::system().now();
     while !check().await {
-        assert!(Clock::system().now().since(start) < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(
+            Clock::system().now().since(start) < PATIENCE,
+            "waited {PATIENCE:?} for {what}"
+        );
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

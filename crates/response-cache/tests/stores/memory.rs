@@ -41,9 +41,15 @@ async fn at_capacity_the_least_recently_used_reply_goes() {
     }
     assert_eq!(there, [1, 4, 5]);
     let stats = cache.stats().await;
-    assert_eq!((stats.entries, stats.capacity, stats.evictions), (3, Some(3), 2));
+    assert_eq!(
+        (stats.entries, stats.capacity, stats.evictions),
+        (3, Some(3), 2)
+    );
     assert!(stats.entries_are_all && stats.size_bytes > 18);
-    assert_eq!(cache.metric("continuum_response_cache_evictions_total"), 2.0);
+    assert_eq!(
+        cache.metric("continuum_response_cache_evictions_total"),
+        2.0
+    );
 }
 
 #[tokio::test]
@@ -61,7 +67,11 @@ async fn a_cache_that_is_off_has_nothing_and_takes_nothing_until_it_is_switched_
     cache.reconfigure(&settings("enabled: false"));
     assert_eq!(cache.get(&key(1)).await, Lookup::Unavailable);
     cache.reconfigure(&settings("enabled: true"));
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "what was kept went with it");
+    assert_eq!(
+        cache.get(&key(1)).await,
+        Lookup::NotFound,
+        "what was kept went with it"
+    );
 }
 
 #[tokio::test]
@@ -73,12 +83,19 @@ async fn other_settings_are_in_force_at_once_and_the_backend_stays() {
         "enabled: true, capacity: 4, ttl: 1m, lookup_budget: 9ms, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}",
     ));
     let stats = cache.stats().await;
-    assert_eq!((stats.entries, stats.capacity, stats.evictions), (4, Some(4), 6));
+    assert_eq!(
+        (stats.entries, stats.capacity, stats.evictions),
+        (4, Some(4), 6)
+    );
     assert_eq!((stats.backend_type, stats.redis), ("memory", None));
     let now = cache.settings();
     assert_eq!(now.backend, config::CacheBackend::Memory);
     assert_eq!((now.ttl.as_secs(), now.lookup_budget.as_millis()), (60, 9));
-    assert_ne!(cache.get(&key(9)).await, Lookup::NotFound, "the last ones are there");
+    assert_ne!(
+        cache.get(&key(9)).await,
+        Lookup::NotFound,
+        "the last ones are there"
+    );
 }
 
 #[tokio::test]
@@ -90,7 +107,10 @@ async fn bytes_are_bounded_as_well_as_entries() {
     let stats = cache.stats().await;
     assert_eq!(stats.entries, 10);
     assert!(stats.size_bytes <= 1 << 20, "{stats:?}");
-    assert_eq!(cache.metric("continuum_response_cache_size_bytes"), stats.size_bytes as f64);
+    assert_eq!(
+        cache.metric("continuum_response_cache_size_bytes"),
+        stats.size_bytes as f64
+    );
 }
 
 #[tokio::test]
@@ -101,11 +121,19 @@ async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken()
     cache.relieve(Relief::Shrink);
     assert_eq!(cache.stats().await.entries, 50);
     cache.keep(key(200), b"answer");
-    assert_eq!(cache.stats().await.entries, 50, "one goes for each that comes");
+    assert_eq!(
+        cache.stats().await.entries,
+        50,
+        "one goes for each that comes"
+    );
     cache.relieve(Relief::StopWrites);
     cache.keep(key(201), b"answer");
     assert_eq!(cache.get(&key(201)).await, Lookup::NotFound);
-    assert_ne!(cache.get(&key(200)).await, Lookup::NotFound, "what is there is still used");
+    assert_ne!(
+        cache.get(&key(200)).await,
+        Lookup::NotFound,
+        "what is there is still used"
+    );
     assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), 1.0);
     cache.relieve(Relief::Nothing);
     (0..100).for_each(|number| cache.keep(key(number), b"answer"));
@@ -120,9 +148,15 @@ async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookup
         (0..count).for_each(|_| cache.looked(what));
     }
     let stats = cache.stats().await;
-    assert_eq!((stats.hits, stats.misses, stats.skips, stats.hit_rate), (3, 1, 5, 0.75));
+    assert_eq!(
+        (stats.hits, stats.misses, stats.skips, stats.hit_rate),
+        (3, 1, 5, 0.75)
+    );
     assert_eq!(cache.metric("continuum_response_cache_hit_rate"), 0.75);
-    assert_eq!(cache.metric("continuum_response_cache_requests_total{result=\"skip\"}"), 5.0);
+    assert_eq!(
+        cache.metric("continuum_response_cache_requests_total{result=\"skip\"}"),
+        5.0
+    );
 }
 
 #[tokio::test]
@@ -130,15 +164,26 @@ async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookup
 async fn a_backend_that_cannot_be_had_is_said_at_the_start() {
     let redis = settings("enabled: true, backend: redis, redis: {url: \"redis://127.0.0.1:1\"}");
     let clock = net::Clock::system();
-    let error = response_cache::ResponseCache::start(&redis, None, clock, &mut Default::default()).unwrap_err();
+    let error = response_cache::ResponseCache::start(&redis, None, clock, &mut Default::default())
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "response_cache needs a Redis server, and there is none: set response_cache.redis.url and start again"
     );
     for endpoint in ["http://me:pass@s3", "http://s3/path", "https://s3?x=y"] {
-        let wrong = format!("enabled: true, backend: tiered, l2: {{endpoint: \"{endpoint}\", bucket: b}}");
+        let wrong =
+            format!("enabled: true, backend: tiered, l2: {{endpoint: \"{endpoint}\", bucket: b}}");
         let error = try_start(&wrong).err().unwrap();
-        assert!(matches!(error, StartError::Unusable { key: "response_cache.l2.endpoint", .. }), "{error}");
+        assert!(
+            matches!(
+                error,
+                StartError::Unusable {
+                    key: "response_cache.l2.endpoint",
+                    ..
+                }
+            ),
+            "{error}"
+        );
         assert!(!error.to_string().contains("pass"), "{error}");
     }
 }

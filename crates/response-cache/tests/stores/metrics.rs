@@ -53,7 +53,10 @@ async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memo
         for name in NAMES {
             assert_eq!(cache.metric(name), 0.0, "{name}");
         }
-        assert_eq!(cache.metric("continuum_cache_backend_type{backend=\"memory\"}"), 1.0);
+        assert_eq!(
+            cache.metric("continuum_cache_backend_type{backend=\"memory\"}"),
+            1.0
+        );
         each_once(&cache.metrics());
     }
 }
@@ -63,12 +66,22 @@ async fn every_family_stands_at_0_where_the_cache_is_off_and_where_it_is_in_memo
 async fn with_redis_the_same_families_are_there_once() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
-    let cache = start(&format!("backend: redis, redis: {{url: \"{}\"}}", server.url()));
-    for name in NAMES.into_iter().chain(["continuum_cache_backend_type{backend=\"memory\"}"]) {
+    let cache = start(&format!(
+        "backend: redis, redis: {{url: \"{}\"}}",
+        server.url()
+    ));
+    for name in NAMES
+        .into_iter()
+        .chain(["continuum_cache_backend_type{backend=\"memory\"}"])
+    {
         // What the connection does is not 0 for long.
-        let expected = (name.starts_with("continuum_cache_backend_type{backend=\"redis\"")).then_some(1.0);
+        let expected =
+            (name.starts_with("continuum_cache_backend_type{backend=\"redis\"")).then_some(1.0);
         let found = cache.metric(name);
-        assert!(expected.is_none_or(|expected| found == expected), "{name}: {found}");
+        assert!(
+            expected.is_none_or(|expected| found == expected),
+            "{name}: {found}"
+        );
     }
     each_once(&cache.metrics());
 }
@@ -85,7 +98,10 @@ fn each_once(page: &str) {
     samples.sort_unstable();
     samples.dedup();
     assert_eq!(samples.len(), all, "{page}");
-    let mut types: Vec<&str> = page.lines().filter(|line| line.starts_with("# TYPE")).collect();
+    let mut types: Vec<&str> = page
+        .lines()
+        .filter(|line| line.starts_with("# TYPE"))
+        .collect();
     let all = types.len();
     types.sort_unstable();
     types.dedup();

@@ -33,7 +33,9 @@ impl Proxy {
         let shared = Arc::clone(&way);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
-                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else { continue };
+                let Ok(far) = TcpStream::connect(("127.0.0.1", server)) else {
+                    continue;
+                };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let (from, to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
                 std::thread::spawn(move || carry(from, to, &Way::default()));
@@ -49,7 +51,9 @@ impl Proxy {
     }
 
     pub(crate) fn delay(&self, delay: Duration) {
-        self.way.delay.store(u64::try_from(delay.as_millis()).unwrap(), Ordering::Relaxed);
+        self.way
+            .delay
+            .store(u64::try_from(delay.as_millis()).unwrap(), Ordering::Relaxed);
     }
 
     pub(crate) fn cut_after(&self, bytes: u64) {
@@ -65,7 +69,11 @@ fn carry(mut from: TcpStream, mut to: TcpStream, way: &Way) {
         std::thread::sleep(Duration::from_millis(way.delay.load(Ordering::Relaxed)));
         let most = usize::try_from(way.cut.load(Ordering::Relaxed)).unwrap();
         let is_cut = most > 0 && most < count;
-        if to.write_all(&piece[..if is_cut { most } else { count }]).is_err() || is_cut {
+        if to
+            .write_all(&piece[..if is_cut { most } else { count }])
+            .is_err()
+            || is_cut
+        {
             break;
         }
     }

@@ -14,7 +14,10 @@ async fn router(server: &RedisServer, more: &str) -> Started {
         "lookup_budget: 20s, backend: redis, redis: {{url: \"{}\", command_timeout_ms: 20000}}, {more}",
         server.url()
     ));
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     cache
 }
 
@@ -37,11 +40,23 @@ async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
         assert!((1..=90).contains(&left), "{left}");
     }
     assert_eq!(server.ask(&["DBSIZE"]), ["3"], "capacity is memory's");
-    assert_eq!(cache.get(&key(1)).await, Lookup::Found(crate::entry(b"answer")));
-    let own = start(&format!("backend: redis, redis: {{url: \"{}\", key_prefix: \"mine:\"}}", server.url()));
-    until("redis to be seen", async || !own.absent().contains(&"redis")).await;
+    assert_eq!(
+        cache.get(&key(1)).await,
+        Lookup::Found(crate::entry(b"answer"))
+    );
+    let own = start(&format!(
+        "backend: redis, redis: {{url: \"{}\", key_prefix: \"mine:\"}}",
+        server.url()
+    ));
+    until("redis to be seen", async || {
+        !own.absent().contains(&"redis")
+    })
+    .await;
     own.keep(key(4), b"answer");
-    until("the key to be there", async || server.ask(&["EXISTS", &format!("mine:{}", key(4))]) == ["1"]).await;
+    until("the key to be there", async || {
+        server.ask(&["EXISTS", &format!("mine:{}", key(4))]) == ["1"]
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -71,23 +86,37 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
     // Moved to where another request looks.
     server.ask(&["COPY", &name(1), &name(2)]);
     assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
-    assert_eq!((server.ask(&["EXISTS", &name(2)]), failures()), (vec!["0".to_owned()], 1.0));
+    assert_eq!(
+        (server.ask(&["EXISTS", &name(2)]), failures()),
+        (vec!["0".to_owned()], 1.0)
+    );
     assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
     assert_eq!(failures(), 1.0, "it is gone");
     // Altered in one place, cut short, made longer.
-    for change in [&["SETRANGE", "49", "w"][..], &["SETRANGE", "0", "2"], &["APPEND", "more"]] {
+    for change in [
+        &["SETRANGE", "49", "w"][..],
+        &["SETRANGE", "0", "2"],
+        &["APPEND", "more"],
+    ] {
         let named = name(1);
         let words = [&change[..1], &[named.as_str()], &change[1..]].concat();
         server.ask(&words);
         let before = failures();
         assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{change:?}");
-        assert_eq!((server.ask(&["EXISTS", &name(1)]), failures()), (vec!["0".to_owned()], before + 1.0), "{change:?}");
+        assert_eq!(
+            (server.ask(&["EXISTS", &name(1)]), failures()),
+            (vec!["0".to_owned()], before + 1.0),
+            "{change:?}"
+        );
         cache.kept(key(1), b"the right answer").await;
     }
     // Made up by one who knows the form and not the key.
     let stranger = router(&server, "mac_key: other").await;
     stranger.keep(key(3), b"a wrong answer");
-    until("the forgery to be there", async || server.ask(&["EXISTS", &name(3)]) == ["1"]).await;
+    until("the forgery to be there", async || {
+        server.ask(&["EXISTS", &name(3)]) == ["1"]
+    })
+    .await;
     assert_eq!(cache.get(&key(3)).await, Lookup::NotFound);
     server.ask(&["SET", &name(4), "anything"]);
     server.ask(&["SET", &name(5), ""]);
@@ -103,14 +132,24 @@ async fn a_clear_leaves_everything_that_is_not_a_reply_of_this_prefix() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
     let cache = router(&server, "").await;
-    let others = ["cr:kvidx:0000000000000001", "cr:resp", "cr:resp:", "cr:resp:notes", "another", "cr:respond:x"];
+    let others = [
+        "cr:kvidx:0000000000000001",
+        "cr:resp",
+        "cr:resp:",
+        "cr:resp:notes",
+        "another",
+        "cr:respond:x",
+    ];
     for other in others {
         server.ask(&["SET", other, "theirs"]);
     }
     for number in 0..250 {
         cache.keep(key(number), b"answer");
     }
-    until("all to be written", async || server.ask(&["DBSIZE"]) == ["256"]).await;
+    until("all to be written", async || {
+        server.ask(&["DBSIZE"]) == ["256"]
+    })
+    .await;
     assert_eq!(cache.clear().await, Ok(250));
     assert_eq!(server.ask(&["DBSIZE"]), ["6"]);
     for other in others {
@@ -128,13 +167,20 @@ async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the
     let clock = Clock::system();
     let view = RedisPrefixIndex::start(SharedView {
         pool,
-        settings: ViewSettings { offloading: Offloading::Off, ..ViewSettings::default() },
+        settings: ViewSettings {
+            offloading: Offloading::Off,
+            ..ViewSettings::default()
+        },
         backends: vec!["w1".into()],
         permits: 4,
         clock,
     });
     let prefix = PrefixHash::Sequence(kv_blocks::SequenceHash(1));
-    let event = PrefixEvent { kind: EventKind::Created, prefix, token_count: Some(64) };
+    let event = PrefixEvent {
+        kind: EventKind::Created,
+        prefix,
+        token_count: Some(64),
+    };
     view.record(&"w1".into(), &event, clock.now()).unwrap();
     // As many lookups at a time as would take every connection, were they not bounded.
     let looks = (0..200).map(|number| {
@@ -142,12 +188,20 @@ async fn replies_and_the_view_of_prefixes_share_one_pool_and_neither_starves_the
         tokio::spawn(async move { cache.get(&key(number)).await })
     });
     let looks: Vec<_> = looks.collect();
-    until("the view to answer", async || view.holders(&prefix).await.len() == 1).await;
+    until("the view to answer", async || {
+        view.holders(&prefix).await.len() == 1
+    })
+    .await;
     for look in looks {
         look.await.unwrap();
     }
     let connections = server.ask(&["INFO", "clients"])[0].clone();
-    let count = connections.lines().find_map(|line| line.strip_prefix("connected_clients:")).unwrap().trim().to_owned();
+    let count = connections
+        .lines()
+        .find_map(|line| line.strip_prefix("connected_clients:"))
+        .unwrap()
+        .trim()
+        .to_owned();
     // Those of the pool, one that looks after the server, and the one that asks.
     assert!((1..=10).contains(&count.parse::<u32>().unwrap()), "{count}");
 }

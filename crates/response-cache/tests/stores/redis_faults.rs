@@ -25,7 +25,10 @@ fn cache_at(url: &str, more: &str) -> Started {
 
 async fn router(server: &RedisServer, more: &str) -> Started {
     let cache = cache_at(&server.url(), more);
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     cache
 }
 
@@ -49,7 +52,10 @@ async fn looks(cache: &Started, count: usize) -> (Duration, Duration) {
 /// A server that is away costs what it costs to know that. The bounds are for a machine that has much else to do.
 async fn costs_nothing(cache: &Started) {
     let (most, all) = looks(cache, 1_000).await;
-    assert!(most < Duration::from_millis(1) && all < Duration::from_secs(10), "{most:?}, {all:?}");
+    assert!(
+        most < Duration::from_millis(1) && all < Duration::from_secs(10),
+        "{most:?}, {all:?}"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -63,15 +69,30 @@ async fn a_server_that_is_not_there_is_stood_in_for_until_it_comes() {
     assert_eq!(cache.metric(FALLBACK), 1.0);
     cache.kept(key(1), b"in memory").await;
     let stats = cache.stats().await;
-    assert_eq!((stats.entries, stats.capacity, stats.backend_type), (1, Some(1_000), "redis"));
+    assert_eq!(
+        (stats.entries, stats.capacity, stats.backend_type),
+        (1, Some(1_000), "redis")
+    );
     assert!(stats.redis.is_some_and(|redis| redis.fallback_active));
 
     server.start_again();
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     assert_eq!(cache.metric(FALLBACK), 0.0);
-    assert!(cache.stats().await.redis.is_some_and(|redis| !redis.fallback_active));
+    assert!(
+        cache
+            .stats()
+            .await
+            .redis
+            .is_some_and(|redis| !redis.fallback_active)
+    );
     cache.keep(key(2), b"in redis");
-    until("the reply to be written", async || server.ask(&["EXISTS", &name(2)]) == ["1"]).await;
+    until("the reply to be written", async || {
+        server.ask(&["EXISTS", &name(2)]) == ["1"]
+    })
+    .await;
     cache.until_found(key(2), b"in redis").await;
 }
 
@@ -89,7 +110,10 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
             let cache = Arc::clone(&cache.cache);
             tokio::spawn(async move {
                 for _ in 0..400 {
-                    assert!(cache.get(&key(number)).await != Lookup::Unavailable, "memory stands in");
+                    assert!(
+                        cache.get(&key(number)).await != Lookup::Unavailable,
+                        "memory stands in"
+                    );
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
             })
@@ -100,16 +124,25 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
     for task in load {
         task.await.unwrap();
     }
-    until("the loss to be noticed", async || cache.absent().contains(&"redis")).await;
+    until("the loss to be noticed", async || {
+        cache.absent().contains(&"redis")
+    })
+    .await;
     assert_eq!(cache.metric(FALLBACK), 1.0);
     assert!(cache.metric(ABANDONED) <= 8.0);
     costs_nothing(&cache).await;
     // Written to memory while it is away, and found there.
     cache.kept(key(20), b"meanwhile").await;
     server.start_again();
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     cache.keep(key(21), b"afterwards");
-    until("the reply to be written", async || server.ask(&["EXISTS", &name(21)]) == ["1"]).await;
+    until("the reply to be written", async || {
+        server.ask(&["EXISTS", &name(21)]) == ["1"]
+    })
+    .await;
     assert_eq!(cache.metric(FALLBACK), 0.0);
 }
 
@@ -127,7 +160,11 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
             let cache = Arc::clone(&cache.cache);
             tokio::spawn(async move {
                 for _ in 0..20 {
-                    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "by memory, which does not have it");
+                    assert_eq!(
+                        cache.get(&key(1)).await,
+                        Lookup::NotFound,
+                        "by memory, which does not have it"
+                    );
                 }
             })
         })
@@ -137,14 +174,27 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
     }
     let waited = cache.metric(ABANDONED) - before;
     assert!((1.0..=8.0).contains(&waited), "{waited}");
-    assert_eq!(cache.metric(FALLBACK), 1.0, "memory answers already, though the server is not known to be away");
-    until("the pause to be noticed", async || cache.absent().contains(&"redis")).await;
+    assert_eq!(
+        cache.metric(FALLBACK),
+        1.0,
+        "memory answers already, though the server is not known to be away"
+    );
+    until("the pause to be noticed", async || {
+        cache.absent().contains(&"redis")
+    })
+    .await;
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"timeout\"}") > 0.0);
     costs_nothing(&cache).await;
-    assert!(cache.metric(ABANDONED) - before <= 8.0, "nobody waits twice");
+    assert!(
+        cache.metric(ABANDONED) - before <= 8.0,
+        "nobody waits twice"
+    );
 
     server.resume();
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     cache.until_found(key(1), b"answer").await;
     until("memory no longer to stand in", async || {
         looks(&cache, 1).await;
@@ -160,21 +210,34 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     let server = RedisServer::start();
     let proxy = Proxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
     let cache = cache_at(&format!("redis://127.0.0.1:{}", proxy.port()), "");
-    until("redis to be seen", async || !cache.absent().contains(&"redis")).await;
+    until("redis to be seen", async || {
+        !cache.absent().contains(&"redis")
+    })
+    .await;
     cache.kept(key(1), b"answer").await;
     let before = cache.metric(ABANDONED);
     proxy.delay(Duration::from_millis(600));
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "not in time, and memory has nothing");
+    assert_eq!(
+        cache.get(&key(1)).await,
+        Lookup::NotFound,
+        "not in time, and memory has nothing"
+    );
     assert_eq!(cache.metric(ABANDONED) - before, 1.0);
     let (_, all) = looks(&cache, 500).await;
-    assert!(all < Duration::from_secs(60), "the server alone would take 300 s: {all:?}");
+    assert!(
+        all < Duration::from_secs(60),
+        "the server alone would take 300 s: {all:?}"
+    );
     assert!(!cache.absent().contains(&"redis"), "slow is not away");
     assert_eq!(cache.metric(FALLBACK), 1.0);
     // The answer that nobody waited for has come meanwhile.
     cache.until_found(key(1), b"answer").await;
     // What is written now is found too, though nobody waits for the server.
     cache.keep(key(2), b"meanwhile");
-    until("it to be in memory", async || cache.stats().await.entries == 2).await;
+    until("it to be in memory", async || {
+        cache.stats().await.entries == 2
+    })
+    .await;
     assert_eq!(cache.get(&key(2)).await, Lookup::Found(entry(b"meanwhile")));
     assert_eq!(server.ask(&["EXISTS", &name(2)]), ["1"], "and in redis too");
 
@@ -185,7 +248,11 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     })
     .await;
     server.ask(&["DEL", &name(2)]);
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound, "redis is asked, not memory");
+    assert_eq!(
+        cache.get(&key(2)).await,
+        Lookup::NotFound,
+        "redis is asked, not memory"
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -196,16 +263,25 @@ async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
     let cache = router(&server, "fallback_to_memory: false").await;
     cache.kept(key(1), b"answer").await;
     server.kill();
-    until("the loss to be noticed", async || cache.get(&key(1)).await == Lookup::Unavailable).await;
+    until("the loss to be noticed", async || {
+        cache.get(&key(1)).await == Lookup::Unavailable
+    })
+    .await;
     costs_nothing(&cache).await;
     assert_eq!(cache.metric(FALLBACK), 0.0, "nothing stands in");
     assert!(cache.metric("continuum_cache_redis_errors_total{type=\"connection\"}") > 0.0);
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
     cache.keep(key(2), b"of nobody");
-    until("the loss to be counted", async || cache.metric("warmroute_cache_writes_dropped_total") > dropped).await;
+    until("the loss to be counted", async || {
+        cache.metric("warmroute_cache_writes_dropped_total") > dropped
+    })
+    .await;
     assert_eq!(cache.stats().await.entries, 0);
     server.start_again();
-    until("redis to be seen", async || cache.get(&key(1)).await == Lookup::NotFound).await;
+    until("redis to be seen", async || {
+        cache.get(&key(1)).await == Lookup::NotFound
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -216,8 +292,14 @@ async fn a_server_that_takes_nothing_is_still_read() {
     let cache = router(&server, "").await;
     cache.kept(key(1), b"answer").await;
     for (change, back) in [
-        (&["CONFIG", "SET", "maxmemory", "1"][..], &["CONFIG", "SET", "maxmemory", "0"][..]),
-        (&["REPLICAOF", "127.0.0.1", "1"], &["REPLICAOF", "NO", "ONE"]),
+        (
+            &["CONFIG", "SET", "maxmemory", "1"][..],
+            &["CONFIG", "SET", "maxmemory", "0"][..],
+        ),
+        (
+            &["REPLICAOF", "127.0.0.1", "1"],
+            &["REPLICAOF", "NO", "ONE"],
+        ),
     ] {
         server.ask(change);
         let (dropped, errors) = (
@@ -247,8 +329,10 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
     assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
     // It may take longer than the budget to find out.
-    until("both to be counted", async || cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0)
-        .await;
+    until("both to be counted", async || {
+        cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0
+    })
+    .await;
     assert!(!cache.absent().contains(&"redis"));
     cache.kept(key(3), b"answer").await;
 }
@@ -263,13 +347,19 @@ fn impostor(answer: &'static [u8]) -> String {
             && count > 0
         {
             let is_ping = asked[..count].windows(4).any(|word| word == b"PING");
-            if stream.write_all(if is_ping { b"+PONG\r\n" } else { answer }).is_err() {
+            if stream
+                .write_all(if is_ping { b"+PONG\r\n" } else { answer })
+                .is_err()
+            {
                 return;
             }
         }
     };
     std::thread::spawn(move || {
-        listener.incoming().flatten().for_each(|stream| drop(std::thread::spawn(move || serve(stream))))
+        listener
+            .incoming()
+            .flatten()
+            .for_each(|stream| drop(std::thread::spawn(move || serve(stream))))
     });
     url
 }
@@ -277,7 +367,11 @@ fn impostor(answer: &'static [u8]) -> String {
 #[tokio::test(flavor = "multi_thread")]
 #[contract("F45")]
 async fn whatever_a_server_answers_is_a_miss_and_no_more() {
-    let long: &'static [u8] = Box::leak([b"$1073741824\r\n".to_vec(), vec![b'x'; 32 << 20]].concat().into());
+    let long: &'static [u8] = Box::leak(
+        [b"$1073741824\r\n".to_vec(), vec![b'x'; 32 << 20]]
+            .concat()
+            .into(),
+    );
     let answers: [&'static [u8]; 9] = [
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\x00\xff\x16\x03\x01 garbage \r\n",
@@ -291,14 +385,20 @@ async fn whatever_a_server_answers_is_a_miss_and_no_more() {
     ];
     for answer in answers {
         let cache = cache_at(&impostor(answer), "");
-        until("the impostor to be believed", async || !cache.absent().contains(&"redis")).await;
+        until("the impostor to be believed", async || {
+            !cache.absent().contains(&"redis")
+        })
+        .await;
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
         for _ in 0..20 {
             assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{shown:?}");
         }
         let told = || {
-            let faults = ["connection", "timeout", "other"]
-                .map(|kind| cache.metric(&format!("continuum_cache_redis_errors_total{{type=\"{kind}\"}}")));
+            let faults = ["connection", "timeout", "other"].map(|kind| {
+                cache.metric(&format!(
+                    "continuum_cache_redis_errors_total{{type=\"{kind}\"}}"
+                ))
+            });
             faults.iter().sum::<f64>() + cache.metric("warmroute_cache_auth_failures_total")
         };
         until(&format!("{shown:?} to be counted"), async || told() > 0.0).await;

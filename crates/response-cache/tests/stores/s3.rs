@@ -11,7 +11,10 @@ const CORRUPT: &str = "warmroute_s3_errors_total{code=\"corrupt\"}";
 
 /// A cache whose first tier holds nothing, so that the object store answers.
 fn alone(server: &S3Server, more: &str) -> Started {
-    start(&format!("lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}, {more}", server.l2()))
+    start(&format!(
+        "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}, {more}",
+        server.l2()
+    ))
 }
 
 fn name(number: u8) -> String {
@@ -27,10 +30,22 @@ async fn a_reply_is_an_object_under_prefix_and_hex_that_says_when_it_ends() {
     cache.kept(key(1), b"answer").await;
     assert_eq!(server.names(), [name(1)]);
     let told = server.metadata();
-    let digits = told.split_once("expires-at").unwrap().1.trim_start_matches(|letter: char| !letter.is_ascii_digit());
-    let at: u64 = digits.split(|letter: char| !letter.is_ascii_digit()).next().unwrap().parse().unwrap();
+    let digits = told
+        .split_once("expires-at")
+        .unwrap()
+        .1
+        .trim_start_matches(|letter: char| !letter.is_ascii_digit());
+    let at: u64 = digits
+        .split(|letter: char| !letter.is_ascii_digit())
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap();
     assert!((before + 100..=before + 160).contains(&at), "{told}");
-    assert_eq!(cache.metric("continuum_cache_tier_requests_total{tier=\"l2\",result=\"hit\"}"), 1.0);
+    assert_eq!(
+        cache.metric("continuum_cache_tier_requests_total{tier=\"l2\",result=\"hit\"}"),
+        1.0
+    );
     assert!(cache.metric("continuum_cache_s3_latency_seconds_count{operation=\"put\"}") >= 1.0);
     assert!(cache.metric("continuum_cache_s3_latency_seconds_count{operation=\"get\"}") >= 1.0);
 }
@@ -41,8 +56,9 @@ async fn an_object_past_its_end_goes_when_somebody_looks_for_it() {
     let server = S3Server::start();
     // Its own time, not that of the first tier.
     let l2 = format!("{}, ttl_override: 3s", server.l2());
-    let cache =
-        start(&format!("lookup_budget: 20s, ttl: 1h, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"));
+    let cache = start(&format!(
+        "lookup_budget: 20s, ttl: 1h, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"
+    ));
     cache.kept(key(1), b"answer").await;
     cache.until_gone(key(1)).await;
     assert_eq!(server.names(), [""; 0]);
@@ -83,12 +99,17 @@ async fn a_clear_leaves_the_other_objects_of_the_bucket() {
     for prefix in ["response-cache/", "deep/er/", "flat-", ""] {
         let server = S3Server::start();
         let l2 = format!("{}, key_prefix: \"{prefix}\"", server.l2());
-        let cache = start(&format!("lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"));
+        let cache = start(&format!(
+            "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"
+        ));
         for number in 1..=30 {
             cache.keep(key(number), b"answer");
         }
         until("all to be written", async || server.names().len() == 30).await;
-        assert!(server.names().contains(&format!("{prefix}{}", key(7))), "{prefix}");
+        assert!(
+            server.names().contains(&format!("{prefix}{}", key(7))),
+            "{prefix}"
+        );
         let others = [format!("{prefix}notes"), "another/thing".to_owned()];
         for other in &others {
             fs::create_dir_all(server.file(other).parent().unwrap()).unwrap();
@@ -107,21 +128,38 @@ async fn requests_are_signed_with_the_keys_and_others_are_refused() {
     let server = S3Server::start_with(Some(("AKIAWHO", "hush")));
     let with = |keys: &str| {
         let l2 = format!("{}, {keys}", server.l2());
-        start(&format!("lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"))
+        start(&format!(
+            "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{l2}}}"
+        ))
     };
     let right = with("access_key: AKIAWHO, secret_key: hush");
     right.kept(key(1), b"answer").await;
     assert_eq!(server.names(), [name(1)]);
-    for keys in ["access_key: AKIAWHO, secret_key: wrong-secret", "region: us-east-1"] {
+    for keys in [
+        "access_key: AKIAWHO, secret_key: wrong-secret",
+        "region: us-east-1",
+    ] {
         let wrong = with(keys);
-        assert_eq!(wrong.get(&key(1)).await, Lookup::NotFound, "by the first tier");
-        until("the refusal to be counted", async || wrong.metric("warmroute_s3_errors_total{code=\"403\"}") > 0.0)
-            .await;
+        assert_eq!(
+            wrong.get(&key(1)).await,
+            Lookup::NotFound,
+            "by the first tier"
+        );
+        until("the refusal to be counted", async || {
+            wrong.metric("warmroute_s3_errors_total{code=\"403\"}") > 0.0
+        })
+        .await;
         let fault = wrong.clear().await.unwrap_err();
         for shown in [fault.to_string(), format!("{:?}", *wrong.cache)] {
-            assert!(!shown.contains("wrong-secret") && !shown.contains("AKIAWHO"), "{shown}");
+            assert!(
+                !shown.contains("wrong-secret") && !shown.contains("AKIAWHO"),
+                "{shown}"
+            );
         }
-        assert!(fault.to_string().contains("access_key"), "it names what to check: {fault}");
+        assert!(
+            fault.to_string().contains("access_key"),
+            "it names what to check: {fault}"
+        );
     }
     assert_eq!(server.names(), [name(1)]);
 }

@@ -9,7 +9,9 @@ use response_cache::Lookup;
 use crate::{Started, key, proxy::Proxy, s3_server::S3Server, start, until};
 
 fn cache_at(l2: &str) -> Started {
-    start(&format!("backend: tiered, l1: {{max_value_size: 1000}}, l2: {{{l2}}}"))
+    start(&format!(
+        "backend: tiered, l1: {{max_value_size: 1000}}, l2: {{{l2}}}"
+    ))
 }
 
 /// Too long for the first tier.
@@ -25,11 +27,20 @@ fn errors(cache: &Started, code: &str) -> f64 {
 #[contract("F50")]
 async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves() {
     let server = S3Server::start();
-    for (status, code) in [(503, "503"), (500, "500"), (403, "403"), (429, "503"), (418, "other")] {
+    for (status, code) in [
+        (503, "503"),
+        (500, "500"),
+        (403, "403"),
+        (429, "503"),
+        (418, "other"),
+    ] {
         let cache = cache_at(&server.l2());
         server.answer(status);
         cache.kept(key(1), b"near").await;
-        until("the refusal to be counted", async || errors(&cache, code) > 0.0).await;
+        until("the refusal to be counted", async || {
+            errors(&cache, code) > 0.0
+        })
+        .await;
         let asked = server.asked();
         let start = Clock::system().now();
         for _ in 0..2_000 {
@@ -39,9 +50,15 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
         assert!(took < Duration::from_secs(10), "{status}: {took:?}");
         let storm = server.asked() - asked;
         assert!(storm <= 10, "{status}: {storm} requests in {took:?}");
-        assert_eq!(cache.get(&key(1)).await, Lookup::Found(crate::entry(b"near")));
+        assert_eq!(
+            cache.get(&key(1)).await,
+            Lookup::Found(crate::entry(b"near"))
+        );
         let fault = cache.clear().await.unwrap_err();
-        assert!(!fault.to_string().contains("AKIASECRET"), "what it quotes is not passed on: {fault}");
+        assert!(
+            !fault.to_string().contains("AKIASECRET"),
+            "what it quotes is not passed on: {fault}"
+        );
         server.recover();
         until("it to be used again", async || {
             cache.keep(key(2), &long());
@@ -61,7 +78,11 @@ async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it
     cache.until_found(key(1), &long()).await;
     server.stop();
     until("the loss to be counted", async || {
-        assert_ne!(cache.get(&key(1)).await, Lookup::Unavailable, "the first tier was asked");
+        assert_ne!(
+            cache.get(&key(1)).await,
+            Lookup::Unavailable,
+            "the first tier was asked"
+        );
         errors(&cache, "connection") > 0.0
     })
     .await;
@@ -83,11 +104,17 @@ async fn an_object_store_that_hangs_is_not_waited_for_twice() {
     for _ in 0..500 {
         assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
     }
-    assert!(Clock::system().now().since(start) < Duration::from_secs(5), "each alone would take 50 ms");
+    assert!(
+        Clock::system().now().since(start) < Duration::from_secs(5),
+        "each alone would take 50 ms"
+    );
     // One, and another where an answer from before it fell silent came in between.
     let waited = cache.metric("warmroute_cache_lookups_abandoned_total") - before;
     assert!((1.0..=3.0).contains(&waited), "{waited}");
-    until("it to be given up", async || errors(&cache, "timeout") > 0.0).await;
+    until("it to be given up", async || {
+        errors(&cache, "timeout") > 0.0
+    })
+    .await;
     server.recover();
     cache.until_found(key(1), &long()).await;
 }
@@ -107,7 +134,10 @@ async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
     assert_eq!(cache.metric("warmroute_cache_lookups_abandoned_total"), 1.0);
     cache.until_found(key(1), b"near").await;
     assert!(cache.metric("continuum_cache_promotions_total") >= 1.0);
-    assert_eq!(cache.metric("continuum_cache_tier_requests_total{tier=\"l1\",result=\"hit\"}"), 1.0);
+    assert_eq!(
+        cache.metric("continuum_cache_tier_requests_total{tier=\"l1\",result=\"hit\"}"),
+        1.0
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -125,7 +155,9 @@ async fn an_answer_that_is_cut_short_is_a_miss_and_its_object_goes() {
     assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
     assert_eq!(errors(&cache, "corrupt"), 1.0);
     proxy.cut_after(0);
-    until("the object to be gone", async || cache.get(&key(1)).await == Lookup::NotFound && server.names().is_empty())
-        .await;
+    until("the object to be gone", async || {
+        cache.get(&key(1)).await == Lookup::NotFound && server.names().is_empty()
+    })
+    .await;
     cache.kept(key(1), &long()).await;
 }

@@ -56,7 +56,13 @@ impl S3Server {
         fs::create_dir(folder.path().join(BUCKET)).unwrap();
         let port = ReservedPort::new();
         let listener = TcpListener::bind(port.address()).unwrap();
-        let mut server = Self { port, folder, keys, answers: Arc::default(), running: None };
+        let mut server = Self {
+            port,
+            folder,
+            keys,
+            answers: Arc::default(),
+            running: None,
+        };
         server.run(listener);
         server
     }
@@ -131,17 +137,25 @@ impl S3Server {
 
     /// All that is said about objects.
     pub(crate) fn metadata(&self) -> String {
-        self.about_objects().iter().map(|file| fs::read_to_string(file).unwrap()).collect()
+        self.about_objects()
+            .iter()
+            .map(|file| fs::read_to_string(file).unwrap())
+            .collect()
     }
 
     fn about_objects(&self) -> Vec<PathBuf> {
-        let files = fs::read_dir(self.folder.path()).unwrap().map(|file| file.unwrap().path());
-        files.filter(|file| file.to_string_lossy().ends_with(".metadata.json")).collect()
+        let files = fs::read_dir(self.folder.path())
+            .unwrap()
+            .map(|file| file.unwrap().path());
+        files
+            .filter(|file| file.to_string_lossy().ends_with(".metadata.json"))
+            .collect()
     }
 
     fn run(&mut self, listener: TcpListener) {
         listener.set_nonblocking(true).unwrap();
-        let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.folder.path()).unwrap());
+        let mut builder =
+            S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.folder.path()).unwrap());
         if let Some((access, secret)) = self.keys {
             builder.set_auth(s3s::auth::SimpleAuth::from_single(access, secret));
         }
@@ -149,7 +163,11 @@ impl S3Server {
         let (stop, stopped) = watch::channel(false);
         // Of its own: a test that keeps its threads busy must not make it slow.
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread()
+                .worker_threads(1)
+                .enable_all()
+                .build()
+                .unwrap();
             runtime.block_on(serve(listener, service, answers, stopped));
             runtime.shutdown_background();
         });
@@ -164,16 +182,29 @@ impl Drop for S3Server {
 }
 
 fn walk(root: &Path, folder: &Path, names: &mut Vec<String>) {
-    for file in fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()) {
+    for file in fs::read_dir(folder)
+        .unwrap()
+        .map(|file| file.unwrap().path())
+    {
         if file.is_dir() {
             walk(root, &file, names);
         } else {
-            names.push(file.strip_prefix(root).unwrap().to_string_lossy().into_owned());
+            names.push(
+                file.strip_prefix(root)
+                    .unwrap()
+                    .to_string_lossy()
+                    .into_owned(),
+            );
         }
     }
 }
 
-async fn serve(listener: TcpListener, service: S3Service, answers: Arc<Answers>, mut stopped: watch::Receiver<bool>) {
+async fn serve(
+    listener: TcpListener,
+    service: S3Service,
+    answers: Arc<Answers>,
+    mut stopped: watch::Receiver<bool>,
+) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
     loop {
         let stream = tokio::select! {
@@ -182,8 +213,11 @@ async fn serve(listener: TcpListener, service: S3Service, answers: Arc<Answers>,
         };
         let (service, answers) = (service.clone(), Arc::clone(&answers));
         tokio::spawn(async move {
-            let answer = service_fn(move |request| answer(service.clone(), Arc::clone(&answers), request));
-            let _ = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer).await;
+            let answer =
+                service_fn(move |request| answer(service.clone(), Arc::clone(&answers), request));
+            let _ = hyper::server::conn::http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), answer)
+                .await;
         });
     }
 }
@@ -202,15 +236,23 @@ async fn answer(
                 Method::GET => (Some(answers.order.read().await), None),
                 _ => (None, Some(answers.order.write().await)),
             };
-            let response = hyper::service::Service::call(&service, request).await.map_err(|it| format!("{it:?}"))?;
+            let response = hyper::service::Service::call(&service, request)
+                .await
+                .map_err(|it| format!("{it:?}"))?;
             Ok(response.map(|body| {
-                body.map_err(|it| -> Box<dyn std::error::Error + Send + Sync> { it.to_string().into() }).boxed()
+                body.map_err(|it| -> Box<dyn std::error::Error + Send + Sync> {
+                    it.to_string().into()
+                })
+                .boxed()
             }))
         }
         SILENCE => std::future::pending().await,
         status => {
-            let text = Bytes::from_static(b"<Error><Code>Made</Code><Message>AKIASECRET</Message></Error>");
-            let mut response = Response::new(Full::new(text).map_err(|never| match never {}).boxed());
+            let text = Bytes::from_static(
+                b"<Error><Code>Made</Code><Message>AKIASECRET</Message></Error>",
+            );
+            let mut response =
+                Response::new(Full::new(text).map_err(|never| match never {}).boxed());
             *response.status_mut() = StatusCode::from_u16(status)?;
             Ok(response)
         }

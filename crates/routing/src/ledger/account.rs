@@ -30,7 +30,10 @@ impl TimeMean {
     /// It was `value` since it was noted last.
     fn note(&mut self, now: Moment, value: f64) {
         let kept = (-(now.since(self.at).as_secs_f64() / BACKLOG_MEMORY.as_secs_f64())).exp();
-        *self = Self { value: self.value * kept + value * (1.0 - kept), at: now.max(self.at) };
+        *self = Self {
+            value: self.value * kept + value * (1.0 - kept),
+            at: now.max(self.at),
+        };
     }
 }
 
@@ -101,14 +104,27 @@ impl Account {
     }
 
     /// Counts a reservation that brings so many new blocks; returns whether nothing was queued before it.
-    pub(super) fn open(&mut self, now: Moment, id: ReservationId, load: &Load, blocks: u64) -> bool {
+    pub(super) fn open(
+        &mut self,
+        now: Moment,
+        id: ReservationId,
+        load: &Load,
+        blocks: u64,
+    ) -> bool {
         let alone = self.queue.is_empty();
         if alone {
             self.head_since = now;
         }
         self.in_flight += 1;
         let us = whole_us(load.prefill_ms);
-        self.queue.insert(id, Queued { tokens: load.uncached_tokens, us, answer: load.answer });
+        self.queue.insert(
+            id,
+            Queued {
+                tokens: load.uncached_tokens,
+                us,
+                answer: load.answer,
+            },
+        );
         self.silent += usize::from(load.answer == Answer::Whole);
         self.queued_tokens += u64::from(load.uncached_tokens);
         self.queued_us += us;
@@ -164,8 +180,11 @@ impl Account {
 
     /// What is taken to be computed of the first prefill.
     fn ran_ms(&self, now: Moment) -> f64 {
-        let Some((_, head)) = self.queue.first_key_value() else { return 0.0 };
-        now.ms_since(self.head_since).min(0.95 * head.us as f64 / 1e3)
+        let Some((_, head)) = self.queue.first_key_value() else {
+            return 0.0;
+        };
+        now.ms_since(self.head_since)
+            .min(0.95 * head.us as f64 / 1e3)
     }
 
     /// Whether it has prefills whose end nobody will announce.
@@ -184,7 +203,11 @@ impl Account {
             over = over + Duration::from_micros(queued.us);
             (over <= now).then_some((*id, *queued))
         };
-        let passed = self.queue.iter().map_while(over_by_now).filter(|(_, queued)| queued.answer == Answer::Whole);
+        let passed = self
+            .queue
+            .iter()
+            .map_while(over_by_now)
+            .filter(|(_, queued)| queued.answer == Answer::Whole);
         let passed: Vec<_> = passed.collect();
         for (id, queued) in &passed {
             self.unqueue(*id);
@@ -227,7 +250,9 @@ impl Account {
     }
 
     fn unqueue(&mut self, id: ReservationId) -> bool {
-        let Some(queued) = self.queue.remove(&id) else { return false };
+        let Some(queued) = self.queue.remove(&id) else {
+            return false;
+        };
         self.queued_tokens -= u64::from(queued.tokens);
         self.queued_us -= queued.us;
         self.silent -= usize::from(queued.answer == Answer::Whole);
@@ -237,7 +262,11 @@ impl Account {
 
 fn whole_us(ms: f64) -> u64 {
     // Bounded on both sides, so the cast is exact enough; an hour is longer than any prefill.
-    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "clamped to an hour")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "clamped to an hour"
+    )]
     let us = (ms * 1e3).clamp(0.0, 3.6e9) as u64;
     us
 }

@@ -45,20 +45,28 @@ struct Node {
 impl KnownBlocks {
     /// Of one target.
     pub(crate) fn of(&self, target: Target) -> usize {
-        self.0.binary_search_by_key(&target, |(holder, _)| *holder).map_or(0, |found| self.0[found].1)
+        self.0
+            .binary_search_by_key(&target, |(holder, _)| *holder)
+            .map_or(0, |found| self.0[found].1)
     }
 }
 
 impl ActiveBlocks {
     /// Adds a sequence of `target`; returns where it ends, and how many of its blocks were not active there.
     pub(super) fn add(&mut self, target: Target, blocks: &SequenceBlocks) -> (Option<NodeId>, u64) {
-        let Some(chain) = blocks.chain.as_ref() else { return (None, 0) };
+        let Some(chain) = blocks.chain.as_ref() else {
+            return (None, 0);
+        };
         let (mut last, mut at, mut added) = (None, 0, 0);
         while at < chain.len() {
             let id = match self.next(last, blocks.fingerprint, chain[at]) {
                 Some(id) => {
                     let end = self.node(id).shared_with(chain);
-                    if end < self.node(id).end { self.split(id, end) } else { id }
+                    if end < self.node(id).end {
+                        self.split(id, end)
+                    } else {
+                        id
+                    }
                 }
                 None => self.grow(last, blocks.fingerprint, chain, at),
             };
@@ -92,7 +100,9 @@ impl ActiveBlocks {
     /// Leading blocks of a sequence that are active, by target.
     pub(super) fn known(&self, blocks: &SequenceBlocks) -> KnownBlocks {
         let mut known = KnownBlocks::default();
-        let Some(chain) = blocks.chain.as_ref() else { return known };
+        let Some(chain) = blocks.chain.as_ref() else {
+            return known;
+        };
         let (mut last, mut at) = (None, 0);
         while at < chain.len()
             && let Some(id) = self.next(last, blocks.fingerprint, chain[at])
@@ -100,7 +110,9 @@ impl ActiveBlocks {
             let node = self.node(id);
             at = node.shared_with(chain);
             if last.is_none() {
-                known.0.extend(node.holders.iter().map(|(target, _)| (*target, at)));
+                known
+                    .0
+                    .extend(node.holders.iter().map(|(target, _)| (*target, at)));
             } else {
                 // Holders of a node are among those of its parent, in the same order.
                 let mut rows = known.0.iter_mut();
@@ -148,7 +160,13 @@ impl ActiveBlocks {
     }
 
     /// A new node for the rest of `chain`.
-    fn grow(&mut self, parent: Option<NodeId>, fingerprint: u64, chain: &Arc<[SequenceHash]>, start: usize) -> NodeId {
+    fn grow(
+        &mut self,
+        parent: Option<NodeId>,
+        fingerprint: u64,
+        chain: &Arc<[SequenceHash]>,
+        start: usize,
+    ) -> NodeId {
         let id = self.place(Node {
             fingerprint,
             chain: Arc::clone(chain),
@@ -200,13 +218,16 @@ impl ActiveBlocks {
     fn join_with_only_child(&mut self, id: NodeId) {
         let node = self.node(id);
         let mut children = node.children.values();
-        let (Some(child), None) = (children.next().copied(), children.next()) else { return };
+        let (Some(child), None) = (children.next().copied(), children.next()) else {
+            return;
+        };
         if self.node(child).holders != node.holders {
             return;
         }
         let (start, parent) = (node.start, node.parent);
         let upper = &mut self.nodes[id.0];
-        (upper.chain, upper.children, upper.holders) = (Arc::default(), BTreeMap::new(), Vec::new());
+        (upper.chain, upper.children, upper.holders) =
+            (Arc::default(), BTreeMap::new(), Vec::new());
         self.free.push(id);
         let lower = &mut self.nodes[child.0];
         (lower.start, lower.parent) = (start, parent);
@@ -240,7 +261,10 @@ impl Node {
 
     /// One more sequence of `target` passes; returns how many blocks are new to it.
     fn hold(&mut self, target: Target) -> u64 {
-        match self.holders.binary_search_by_key(&target, |(holder, _)| *holder) {
+        match self
+            .holders
+            .binary_search_by_key(&target, |(holder, _)| *holder)
+        {
             Ok(found) => {
                 self.holders[found].1 += 1;
                 0
@@ -254,7 +278,12 @@ impl Node {
 
     /// One sequence less; returns how many blocks nobody of `target` has any more.
     fn let_go(&mut self, target: Target) -> u64 {
-        let Ok(found) = self.holders.binary_search_by_key(&target, |(holder, _)| *holder) else { return 0 };
+        let Ok(found) = self
+            .holders
+            .binary_search_by_key(&target, |(holder, _)| *holder)
+        else {
+            return 0;
+        };
         match self.holders[found].1.cmp(&1) {
             Ordering::Greater => {
                 self.holders[found].1 -= 1;
@@ -281,14 +310,23 @@ mod tests {
     fn sequence(fingerprint: u64, labels: &[u8]) -> SequenceBlocks {
         let mut hash = 7u64;
         let next = |label: &u8| {
-            hash = (hash ^ u64::from(*label)).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(23);
+            hash = (hash ^ u64::from(*label))
+                .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+                .rotate_left(23);
             SequenceHash(hash)
         };
-        SequenceBlocks { chain: Some(labels.iter().map(next).collect()), fingerprint, unshared: 0 }
+        SequenceBlocks {
+            chain: Some(labels.iter().map(next).collect()),
+            fingerprint,
+            unshared: 0,
+        }
     }
 
     fn target(worker: u32) -> Target {
-        Target { worker: WorkerId(worker), rank: DpRank(0) }
+        Target {
+            worker: WorkerId(worker),
+            rank: DpRank(0),
+        }
     }
 
     /// The same by counting every block.
@@ -299,7 +337,10 @@ mod tests {
         fn blocks(&self, of: Target) -> HashSet<(u64, SequenceHash)> {
             let here = self.0.iter().filter(|(target, _)| *target == of);
             here.flat_map(|(_, blocks)| {
-                blocks.chain.iter().flat_map(|c| c.iter().map(|hash| (blocks.fingerprint, *hash)))
+                blocks
+                    .chain
+                    .iter()
+                    .flat_map(|c| c.iter().map(|hash| (blocks.fingerprint, *hash)))
             })
             .collect()
         }
@@ -307,7 +348,10 @@ mod tests {
         fn known(&self, of: Target, blocks: &SequenceBlocks) -> usize {
             let active = self.blocks(of);
             let chain = blocks.chain.as_ref().unwrap();
-            chain.iter().take_while(|hash| active.contains(&(blocks.fingerprint, **hash))).count()
+            chain
+                .iter()
+                .take_while(|hash| active.contains(&(blocks.fingerprint, **hash)))
+                .count()
         }
     }
 

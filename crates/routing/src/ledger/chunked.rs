@@ -17,7 +17,9 @@ impl<T> Default for Chunked<T> {
 
 impl<T> Chunked<T> {
     pub(super) fn len(&self) -> usize {
-        self.0.last().map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
+        self.0
+            .last()
+            .map_or(0, |last| (self.0.len() - 1) * CHUNK + last.len())
     }
 
     /// Adds an entry; returns its place.
@@ -59,6 +61,9 @@ mod tests {
             assert_eq!((list.len(), list.push(i)), (i, i));
         }
         list[CHUNK] += 1;
-        assert_eq!((list[0], list[CHUNK], list[3 * CHUNK - 1]), (0, CHUNK + 1, 3 * CHUNK - 1));
+        assert_eq!(
+            (list[0], list[CHUNK], list[3 * CHUNK - 1]),
+            (0, CHUNK + 1, 3 * CHUNK - 1)
+        );
     }
 }

@@ -18,7 +18,11 @@ pub(super) struct UsageReading {
 
 impl UsageReading {
     pub(super) fn new(ratio: f64, total_blocks: Option<u32>, load: TargetLoad) -> Self {
-        Self { ratio, total_blocks, load }
+        Self {
+            ratio,
+            total_blocks,
+            load,
+        }
     }
 
     /// Whether this is the figure that is known already.
@@ -47,18 +51,28 @@ mod tests {
     use super::*;
 
     fn load(in_flight: u32, decode_blocks: u64) -> TargetLoad {
-        TargetLoad { in_flight, decode_blocks, ..TargetLoad::default() }
+        TargetLoad {
+            in_flight,
+            decode_blocks,
+            ..TargetLoad::default()
+        }
     }
 
     #[test]
     fn what_was_sent_and_what_ended_since_the_figure_counts() {
         let reading = UsageReading::new(0.5, Some(100), load(2, 40));
         for (blocks, expected) in [(40, 0.5), (60, 0.7), (0, 0.1)] {
-            assert!((reading.estimate(load(2, blocks)) - expected).abs() < 1e-9, "{blocks}");
+            assert!(
+                (reading.estimate(load(2, blocks)) - expected).abs() < 1e-9,
+                "{blocks}"
+            );
         }
         let unsized_cache = UsageReading::new(0.5, None, load(2, 40));
         for (in_flight, expected) in [(2, 0.5), (3, 0.75), (0, 0.0)] {
-            assert!((unsized_cache.estimate(load(in_flight, 40)) - expected).abs() < 1e-9, "{in_flight}");
+            assert!(
+                (unsized_cache.estimate(load(in_flight, 40)) - expected).abs() < 1e-9,
+                "{in_flight}"
+            );
         }
     }
 }

@@ -20,11 +20,19 @@ pub(super) struct CacheAware {
 
 impl CacheAware {
     pub(super) fn new(settings: CacheAwareSettings, ring: RingSettings) -> Self {
-        Self { settings, remembered: Remembered::new(ring) }
+        Self {
+            settings,
+            remembered: Remembered::new(ring),
+        }
     }
 
     fn uneven(&self, scene: &Scene<'_>) -> bool {
-        let loads = || scene.contenders.iter().map(|contender| contender.standing.load.in_flight);
+        let loads = || {
+            scene
+                .contenders
+                .iter()
+                .map(|contender| contender.standing.load.in_flight)
+        };
         let (least, most) = (loads().min().unwrap_or(0), loads().max().unwrap_or(0));
         most - least > self.settings.balance_difference
             && f64::from(most) > self.settings.balance_ratio * f64::from(least)
@@ -42,8 +50,13 @@ impl Rule for CacheAware {
         };
         let uneven = self.uneven(scene);
         let matched = scene.contenders.iter().map(share).fold(0.0, f64::max);
-        let by_cache = !uneven && scene.overlap_weight > 0.0 && matched > self.settings.match_threshold;
-        let remembered = if by_cache || uneven { None } else { self.remembered.preferred(scene) };
+        let by_cache =
+            !uneven && scene.overlap_weight > 0.0 && matched > self.settings.match_threshold;
+        let remembered = if by_cache || uneven {
+            None
+        } else {
+            self.remembered.preferred(scene)
+        };
         scene
             .contenders
             .iter()
@@ -61,7 +74,12 @@ impl Rule for CacheAware {
                     tie: u64::from(in_flight),
                     terms: Terms::new(
                         &["cached_share", "in_flight", "uneven", "remembered"],
-                        [share(contender), f64::from(in_flight), flag(uneven), flag(hinted)],
+                        [
+                            share(contender),
+                            f64::from(in_flight),
+                            flag(uneven),
+                            flag(hinted),
+                        ],
                     ),
                     ..Price::of(cost)
                 }

@@ -26,7 +26,9 @@ impl Composite {
 
     /// Whether the score says anything of this request.
     pub(super) fn decides(&self, scene: &Scene<'_>) -> bool {
-        self.settings.scores(scene.prompt_tokens, &scorable(scene)).decides
+        self.settings
+            .scores(scene.prompt_tokens, &scorable(scene))
+            .decides
     }
 }
 
@@ -37,7 +39,10 @@ impl Rule for Composite {
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
         let candidates = scorable(scene);
-        let scores = self.settings.scores(scene.prompt_tokens, &candidates).scores;
+        let scores = self
+            .settings
+            .scores(scene.prompt_tokens, &candidates)
+            .scores;
         let price = |(candidate, score): (&Scorable, f64)| {
             let (tokens, hot) = candidate.held.unwrap_or_default();
             Price {
@@ -45,7 +50,12 @@ impl Rule for Composite {
                 label: Some(SCORED),
                 terms: Terms::new(
                     &["cached_tokens", "hot", "in_flight", "health"],
-                    [f64::from(tokens), f64::from(u8::from(hot)), f64::from(candidate.in_flight), candidate.health],
+                    [
+                        f64::from(tokens),
+                        f64::from(u8::from(hot)),
+                        f64::from(candidate.in_flight),
+                        candidate.health,
+                    ],
                 ),
                 ..Price::of(1.0 - score)
             }
@@ -58,7 +68,9 @@ impl Rule for Composite {
 /// whole prefixes where the request comes with what they say, else by the block index.
 pub(crate) fn held(scene: &Scene<'_>, contender: &Contender<'_>) -> Option<(u32, bool)> {
     if let Some(holders) = scene.prefix_holders {
-        let own = holders.iter().find(|holder| holder.worker == contender.surveyed.candidate.name);
+        let own = holders
+            .iter()
+            .find(|holder| holder.worker == contender.surveyed.candidate.name);
         return own.map(|holder| (holder.tokens, holder.hot));
     }
     let warm = contender.surveyed.warm;

@@ -21,7 +21,10 @@ pub(super) struct ConsistentHash {
 
 impl ConsistentHash {
     pub(super) fn new(settings: RingSettings) -> Self {
-        Self { rings: Rings::new(VIRTUAL_NODES, settings.seed), seed: settings.seed }
+        Self {
+            rings: Rings::new(VIRTUAL_NODES, settings.seed),
+            seed: settings.seed,
+        }
     }
 }
 

@@ -48,13 +48,20 @@ impl Rule for DynamoCost {
             .contenders
             .iter()
             .map(|contender| {
-                let block_size = f64::from(contender.surveyed.candidate.namespace.block_size.tokens());
+                let block_size =
+                    f64::from(contender.surveyed.candidate.namespace.block_size.tokens());
                 let prefill_blocks = self.prefill_tokens(contender) / block_size;
                 let decode_blocks = contender.standing.blocks_after as f64;
-                let request_blocks = self.settings.active_request_weight * f64::from(contender.standing.load.in_flight);
+                let request_blocks = self.settings.active_request_weight
+                    * f64::from(contender.standing.load.in_flight);
                 Price {
                     terms: Terms::new(
-                        &["prefill_blocks", "decode_blocks", "overlap_weight", "request_blocks"],
+                        &[
+                            "prefill_blocks",
+                            "decode_blocks",
+                            "overlap_weight",
+                            "request_blocks",
+                        ],
                         [prefill_blocks, decode_blocks, weight, request_blocks],
                     ),
                     ..Price::of(weight * prefill_blocks + decode_blocks + request_blocks)

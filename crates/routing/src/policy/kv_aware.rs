@@ -18,12 +18,21 @@ pub(super) struct KvAware {
 
 impl KvAware {
     pub(super) fn new(ring: RingSettings) -> Self {
-        Self { remembered: Remembered::new(ring) }
+        Self {
+            remembered: Remembered::new(ring),
+        }
     }
 }
 
-const TERMS: [&str; 7] =
-    ["device_blocks", "host_blocks", "disk_blocks", "speculative_blocks", "weighted_blocks", "in_flight", "remembered"];
+const TERMS: [&str; 7] = [
+    "device_blocks",
+    "host_blocks",
+    "disk_blocks",
+    "speculative_blocks",
+    "weighted_blocks",
+    "in_flight",
+    "remembered",
+];
 
 impl Rule for KvAware {
     fn unit(&self) -> CostUnit {
@@ -36,8 +45,15 @@ impl Rule for KvAware {
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
         let weights = scene.medium_weights;
-        let matched = scene.contenders.iter().any(|contender| contender.surveyed.held.total() > 0);
-        let remembered = if matched { None } else { self.remembered.preferred(scene) };
+        let matched = scene
+            .contenders
+            .iter()
+            .any(|contender| contender.surveyed.held.total() > 0);
+        let remembered = if matched {
+            None
+        } else {
+            self.remembered.preferred(scene)
+        };
         // In every namespace the same prompt: dividing by the blocks of each one's own size keeps shares comparable.
         scene
             .contenders
@@ -46,10 +62,14 @@ impl Rule for KvAware {
             .map(|(i, contender)| {
                 let hinted = remembered == Some(i);
                 let held = contender.surveyed.held;
-                let (device, host, speculative) =
-                    (f64::from(held.device), f64::from(held.host), f64::from(held.speculative));
+                let (device, host, speculative) = (
+                    f64::from(held.device),
+                    f64::from(held.host),
+                    f64::from(held.speculative),
+                );
                 let disk = f64::from(held.disk) + f64::from(held.remote);
-                let weighted = weights.gpu * (device + speculative) + weights.cpu * host + weights.disk * disk;
+                let weighted =
+                    weights.gpu * (device + speculative) + weights.cpu * host + weights.disk * disk;
                 let share = weighted / f64::from(contender.surveyed.prompt_blocks.max(1));
                 let load = contender.standing.load;
                 let in_flight = f64::from(load.in_flight);
@@ -57,9 +77,21 @@ impl Rule for KvAware {
                     tie: u64::from(load.in_flight),
                     terms: Terms::new(
                         &TERMS,
-                        [device, host, disk, speculative, weighted, in_flight, f64::from(u8::from(hinted))],
+                        [
+                            device,
+                            host,
+                            disk,
+                            speculative,
+                            weighted,
+                            in_flight,
+                            f64::from(u8::from(hinted)),
+                        ],
                     ),
-                    ..Price::of(if hinted { 0.0 } else { 1.0 - scene.overlap_weight * share })
+                    ..Price::of(if hinted {
+                        0.0
+                    } else {
+                        1.0 - scene.overlap_weight * share
+                    })
                 }
             })
             .collect()

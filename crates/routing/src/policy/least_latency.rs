@@ -18,8 +18,11 @@ impl Rule for LeastLatency {
     }
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let slowest =
-            scene.contenders.iter().filter_map(|contender| contender.standing.first_token_ms).fold(0.0, f64::max);
+        let slowest = scene
+            .contenders
+            .iter()
+            .filter_map(|contender| contender.standing.first_token_ms)
+            .fold(0.0, f64::max);
         scene
             .contenders
             .iter()

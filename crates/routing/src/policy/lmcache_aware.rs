@@ -23,7 +23,13 @@ pub(super) struct LmcacheAware {
 
 impl LmcacheAware {
     pub(super) fn new(cache_weight: f64) -> Self {
-        Self { cache_weight: if cache_weight.is_finite() { cache_weight.clamp(0.0, 1.0) } else { 1.0 } }
+        Self {
+            cache_weight: if cache_weight.is_finite() {
+                cache_weight.clamp(0.0, 1.0)
+            } else {
+                1.0
+            },
+        }
     }
 }
 
@@ -39,23 +45,41 @@ impl Rule for LmcacheAware {
     }
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let most = |of: fn(&Contender<'_>) -> u64| scene.contenders.iter().map(of).max().unwrap_or(0);
+        let most =
+            |of: fn(&Contender<'_>) -> u64| scene.contenders.iter().map(of).max().unwrap_or(0);
         let longest = most(|contender| matched(contender).into());
-        let (most_keys, most_load) = (most(|contender| keys(contender).unwrap_or(0)), most(in_flight));
+        let (most_keys, most_load) = (
+            most(|contender| keys(contender).unwrap_or(0)),
+            most(in_flight),
+        );
         let by_prefix = longest > 0;
         let price = |contender: &Contender<'_>| {
-            let (matched, keys, load) = (matched(contender), keys(contender).unwrap_or(0), in_flight(contender));
+            let (matched, keys, load) = (
+                matched(contender),
+                keys(contender).unwrap_or(0),
+                in_flight(contender),
+            );
             let score = if by_prefix {
                 share(matched.into(), longest)
             } else {
-                self.cache_weight * share(keys, most_keys) + (1.0 - self.cache_weight) * (1.0 - share(load, most_load))
+                self.cache_weight * share(keys, most_keys)
+                    + (1.0 - self.cache_weight) * (1.0 - share(load, most_load))
             };
             Price {
                 tie: load,
-                label: Some(if by_prefix { LMCACHE_PREFIX } else { BY_OCCUPANCY }),
+                label: Some(if by_prefix {
+                    LMCACHE_PREFIX
+                } else {
+                    BY_OCCUPANCY
+                }),
                 terms: Terms::new(
                     &["matched_tokens", "keys", "in_flight", "by_prefix"],
-                    [f64::from(matched), keys as f64, load as f64, f64::from(u8::from(by_prefix))],
+                    [
+                        f64::from(matched),
+                        keys as f64,
+                        load as f64,
+                        f64::from(u8::from(by_prefix)),
+                    ],
                 ),
                 ..Price::of(1.0 - score)
             }
@@ -65,7 +89,12 @@ impl Rule for LmcacheAware {
 }
 
 fn matched(contender: &Contender<'_>) -> u32 {
-    contender.surveyed.candidate.lmcache.matched_tokens.unwrap_or(0)
+    contender
+        .surveyed
+        .candidate
+        .lmcache
+        .matched_tokens
+        .unwrap_or(0)
 }
 
 fn keys(contender: &Contender<'_>) -> Option<u64> {
@@ -78,5 +107,9 @@ fn in_flight(contender: &Contender<'_>) -> u64 {
 
 /// `part / whole`; nothing of nothing is nothing.
 fn share(part: u64, whole: u64) -> f64 {
-    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+    if whole == 0 {
+        0.0
+    } else {
+        part as f64 / whole as f64
+    }
 }

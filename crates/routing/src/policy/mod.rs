@@ -126,7 +126,11 @@ impl Policy {
     pub fn is_keyed(self) -> bool {
         matches!(
             self,
-            Self::PrefixHash | Self::RendezvousHash | Self::ConsistentHash | Self::Composite | Self::Continuum
+            Self::PrefixHash
+                | Self::RendezvousHash
+                | Self::ConsistentHash
+                | Self::Composite
+                | Self::Continuum
         )
     }
 
@@ -137,7 +141,10 @@ impl Policy {
 
     /// Whether it goes by the blocks that workers hold of a prompt, and by something else where nobody holds any.
     pub(crate) fn goes_by_blocks(self) -> bool {
-        matches!(self, Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware)
+        matches!(
+            self,
+            Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware
+        )
     }
 
     /// Whether it goes by what a controller of LMCache says ([`crate::Candidate::lmcache`]).
@@ -147,7 +154,8 @@ impl Policy {
 
     /// Whether a request that asked for this policy was not placed by its own rules but by `ruling`'s.
     pub(crate) fn fell_back_to(self, ruling: Self) -> bool {
-        ruling != self && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
+        ruling != self
+            && !(self == Self::Continuum && matches!(ruling, Self::Composite | Self::PrefixHash))
     }
 
     /// The policy whose rule decides on this request: this one, or another where it needs a key that the request has not,
@@ -203,15 +211,24 @@ impl FromStr for Policy {
     /// `prefix_hash`.
     fn from_str(name: &str) -> Result<Self, Self::Err> {
         let asked = fold(name);
-        let named =
-            |policy: &Self| std::iter::once(policy.as_str()).chain(policy.alias()).any(|known| fold(known) == asked);
+        let named = |policy: &Self| {
+            std::iter::once(policy.as_str())
+                .chain(policy.alias())
+                .any(|known| fold(known) == asked)
+        };
         // What a client sends may be of any length: enough of it to recognise is repeated.
-        Self::ALL.into_iter().find(named).ok_or_else(|| UnknownPolicy(name.chars().take(64).collect()))
+        Self::ALL
+            .into_iter()
+            .find(named)
+            .ok_or_else(|| UnknownPolicy(name.chars().take(64).collect()))
     }
 }
 
 fn fold(name: &str) -> String {
-    name.chars().filter(|c| !matches!(c, '-' | '_')).map(|c| c.to_ascii_lowercase()).collect()
+    name.chars()
+        .filter(|c| !matches!(c, '-' | '_'))
+        .map(|c| c.to_ascii_lowercase())
+        .collect()
 }
 
 /// Unit of a policy's costs.
@@ -259,30 +276,48 @@ impl Terms {
         const { assert!(N <= Self::MOST, "a policy has more terms than are kept") };
         let mut values = [0.0; Self::MOST];
         values[..N].copy_from_slice(&terms);
-        Self { names, values, fallback: false, session_full: false }
+        Self {
+            names,
+            values,
+            fallback: false,
+            session_full: false,
+        }
     }
 
     /// The same with the term `fallback`.
     pub(crate) fn of_fallback(self) -> Self {
-        Self { fallback: true, ..self }
+        Self {
+            fallback: true,
+            ..self
+        }
     }
 
     /// The same with the term `session_full`.
     pub(crate) fn of_full_session(self) -> Self {
-        Self { session_full: true, ..self }
+        Self {
+            session_full: true,
+            ..self
+        }
     }
 
     /// Names and values, in the policy's order; last, each 1: `fallback` where the policy that was asked could not decide,
     /// `session_full` where the session left its target because that holds too many.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, f64)> + '_ {
-        let marks = [(self.fallback, "fallback"), (self.session_full, "session_full")];
-        let marks = marks.into_iter().filter_map(|(set, name)| set.then_some((name, 1.0)));
+        let marks = [
+            (self.fallback, "fallback"),
+            (self.session_full, "session_full"),
+        ];
+        let marks = marks
+            .into_iter()
+            .filter_map(|(set, name)| set.then_some((name, 1.0)));
         self.names.iter().copied().zip(self.values).chain(marks)
     }
 
     /// The value of one term.
     pub fn get(&self, name: &str) -> Option<f64> {
-        self.iter().find(|(known, _)| *known == name).map(|(_, value)| value)
+        self.iter()
+            .find(|(known, _)| *known == name)
+            .map(|(_, value)| value)
     }
 }
 
@@ -359,7 +394,9 @@ const STEP_TOKENS: u32 = 8192;
 impl Standing {
     /// Time that the sequences generating there take from a prefill of so many tokens, step by step.
     pub(crate) fn interleave_ms(&self, uncached_tokens: u32) -> f64 {
-        let step_ms = self.rates.step_ms(self.load.decode_sequences, self.decode_tokens);
+        let step_ms = self
+            .rates
+            .step_ms(self.load.decode_sequences, self.decode_tokens);
         f64::from(uncached_tokens.div_ceil(STEP_TOKENS)) * step_ms
     }
 }
@@ -383,7 +420,13 @@ pub(crate) const FALLBACK: &str = "fallback";
 impl Price {
     /// A cost without further explanation.
     pub(crate) fn of(cost: f64) -> Self {
-        Self { cost, tie: 0, predicted_ttft_ms: None, terms: Terms::default(), label: None }
+        Self {
+            cost,
+            tie: 0,
+            predicted_ttft_ms: None,
+            terms: Terms::default(),
+            label: None,
+        }
     }
 }
 

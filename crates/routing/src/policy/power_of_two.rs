@@ -19,10 +19,17 @@ impl Rule for PowerOfTwo {
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
         let in_flight = |i: usize| scene.contenders[i].standing.load.in_flight;
         let mut prices: Vec<Price> = (0..scene.contenders.len())
-            .map(|i| Price { terms: Terms::new(&["in_flight"], [f64::from(in_flight(i))]), ..Price::of(2.0) })
+            .map(|i| Price {
+                terms: Terms::new(&["in_flight"], [f64::from(in_flight(i))]),
+                ..Price::of(2.0)
+            })
             .collect();
         let (first, second) = two(scene.random, prices.len());
-        let (taker, other) = if in_flight(second) < in_flight(first) { (second, first) } else { (first, second) };
+        let (taker, other) = if in_flight(second) < in_flight(first) {
+            (second, first)
+        } else {
+            (first, second)
+        };
         prices[other].cost = 1.0;
         prices[taker].cost = 0.0;
         prices
@@ -32,11 +39,15 @@ impl Rule for PowerOfTwo {
 /// Two different places below `count`, each pair as likely as any; twice the only one if there is no other.
 fn two(random: u64, count: usize) -> (usize, usize) {
     let below = |drawn: u64, count: usize| {
-        usize::try_from(drawn % count.max(1) as u64).expect("a remainder is smaller than a count of things in memory")
+        usize::try_from(drawn % count.max(1) as u64)
+            .expect("a remainder is smaller than a count of things in memory")
     };
     let first = below(draw(random, 0), count);
     let onward = below(draw(random, 1), count.saturating_sub(1));
-    (first, (first + usize::from(count > 1) + onward) % count.max(1))
+    (
+        first,
+        (first + usize::from(count > 1) + onward) % count.max(1),
+    )
 }
 
 #[cfg(test)]

@@ -46,20 +46,29 @@ impl Rule for PrefixHash {
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
         let in_flight = |i: usize| scene.contenders[i].standing.load.in_flight;
-        let all = (0..scene.contenders.len()).map(|i| u64::from(in_flight(i))).sum();
+        let all = (0..scene.contenders.len())
+            .map(|i| u64::from(in_flight(i)))
+            .sum();
         let cap = self.load_factor.cap(all, scene.contenders.len());
         let ring = self.rings.around(&scene.contenders);
         // `Policy::ruling` lets nobody in without a key; a lot is drawn rather than one target flooded.
         let mut walk = ring.clockwise(scene.affinity.prefix().unwrap_or(scene.random));
         let owner = walk.next().unwrap_or(0);
-        let taker = iter::once(owner).chain(walk).find(|i| u64::from(in_flight(*i)) < cap).unwrap_or(owner);
+        let taker = iter::once(owner)
+            .chain(walk)
+            .find(|i| u64::from(in_flight(*i)) < cap)
+            .unwrap_or(owner);
         let label = if taker == owner { OWNER } else { OVERFLOW };
         let price = |i: usize| Price {
             tie: u64::from(in_flight(i)),
             label: Some(label),
             terms: Terms::new(
                 &["in_flight", "cap", "owner"],
-                [f64::from(in_flight(i)), cap as f64, f64::from(u8::from(i == owner))],
+                [
+                    f64::from(in_flight(i)),
+                    cap as f64,
+                    f64::from(u8::from(i == owner)),
+                ],
             ),
             ..Price::of(f64::from(u8::from(i != taker)))
         };

@@ -23,7 +23,11 @@ impl Rule for Random {
             .enumerate()
             .map(|(i, contender)| {
                 let drawn = draw(scene.random, i);
-                (-(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(), drawn, i)
+                (
+                    -(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(),
+                    drawn,
+                    i,
+                )
             })
             .collect();
         line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

@@ -13,17 +13,27 @@ pub(super) struct Remembered {
 
 impl Remembered {
     pub(super) fn new(settings: RingSettings) -> Self {
-        Self { load_factor: LoadFactor::above_even(settings.load_factor_epsilon) }
+        Self {
+            load_factor: LoadFactor::above_even(settings.load_factor_epsilon),
+        }
     }
 
     /// The contender to prefer: of several ranks of the worker the one with the fewest in flight. `None`: there is nothing
     /// to go by, or no room.
     pub(super) fn preferred(self, scene: &Scene<'_>) -> Option<usize> {
-        let worker = scene.affinity.served_by.filter(|_| scene.overlap_weight > 0.0)?;
+        let worker = scene
+            .affinity
+            .served_by
+            .filter(|_| scene.overlap_weight > 0.0)?;
         let in_flight = |i: &usize| scene.contenders[*i].standing.load.in_flight;
         let all = || 0..scene.contenders.len();
-        let cap = self.load_factor.cap(all().map(|i| u64::from(in_flight(&i))).sum(), scene.contenders.len());
+        let cap = self.load_factor.cap(
+            all().map(|i| u64::from(in_flight(&i))).sum(),
+            scene.contenders.len(),
+        );
         let ranks = all().filter(|i| scene.contenders[*i].target().worker == worker);
-        ranks.min_by_key(in_flight).filter(|i| u64::from(in_flight(i)) < cap)
+        ranks
+            .min_by_key(in_flight)
+            .filter(|i| u64::from(in_flight(i)) < cap)
     }
 }

@@ -19,7 +19,9 @@ pub(super) struct RendezvousHash {
 
 impl RendezvousHash {
     pub(super) fn new(settings: RingSettings) -> Self {
-        Self { seed: settings.seed }
+        Self {
+            seed: settings.seed,
+        }
     }
 
     fn draw(&self, key: u64, contender: &Contender<'_>) -> u64 {
@@ -44,7 +46,11 @@ impl Rule for RendezvousHash {
             .enumerate()
             .map(|(i, contender)| {
                 let drawn = self.draw(key, contender);
-                (-(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(), drawn, i)
+                (
+                    -(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(),
+                    drawn,
+                    i,
+                )
             })
             .collect();
         line.sort_unstable_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));

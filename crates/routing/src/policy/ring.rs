@@ -36,7 +36,11 @@ pub(super) struct Rings {
 
 impl Rings {
     pub(super) fn new(virtual_nodes: u32, seed: u64) -> Self {
-        Self { virtual_nodes: virtual_nodes.clamp(1, MOST_VIRTUAL_NODES), seed, kept: RefCell::default() }
+        Self {
+            virtual_nodes: virtual_nodes.clamp(1, MOST_VIRTUAL_NODES),
+            seed,
+            kept: RefCell::default(),
+        }
     }
 
     /// The ring around `contenders`, built unless one was built before.
@@ -47,26 +51,49 @@ impl Rings {
         if line.len() < 2 {
             // Nothing to look up: pinned requests shall not push out the rings of whole fleets.
             let ring = Arc::new(Ring::build(contenders, &line, 1, self.seed));
-            return Around { ring, seats: line.into_iter().map(Some).collect() };
+            return Around {
+                ring,
+                seats: line.into_iter().map(Some).collect(),
+            };
         }
         let mut kept = self.kept.borrow_mut();
-        let known = kept.iter().enumerate().find_map(|(place, ring)| Some((place, ring.seats(contenders, &line)?)));
+        let known = kept
+            .iter()
+            .enumerate()
+            .find_map(|(place, ring)| Some((place, ring.seats(contenders, &line)?)));
         if let Some((place, seats)) = known {
             kept[..=place].rotate_right(1);
-            return Around { ring: Arc::clone(&kept[0]), seats };
+            return Around {
+                ring: Arc::clone(&kept[0]),
+                seats,
+            };
         }
-        let ring = Arc::new(Ring::build(contenders, &line, self.virtual_nodes, self.seed));
+        let ring = Arc::new(Ring::build(
+            contenders,
+            &line,
+            self.virtual_nodes,
+            self.seed,
+        ));
         kept.insert(0, Arc::clone(&ring));
         kept.truncate(MOST_RINGS);
-        while kept.len() > 1 && kept.iter().map(|ring| ring.points.len()).sum::<usize>() > MOST_POINTS {
+        while kept.len() > 1
+            && kept.iter().map(|ring| ring.points.len()).sum::<usize>() > MOST_POINTS
+        {
             kept.pop();
         }
-        Around { ring, seats: line.into_iter().map(Some).collect() }
+        Around {
+            ring,
+            seats: line.into_iter().map(Some).collect(),
+        }
     }
 
     /// Drops the rings that `worker` has points on.
     pub(super) fn forget(&mut self, worker: WorkerId) {
-        self.kept.get_mut().retain(|ring| ring.members.iter().all(|member| member.target.worker != worker));
+        self.kept.get_mut().retain(|ring| {
+            ring.members
+                .iter()
+                .all(|member| member.target.worker != worker)
+        });
     }
 }
 
@@ -81,8 +108,13 @@ pub(super) struct Around {
 impl Around {
     /// Contenders by their points, from `key` on and once round; each as often as it has points.
     pub(super) fn clockwise(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
-        let (before, from) = self.ring.points.split_at(self.ring.points.partition_point(|point| point.place < key));
-        from.iter().chain(before).filter_map(|point| self.seats[point.member])
+        let (before, from) = self
+            .ring
+            .points
+            .split_at(self.ring.points.partition_point(|point| point.place < key));
+        from.iter()
+            .chain(before)
+            .filter_map(|point| self.seats[point.member])
     }
 }
 
@@ -118,24 +150,36 @@ impl Ring {
         let mut points: Vec<Point> = members
             .iter()
             .enumerate()
-            .flat_map(|(i, member)| places(member, virtual_nodes, seed).map(move |place| Point { place, member: i }))
+            .flat_map(|(i, member)| {
+                places(member, virtual_nodes, seed).map(move |place| Point { place, member: i })
+            })
             .collect();
         // Two points in one place are a matter of names too: ids of workers change with a restart.
-        let named = |point: &Point| (&members[point.member].name, members[point.member].target.rank);
+        let named = |point: &Point| {
+            (
+                &members[point.member].name,
+                members[point.member].target.rank,
+            )
+        };
         points.sort_unstable_by(|a, b| a.place.cmp(&b.place).then_with(|| named(a).cmp(&named(b))));
         Self { members, points }
     }
 
     /// Where each member stands among `contenders`; `None` if the ring is not theirs.
     fn seats(&self, contenders: &[Contender<'_>], line: &[usize]) -> Option<Vec<Option<usize>>> {
-        if line.len() > self.members.len() || line.len().saturating_mul(SERVES_ONE_IN) < self.members.len() {
+        if line.len() > self.members.len()
+            || line.len().saturating_mul(SERVES_ONE_IN) < self.members.len()
+        {
             return None;
         }
         let mut seats = vec![None; self.members.len()];
         let mut members = self.members.iter().enumerate();
         for i in line {
-            let (place, member) = members.find(|(_, member)| member.target >= contenders[*i].target())?;
-            if member.target != contenders[*i].target() || member.name != contenders[*i].surveyed.candidate.name {
+            let (place, member) =
+                members.find(|(_, member)| member.target >= contenders[*i].target())?;
+            if member.target != contenders[*i].target()
+                || member.name != contenders[*i].surveyed.candidate.name
+            {
                 return None;
             }
             seats[place] = Some(*i);
@@ -168,13 +212,16 @@ mod tests {
 
     use super::*;
     use crate::{
-        Affinity, Answer, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides, RoutingSettings, Tiers,
-        state::State,
+        Affinity, Answer, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides,
+        RoutingSettings, Tiers, state::State,
     };
 
     fn candidate(worker: u32) -> Candidate {
         Candidate {
-            target: Target { worker: WorkerId(worker), rank: DpRank(0) },
+            target: Target {
+                worker: WorkerId(worker),
+                rank: DpRank(0),
+            },
             name: format!("w{worker}").into(),
             namespace: Namespace {
                 model: "m".into(),
@@ -219,14 +266,24 @@ mod tests {
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
         let survey = crate::survey::survey(&index, Moment::START, &job, candidates.iter());
-        let choice = State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, survey);
+        let choice =
+            State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, survey);
         let contenders = &choice.scene.contenders;
-        let owner = rings.around(contenders).clockwise(key).next().expect("somebody has points");
+        let owner = rings
+            .around(contenders)
+            .clockwise(key)
+            .next()
+            .expect("somebody has points");
         contenders[owner].target().worker.0
     }
 
     fn kept(rings: &Rings) -> Vec<usize> {
-        rings.kept.borrow().iter().map(|ring| ring.members.len()).collect()
+        rings
+            .kept
+            .borrow()
+            .iter()
+            .map(|ring| ring.members.len())
+            .collect()
     }
 
     #[test]
@@ -239,9 +296,19 @@ mod tests {
         assert_eq!(kept(&rings), [3]);
         let ring = Arc::clone(&rings.kept.borrow()[0]);
         for member in 0..3 {
-            assert_eq!(ring.points.iter().filter(|point| point.member == member).count(), 150);
+            assert_eq!(
+                ring.points
+                    .iter()
+                    .filter(|point| point.member == member)
+                    .count(),
+                150
+            );
         }
-        assert!(ring.points.windows(2).all(|pair| pair[0].place < pair[1].place));
+        assert!(
+            ring.points
+                .windows(2)
+                .all(|pair| pair[0].place < pair[1].place)
+        );
     }
 
     #[test]
@@ -266,7 +333,10 @@ mod tests {
         }
         assert_eq!(rings.kept.borrow().len(), MOST_RINGS);
         assert_eq!(kept(&rings)[0], 3, "what is in use stays");
-        assert_eq!(rings.kept.borrow()[1].members[0].target.worker, WorkerId(1990));
+        assert_eq!(
+            rings.kept.borrow()[1].members[0].target.worker,
+            WorkerId(1990)
+        );
     }
 
     #[test]
@@ -277,7 +347,10 @@ mod tests {
         for first in [0, 1000, 2000] {
             owner(&rings, &fleet(first), 1);
         }
-        assert_eq!(kept(&rings).iter().sum::<usize>() * points, 2 * 150 * points);
+        assert_eq!(
+            kept(&rings).iter().sum::<usize>() * points,
+            2 * 150 * points
+        );
         assert!(2 * 150 * points <= MOST_POINTS);
         let large: Vec<u32> = (5000..5450).collect();
         owner(&rings, &large, 1);

@@ -27,15 +27,20 @@ impl Rule for RoundRobin {
     }
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let turns =
-            scene.contenders.first().and_then(|first| self.turns.get(&first.surveyed.candidate.namespace.model));
+        let turns = scene
+            .contenders
+            .first()
+            .and_then(|first| self.turns.get(&first.surveyed.candidate.namespace.model));
         let mut line: Vec<(u64, Target, usize)> = scene
             .contenders
             .iter()
             .enumerate()
             .map(|(i, contender)| {
                 let target = contender.target();
-                let turn = turns.and_then(|turns| turns.get(&target)).copied().unwrap_or(0);
+                let turn = turns
+                    .and_then(|turns| turns.get(&target))
+                    .copied()
+                    .unwrap_or(0);
                 (turn, target, i)
             })
             .collect();
@@ -49,7 +54,10 @@ impl Rule for RoundRobin {
         if self.turns.len() >= MOST_MODELS && !self.turns.contains_key(model) {
             self.turns.clear();
         }
-        self.turns.entry(Arc::clone(model)).or_default().insert(winner.target(), self.turn);
+        self.turns
+            .entry(Arc::clone(model))
+            .or_default()
+            .insert(winner.target(), self.turn);
     }
 
     fn forget(&mut self, worker: WorkerId) {

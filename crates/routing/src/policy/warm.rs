@@ -81,7 +81,11 @@ impl Rule for Warm {
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
         let fleet = Fleet::of(scene);
-        scene.contenders.iter().map(|contender| price(scene, contender, &fleet)).collect()
+        scene
+            .contenders
+            .iter()
+            .map(|contender| price(scene, contender, &fleet))
+            .collect()
     }
 }
 
@@ -104,7 +108,8 @@ impl Fleet {
         let utilisation = (work_ms / (WORK_MEMORY_MS * count)).min(UTILISATION_MOST);
         let in_flight = sum(|contender| f64::from(contender.standing.load.in_flight));
         Self {
-            others: (OTHERS_IDLE + OTHERS_GAIN * utilisation / (1.0 - utilisation)).min(OTHERS_MOST),
+            others: (OTHERS_IDLE + OTHERS_GAIN * utilisation / (1.0 - utilisation))
+                .min(OTHERS_MOST),
             cold_tokens: sum(|contender| contender.standing.cold_tokens),
             cold_s: sum(cold_s) / count,
             holds: (HELD_OVER_MEAN * (in_flight + 1.0) / count).max(HELD_FREELY),
@@ -136,10 +141,14 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
     let slowdown = DECODE_SHARE * output * (step + f64::from(load.decode_sequences) * joining);
     let eviction = eviction_ms(contender, output);
     let weight = scene.overlap_weight;
-    let spread =
-        weight * share(contender, fleet, prompt) * prefill + held(contender, fleet) * rates.prefill_ms(0.0, prompt);
+    let spread = weight * share(contender, fleet, prompt) * prefill
+        + held(contender, fleet) * rates.prefill_ms(0.0, prompt);
 
-    let home = if 2.0 * uncached > prompt { HOME_SHARE * standing.mean_backlog_ms } else { 0.0 };
+    let home = if 2.0 * uncached > prompt {
+        HOME_SHARE * standing.mean_backlog_ms
+    } else {
+        0.0
+    };
 
     let terms = [
         weight * prefill,
@@ -164,7 +173,9 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
 
 fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
     let candidate = contender.surveyed.candidate;
-    let Some(total) = candidate.total_blocks else { return 0.0 };
+    let Some(total) = candidate.total_blocks else {
+        return 0.0;
+    };
     let (after, total) = (contender.standing.blocks_after, f64::from(total.max(1)));
     let sequences = f64::from(contender.standing.load.in_flight) + 1.0;
     let growth = sequences * output / f64::from(candidate.namespace.block_size.tokens());

@@ -27,9 +27,15 @@ impl Rule for WeightedRoundRobin {
     }
 
     fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let credits = scene.contenders.first().and_then(|first| self.credits.get(model(first)));
+        let credits = scene
+            .contenders
+            .first()
+            .and_then(|first| self.credits.get(model(first)));
         let earned = |contender: &Contender<'_>| {
-            let before = credits.and_then(|credits| credits.get(&contender.target())).copied().unwrap_or(0.0);
+            let before = credits
+                .and_then(|credits| credits.get(&contender.target()))
+                .copied()
+                .unwrap_or(0.0);
             before + weight(contender)
         };
         let mut line: Vec<(f64, Target, usize)> = scene
@@ -41,7 +47,10 @@ impl Rule for WeightedRoundRobin {
         line.sort_unstable_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut prices = by_place(line.iter().map(|(_, _, i)| *i));
         for (credit, _, i) in line {
-            prices[i].terms = Terms::new(&["credit", "weight"], [credit, weight(&scene.contenders[i])]);
+            prices[i].terms = Terms::new(
+                &["credit", "weight"],
+                [credit, weight(&scene.contenders[i])],
+            );
         }
         prices
     }

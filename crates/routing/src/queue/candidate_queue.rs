@@ -92,7 +92,11 @@ impl CandidateQueue {
             self.due.insert((request.terms.until, ticket));
         }
         if let Some(threshold) = request.job.busy_threshold {
-            self.threshold = if self.thresholds == 0 { threshold } else { self.threshold.max(threshold) };
+            self.threshold = if self.thresholds == 0 {
+                threshold
+            } else {
+                self.threshold.max(threshold)
+            };
             self.thresholds += 1;
         }
         self.ignoring_backlog += usize::from(!request.minds_backlog);
@@ -124,7 +128,10 @@ impl CandidateQueue {
 
     /// Requests that are due by now, the first due first.
     pub(super) fn overdue(&self, now: Moment) -> impl Iterator<Item = (Moment, Ticket)> + '_ {
-        self.due.iter().copied().take_while(move |(until, _)| *until <= now)
+        self.due
+            .iter()
+            .copied()
+            .take_while(move |(until, _)| *until <= now)
     }
 
     /// An overdue request that no target can take is not bound when it is due: its caller gives it up, or a target opens.
@@ -185,7 +192,9 @@ impl CandidateQueue {
     /// Sees which targets are open now; returns whether the pass has anything to offer. If it has not, it is over.
     pub(super) fn begin_or_go_on(&mut self, now: Moment, gate: &Gate<'_>) -> bool {
         if self.opened.is_empty() {
-            let open = |target: &Target| gate.is_open(now, *target, self) && !self.declined.contains(target);
+            let open = |target: &Target| {
+                gate.is_open(now, *target, self) && !self.declined.contains(target)
+            };
             let opened: BTreeSet<Target> = self.targets.iter().copied().filter(open).collect();
             (self.opened, self.cursor, self.priced) = (opened, None, 0);
         } else {
@@ -202,8 +211,17 @@ impl CandidateQueue {
     /// The next requests of the pass, as many as may be priced; the pass goes on behind them. At least one if it has any.
     pub(super) fn take_next(&mut self, most: usize) -> Vec<Place> {
         let from = self.cursor.map_or(Bound::Unbounded, Bound::Included);
-        let mut next: Vec<Place> = self.order.range((from, Bound::Unbounded)).take(most.max(1) + 1).copied().collect();
-        self.cursor = if next.len() > most.max(1) { next.pop() } else { None };
+        let mut next: Vec<Place> = self
+            .order
+            .range((from, Bound::Unbounded))
+            .take(most.max(1) + 1)
+            .copied()
+            .collect();
+        self.cursor = if next.len() > most.max(1) {
+            next.pop()
+        } else {
+            None
+        };
         self.priced += next.len() * self.targets.len();
         next
     }
@@ -217,13 +235,22 @@ impl CandidateQueue {
     pub(super) fn end_pass(&mut self, now: Moment, gate: &Gate<'_>) {
         self.declined.extend(mem::take(&mut self.opened));
         (self.cursor, self.priced) = (None, 0);
-        self.look_at = self.targets.iter().filter_map(|target| gate.opens_at(now, *target, self)).min();
+        self.look_at = self
+            .targets
+            .iter()
+            .filter_map(|target| gate.opens_at(now, *target, self))
+            .min();
     }
 
     /// Some requests whose estimate may be old, in turn.
     pub(super) fn take_stale(&mut self, most: usize) -> Vec<Ticket> {
         let from = self.refreshed.map_or(Bound::Unbounded, Bound::Excluded);
-        let stale: Vec<Ticket> = self.arrivals.range((from, Bound::Unbounded)).take(most).copied().collect();
+        let stale: Vec<Ticket> = self
+            .arrivals
+            .range((from, Bound::Unbounded))
+            .take(most)
+            .copied()
+            .collect();
         self.refreshed = stale.last().copied();
         stale
     }

@@ -23,27 +23,38 @@ pub(crate) struct CandidateSet {
 
 impl CandidateSet {
     fn new(fingerprint: u64, candidates: &[Candidate], excluded: &[Excluded]) -> Self {
-        let mut targets: Vec<Target> = candidates.iter().map(|candidate| candidate.target).collect();
+        let mut targets: Vec<Target> = candidates
+            .iter()
+            .map(|candidate| candidate.target)
+            .collect();
         targets.sort_unstable();
         targets.dedup();
-        Self { candidates: candidates.into(), excluded: excluded.into(), targets: targets.into(), fingerprint }
+        Self {
+            candidates: candidates.into(),
+            excluded: excluded.into(),
+            targets: targets.into(),
+            fingerprint,
+        }
     }
 
     /// Memory that it takes: its own, and its share of what finds queues by their targets.
     pub(crate) fn bytes(&self) -> u64 {
-        let rows = size_of::<Candidate>() * self.candidates.len() + size_of::<Excluded>() * self.excluded.len();
+        let rows = size_of::<Candidate>() * self.candidates.len()
+            + size_of::<Excluded>() * self.excluded.len();
         (size_of::<Self>() + rows + 4 * size_of::<Target>() * self.targets.len()) as u64
     }
 
     fn is(&self, candidates: &[Candidate], excluded: &[Excluded]) -> bool {
         self.candidates.len() == candidates.len()
             && self.excluded.len() == excluded.len()
-            && self.candidates.iter().zip(candidates).all(|(one, other)| same_candidate(one, other))
             && self
-                .excluded
+                .candidates
                 .iter()
-                .zip(excluded)
-                .all(|(one, other)| one.target == other.target && one.reason == other.reason && one.name == other.name)
+                .zip(candidates)
+                .all(|(one, other)| same_candidate(one, other))
+            && self.excluded.iter().zip(excluded).all(|(one, other)| {
+                one.target == other.target && one.reason == other.reason && one.name == other.name
+            })
     }
 }
 
@@ -84,7 +95,11 @@ impl CandidateSets {
     /// Lists that may be equal to one with this fingerprint.
     pub(crate) fn alike(&self, fingerprint: u64) -> Vec<Arc<CandidateSet>> {
         let shared = self.by_fingerprint.get(&fingerprint);
-        shared.into_iter().flatten().map(|shared| Arc::clone(&shared.set)).collect()
+        shared
+            .into_iter()
+            .flatten()
+            .map(|shared| Arc::clone(&shared.set))
+            .collect()
     }
 
     /// One more request refers to the list; returns the bytes that this adds.
@@ -94,14 +109,21 @@ impl CandidateSets {
             known.requests += 1;
             return 0;
         }
-        alike.push(Shared { set: Arc::clone(set), requests: 1 });
+        alike.push(Shared {
+            set: Arc::clone(set),
+            requests: 1,
+        });
         set.bytes()
     }
 
     /// One request less refers to the list; returns the bytes that this frees.
     pub(crate) fn release(&mut self, set: &Arc<CandidateSet>) -> u64 {
-        let Some(alike) = self.by_fingerprint.get_mut(&set.fingerprint) else { return 0 };
-        let Some(at) = alike.iter().position(|known| Arc::ptr_eq(&known.set, set)) else { return 0 };
+        let Some(alike) = self.by_fingerprint.get_mut(&set.fingerprint) else {
+            return 0;
+        };
+        let Some(at) = alike.iter().position(|known| Arc::ptr_eq(&known.set, set)) else {
+            return 0;
+        };
         alike[at].requests -= 1;
         if alike[at].requests > 0 {
             return 0;
@@ -121,17 +143,28 @@ impl CandidateSets {
 }
 
 /// A number that equal lists share, and others mostly do not.
-pub(crate) fn fingerprint(hasher: &RandomState, candidates: &[Candidate], excluded: &[Excluded]) -> u64 {
+pub(crate) fn fingerprint(
+    hasher: &RandomState,
+    candidates: &[Candidate],
+    excluded: &[Excluded],
+) -> u64 {
     let mut state = hasher.build_hasher();
     if let Some(first) = candidates.first() {
         // Within one list namespaces differ by little.
         first.namespace.hash(&mut state);
     }
     for candidate in candidates {
-        (candidate.target, candidate.total_blocks, candidate.stream_state.is_some()).hash(&mut state);
+        (
+            candidate.target,
+            candidate.total_blocks,
+            candidate.stream_state.is_some(),
+        )
+            .hash(&mut state);
         candidate.lmcache.matched_tokens.hash(&mut state);
     }
-    excluded.iter().for_each(|excluded| (excluded.target, excluded.reason).hash(&mut state));
+    excluded
+        .iter()
+        .for_each(|excluded| (excluded.target, excluded.reason).hash(&mut state));
     state.finish()
 }
 
@@ -142,6 +175,8 @@ pub(crate) fn shared(
     candidates: &[Candidate],
     excluded: &[Excluded],
 ) -> Arc<CandidateSet> {
-    let known = alike.into_iter().find(|known| known.is(candidates, excluded));
+    let known = alike
+        .into_iter()
+        .find(|known| known.is(candidates, excluded));
     known.unwrap_or_else(|| Arc::new(CandidateSet::new(fingerprint, candidates, excluded)))
 }

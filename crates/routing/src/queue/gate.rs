@@ -17,16 +17,28 @@ pub(crate) struct Gate<'a> {
 
 impl Gate<'_> {
     pub(super) fn is_open(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
-        let begins = || queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.hold_above);
+        let begins =
+            || queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.hold_above);
         self.has_room(target, queue) && begins()
     }
 
     /// When it opens if nothing is heard before.
-    pub(super) fn opens_at(&self, now: Moment, target: Target, queue: &CandidateQueue) -> Option<Moment> {
-        if self.has_room(target, queue) { self.ledger.falls_to(now, target, self.hold_above) } else { None }
+    pub(super) fn opens_at(
+        &self,
+        now: Moment,
+        target: Target,
+        queue: &CandidateQueue,
+    ) -> Option<Moment> {
+        if self.has_room(target, queue) {
+            self.ledger.falls_to(now, target, self.hold_above)
+        } else {
+            None
+        }
     }
 
     fn has_room(&self, target: Target, queue: &CandidateQueue) -> bool {
-        queue.busy_threshold().is_none_or(|threshold| !self.ledger.is_above(target, threshold))
+        queue
+            .busy_threshold()
+            .is_none_or(|threshold| !self.ledger.is_above(target, threshold))
     }
 }

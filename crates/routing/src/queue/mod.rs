@@ -89,7 +89,8 @@ impl WaitQueue {
 
     /// Whether one more fits that keeps so many bytes.
     pub(crate) fn has_room(&self, settings: &QueueSettings, bytes: u64) -> bool {
-        self.requests.len() < settings.max_entries && self.bytes.saturating_add(bytes) <= settings.max_bytes
+        self.requests.len() < settings.max_entries
+            && self.bytes.saturating_add(bytes) <= settings.max_bytes
     }
 
     /// How candidate lists are told apart.
@@ -110,9 +111,19 @@ impl WaitQueue {
         gate: Gate<'_>,
         entrant: Entrant,
     ) -> Option<Ticket> {
-        let Entrant { job, terms, minds_backlog, caller_bytes, winner } = entrant;
+        let Entrant {
+            job,
+            terms,
+            minds_backlog,
+            caller_bytes,
+            winner,
+        } = entrant;
         let bytes = caller_bytes.saturating_add(job.own_bytes());
-        let lists: u64 = job.sets().filter(|set| !self.sets.knows(set)).map(|set| set.bytes()).sum();
+        let lists: u64 = job
+            .sets()
+            .filter(|set| !self.sets.knows(set))
+            .map(|set| set.bytes())
+            .sum();
         if !self.has_room(settings, bytes.saturating_add(lists)) {
             return None;
         }
@@ -120,7 +131,17 @@ impl WaitQueue {
         let ticket = Ticket(self.tickets);
         let key = terms.waiting_key(settings.ageing);
         let queue = self.queue_of(now, gate, &job.set.targets, winner.is_none().then_some(now));
-        self.enter(ticket, QueuedRequest { terms, key, bytes, queue, job: Arc::new(job), minds_backlog });
+        self.enter(
+            ticket,
+            QueuedRequest {
+                terms,
+                key,
+                bytes,
+                queue,
+                job: Arc::new(job),
+                minds_backlog,
+            },
+        );
         if let Some(winner) = winner {
             self.change(queue, |queue| match gate.is_open(now, winner, queue) {
                 // Inserted before the cursor it is looked at next as well.
@@ -141,16 +162,23 @@ impl WaitQueue {
         ticket: Ticket,
         (job, until, minds_backlog): (QueuedJob, Moment, bool),
     ) -> bool {
-        let Some(mut request) = self.remove(ticket) else { return false };
+        let Some(mut request) = self.remove(ticket) else {
+            return false;
+        };
         let before = Arc::clone(&request.job.set.targets);
-        request.bytes = request.bytes.saturating_sub(request.job.own_bytes()).saturating_add(job.own_bytes());
+        request.bytes = request
+            .bytes
+            .saturating_sub(request.job.own_bytes())
+            .saturating_add(job.own_bytes());
         let targets = Arc::clone(&job.set.targets);
         let offered = now + MOVE_TIME;
         let queue = self.queue_of(now, gate, &targets, Some(offered));
         (request.job, request.minds_backlog, request.queue) = (Arc::new(job), minds_backlog, queue);
         request.terms.until = until;
         self.enter(ticket, request);
-        let added = targets.iter().filter(|target| before.binary_search(target).is_err());
+        let added = targets
+            .iter()
+            .filter(|target| before.binary_search(target).is_err());
         self.change(queue, |queue| {
             for target in added {
                 if gate.is_open(now, *target, queue) && !queue.offers(*target) {
@@ -165,9 +193,16 @@ impl WaitQueue {
     pub(crate) fn remove(&mut self, ticket: Ticket) -> Option<QueuedRequest> {
         let request = self.requests.remove(&ticket)?;
         let lists: u64 = request.job.sets().map(|set| self.sets.release(set)).sum();
-        self.bytes = self.bytes.saturating_sub(request.bytes).saturating_sub(lists);
+        self.bytes = self
+            .bytes
+            .saturating_sub(request.bytes)
+            .saturating_sub(lists);
         self.change(request.queue, |queue| queue.remove(ticket, &request));
-        if self.queues.get(&request.queue).is_some_and(|queue| queue.len() == 0) {
+        if self
+            .queues
+            .get(&request.queue)
+            .is_some_and(|queue| queue.len() == 0)
+        {
             self.drop_queue(request.queue);
         }
         Some(request)
@@ -175,7 +210,9 @@ impl WaitQueue {
 
     /// Takes note of a new estimate.
     pub(crate) fn refresh(&mut self, ticket: Ticket, uncached_ms: f64, settings: &QueueSettings) {
-        let Some(request) = self.requests.get_mut(&ticket) else { return };
+        let Some(request) = self.requests.get_mut(&ticket) else {
+            return;
+        };
         request.terms.uncached_ms = uncached_ms;
         let (before, key) = (request.key, request.terms.waiting_key(settings.ageing));
         if before != key {
@@ -212,7 +249,13 @@ impl WaitQueue {
         self.changed(now, target, gate, CandidateQueue::any_minds_usage);
     }
 
-    fn changed(&mut self, now: Moment, target: Target, gate: Gate<'_>, minds: impl Fn(&CandidateQueue) -> bool) {
+    fn changed(
+        &mut self,
+        now: Moment,
+        target: Target,
+        gate: Gate<'_>,
+        minds: impl Fn(&CandidateQueue) -> bool,
+    ) {
         for id in self.queues_with(target) {
             self.change(id, |queue| {
                 if !minds(queue) {
@@ -241,13 +284,19 @@ impl WaitQueue {
     /// Whether a request that could begin on `target` would go before somebody whose turn it may be.
     pub(crate) fn is_contended(&self, target: Target, now: Moment) -> bool {
         let queues = self.by_target.get(&target).into_iter().flatten();
-        queues.filter_map(|id| self.queues.get(id)).any(|queue| queue.is_contended(target, now))
+        queues
+            .filter_map(|id| self.queues.get(id))
+            .any(|queue| queue.is_contended(target, now))
     }
 
     /// When there is something to do next; now or before: at once.
     pub(crate) fn next_work(&self) -> Option<Moment> {
         let firsts = [self.looks.first(), self.due.first()];
-        firsts.into_iter().flatten().map(|(moment, _)| *moment).min()
+        firsts
+            .into_iter()
+            .flatten()
+            .map(|(moment, _)| *moment)
+            .min()
     }
 
     fn queues_with(&self, target: Target) -> Vec<QueueId> {
@@ -271,7 +320,8 @@ impl WaitQueue {
         for target in targets.iter() {
             self.by_target.entry(*target).or_default().push(id);
         }
-        self.queues.insert(id, CandidateQueue::new(Arc::clone(targets)));
+        self.queues
+            .insert(id, CandidateQueue::new(Arc::clone(targets)));
         self.change(id, |queue| {
             queue.end_pass(now, &gate);
             if let Some(then) = offers_all {
@@ -283,13 +333,18 @@ impl WaitQueue {
 
     fn enter(&mut self, ticket: Ticket, request: QueuedRequest) {
         let lists: u64 = request.job.sets().map(|set| self.sets.retain(set)).sum();
-        self.bytes = self.bytes.saturating_add(request.bytes).saturating_add(lists);
+        self.bytes = self
+            .bytes
+            .saturating_add(request.bytes)
+            .saturating_add(lists);
         self.change(request.queue, |queue| queue.insert(ticket, &request));
         self.requests.insert(ticket, request);
     }
 
     fn drop_queue(&mut self, id: QueueId) {
-        let Some(queue) = self.queues.remove(&id) else { return };
+        let Some(queue) = self.queues.remove(&id) else {
+            return;
+        };
         self.by_targets.remove(&queue.targets);
         for target in queue.targets.iter() {
             if let Some(ids) = self.by_target.get_mut(target) {
@@ -305,11 +360,16 @@ impl WaitQueue {
 
     /// Changes a queue, and with it when it is looked at.
     fn change<T: Default>(&mut self, id: QueueId, act: impl FnOnce(&mut CandidateQueue) -> T) -> T {
-        let Some(queue) = self.queues.get_mut(&id) else { return T::default() };
+        let Some(queue) = self.queues.get_mut(&id) else {
+            return T::default();
+        };
         let before = (queue.look_at, queue.first_due());
         let result = act(queue);
         let after = (queue.look_at, queue.first_due());
-        for (moments, before, after) in [(&mut self.looks, before.0, after.0), (&mut self.due, before.1, after.1)] {
+        for (moments, before, after) in [
+            (&mut self.looks, before.0, after.0),
+            (&mut self.due, before.1, after.1),
+        ] {
             if before != after {
                 before.map(|moment| moments.remove(&(moment, id)));
                 after.map(|moment| moments.insert((moment, id)));

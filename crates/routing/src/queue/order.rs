@@ -34,13 +34,21 @@ pub(crate) enum OrderKey {
 impl OrderTerms {
     /// The place at `now`; each millisecond waited makes up for `ageing` milliseconds of prefill.
     pub(crate) fn key(&self, now: Moment, ageing: f64) -> OrderKey {
-        if now >= self.until { OrderKey::Overdue(self.until) } else { self.waiting_key(ageing) }
+        if now >= self.until {
+            OrderKey::Overdue(self.until)
+        } else {
+            self.waiting_key(ageing)
+        }
     }
 
     /// The place while there is slack: the same at every moment.
     pub(crate) fn waiting_key(&self, ageing: f64) -> OrderKey {
         let length = Milliseconds(aged_ms(self.since, self.uncached_ms, ageing));
-        OrderKey::Waiting(Reverse(self.priority), Milliseconds(self.tenant_virtual_ms), length)
+        OrderKey::Waiting(
+            Reverse(self.priority),
+            Milliseconds(self.tenant_virtual_ms),
+            length,
+        )
     }
 }
 
@@ -56,7 +64,10 @@ const PRIORITY_MS: f64 = 1e9;
 pub(crate) fn engine_priority(priority: i32, since: Moment, ageing: f64, uncached_ms: f64) -> i64 {
     let ms = aged_ms(since, uncached_ms, ageing) - PRIORITY_MS * f64::from(priority);
     // A float's cast ends at the ends of the range.
-    #[allow(clippy::cast_possible_truncation, reason = "milliseconds are exact enough")]
+    #[allow(
+        clippy::cast_possible_truncation,
+        reason = "milliseconds are exact enough"
+    )]
     let number = ms as i64;
     number
 }
@@ -101,23 +112,38 @@ mod tests {
 
     #[test]
     fn an_engine_is_told_the_order_of_the_queue_whenever_it_is_told() {
-        let told = |priority, at_s, uncached_ms| engine_priority(priority, at(at_s), AGEING, uncached_ms);
+        let told =
+            |priority, at_s, uncached_ms| engine_priority(priority, at(at_s), AGEING, uncached_ms);
         assert!(told(0, 10, 20.0) < told(0, 10, 300.0), "the shorter first");
         // Each second waited makes up for 200 ms.
-        assert!(told(0, 10, 300.0) < told(0, 12, 20.0), "the one that has waited long enough first");
+        assert!(
+            told(0, 10, 300.0) < told(0, 12, 20.0),
+            "the one that has waited long enough first"
+        );
         assert!(told(0, 11, 20.0) < told(0, 10, 300.0));
-        assert!(told(1, 1_000_000, 1e6) < told(0, 0, 0.0), "priority before all");
+        assert!(
+            told(1, 1_000_000, 1e6) < told(0, 0, 0.0),
+            "priority before all"
+        );
         assert!(told(-1, 0, 0.0) > told(0, 1_000_000, 1e6));
     }
 
     fn terms() -> impl Strategy<Value = OrderTerms> {
-        (-2i32..3, 0.0f64..3.0, 0u64..100, 0u64..100, prop_oneof![0.0f64..1e6, Just(f64::NAN), Just(f64::INFINITY)])
-            .prop_map(|(priority, tenant_virtual_ms, since, wait, uncached_ms)| OrderTerms {
-                priority,
-                tenant_virtual_ms: tenant_virtual_ms.floor(),
-                since: at(since),
-                until: at(since + wait),
-                uncached_ms,
+        (
+            -2i32..3,
+            0.0f64..3.0,
+            0u64..100,
+            0u64..100,
+            prop_oneof![0.0f64..1e6, Just(f64::NAN), Just(f64::INFINITY)],
+        )
+            .prop_map(|(priority, tenant_virtual_ms, since, wait, uncached_ms)| {
+                OrderTerms {
+                    priority,
+                    tenant_virtual_ms: tenant_virtual_ms.floor(),
+                    since: at(since),
+                    until: at(since + wait),
+                    uncached_ms,
+                }
             })
     }
 

@@ -21,7 +21,12 @@ pub(crate) struct ReleaseBudget {
 }
 
 /// About 50 us with 8 to 64 candidates, and what one request takes with more than 120.
-pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget { releases: 4, priced: 120, queues: 8, gates: 1024 };
+pub(crate) const RELEASE_BUDGET: ReleaseBudget = ReleaseBudget {
+    releases: 4,
+    priced: 120,
+    queues: 8,
+    gates: 1024,
+};
 
 /// Requests of one queue that are looked at for each that may be bound: the next one is often the one that is.
 const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
@@ -49,18 +54,30 @@ impl WaitQueue {
     fn pick_overdue(&self, now: Moment, most: usize, left: &mut usize, picks: &mut Vec<Pick>) {
         let half = *left / 2;
         // What is due first in a queue beyond these is due later than the first of each of them.
-        let queues = self.due.iter().take_while(|(until, _)| *until <= now).take(most);
-        let mut overdue: Vec<(Moment, Ticket)> =
-            queues.filter_map(|(_, id)| self.queues.get(id)).flat_map(|queue| queue.overdue(now).take(most)).collect();
+        let queues = self
+            .due
+            .iter()
+            .take_while(|(until, _)| *until <= now)
+            .take(most);
+        let mut overdue: Vec<(Moment, Ticket)> = queues
+            .filter_map(|(_, id)| self.queues.get(id))
+            .flat_map(|queue| queue.overdue(now).take(most))
+            .collect();
         overdue.sort_unstable();
         for (_, ticket) in overdue.into_iter().take(most) {
-            let Some(request) = self.requests.get(&ticket) else { continue };
+            let Some(request) = self.requests.get(&ticket) else {
+                continue;
+            };
             let candidates = request.job.set.candidates.len();
             if !picks.is_empty() && *left < half + candidates {
                 break;
             }
             *left = left.saturating_sub(candidates);
-            picks.push(Pick { ticket, job: Arc::clone(&request.job), may_go: true });
+            picks.push(Pick {
+                ticket,
+                job: Arc::clone(&request.job),
+                may_go: true,
+            });
         }
     }
 
@@ -73,11 +90,18 @@ impl WaitQueue {
         left: &mut usize,
         picks: &mut Vec<Pick>,
     ) {
-        let ids: Vec<QueueId> =
-            self.looks.iter().take_while(|(at, _)| *at <= now).take(budget.queues).map(|(_, id)| *id).collect();
+        let ids: Vec<QueueId> = self
+            .looks
+            .iter()
+            .take_while(|(at, _)| *at <= now)
+            .take(budget.queues)
+            .map(|(_, id)| *id)
+            .collect();
         let mut gates = budget.gates;
         for (place, id) in ids.iter().enumerate() {
-            let Some(targets) = self.queues.get(id).map(|queue| queue.targets.len().max(1)) else { continue };
+            let Some(targets) = self.queues.get(id).map(|queue| queue.targets.len().max(1)) else {
+                continue;
+            };
             if (!picks.is_empty() && *left < targets) || (place > 0 && gates < targets) {
                 break;
             }
@@ -89,7 +113,11 @@ impl WaitQueue {
                     return (Vec::new(), Vec::new());
                 }
                 let next = queue.take_next((share / targets).min(MOST_IN_ORDER));
-                let stale = if queue.len() > next.len() { queue.take_stale(share / 2 / targets) } else { Vec::new() };
+                let stale = if queue.len() > next.len() {
+                    queue.take_stale(share / 2 / targets)
+                } else {
+                    Vec::new()
+                };
                 if queue.is_through() {
                     queue.end_pass(now, &gate);
                 } else {
@@ -98,13 +126,27 @@ impl WaitQueue {
                 (next, stale)
             });
             let next: Vec<Ticket> = next.into_iter().map(|(_, ticket)| ticket).collect();
-            let stale: Vec<Ticket> = stale.into_iter().filter(|ticket| !next.contains(ticket)).collect();
+            let stale: Vec<Ticket> = stale
+                .into_iter()
+                .filter(|ticket| !next.contains(ticket))
+                .collect();
             *left = left.saturating_sub((next.len() + stale.len()) * targets);
             let known: Vec<Ticket> = picks.iter().map(|pick| pick.ticket).collect();
-            for (ticket, may_go) in next.iter().map(|next| (next, true)).chain(stale.iter().map(|stale| (stale, false)))
+            for (ticket, may_go) in next
+                .iter()
+                .map(|next| (next, true))
+                .chain(stale.iter().map(|stale| (stale, false)))
             {
-                if let Some(request) = self.requests.get(ticket).filter(|_| !known.contains(ticket)) {
-                    picks.push(Pick { ticket: *ticket, job: Arc::clone(&request.job), may_go });
+                if let Some(request) = self
+                    .requests
+                    .get(ticket)
+                    .filter(|_| !known.contains(ticket))
+                {
+                    picks.push(Pick {
+                        ticket: *ticket,
+                        job: Arc::clone(&request.job),
+                        may_go,
+                    });
                 }
             }
         }

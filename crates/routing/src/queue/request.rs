@@ -6,8 +6,8 @@ use kv_blocks::PromptBlocks;
 
 use super::{CandidateSet, OrderKey, OrderTerms, QueueId};
 use crate::{
-    Affinity, Answer, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder, ReservationId, SessionKeys,
-    Ticket,
+    Affinity, Answer, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder,
+    ReservationId, SessionKeys, Ticket,
 };
 
 /// Bytes that each request takes beside its own allocations: its rows in the queue's maps.
@@ -59,7 +59,11 @@ struct QueuedPool {
 
 impl QueuedJob {
     /// `set` and `pool` are the candidate lists of the job and of its prefill pool.
-    pub(crate) fn new(job: &Job<'_>, set: Arc<CandidateSet>, pool: Option<Arc<CandidateSet>>) -> Self {
+    pub(crate) fn new(
+        job: &Job<'_>,
+        set: Arc<CandidateSet>,
+        pool: Option<Arc<CandidateSet>>,
+    ) -> Self {
         Self {
             policy: job.policy,
             pin: job.pin,
@@ -112,15 +116,28 @@ impl QueuedJob {
 
     /// The lists that it refers to.
     pub(crate) fn sets(&self) -> impl Iterator<Item = &Arc<CandidateSet>> {
-        [Some(&self.set), self.prefill.as_ref().map(|pool| &pool.set)].into_iter().flatten()
+        [Some(&self.set), self.prefill.as_ref().map(|pool| &pool.set)]
+            .into_iter()
+            .flatten()
     }
 
     /// Bytes of everything but the lists, which it may share.
     pub(crate) fn own_bytes(&self) -> u64 {
-        let holders = self.prefix_holders.as_ref().map_or(0, |holders| holders.capacity() * size_of::<PrefixHolder>());
-        let session = if self.session.is_some() { SESSION_BYTES } else { 0 };
-        let fixed = size_of::<QueuedRequest>() + size_of::<Self>() + size_of::<ReservationId>() + ROWS;
-        let tokens = self.blocks.as_ref().map_or(0, |blocks| u64::from(blocks.token_count()));
+        let holders = self
+            .prefix_holders
+            .as_ref()
+            .map_or(0, |holders| holders.capacity() * size_of::<PrefixHolder>());
+        let session = if self.session.is_some() {
+            SESSION_BYTES
+        } else {
+            0
+        };
+        let fixed =
+            size_of::<QueuedRequest>() + size_of::<Self>() + size_of::<ReservationId>() + ROWS;
+        let tokens = self
+            .blocks
+            .as_ref()
+            .map_or(0, |blocks| u64::from(blocks.token_count()));
         (fixed + holders + session) as u64 + TOKEN_BYTES * tokens
     }
 }

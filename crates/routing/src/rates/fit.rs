@@ -22,11 +22,18 @@ const OVERHEAD_MS: RangeInclusive<f64> = 0.0..=2000.0;
 
 impl PrefillCurve {
     /// One current GPU with a model of 8 billion parameters.
-    pub const PRIOR: Self = Self { overhead_ms: 14.0, token_ms: 1.0 / 7.0, square_ms: 0.0 };
+    pub const PRIOR: Self = Self {
+        overhead_ms: 14.0,
+        token_ms: 1.0 / 7.0,
+        square_ms: 0.0,
+    };
 
     /// A first token that took `ms`, of a prompt of which `tokens` were computed behind `start` that were there.
     pub fn sample(start: f64, tokens: f64, ms: f64) -> Sample {
-        Sample { parts: [1.0, tokens, squares(start, tokens)], ms }
+        Sample {
+            parts: [1.0, tokens, squares(start, tokens)],
+            ms,
+        }
     }
 
     /// The curve that is closest to most of `samples`; `None` where their lengths explain no more than their noise.
@@ -35,7 +42,10 @@ impl PrefillCurve {
         if samples.is_empty() {
             return None;
         }
-        let least_ms = samples.iter().map(|sample| sample.ms).fold(f64::INFINITY, f64::min);
+        let least_ms = samples
+            .iter()
+            .map(|sample| sample.ms)
+            .fold(f64::INFINITY, f64::min);
         // Prompts of one length cannot tell the overhead from the price of a token: it stays, within half of what was
         // seen.
         let belief = Belief {
@@ -43,7 +53,12 @@ impl PrefillCurve {
             bounds: [OVERHEAD_MS, TOKEN_MS, SQUARE_MS],
         };
         let [overhead_ms, token_ms, square_ms] = robust::fit(samples, before.prices(), &belief);
-        Some(Self { overhead_ms, token_ms, square_ms }).filter(|curve| curve.explains(samples))
+        Some(Self {
+            overhead_ms,
+            token_ms,
+            square_ms,
+        })
+        .filter(|curve| curve.explains(samples))
     }
 
     /// What overhead, tokens and their squares cost.
@@ -71,9 +86,20 @@ impl PrefillCurve {
         lengths.sort_unstable_by(f64::total_cmp);
         let (short, long) = (lengths[lengths.len() / 4], lengths[lengths.len() * 3 / 4]);
         let prices = self.prices();
-        let noise_ms = median(samples.iter().map(|sample| (sample.ms - sample.expected_ms(&prices)).abs()));
+        let noise_ms = median(
+            samples
+                .iter()
+                .map(|sample| (sample.ms - sample.expected_ms(&prices)).abs()),
+        );
         // Of one length there is nothing to explain.
-        let explained_ms = self.ms(0.0, if long - short < 0.1 * long { long } else { long - short });
+        let explained_ms = self.ms(
+            0.0,
+            if long - short < 0.1 * long {
+                long
+            } else {
+                long - short
+            },
+        );
         explained_ms >= 2.0 * noise_ms
     }
 
@@ -82,14 +108,23 @@ impl PrefillCurve {
     fn without_price(samples: &[Sample], before: Self) -> Self {
         let most = median(samples.iter().map(|sample| sample.ms / tokens(sample)));
         let token_ms = within(before.token_ms.min(most), &TOKEN_MS);
-        let overhead_ms = median(samples.iter().map(|sample| sample.ms - token_ms * tokens(sample)));
-        Self { overhead_ms: within(overhead_ms, &OVERHEAD_MS), token_ms, square_ms: before.square_ms }
+        let overhead_ms = median(
+            samples
+                .iter()
+                .map(|sample| sample.ms - token_ms * tokens(sample)),
+        );
+        Self {
+            overhead_ms: within(overhead_ms, &OVERHEAD_MS),
+            token_ms,
+            square_ms: before.square_ms,
+        }
     }
 }
 
 /// The curve that is closest to most of `samples`; `before` is the one until now.
 pub(super) fn fit(samples: &[Sample], before: PrefillCurve) -> PrefillCurve {
-    PrefillCurve::told_by(samples, before).unwrap_or_else(|| PrefillCurve::without_price(samples, before))
+    PrefillCurve::told_by(samples, before)
+        .unwrap_or_else(|| PrefillCurve::without_price(samples, before))
 }
 
 fn tokens(sample: &Sample) -> f64 {

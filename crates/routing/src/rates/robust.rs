@@ -14,7 +14,11 @@ pub struct Sample {
 impl Sample {
     /// What it would have taken at these prices.
     pub fn expected_ms(&self, prices: &[f64; 3]) -> f64 {
-        self.parts.iter().zip(prices).map(|(part, price)| part * price).sum()
+        self.parts
+            .iter()
+            .zip(prices)
+            .map(|(part, price)| part * price)
+            .sum()
     }
 
     /// How many times that it took.
@@ -29,7 +33,10 @@ impl Sample {
 
     /// The same of a worker so many times as fast.
     pub(super) fn over(&self, factor: f64) -> Self {
-        Self { ms: self.ms / factor, ..*self }
+        Self {
+            ms: self.ms / factor,
+            ..*self
+        }
     }
 }
 
@@ -53,8 +60,13 @@ pub fn fit(samples: &[Sample], before: [f64; 3], belief: &Belief) -> [f64; 3] {
     for round in 0..ROUNDS {
         let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
         // The first round believes everybody: the prices of before may be another engine's.
-        let trust =
-            |sample: &Sample| if round == 0 { 1.0 } else { (scale / sample.off(&prices).abs().max(scale)).powi(2) };
+        let trust = |sample: &Sample| {
+            if round == 0 {
+                1.0
+            } else {
+                (scale / sample.off(&prices).abs().max(scale)).powi(2)
+            }
+        };
         let weigh = |sample: &Sample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
         let weights: Vec<f64> = samples.iter().map(weigh).collect();
         prices = solved(samples, &weights, belief);
@@ -64,9 +76,17 @@ pub fn fit(samples: &[Sample], before: [f64; 3], belief: &Belief) -> [f64; 3] {
 
 /// Least squares of relative differences, without negative parts.
 fn solved(samples: &[Sample], weights: &[f64], belief: &Belief) -> [f64; 3] {
-    for used in [[true, true, true], [true, true, false], [false, true, true], [false, true, false]] {
+    for used in [
+        [true, true, true],
+        [true, true, false],
+        [false, true, true],
+        [false, true, false],
+    ] {
         if let Some(prices) = least_squares(samples, weights, &belief.prices, used)
-            && prices.iter().zip(&belief.bounds).all(|(price, bounds)| price >= bounds.start())
+            && prices
+                .iter()
+                .zip(&belief.bounds)
+                .all(|(price, bounds)| price >= bounds.start())
         {
             return std::array::from_fn(|part| prices[part].min(*belief.bounds[part].end()));
         }
@@ -75,9 +95,16 @@ fn solved(samples: &[Sample], weights: &[f64], belief: &Belief) -> [f64; 3] {
 }
 
 /// The normal equations of the used parts, solved by elimination; `None` where they say nothing.
-fn least_squares(samples: &[Sample], weights: &[f64], believed: &[f64; 3], used: [bool; 3]) -> Option<[f64; 3]> {
+fn least_squares(
+    samples: &[Sample],
+    weights: &[f64],
+    believed: &[f64; 3],
+    used: [bool; 3],
+) -> Option<[f64; 3]> {
     // Parts are of very different size: each is measured by its mean over the samples.
-    let mean = |part: usize| samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64;
+    let mean = |part: usize| {
+        samples.iter().map(|sample| sample.parts[part]).sum::<f64>() / samples.len() as f64
+    };
     let unit = [mean(0), mean(1), mean(2)];
     let mut rows = [[0.0; 4]; 3];
     let mut belief = 0.0;
@@ -101,7 +128,8 @@ fn least_squares(samples: &[Sample], weights: &[f64], believed: &[f64; 3], used:
         rows[part][part] = 1.0;
     }
     for pivot in 0..3 {
-        let best = (pivot..3).max_by(|a, b| rows[*a][pivot].abs().total_cmp(&rows[*b][pivot].abs()))?;
+        let best =
+            (pivot..3).max_by(|a, b| rows[*a][pivot].abs().total_cmp(&rows[*b][pivot].abs()))?;
         rows.swap(pivot, best);
         if rows[pivot][pivot].abs() < f64::MIN_POSITIVE {
             return None;
@@ -109,7 +137,10 @@ fn least_squares(samples: &[Sample], weights: &[f64], believed: &[f64; 3], used:
         for row in (0..3).filter(|row| *row != pivot) {
             let times = rows[row][pivot] / rows[pivot][pivot];
             let taken = rows[pivot].map(|value| times * value);
-            rows[row].iter_mut().zip(taken).for_each(|(value, taken)| *value -= taken);
+            rows[row]
+                .iter_mut()
+                .zip(taken)
+                .for_each(|(value, taken)| *value -= taken);
         }
     }
     let found = [0, 1, 2].map(|part| rows[part][3] / rows[part][part] / unit[part]);

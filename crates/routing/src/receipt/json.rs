@@ -16,7 +16,9 @@ impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let decision = self.decision();
         let session = decision.and_then(|decision| decision.session);
-        let reserved = decision.map(|decision| decision.reserved).unwrap_or_default();
+        let reserved = decision
+            .map(|decision| decision.reserved)
+            .unwrap_or_default();
         Shape {
             schema: "warmroute.receipt/1",
             id: self.id.to_string(),
@@ -29,10 +31,10 @@ impl Serialize for Receipt {
             served_model: self.served_model.as_deref(),
             lora: self.lora.as_deref(),
             session: session.map(|session| format!("{:016x}", session.id)),
-            cluster: self
-                .cluster
-                .as_ref()
-                .map(|cluster| ClusterShape { name: &cluster.name, similarity: cluster.similarity }),
+            cluster: self.cluster.as_ref().map(|cluster| ClusterShape {
+                name: &cluster.name,
+                similarity: cluster.similarity,
+            }),
             stream: self.stream,
             priority: self.priority,
             policy: self.policy().as_str(),
@@ -48,16 +50,28 @@ impl Serialize for Receipt {
             candidates: decision.map_or_else(Vec::new, rows),
             candidates_total: decision.map_or(0, |decision| decision.candidates_total),
             excluded: self.excluded().iter().map(ExcludedShape::of).collect(),
-            winner: decision.map(|decision| TargetShape::of(decision.winner, Some(&decision.winner_name))),
+            winner: decision
+                .map(|decision| TargetShape::of(decision.winner, Some(&decision.winner_name))),
             runner_up: decision.and_then(runner_up),
             regret_ms: decision.and_then(|decision| decision.regret_ms),
-            prefill: decision.and_then(|decision| decision.prefill.as_ref()).map(PrefillShape::of),
-            hold: HoldShape { held_ms: self.hold.held_ms, reason: self.hold.reason },
-            reserved: ReservedShape { prefill_tokens: reserved.prefill_tokens, decode_blocks: reserved.decode_blocks },
+            prefill: decision
+                .and_then(|decision| decision.prefill.as_ref())
+                .map(PrefillShape::of),
+            hold: HoldShape {
+                held_ms: self.hold.held_ms,
+                reason: self.hold.reason,
+            },
+            reserved: ReservedShape {
+                prefill_tokens: reserved.prefill_tokens,
+                decode_blocks: reserved.decode_blocks,
+            },
             attempts: self.attempts.iter().map(AttemptShape::of).collect(),
             timing_us: &self.timing,
             rewrites: &self.rewrites,
-            outcome: self.outcome.as_ref().map(|outcome| OutcomeShape::of(outcome, decision)),
+            outcome: self
+                .outcome
+                .as_ref()
+                .map(|outcome| OutcomeShape::of(outcome, decision)),
         }
         .serialize(serializer)
     }
@@ -121,12 +135,19 @@ struct TargetShape<'a> {
 
 impl<'a> TargetShape<'a> {
     fn of(target: Target, name: Option<&'a str>) -> Self {
-        Self { worker: name, dp_rank: target.rank.0 }
+        Self {
+            worker: name,
+            dp_rank: target.rank.0,
+        }
     }
 }
 
 fn rows(decision: &Decision) -> Vec<CandidateShape<'_>> {
-    decision.candidates.iter().map(|row| CandidateShape::of(row, decision.cost_unit)).collect()
+    decision
+        .candidates
+        .iter()
+        .map(|row| CandidateShape::of(row, decision.cost_unit))
+        .collect()
 }
 
 fn runner_up(decision: &Decision) -> Option<TargetShape<'_>> {
@@ -221,7 +242,10 @@ struct ExcludedShape<'a> {
 
 impl<'a> ExcludedShape<'a> {
     fn of(excluded: &'a Excluded) -> Self {
-        Self { target: TargetShape::of(excluded.target, Some(&excluded.name)), reason: excluded.reason.as_str() }
+        Self {
+            target: TargetShape::of(excluded.target, Some(&excluded.name)),
+            reason: excluded.reason.as_str(),
+        }
     }
 }
 
@@ -236,7 +260,10 @@ struct PrefillShape<'a> {
 impl<'a> PrefillShape<'a> {
     fn of(note: &'a PrefillNote) -> Self {
         Self {
-            target: note.target.as_ref().map(|(target, name)| TargetShape::of(*target, Some(name))),
+            target: note
+                .target
+                .as_ref()
+                .map(|(target, name)| TargetShape::of(*target, Some(name))),
             skipped: note.skipped.is_some(),
             reason: note.skipped.map(PrefillSkip::as_str),
             ms: note.ms,
@@ -310,8 +337,15 @@ struct OutcomeShape<'a> {
 impl<'a> OutcomeShape<'a> {
     fn of(outcome: &'a Outcome, decision: Option<&Decision>) -> Self {
         // The prediction is of the worker's own cache, and what it counts as cached came from another one.
-        let own = |decision: &&Decision| decision.prefill.as_ref().is_none_or(|note| note.skipped.is_some());
-        let predicted = decision.filter(own).map(|decision| i64::from(decision.predicted_cached_tokens));
+        let own = |decision: &&Decision| {
+            decision
+                .prefill
+                .as_ref()
+                .is_none_or(|note| note.skipped.is_some())
+        };
+        let predicted = decision
+            .filter(own)
+            .map(|decision| i64::from(decision.predicted_cached_tokens));
         Self {
             kind: outcome.kind.as_str(),
             status: outcome.status,
@@ -320,7 +354,9 @@ impl<'a> OutcomeShape<'a> {
             prompt_tokens: outcome.prompt_tokens,
             completion_tokens: outcome.completion_tokens,
             cached_tokens: outcome.cached_tokens,
-            drift_tokens: predicted.zip(outcome.cached_tokens).map(|(predicted, cached)| predicted - i64::from(cached)),
+            drift_tokens: predicted
+                .zip(outcome.cached_tokens)
+                .map(|(predicted, cached)| predicted - i64::from(cached)),
             finish_reason: outcome.finish_reason.as_deref(),
         }
     }
@@ -330,6 +366,8 @@ impl<'a> OutcomeShape<'a> {
 fn rfc3339(unix_ms: u64) -> String {
     OffsetDateTime::from_unix_timestamp_nanos(i128::from(unix_ms) * 1_000_000)
         .unwrap_or(OffsetDateTime::UNIX_EPOCH)
-        .format(format_description!("[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z"))
+        .format(format_description!(
+            "[year]-[month]-[day]T[hour]:[minute]:[second].[subsecond digits:3]Z"
+        ))
         .unwrap_or_default()
 }

@@ -11,7 +11,7 @@ mod record;
 mod ring;
 
 pub use record::{
-    Attempt, AttemptClass, AttemptResult, BadDecisionId, ClusterNote, DecisionId, DecisionIds, Hold, Outcome,
-    OutcomeKind, PromptNote, PromptSource, Receipt, Timing, Verdict,
+    Attempt, AttemptClass, AttemptResult, BadDecisionId, ClusterNote, DecisionId, DecisionIds,
+    Hold, Outcome, OutcomeKind, PromptNote, PromptSource, Receipt, Timing, Verdict,
 };
 pub use ring::{Filter, Ring, RingLimits};

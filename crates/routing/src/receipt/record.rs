@@ -131,14 +131,19 @@ impl fmt::Display for DecisionId {
 
 /// Text that is no decision id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("decision id {0:?} is not valid: expected 16 lower-case hex digits, as in the x-warmroute-decision header")]
+#[error(
+    "decision id {0:?} is not valid: expected 16 lower-case hex digits, as in the x-warmroute-decision header"
+)]
 pub struct BadDecisionId(pub String);
 
 impl FromStr for DecisionId {
     type Err = BadDecisionId;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let plain = text.len() == 16 && text.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
+        let plain = text.len() == 16
+            && text
+                .bytes()
+                .all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'));
         plain
             .then(|| u64::from_str_radix(text, 16).ok())
             .flatten()
@@ -361,8 +366,14 @@ pub enum OutcomeKind {
 
 impl OutcomeKind {
     /// Every way.
-    pub const ALL: [Self; 6] =
-        [Self::Ok, Self::ClientError, Self::Shed, Self::UpstreamError, Self::RouterError, Self::ClientGone];
+    pub const ALL: [Self; 6] = [
+        Self::Ok,
+        Self::ClientError,
+        Self::Shed,
+        Self::UpstreamError,
+        Self::RouterError,
+        Self::ClientGone,
+    ];
 
     /// The receipt's word for it.
     pub fn as_str(self) -> &'static str {

@@ -22,7 +22,10 @@ pub struct RingLimits {
 
 impl Default for RingLimits {
     fn default() -> Self {
-        Self { entries: 1000, bytes: 16 << 20 }
+        Self {
+            entries: 1000,
+            bytes: 16 << 20,
+        }
     }
 }
 
@@ -39,8 +42,13 @@ pub struct Filter {
 
 impl Filter {
     fn passes(&self, receipt: &Receipt) -> bool {
-        self.worker.as_ref().is_none_or(|worker| receipt.worker() == Some(worker))
-            && self.tenant.as_ref().is_none_or(|tenant| receipt.tenant == *tenant)
+        self.worker
+            .as_ref()
+            .is_none_or(|worker| receipt.worker() == Some(worker))
+            && self
+                .tenant
+                .as_ref()
+                .is_none_or(|tenant| receipt.tenant == *tenant)
             && self.policy.is_none_or(|policy| receipt.policy() == policy)
     }
 }
@@ -67,7 +75,10 @@ struct Kept {
 impl Ring {
     /// An empty ring.
     pub fn new(limits: RingLimits) -> Self {
-        Self { limits, kept: Mutex::default() }
+        Self {
+            limits,
+            kept: Mutex::default(),
+        }
     }
 
     /// Keeps `receipt` as the newest.
@@ -85,21 +96,31 @@ impl Ring {
     pub fn get(&self, id: DecisionId) -> Option<Arc<Receipt>> {
         let kept = self.kept.lock();
         let position = kept.position(id)?;
-        kept.receipts.get(position).map(|(receipt, _)| Arc::clone(receipt))
+        kept.receipts
+            .get(position)
+            .map(|(receipt, _)| Arc::clone(receipt))
     }
 
     /// The newest `limit` receipts that pass `filter`, newest first.
     pub fn list(&self, filter: &Filter, limit: usize) -> Vec<Arc<Receipt>> {
         let kept = self.kept.lock();
         let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
-        newest_first.filter(|receipt| filter.passes(receipt)).take(limit).cloned().collect()
+        newest_first
+            .filter(|receipt| filter.passes(receipt))
+            .take(limit)
+            .cloned()
+            .collect()
     }
 
     /// Changes a kept receipt, under the lock; false if it is no longer kept.
     pub fn update(&self, id: DecisionId, change: impl FnOnce(&mut Receipt)) -> bool {
         let kept = &mut *self.kept.lock();
-        let Some(position) = kept.position(id) else { return false };
-        let Some((receipt, counted)) = kept.receipts.get_mut(position) else { return false };
+        let Some(position) = kept.position(id) else {
+            return false;
+        };
+        let Some((receipt, counted)) = kept.receipts.get_mut(position) else {
+            return false;
+        };
         let receipt = Arc::make_mut(receipt);
         change(receipt);
         // The name finds the receipt: it is not up for change.
@@ -141,7 +162,9 @@ impl Kept {
 
     fn trim(&mut self, limits: RingLimits) {
         while self.receipts.len() > limits.entries || self.bytes > limits.bytes {
-            let Some((oldest, size)) = self.receipts.pop_front() else { return };
+            let Some((oldest, size)) = self.receipts.pop_front() else {
+                return;
+            };
             // A name pushed twice points at its latest.
             if self.numbers.get(&oldest.id) == Some(&self.first) {
                 self.numbers.remove(&oldest.id);
@@ -156,9 +179,9 @@ impl Kept {
 /// workers, models and tenants are shared and not counted.
 fn size(receipt: &Receipt) -> usize {
     const TABLES: usize = 64;
-    let rows = receipt
-        .decision()
-        .map_or(0, |decision| size_of_val(decision) + decision.candidates.capacity() * size_of::<Scored>());
+    let rows = receipt.decision().map_or(0, |decision| {
+        size_of_val(decision) + decision.candidates.capacity() * size_of::<Scored>()
+    });
     let excluded = size_of_val(receipt.excluded());
     let attempts = receipt.attempts.capacity() * size_of::<Attempt>();
     TABLES

@@ -40,7 +40,10 @@ impl Growth {
     pub const PIECE: usize = 256;
 
     /// Of a chat: its messages in order, and whether each is a reply. `None`: it has none.
-    pub fn of_turns<'a>(seed: u64, messages: impl IntoIterator<Item = (&'a [u8], bool)>) -> Option<Self> {
+    pub fn of_turns<'a>(
+        seed: u64,
+        messages: impl IntoIterator<Item = (&'a [u8], bool)>,
+    ) -> Option<Self> {
         let (mut to, mut from) = (seed, Vec::new());
         for (at, (message, is_reply)) in messages.into_iter().enumerate() {
             if is_reply && at > 0 {
@@ -50,7 +53,12 @@ impl Growth {
         }
         from.reverse();
         from.truncate(Self::MOST);
-        (to != seed).then(|| Self { from, to, rest: Rest::of(&[]), text: Vec::new() })
+        (to != seed).then(|| Self {
+            from,
+            to,
+            rest: Rest::of(&[]),
+            text: Vec::new(),
+        })
     }
 
     /// Of a plain prompt. `None`: it is shorter than a piece.
@@ -67,12 +75,20 @@ impl Growth {
         from.reverse();
         from.truncate(Self::MOST);
         let behind = pieces.len() * Self::PIECE - from.len().saturating_sub(1) * Self::PIECE;
-        (!pieces.is_empty()).then(|| Self { from, to: hash, rest: Rest::of(rest), text: text[behind..].to_vec() })
+        (!pieces.is_empty()).then(|| Self {
+            from,
+            to: hash,
+            rest: Rest::of(rest),
+            text: text[behind..].to_vec(),
+        })
     }
 
     /// Whether it begins with all of `earlier`, and has more.
     pub fn grew_from(&self, earlier: &Self) -> bool {
-        self.from.iter().enumerate().any(|(place, key)| *key == earlier.to && self.has_behind(place, earlier.rest))
+        self.from
+            .iter()
+            .enumerate()
+            .any(|(place, key)| *key == earlier.to && self.has_behind(place, earlier.rest))
     }
 
     /// Keys to look for, each with its place.
@@ -99,7 +115,10 @@ impl Growth {
 
 impl Rest {
     fn of(bytes: &[u8]) -> Self {
-        Self { bytes: bytes.len(), hash: xxh3_64_with_seed(bytes, 0) }
+        Self {
+            bytes: bytes.len(),
+            hash: xxh3_64_with_seed(bytes, 0),
+        }
     }
 }
 
@@ -108,7 +127,9 @@ mod tests {
     use super::*;
 
     fn text(length: usize) -> Vec<u8> {
-        (0..length).map(|i| u8::try_from(i * 7 % 251).unwrap()).collect()
+        (0..length)
+            .map(|i| u8::try_from(i * 7 % 251).unwrap())
+            .collect()
     }
 
     fn of(text: &[u8]) -> Growth {
@@ -145,14 +166,28 @@ mod tests {
     #[test]
     fn a_chat_grew_out_of_another_where_a_reply_follows_it() {
         let chat = |messages: &[(&'static str, bool)]| {
-            Growth::of_turns(1, messages.iter().map(|(text, reply)| (text.as_bytes(), *reply))).unwrap()
+            Growth::of_turns(
+                1,
+                messages
+                    .iter()
+                    .map(|(text, reply)| (text.as_bytes(), *reply)),
+            )
+            .unwrap()
         };
         let first = chat(&[("system", false), ("one", false)]);
-        let second = chat(&[("system", false), ("one", false), ("reply", true), ("two", false)]);
+        let second = chat(&[
+            ("system", false),
+            ("one", false),
+            ("reply", true),
+            ("two", false),
+        ]);
         assert!(second.grew_from(&first));
         assert!(!second.grew_from(&second));
         assert!(!chat(&[("system", false), ("other", false), ("reply", true)]).grew_from(&first));
-        assert!(!first.grew_from(&chat(&[("system", false)])), "no reply stands between them");
+        assert!(
+            !first.grew_from(&chat(&[("system", false)])),
+            "no reply stands between them"
+        );
         assert_eq!(Growth::of_turns(1, []), None);
     }
 
@@ -160,8 +195,14 @@ mod tests {
     fn no_more_beginnings_are_kept_than_are_looked_for() {
         let long = text(200 * Growth::PIECE);
         let later = of(&long);
-        assert_eq!((later.from.len(), later.text.len()), (Growth::MOST, (Growth::MOST - 1) * Growth::PIECE));
+        assert_eq!(
+            (later.from.len(), later.text.len()),
+            (Growth::MOST, (Growth::MOST - 1) * Growth::PIECE)
+        );
         assert!(later.grew_from(&of(&long[..190 * Growth::PIECE + 3])));
-        assert!(!later.grew_from(&of(&long[..100 * Growth::PIECE])), "too much has been added");
+        assert!(
+            !later.grew_from(&of(&long[..100 * Growth::PIECE])),
+            "too much has been added"
+        );
     }
 }

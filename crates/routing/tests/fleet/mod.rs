@@ -5,14 +5,14 @@
 use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, PromptBlocks, Stored, Target,
-    Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace,
+    PromptBlocks, Stored, Target, Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, LmcacheFacts, NoStopwatch, Overrides,
-    Patience, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal, Router, RoutingSettings,
-    SessionKeys, Tiers,
+    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, LmcacheFacts,
+    NoStopwatch, Overrides, Patience, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder,
+    Refusal, Router, RoutingSettings, SessionKeys, Tiers,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -22,7 +22,10 @@ pub(crate) fn at_ms(ms: u64) -> Moment {
 }
 
 pub(crate) fn target(worker: u32) -> Target {
-    Target { worker: WorkerId(worker), rank: DpRank(0) }
+    Target {
+        worker: WorkerId(worker),
+        rank: DpRank(0),
+    }
 }
 
 pub(crate) fn block_size() -> BlockSize {
@@ -30,7 +33,13 @@ pub(crate) fn block_size() -> BlockSize {
 }
 
 pub(crate) fn namespace() -> Namespace {
-    Namespace { model: "m".into(), lora: None, salt: None, block_size: block_size(), identity: Identity::Tokens }
+    Namespace {
+        model: "m".into(),
+        lora: None,
+        salt: None,
+        block_size: block_size(),
+        identity: Identity::Tokens,
+    }
 }
 
 pub(crate) fn candidate(worker: u32) -> Candidate {
@@ -90,12 +99,24 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
 pub(crate) fn with_prefix(key: u64) -> Ask {
     let mut digest = [0xa5; 32];
     digest[..8].copy_from_slice(&key.to_be_bytes());
-    Ask { affinity: Affinity { prefix_key: Some(digest), ..Affinity::default() }, ..ask(Vec::new()) }
+    Ask {
+        affinity: Affinity {
+            prefix_key: Some(digest),
+            ..Affinity::default()
+        },
+        ..ask(Vec::new())
+    }
 }
 
 /// A request of which nothing is known but its session.
 pub(crate) fn in_session(key: u64) -> Ask {
-    Ask { affinity: Affinity { session_key: Some(key), ..Affinity::default() }, ..ask(Vec::new()) }
+    Ask {
+        affinity: Affinity {
+            session_key: Some(key),
+            ..Affinity::default()
+        },
+        ..ask(Vec::new())
+    }
 }
 
 /// Numbers without a pattern, the same in every run.
@@ -172,7 +193,13 @@ impl Fleet {
     }
 
     pub(crate) fn with(workers: u32, policy: Policy) -> Self {
-        Self::new(workers, RoutingSettings { policy, ..RoutingSettings::default() })
+        Self::new(
+            workers,
+            RoutingSettings {
+                policy,
+                ..RoutingSettings::default()
+            },
+        )
     }
 
     /// `worker` announces the blocks of `tokens` in `tier`.
@@ -189,7 +216,10 @@ impl Fleet {
             salt: None,
             tier,
         });
-        assert_eq!(u64::from(self.index.apply(target(worker), &update).applied), blocks);
+        assert_eq!(
+            u64::from(self.index.apply(target(worker), &update).applied),
+            blocks
+        );
     }
 
     pub(crate) fn dispatch(&self, now: Moment, ask: &Ask) -> Dispatch {
@@ -202,11 +232,15 @@ impl Fleet {
     }
 
     pub(crate) fn potential_loads(&self, now: Moment, ask: &Ask) -> Vec<PotentialLoad> {
-        self.with_job(ask, |job| self.router.potential_loads(now, job)).expect("somebody is eligible")
+        self.with_job(ask, |job| self.router.potential_loads(now, job))
+            .expect("somebody is eligible")
     }
 
     pub(crate) fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
-        let blocks = Arc::new(PromptBlocks::of_tokens(HashScheme::default(), ask.tokens.clone().into()));
+        let blocks = Arc::new(PromptBlocks::of_tokens(
+            HashScheme::default(),
+            ask.tokens.clone().into(),
+        ));
         act(&Job {
             policy: ask.policy,
             pin: ask.pin,
@@ -242,14 +276,19 @@ impl Fleet {
 
     /// The name of the worker that `ask` would go to; nothing is in flight for it.
     pub(crate) fn would_go_to(&self, ask: &Ask) -> Arc<str> {
-        self.preview(Moment::START, ask).expect("somebody is eligible").winner_name
+        self.preview(Moment::START, ask)
+            .expect("somebody is eligible")
+            .winner_name
     }
 
     /// Where `count` equal prompts at once go, by worker.
     pub(crate) fn burst(&self, count: u64, ask: &Ask) -> Vec<usize> {
         let mut per_worker = vec![0; self.candidates.len()];
         for random in 0..count {
-            let ask = Ask { random: random.wrapping_mul(0x9e37_79b9_7f4a_7c15), ..ask.clone() };
+            let ask = Ask {
+                random: random.wrapping_mul(0x9e37_79b9_7f4a_7c15),
+                ..ask.clone()
+            };
             per_worker[self.goes_to(Moment::START, &ask) as usize - 1] += 1;
         }
         per_worker

@@ -29,14 +29,19 @@ pub(super) struct Watched {
 /// Every request with what went on beside it.
 pub(super) fn watched(served: &[Served]) -> Vec<Watched> {
     let mut sorted = served.to_vec();
-    sorted
-        .sort_by(|a, b| (a.engine, a.sent_ms).partial_cmp(&(b.engine, b.sent_ms)).unwrap_or(std::cmp::Ordering::Equal));
+    sorted.sort_by(|a, b| {
+        (a.engine, a.sent_ms)
+            .partial_cmp(&(b.engine, b.sent_ms))
+            .unwrap_or(std::cmp::Ordering::Equal)
+    });
     let mut watched: Vec<Watched> = sorted.iter().map(|one| Watched::alone(*one)).collect();
     // Requests before this one that may not be over.
     let mut open: Vec<usize> = Vec::new();
     for later in 0..sorted.len() {
         let came = sorted[later];
-        open.retain(|earlier| sorted[*earlier].engine == came.engine && sorted[*earlier].end_ms > came.sent_ms);
+        open.retain(|earlier| {
+            sorted[*earlier].engine == came.engine && sorted[*earlier].end_ms > came.sent_ms
+        });
         for earlier in &open {
             watched[later].add(&sorted[*earlier]);
             watched[*earlier].add(&came);
@@ -48,7 +53,8 @@ pub(super) fn watched(served: &[Served]) -> Vec<Watched> {
 
 impl Watched {
     fn alone(served: Served) -> Self {
-        let own = f64::from(served.prompt_tokens) + f64::from(served.output_tokens.unwrap_or(0)) / 2.0;
+        let own =
+            f64::from(served.prompt_tokens) + f64::from(served.output_tokens.unwrap_or(0)) / 2.0;
         Self {
             served,
             decoding: 0.0,
@@ -64,12 +70,15 @@ impl Watched {
 
     /// Takes note of another request on the same engine at the same time.
     fn add(&mut self, other: &Served) {
-        let (Some(first_ms), Some(other_first_ms)) = (self.served.first_token_ms, other.first_token_ms) else {
+        let (Some(first_ms), Some(other_first_ms)) =
+            (self.served.first_token_ms, other.first_token_ms)
+        else {
             // It may be anything's fault.
             self.clear = false;
             return;
         };
-        let context_tokens = f64::from(other.prompt_tokens) + f64::from(other.output_tokens.unwrap_or(0)) / 2.0;
+        let context_tokens =
+            f64::from(other.prompt_tokens) + f64::from(other.output_tokens.unwrap_or(0)) / 2.0;
         if other.sent_ms < first_ms && other_first_ms > self.served.sent_ms {
             self.alone = false;
         }
@@ -85,22 +94,32 @@ impl Watched {
         }
         // A prompt is computed in the step that ends with its first token.
         if other_first_ms > first_ms + SAME_MS && other_first_ms <= self.served.end_ms + SAME_MS {
-            let (start, end) = (f64::from(other.cached_tokens), f64::from(other.prompt_tokens));
+            let (start, end) = (
+                f64::from(other.cached_tokens),
+                f64::from(other.prompt_tokens),
+            );
             self.prefilled_tokens += end - start;
             self.prefilled_squares += end * end - start * start;
         }
     }
 
     pub(super) fn tells_of_prefill(&self) -> bool {
-        self.clear && self.alone && self.computed_tokens() > 0 && self.ttft_ms().is_some_and(|ms| ms > 0.0)
+        self.clear
+            && self.alone
+            && self.computed_tokens() > 0
+            && self.ttft_ms().is_some_and(|ms| ms > 0.0)
     }
 
     pub(super) fn tells_of_steps(&self) -> bool {
-        self.clear && self.gaps().is_some_and(|gaps| gaps >= LEAST_GAPS) && self.reply_ms().is_some_and(|ms| ms > 0.0)
+        self.clear
+            && self.gaps().is_some_and(|gaps| gaps >= LEAST_GAPS)
+            && self.reply_ms().is_some_and(|ms| ms > 0.0)
     }
 
     pub(super) fn computed_tokens(&self) -> u32 {
-        self.served.prompt_tokens.saturating_sub(self.served.cached_tokens)
+        self.served
+            .prompt_tokens
+            .saturating_sub(self.served.cached_tokens)
     }
 
     pub(super) fn ttft_ms(&self) -> Option<f64> {
@@ -114,6 +133,8 @@ impl Watched {
 
     /// Between its tokens.
     pub(super) fn gaps(&self) -> Option<f64> {
-        self.served.output_tokens.map(|tokens| f64::from(tokens) - 1.0)
+        self.served
+            .output_tokens
+            .map(|tokens| f64::from(tokens) - 1.0)
     }
 }

@@ -64,14 +64,22 @@ pub struct Fitted {
 /// Why `served` tells too little.
 pub fn fit(served: &[Served], base: &Profile) -> Result<Fitted, FitError> {
     let watched = watched(served);
-    let prefills: Vec<&Watched> = watched.iter().filter(|one| one.tells_of_prefill()).collect();
+    let prefills: Vec<&Watched> = watched
+        .iter()
+        .filter(|one| one.tells_of_prefill())
+        .collect();
     let steps: Vec<&Watched> = watched.iter().filter(|one| one.tells_of_steps()).collect();
     check(served, &prefills)?;
-    let mut profile = Profile { name: "fitted", ..*base };
+    let mut profile = Profile {
+        name: "fitted",
+        ..*base
+    };
     let mut curve = PrefillCurve::PRIOR;
     for _ in 0..TURNS {
         let samples = first_tokens(&prefills, &profile);
-        curve = PrefillCurve::told_by(&samples, curve).ok_or(FitError::Noise { usable: prefills.len() })?;
+        curve = PrefillCurve::told_by(&samples, curve).ok_or(FitError::Noise {
+            usable: prefills.len(),
+        })?;
         (profile.prefill_ms, profile.attention_ms) = (curve.token_ms, curve.square_ms);
         if steps.len() >= ENOUGH {
             let prices = step_prices(&gaps(&steps, &curve), base);
@@ -102,7 +110,11 @@ pub fn fit(served: &[Served], base: &Profile) -> Result<Fitted, FitError> {
 fn check(served: &[Served], prefills: &[&Watched]) -> Result<(), FitError> {
     let usable = prefills.len();
     if usable < ENOUGH {
-        return Err(FitError::TooFew { requests: served.len(), usable, needed: ENOUGH });
+        return Err(FitError::TooFew {
+            requests: served.len(),
+            usable,
+            needed: ENOUGH,
+        });
     }
     let mut lengths: Vec<u32> = prefills.iter().map(|one| one.computed_tokens()).collect();
     lengths.sort_unstable();
@@ -117,13 +129,19 @@ fn check(served: &[Served], prefills: &[&Watched]) -> Result<(), FitError> {
 fn first_tokens(prefills: &[&Watched], profile: &Profile) -> Vec<Sample> {
     let sample = |one: &&Watched| {
         let tokens = f64::from(one.computed_tokens());
-        let decoding = profile.sequence_ms * one.decoding + profile.kv_token_ms * one.context_tokens;
+        let decoding =
+            profile.sequence_ms * one.decoding + profile.kv_token_ms * one.context_tokens;
         let further_steps = (tokens / MAX_BATCHED_TOKENS).ceil() - 1.0;
         // On average half a step is still under way when a request comes.
-        let waited = if one.decoding > 0.0 { 0.5 * (profile.step_ms + decoding) } else { 0.0 };
+        let waited = if one.decoding > 0.0 {
+            0.5 * (profile.step_ms + decoding)
+        } else {
+            0.0
+        };
         let others = waited + decoding + further_steps * (profile.step_ms + decoding);
         let ms = one.ttft_ms()?;
-        (others < ms).then(|| PrefillCurve::sample(f64::from(one.served.cached_tokens), tokens, ms - others))
+        (others < ms)
+            .then(|| PrefillCurve::sample(f64::from(one.served.cached_tokens), tokens, ms - others))
     };
     prefills.iter().filter_map(sample).collect()
 }
@@ -131,19 +149,34 @@ fn first_tokens(prefills: &[&Watched], profile: &Profile) -> Vec<Sample> {
 /// What a step took, made up of its sequences, itself and their contexts.
 fn gaps(steps: &[&Watched], curve: &PrefillCurve) -> Vec<Sample> {
     let sample = |one: &&Watched| {
-        let prefill_ms = curve.token_ms * one.prefilled_tokens + curve.square_ms * one.prefilled_squares;
+        let prefill_ms =
+            curve.token_ms * one.prefilled_tokens + curve.square_ms * one.prefilled_squares;
         let ms = (one.reply_ms()? - prefill_ms) / one.gaps()?;
-        (ms > 0.0).then_some(Sample { parts: [one.mean_sequences, 1.0, one.mean_context_tokens], ms })
+        (ms > 0.0).then_some(Sample {
+            parts: [one.mean_sequences, 1.0, one.mean_context_tokens],
+            ms,
+        })
     };
     steps.iter().filter_map(sample).collect()
 }
 
 fn step_prices(gaps: &[Sample], base: &Profile) -> [f64; 3] {
     let prices = [base.sequence_ms, base.step_ms.max(0.1), base.kv_token_ms];
-    robust::fit(gaps, prices, &Belief { prices, bounds: [0.0..=1e3, 1e-3..=1e4, 0.0..=1.0] })
+    robust::fit(
+        gaps,
+        prices,
+        &Belief {
+            prices,
+            bounds: [0.0..=1e3, 1e-3..=1e4, 0.0..=1.0],
+        },
+    )
 }
 
 /// The middle one of the relative differences.
 fn error(samples: &[Sample], prices: &[f64; 3]) -> f64 {
-    median(samples.iter().map(|sample| (sample.ratio(prices) - 1.0).abs()))
+    median(
+        samples
+            .iter()
+            .map(|sample| (sample.ratio(prices) - 1.0).abs()),
+    )
 }

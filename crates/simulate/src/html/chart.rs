@@ -47,7 +47,10 @@ pub(super) fn colour(place: usize) -> String {
 
 impl Bars<'_> {
     pub(super) fn drawn(&self) -> String {
-        let values = self.groups.iter().flat_map(|group| group.bars.iter().map(|(_, value)| *value));
+        let values = self
+            .groups
+            .iter()
+            .flat_map(|group| group.bars.iter().map(|(_, value)| *value));
         let mut drawing = Drawing::new(self.title, self.from, values.fold(self.from, f64::max));
         let slot = (WIDTH - LEFT) / self.groups.len().max(1) as f64;
         for (place, group) in self.groups.iter().enumerate() {
@@ -58,7 +61,12 @@ impl Bars<'_> {
                 let told = format!("{}, {}: {}", self.names[*name], group.name, short(*value));
                 drawing.bar(x, width, (self.from, *value), &colour(*name), &told);
                 if width >= LEAST_LABELLED {
-                    drawing.text(x + width / 2.0, drawing.y(*value) - 3.0, "middle", &short(*value));
+                    drawing.text(
+                        x + width / 2.0,
+                        drawing.y(*value) - 3.0,
+                        "middle",
+                        &short(*value),
+                    );
                 }
             }
             drawing.text(left + slot / 2.0, HEIGHT - 6.0, "middle", &group.name);
@@ -70,16 +78,27 @@ impl Bars<'_> {
 /// A bar for each engine of a cell: what it computed, and on top what it found.
 pub(super) fn stacked(title: &str, cell: &CellReport) -> String {
     let shown = &cell.per_worker[..cell.per_worker.len().min(MOST_WORKERS)];
-    let most = shown.iter().map(|worker| worker.computed_tokens + worker.hit_tokens).max().unwrap_or(0);
+    let most = shown
+        .iter()
+        .map(|worker| worker.computed_tokens + worker.hit_tokens)
+        .max()
+        .unwrap_or(0);
     let mut drawing = Drawing::new(title, 0.0, most as f64);
     let slot = (WIDTH - LEFT) / shown.len().max(1) as f64;
     // Where engines stand too close for a name each, some go without.
-    let every = [1, 2, 5, 10].into_iter().find(|every| slot * *every as f64 >= LEAST_NAMED).unwrap_or(20);
+    let every = [1, 2, 5, 10]
+        .into_iter()
+        .find(|every| slot * *every as f64 >= LEAST_NAMED)
+        .unwrap_or(20);
     for (place, worker) in shown.iter().enumerate() {
         let (computed, hits) = (worker.computed_tokens as f64, worker.hit_tokens as f64);
         let (x, width) = (LEFT + slot * (place as f64 + GAP / 2.0), slot * (1.0 - GAP));
         let name = format!("w{}", place + 1);
-        let told = format!("{name}: {} tokens computed, {} requests", short(computed), worker.requests);
+        let told = format!(
+            "{name}: {} tokens computed, {} requests",
+            short(computed),
+            worker.requests
+        );
         drawing.bar(x, width, (0.0, computed), COMPUTED, &told);
         let told = format!("{name}: {} tokens found", short(hits));
         drawing.bar(x, width, (computed, computed + hits), FOUND, &told);
@@ -106,10 +125,18 @@ impl Drawing {
             escaped(title)
         );
         // Where nothing rises above the foot, any range will do.
-        let rise = if most > from && most.is_finite() { most - from } else { 1.0 };
+        let rise = if most > from && most.is_finite() {
+            most - from
+        } else {
+            1.0
+        };
         let step = round_step(rise / LINES);
         let lines = (rise / step).ceil();
-        let mut drawing = Self { svg, from, to: from + step * lines };
+        let mut drawing = Self {
+            svg,
+            from,
+            to: from + step * lines,
+        };
         let mut line = 0.0;
         while line <= lines {
             let value = from + step * line;
@@ -142,7 +169,10 @@ impl Drawing {
 
     fn text(&mut self, x: f64, y: f64, anchor: &str, text: &str) {
         let text = escaped(text);
-        let _ = write!(self.svg, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>");
+        let _ = write!(
+            self.svg,
+            "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
+        );
     }
 
     fn done(self) -> String {
@@ -153,13 +183,21 @@ impl Drawing {
 /// The smallest of 1, 2 and 5, times a power of ten, that is not below `least`.
 fn round_step(least: f64) -> f64 {
     let power = 10f64.powf(least.log10().floor());
-    [1.0, 2.0, 5.0].into_iter().map(|digit| digit * power).find(|step| *step >= least).unwrap_or(10.0 * power)
+    [1.0, 2.0, 5.0]
+        .into_iter()
+        .map(|digit| digit * power)
+        .find(|step| *step >= least)
+        .unwrap_or(10.0 * power)
 }
 
 /// A round number as it is, unless it is long.
 fn on_axis(value: f64) -> String {
     let rounded = (value * 1e6).round() / 1e6;
-    if value.abs() < 1e4 { rounded.to_string() } else { short(value) }
+    if value.abs() < 1e4 {
+        rounded.to_string()
+    } else {
+        short(value)
+    }
 }
 
 /// A number in few letters.
@@ -180,16 +218,35 @@ mod tests {
 
     #[test]
     fn numbers_are_short() {
-        let shown = [0.0, 1.075, 24.31, 340.2, 4_321.0, 43_210.0, 1_234_567.0, 98_765_432.0].map(short);
-        assert_eq!(shown, ["0.00", "1.07", "24.3", "340", "4321", "43k", "1.2M", "99M"]);
+        let shown = [
+            0.0,
+            1.075,
+            24.31,
+            340.2,
+            4_321.0,
+            43_210.0,
+            1_234_567.0,
+            98_765_432.0,
+        ]
+        .map(short);
+        assert_eq!(
+            shown,
+            ["0.00", "1.07", "24.3", "340", "4321", "43k", "1.2M", "99M"]
+        );
     }
 
     #[test]
     fn lines_stand_at_round_numbers_the_last_one_above_every_bar() {
-        assert_eq!([0.3, 1.0, 1.1, 34.2, 4_999.0].map(round_step), [0.5, 1.0, 2.0, 50.0, 5_000.0]);
+        assert_eq!(
+            [0.3, 1.0, 1.1, 34.2, 4_999.0].map(round_step),
+            [0.5, 1.0, 2.0, 50.0, 5_000.0]
+        );
         let lines = |most| {
             let drawn = Drawing::new("T", 1.0, most).done();
-            drawn.split("</text>").filter_map(|part| Some(part.rsplit_once('>')?.1.to_owned())).collect::<Vec<_>>()
+            drawn
+                .split("</text>")
+                .filter_map(|part| Some(part.rsplit_once('>')?.1.to_owned()))
+                .collect::<Vec<_>>()
         };
         assert_eq!(lines(1.2)[..5], ["1", "1.05", "1.1", "1.15", "1.2"]);
         assert_eq!(lines(132.0)[..4], ["1", "51", "101", "151"]);
@@ -197,12 +254,27 @@ mod tests {
 
     #[test]
     fn the_highest_bar_fills_the_chart_and_what_is_no_number_does_no_harm() {
-        let groups = [Group { name: "load 0.3".to_owned(), bars: vec![(0, 5.0), (1, 10.0), (1, f64::NAN)] }];
-        let drawn = Bars { title: "T", from: 0.0, groups: &groups, names: &["a", "b<"] }.drawn();
+        let groups = [Group {
+            name: "load 0.3".to_owned(),
+            bars: vec![(0, 5.0), (1, 10.0), (1, f64::NAN)],
+        }];
+        let drawn = Bars {
+            title: "T",
+            from: 0.0,
+            groups: &groups,
+            names: &["a", "b<"],
+        }
+        .drawn();
         let full = HEIGHT - BELOW - ABOVE;
         assert!(drawn.contains(&format!("height=\"{full:.1}\"")), "{drawn}");
-        assert!(drawn.contains(&format!("height=\"{:.1}\"", full / 2.0)), "{drawn}");
-        assert!(drawn.contains("<title>b&lt;, load 0.3: 10.0</title>"), "{drawn}");
+        assert!(
+            drawn.contains(&format!("height=\"{:.1}\"", full / 2.0)),
+            "{drawn}"
+        );
+        assert!(
+            drawn.contains("<title>b&lt;, load 0.3: 10.0</title>"),
+            "{drawn}"
+        );
         assert_eq!(drawn.matches("<rect").count(), 3);
     }
 }

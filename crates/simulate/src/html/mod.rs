@@ -29,11 +29,31 @@ th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}\
 
 /// What is shown of each cell, by load.
 const CHARTS: [Figure; 5] = [
-    Figure { title: "TTFT, mean (ms)", of: |cell| cell.ttft_ms.mean, from: 0.0 },
-    Figure { title: "TTFT, p99 (ms)", of: |cell| cell.ttft_ms.p99, from: 0.0 },
-    Figure { title: "Block hits (%)", of: |cell| cell.block_hit_ratio * 100.0, from: 0.0 },
-    Figure { title: "Prefill imbalance (busiest engine over mean)", of: |cell| cell.prefill_imbalance, from: 1.0 },
-    Figure { title: "ITL, mean (ms)", of: |cell| cell.itl_ms.mean, from: 0.0 },
+    Figure {
+        title: "TTFT, mean (ms)",
+        of: |cell| cell.ttft_ms.mean,
+        from: 0.0,
+    },
+    Figure {
+        title: "TTFT, p99 (ms)",
+        of: |cell| cell.ttft_ms.p99,
+        from: 0.0,
+    },
+    Figure {
+        title: "Block hits (%)",
+        of: |cell| cell.block_hit_ratio * 100.0,
+        from: 0.0,
+    },
+    Figure {
+        title: "Prefill imbalance (busiest engine over mean)",
+        of: |cell| cell.prefill_imbalance,
+        from: 1.0,
+    },
+    Figure {
+        title: "ITL, mean (ms)",
+        of: |cell| cell.itl_ms.mean,
+        from: 0.0,
+    },
 ];
 
 struct Figure {
@@ -60,16 +80,37 @@ pub fn page(report: &Report) -> String {
         file = escaped(&trace.file),
     );
     if let Some(fit) = &report.fit {
-        let _ = writeln!(page, "<p>Engines {}.</p>", escaped(&fit.to_string().replace('\n', "; ")));
+        let _ = writeln!(
+            page,
+            "<p>Engines {}.</p>",
+            escaped(&fit.to_string().replace('\n', "; "))
+        );
     }
     let policies = policies(report);
     legend(&mut page, &policies);
-    for workers in report.cells.iter().map(|cell| cell.workers).collect::<BTreeSet<_>>() {
-        let cells: Vec<&CellReport> = report.cells.iter().filter(|cell| cell.workers == workers).collect();
+    for workers in report
+        .cells
+        .iter()
+        .map(|cell| cell.workers)
+        .collect::<BTreeSet<_>>()
+    {
+        let cells: Vec<&CellReport> = report
+            .cells
+            .iter()
+            .filter(|cell| cell.workers == workers)
+            .collect();
         let _ = writeln!(page, "<h2>{workers} engines</h2>");
         for figure in &CHARTS {
             let groups = by_pace(&cells, &policies, figure);
-            page.push_str(&Bars { title: figure.title, from: figure.from, groups: &groups, names: &policies }.drawn());
+            page.push_str(
+                &Bars {
+                    title: figure.title,
+                    from: figure.from,
+                    groups: &groups,
+                    names: &policies,
+                }
+                .drawn(),
+            );
         }
     }
     per_worker(&mut page, &report.cells);
@@ -94,7 +135,10 @@ fn legend(page: &mut String, policies: &[&str]) {
     page.push_str("<p class=\"keys\">");
     for (place, policy) in policies.iter().enumerate() {
         let (colour, name) = (chart::colour(place), escaped(policy));
-        let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
+        let _ = write!(
+            page,
+            "<span class=\"key\" style=\"background:{colour}\"></span>{name}"
+        );
     }
     page.push_str("</p>\n");
 }
@@ -104,31 +148,53 @@ fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &Figure) -> Vec<Gro
     let mut groups: Vec<Group> = Vec::new();
     for cell in cells {
         let name = pace(cell);
-        let bar = policies.iter().position(|policy| *policy == cell.policy).map(|place| (place, (figure.of)(cell)));
+        let bar = policies
+            .iter()
+            .position(|policy| *policy == cell.policy)
+            .map(|place| (place, (figure.of)(cell)));
         match groups.last_mut().filter(|group| group.name == name) {
             Some(group) => group.bars.extend(bar),
-            None => groups.push(Group { name, bars: bar.into_iter().collect() }),
+            None => groups.push(Group {
+                name,
+                bars: bar.into_iter().collect(),
+            }),
         }
     }
     groups
 }
 
 fn pace(cell: &CellReport) -> String {
-    cell.load.map_or_else(|| format!("speed {:.3}", cell.speedup), |load| format!("load {load}"))
+    cell.load.map_or_else(
+        || format!("speed {:.3}", cell.speedup),
+        |load| format!("load {load}"),
+    )
 }
 
 /// What each engine computed and found, cell by cell.
 fn per_worker(page: &mut String, cells: &[CellReport]) {
     page.push_str("<h2>Engine by engine</h2>\n<p>Prompt tokens: ");
-    for (colour, name) in [(chart::COMPUTED, "computed"), (chart::FOUND, "found in the cache")] {
-        let _ = write!(page, "<span class=\"key\" style=\"background:{colour}\"></span>{name}");
+    for (colour, name) in [
+        (chart::COMPUTED, "computed"),
+        (chart::FOUND, "found in the cache"),
+    ] {
+        let _ = write!(
+            page,
+            "<span class=\"key\" style=\"background:{colour}\"></span>{name}"
+        );
     }
     page.push_str("</p>\n");
     for cell in cells.iter().take(MOST_CELLS) {
-        page.push_str(&chart::stacked(&format!("{}, {}, {} engines", cell.policy, pace(cell), cell.workers), cell));
+        page.push_str(&chart::stacked(
+            &format!("{}, {}, {} engines", cell.policy, pace(cell), cell.workers),
+            cell,
+        ));
     }
     if cells.len() > MOST_CELLS {
-        let _ = writeln!(page, "<p>{} more are in the table only.</p>", cells.len() - MOST_CELLS);
+        let _ = writeln!(
+            page,
+            "<p>{} more are in the table only.</p>",
+            cells.len() - MOST_CELLS
+        );
     }
 }
 
@@ -156,6 +222,9 @@ mod tests {
 
     #[test]
     fn what_has_a_meaning_in_a_page_is_escaped() {
-        assert_eq!(escaped("a<b>&\"c\"'d'\u{1}é"), "a&lt;b&gt;&amp;&quot;c&quot;&#39;d&#39;\u{fffd}é");
+        assert_eq!(
+            escaped("a<b>&\"c\"'d'\u{1}é"),
+            "a&lt;b&gt;&amp;&quot;c&quot;&#39;d&#39;\u{fffd}é"
+        );
     }
 }

@@ -94,7 +94,9 @@ impl Synthetic {
     }
 
     fn written(&self, block_size: BlockSize, sessions: Sessions) -> Result<String, SyntheticError> {
-        let mut planned: Vec<_> = (self.kind.plan)(&self.values).take(MOST_REQUESTS + 1).collect();
+        let mut planned: Vec<_> = (self.kind.plan)(&self.values)
+            .take(MOST_REQUESTS + 1)
+            .collect();
         if planned.len() > MOST_REQUESTS {
             return Err(SyntheticError::TooLong);
         }

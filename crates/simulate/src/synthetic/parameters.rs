@@ -27,7 +27,10 @@ const SEED: Parameter = Parameter {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SyntheticError {
     /// There is no such kind.
-    #[error("there is no synthetic workload {found:?}: expected one of {}", kinds())]
+    #[error(
+        "there is no synthetic workload {found:?}: expected one of {}",
+        kinds()
+    )]
     UnknownKind {
         /// What was asked for.
         found: String,
@@ -72,7 +75,10 @@ pub(super) struct Values(Vec<(&'static str, u64)>);
 impl Values {
     /// The value of a parameter that the kind has.
     pub(super) fn get(&self, name: &str) -> u64 {
-        self.0.iter().find(|(known, _)| *known == name).map_or(0, |(_, value)| *value)
+        self.0
+            .iter()
+            .find(|(known, _)| *known == name)
+            .map_or(0, |(_, value)| *value)
     }
 
     /// The same of one whose largest value is a u32.
@@ -85,18 +91,36 @@ impl Values {
 pub(super) fn parsed(text: &str) -> Result<(Kind, Values), SyntheticError> {
     let (name, settings) = text.split_once('?').unwrap_or((text, ""));
     let kind = KINDS.iter().find(|kind| kind.name == name);
-    let kind = kind.ok_or_else(|| SyntheticError::UnknownKind { found: shortened(name) })?;
-    let mut values: Vec<_> = parameters(kind).map(|parameter| (parameter.name, parameter.default)).collect();
+    let kind = kind.ok_or_else(|| SyntheticError::UnknownKind {
+        found: shortened(name),
+    })?;
+    let mut values: Vec<_> = parameters(kind)
+        .map(|parameter| (parameter.name, parameter.default))
+        .collect();
     for setting in settings.split('&').filter(|setting| !setting.is_empty()) {
-        let (name, value) =
-            setting.split_once('=').ok_or_else(|| SyntheticError::NotAPair { found: shortened(setting) })?;
-        let unknown = || SyntheticError::UnknownParameter { kind: kind.name, found: shortened(name) };
-        let (place, parameter) =
-            parameters(kind).enumerate().find(|(_, parameter)| parameter.name == name).ok_or_else(unknown)?;
+        let (name, value) = setting
+            .split_once('=')
+            .ok_or_else(|| SyntheticError::NotAPair {
+                found: shortened(setting),
+            })?;
+        let unknown = || SyntheticError::UnknownParameter {
+            kind: kind.name,
+            found: shortened(name),
+        };
+        let (place, parameter) = parameters(kind)
+            .enumerate()
+            .find(|(_, parameter)| parameter.name == name)
+            .ok_or_else(unknown)?;
         let (least, most) = parameter.range;
-        values[place].1 =
-            value.parse().ok().filter(|value| (least..=most).contains(value)).ok_or_else(|| {
-                SyntheticError::BadValue { name: parameter.name, found: shortened(value), least, most }
+        values[place].1 = value
+            .parse()
+            .ok()
+            .filter(|value| (least..=most).contains(value))
+            .ok_or_else(|| SyntheticError::BadValue {
+                name: parameter.name,
+                found: shortened(value),
+                least,
+                most,
             })?;
     }
     Ok((*kind, Values(values)))
@@ -112,7 +136,11 @@ fn kinds() -> String {
 
 fn names(kind: &str) -> String {
     let kind = KINDS.iter().find(|known| known.name == kind);
-    let names: Vec<_> = kind.into_iter().flat_map(parameters).map(|parameter| parameter.name).collect();
+    let names: Vec<_> = kind
+        .into_iter()
+        .flat_map(parameters)
+        .map(|parameter| parameter.name)
+        .collect();
     names.join(", ")
 }
 
@@ -132,7 +160,10 @@ mod tests {
     #[test]
     fn what_is_not_set_is_as_usual() {
         let (kind, values) = parsed("chat?sessions=3&seed=9").unwrap();
-        assert_eq!((kind.name, values.get("sessions"), values.get("seed")), ("chat", 3, 9));
+        assert_eq!(
+            (kind.name, values.get("sessions"), values.get("seed")),
+            ("chat", 3, 9)
+        );
         assert_eq!(values.get("turns"), kind.parameters[1].default);
     }
 
@@ -141,7 +172,13 @@ mod tests {
         for kind in KINDS {
             for parameter in kind.parameters {
                 let (name, value) = (parameter.name, parameter.default);
-                assert_eq!(parsed(&format!("{}?{name}={value}", kind.name)).unwrap().1.get(name), value);
+                assert_eq!(
+                    parsed(&format!("{}?{name}={value}", kind.name))
+                        .unwrap()
+                        .1
+                        .get(name),
+                    value
+                );
             }
         }
     }
@@ -152,10 +189,22 @@ mod tests {
             refused("chatter"),
             "there is no synthetic workload \"chatter\": expected one of chat, agents, tenants"
         );
-        assert!(refused("chat?sesions=3").starts_with("chat has no parameter \"sesions\": expected one of sessions, "));
+        assert!(
+            refused("chat?sesions=3")
+                .starts_with("chat has no parameter \"sesions\": expected one of sessions, ")
+        );
         assert!(refused("chat?sesions=3").ends_with(", seed"));
-        assert_eq!(refused("chat?sessions=0"), "sessions is \"0\": expected a whole number from 1 to 1000000");
-        assert_eq!(refused("chat?sessions"), "\"sessions\" sets nothing: expected NAME=VALUE, with & between several");
-        assert!(refused(&format!("chat?sessions={}", "9".repeat(1 << 16))).len() < 200, "what is shown is short");
+        assert_eq!(
+            refused("chat?sessions=0"),
+            "sessions is \"0\": expected a whole number from 1 to 1000000"
+        );
+        assert_eq!(
+            refused("chat?sessions"),
+            "\"sessions\" sets nothing: expected NAME=VALUE, with & between several"
+        );
+        assert!(
+            refused(&format!("chat?sessions={}", "9".repeat(1 << 16))).len() < 200,
+            "what is shown is short"
+        );
     }
 }

@@ -51,7 +51,9 @@ pub(super) fn written(
     let mut text = String::new();
     for request in planned {
         let prompt: u32 = request.parts.iter().map(|part| part.tokens).sum();
-        room = room.checked_sub(prompt.div_ceil(size.tokens()) as usize).ok_or(SyntheticError::TooLong)?;
+        room = room
+            .checked_sub(prompt.div_ceil(size.tokens()) as usize)
+            .ok_or(SyntheticError::TooLong)?;
         let _ = write!(
             text,
             r#"{{"timestamp": {}, "input_length": {prompt}, "output_length": {}, "hash_ids": ["#,
@@ -94,10 +96,24 @@ mod tests {
 
     fn lines(prompts: &[[(u64, u32); 2]]) -> Vec<String> {
         let parts = |prompt: &[(u64, u32); 2]| prompt.map(|(text, tokens)| Part { text, tokens });
-        let planned: Vec<_> =
-            prompts.iter().map(|prompt| Planned { at_ms: 5, parts: parts(prompt), output_tokens: 7 }).collect();
-        let text = written(&planned, BlockSize::new(100).unwrap(), Sessions::Unnamed, MOST_BLOCKS).unwrap();
-        text.lines().map(|line| line.split_once("\"input_length\": ").unwrap().1.to_owned()).collect()
+        let planned: Vec<_> = prompts
+            .iter()
+            .map(|prompt| Planned {
+                at_ms: 5,
+                parts: parts(prompt),
+                output_tokens: 7,
+            })
+            .collect();
+        let text = written(
+            &planned,
+            BlockSize::new(100).unwrap(),
+            Sessions::Unnamed,
+            MOST_BLOCKS,
+        )
+        .unwrap();
+        text.lines()
+            .map(|line| line.split_once("\"input_length\": ").unwrap().1.to_owned())
+            .collect()
     }
 
     #[test]
@@ -114,7 +130,11 @@ mod tests {
     #[test]
     fn a_prompt_that_grows_keeps_its_whole_blocks_and_not_the_partial_one() {
         assert_eq!(
-            lines(&[[(1, 50), (2, 100)], [(1, 50), (2, 300)], [(1, 50), (2, 300)]]),
+            lines(&[
+                [(1, 50), (2, 100)],
+                [(1, 50), (2, 300)],
+                [(1, 50), (2, 300)]
+            ]),
             [
                 r#"150, "output_length": 7, "hash_ids": [0, 1]}"#,
                 r#"350, "output_length": 7, "hash_ids": [0, 2, 3, 4]}"#,
@@ -125,9 +145,19 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_refused() {
-        let request = Planned { at_ms: 0, parts: [Part { text: 0, tokens: 50 }; 2], output_tokens: 1 };
+        let request = Planned {
+            at_ms: 0,
+            parts: [Part {
+                text: 0,
+                tokens: 50,
+            }; 2],
+            output_tokens: 1,
+        };
         let size = BlockSize::new(50).unwrap();
         assert!(written(&[request, request], size, Sessions::Unnamed, 4).is_ok());
-        assert_eq!(written(&[request, request], size, Sessions::Unnamed, 3).unwrap_err(), SyntheticError::TooLong);
+        assert_eq!(
+            written(&[request, request], size, Sessions::Unnamed, 3).unwrap_err(),
+            SyntheticError::TooLong
+        );
     }
 }

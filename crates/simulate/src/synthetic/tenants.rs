@@ -11,18 +11,48 @@ pub(super) const KIND: Kind = Kind {
     name: "tenants",
     doc: "questions behind a few long prompts, one for each tenant",
     parameters: &[
-        Parameter { name: "requests", default: 1_500, range: (1, 1_000_000), doc: "questions" },
-        Parameter { name: "tenants", default: 60, range: (1, 100_000), doc: "tenants" },
+        Parameter {
+            name: "requests",
+            default: 1_500,
+            range: (1, 1_000_000),
+            doc: "questions",
+        },
+        Parameter {
+            name: "tenants",
+            default: 60,
+            range: (1, 100_000),
+            doc: "tenants",
+        },
         Parameter {
             name: "skew",
             default: 1,
             range: (0, 3),
             doc: "0: all ask alike; n: the one of rank r asks 1/r^n as often as the first",
         },
-        Parameter { name: "prefix_tokens", default: 6_000, range: (1, 100_000), doc: "length of a tenant's prompt" },
-        Parameter { name: "question_tokens", default: 1_200, range: (1, 20_000), doc: "length of a question, mean" },
-        Parameter { name: "output_tokens", default: 200, range: (1, 100_000), doc: "length of a reply, mean" },
-        Parameter { name: "minutes", default: 10, range: (1, 10_000), doc: "time over which they come" },
+        Parameter {
+            name: "prefix_tokens",
+            default: 6_000,
+            range: (1, 100_000),
+            doc: "length of a tenant's prompt",
+        },
+        Parameter {
+            name: "question_tokens",
+            default: 1_200,
+            range: (1, 20_000),
+            doc: "length of a question, mean",
+        },
+        Parameter {
+            name: "output_tokens",
+            default: 200,
+            range: (1, 100_000),
+            doc: "length of a reply, mean",
+        },
+        Parameter {
+            name: "minutes",
+            default: 10,
+            range: (1, 10_000),
+            doc: "time over which they come",
+        },
     ],
     plan,
 };
@@ -36,11 +66,21 @@ fn plan(values: &Values) -> Box<dyn Iterator<Item = Planned> + '_> {
     let ask = move |request: u64| {
         let mut random = stream(values, request);
         let at_ms = random.below(values.get("minutes") * 60_000);
-        let prefix = Part { text: tenants.of(random.below(tenants.asks())), tokens: prefix_tokens };
+        let prefix = Part {
+            text: tenants.of(random.below(tenants.asks())),
+            tokens: prefix_tokens,
+        };
         let tokens = length::tokens(&mut random, values.tokens("question_tokens"));
-        let question = Part { text: values.get("tenants") + request, tokens };
+        let question = Part {
+            text: values.get("tenants") + request,
+            tokens,
+        };
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
-        Planned { at_ms, parts: [prefix, question], output_tokens }
+        Planned {
+            at_ms,
+            parts: [prefix, question],
+            output_tokens,
+        }
     };
     Box::new((0..values.get("requests")).map(ask))
 }

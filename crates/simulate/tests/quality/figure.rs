@@ -13,7 +13,13 @@ pub(crate) enum Figure {
 }
 
 impl Figure {
-    pub(crate) const ALL: [Self; 5] = [Self::TtftMean, Self::TtftP99, Self::BlockHits, Self::Imbalance, Self::ItlMean];
+    pub(crate) const ALL: [Self; 5] = [
+        Self::TtftMean,
+        Self::TtftP99,
+        Self::BlockHits,
+        Self::Imbalance,
+        Self::ItlMean,
+    ];
 
     pub(crate) fn name(self) -> &'static str {
         match self {

@@ -30,12 +30,15 @@ impl Golden {
     pub(crate) fn of(found: &[Measured]) -> Self {
         let rows = found.iter().flat_map(|measured| {
             let share = if measured.cell == OVERALL { 0.5 } else { 1.0 };
-            measured.figures.iter().map(move |(figure, value, error)| Row {
-                cell: measured.cell.clone(),
-                figure: *figure,
-                value: *value,
-                tolerance: (share * figure.least_tolerance()).max(ERRORS * error),
-            })
+            measured
+                .figures
+                .iter()
+                .map(move |(figure, value, error)| Row {
+                    cell: measured.cell.clone(),
+                    figure: *figure,
+                    value: *value,
+                    tolerance: (share * figure.least_tolerance()).max(ERRORS * error),
+                })
         });
         Self(rows.collect())
     }
@@ -49,7 +52,13 @@ impl Golden {
 
     pub(crate) fn write(&self) {
         let mut text = format!("{HEAD}\n");
-        for Row { cell, figure, value, tolerance } in &self.0 {
+        for Row {
+            cell,
+            figure,
+            value,
+            tolerance,
+        } in &self.0
+        {
             writeln!(text, "{cell};{};{value:.4};{tolerance:.1}", figure.name()).unwrap();
         }
         fs::write(file(), text).unwrap();
@@ -67,8 +76,15 @@ impl Golden {
         let mut lost = Vec::new();
         for measured in found {
             for (figure, value, _) in &measured.figures {
-                let row = self.0.iter().find(|row| row.cell == measured.cell && row.figure == *figure);
-                let Row { value: golden, tolerance, .. } = row.unwrap();
+                let row = self
+                    .0
+                    .iter()
+                    .find(|row| row.cell == measured.cell && row.figure == *figure);
+                let Row {
+                    value: golden,
+                    tolerance,
+                    ..
+                } = row.unwrap();
                 let loss = figure.loss(*golden, *value);
                 if loss.is_nan() || loss > *tolerance {
                     lost.push(format!(
@@ -84,7 +100,9 @@ impl Golden {
 }
 
 fn row(line: &str) -> Row {
-    let [cell, figure, value, tolerance] = line.split(';').collect::<Vec<_>>()[..] else { panic!("{line}") };
+    let [cell, figure, value, tolerance] = line.split(';').collect::<Vec<_>>()[..] else {
+        panic!("{line}")
+    };
     Row {
         cell: cell.to_owned(),
         figure: Figure::named(figure).unwrap(),
@@ -94,5 +112,7 @@ fn row(line: &str) -> Row {
 }
 
 fn file() -> PathBuf {
-    [env!("CARGO_MANIFEST_DIR"), "tests", "quality", "golden.csv"].iter().collect()
+    [env!("CARGO_MANIFEST_DIR"), "tests", "quality", "golden.csv"]
+        .iter()
+        .collect()
 }

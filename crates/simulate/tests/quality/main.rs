@@ -28,11 +28,18 @@ fn no_figure_of_any_cell_is_worse_than_it_was() {
     let golden = Golden::read();
     assert_eq!(
         golden.cells(),
-        found.iter().map(|found| found.cell.as_str()).collect::<Vec<_>>(),
+        found
+            .iter()
+            .map(|found| found.cell.as_str())
+            .collect::<Vec<_>>(),
         "cells in golden.csv"
     );
     let lost = golden.lost(&found);
-    assert!(lost.is_empty(), "the router got worse:\n{}\n", lost.join("\n"));
+    assert!(
+        lost.is_empty(),
+        "the router got worse:\n{}\n",
+        lost.join("\n")
+    );
 }
 
 #[test]
@@ -40,17 +47,32 @@ fn a_router_that_minds_caches_less_is_caught_and_the_cell_named() {
     let mut chat = workloads::all();
     chat.retain(|workload| workload.name == "chat");
     chat[0].cells.truncate(1);
-    let careless = RoutingSettings { overlap_weight: 0.0, ..RoutingSettings::default() };
+    let careless = RoutingSettings {
+        overlap_weight: 0.0,
+        ..RoutingSettings::default()
+    };
     let lost = Golden::read().lost(&measured(&chat, &careless));
-    assert!(lost.iter().any(|line| line.starts_with("chat, 4 workers, load 0.3: block_hit_ratio is ")), "{lost:?}");
+    assert!(
+        lost.iter()
+            .any(|line| line.starts_with("chat, 4 workers, load 0.3: block_hit_ratio is ")),
+        "{lost:?}"
+    );
 }
 
 fn row(figure: Figure, value: f64) -> Golden {
-    Golden(vec![Row { cell: "chat, 4 workers, load 0.3".to_owned(), figure, value, tolerance: 2.0 }])
+    Golden(vec![Row {
+        cell: "chat, 4 workers, load 0.3".to_owned(),
+        figure,
+        value,
+        tolerance: 2.0,
+    }])
 }
 
 fn found(figure: Figure, value: f64) -> [Measured; 1] {
-    [Measured { cell: "chat, 4 workers, load 0.3".to_owned(), figures: vec![(figure, value, 0.0)] }]
+    [Measured {
+        cell: "chat, 4 workers, load 0.3".to_owned(),
+        figures: vec![(figure, value, 0.0)],
+    }]
 }
 
 #[test]
@@ -58,10 +80,15 @@ fn a_time_that_is_longer_by_more_than_the_tolerance_is_lost_and_a_shorter_one_is
     let golden = row(Figure::TtftMean, 100.0);
     assert_eq!(
         golden.lost(&found(Figure::TtftMean, 102.1)),
-        ["chat, 4 workers, load 0.3: ttft_mean_ms is 102.1000, golden 100.0000: 2.1 % worse, allowed 2.0 %"]
+        [
+            "chat, 4 workers, load 0.3: ttft_mean_ms is 102.1000, golden 100.0000: 2.1 % worse, allowed 2.0 %"
+        ]
     );
     for kept in [101.9, 100.0, 50.0] {
-        assert!(golden.lost(&found(Figure::TtftMean, kept)).is_empty(), "{kept}");
+        assert!(
+            golden.lost(&found(Figure::TtftMean, kept)).is_empty(),
+            "{kept}"
+        );
     }
 }
 
@@ -70,11 +97,19 @@ fn hits_that_are_fewer_by_more_than_the_tolerance_are_lost_and_more_are_not() {
     let golden = row(Figure::BlockHits, 0.5);
     assert_eq!(golden.lost(&found(Figure::BlockHits, 0.489)).len(), 1);
     for kept in [0.491, 0.5, 0.9] {
-        assert!(golden.lost(&found(Figure::BlockHits, kept)).is_empty(), "{kept}");
+        assert!(
+            golden.lost(&found(Figure::BlockHits, kept)).is_empty(),
+            "{kept}"
+        );
     }
 }
 
 #[test]
 fn a_figure_that_is_none_is_lost() {
-    assert_eq!(row(Figure::ItlMean, 5.0).lost(&found(Figure::ItlMean, f64::NAN)).len(), 1);
+    assert_eq!(
+        row(Figure::ItlMean, 5.0)
+            .lost(&found(Figure::ItlMean, f64::NAN))
+            .len(),
+        1
+    );
 }

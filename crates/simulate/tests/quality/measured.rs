@@ -27,9 +27,13 @@ pub(crate) struct Measured {
 
 /// Plays every cell, on all cores.
 pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec<Measured> {
-    let cells = workloads.iter().flat_map(|workload| workload.cells.iter().map(move |fleet| (workload, *fleet)));
+    let cells = workloads
+        .iter()
+        .flat_map(|workload| workload.cells.iter().map(move |fleet| (workload, *fleet)));
     let cells: Vec<_> = cells.collect();
-    let runs: Vec<_> = (0..cells.len()).flat_map(|cell| PACES.map(|pace| (cell, pace))).collect();
+    let runs: Vec<_> = (0..cells.len())
+        .flat_map(|cell| PACES.map(|pace| (cell, pace)))
+        .collect();
     let left = Mutex::new(runs.into_iter().enumerate());
     let reports = Mutex::new(Vec::new());
     thread::scope(|scope| {
@@ -37,7 +41,9 @@ pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec
             scope.spawn(|| {
                 loop {
                     let next = left.lock().unwrap().next();
-                    let Some((place, (cell, pace))) = next else { break };
+                    let Some((place, (cell, pace))) = next else {
+                        break;
+                    };
                     let (workload, fleet) = cells[cell];
                     let report = play(workload, fleet, pace, routing);
                     reports.lock().unwrap().push((place, report));
@@ -49,14 +55,19 @@ pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec
     reports.sort_by_key(|(place, _)| *place);
     let reports: Vec<CellReport> = reports.into_iter().map(|(_, report)| report).collect();
     let named = cells.iter().zip(reports.chunks(PACES.len()));
-    named.map(|((workload, fleet), reports)| summed_up(name(workload, *fleet), reports)).collect()
+    named
+        .map(|((workload, fleet), reports)| summed_up(name(workload, *fleet), reports))
+        .collect()
 }
 
 fn play(workload: &Workload, fleet: Fleet, pace: f64, routing: &RoutingSettings) -> CellReport {
     let Fleet { workers, load } = fleet;
     let mut at = Pace::for_load(&workload.trace, &workload.profile, workers, load);
     at.speedup *= 1.0 + pace / 1e3;
-    run(&workload.trace, &Cell::new(routing.clone(), workers, at, workload.profile))
+    run(
+        &workload.trace,
+        &Cell::new(routing.clone(), workers, at, workload.profile),
+    )
 }
 
 fn name(workload: &Workload, Fleet { workers, load }: Fleet) -> String {
@@ -68,10 +79,17 @@ fn summed_up(cell: String, reports: &[CellReport]) -> Measured {
     let summed_up = |figure: Figure| {
         let values: Vec<f64> = reports.iter().map(|report| figure.of(report)).collect();
         let mean = values.iter().sum::<f64>() / count;
-        let variance = values.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / (count - 1.0);
+        let variance = values
+            .iter()
+            .map(|value| (value - mean).powi(2))
+            .sum::<f64>()
+            / (count - 1.0);
         (figure, mean, 100.0 * (variance / count).sqrt() / mean)
     };
-    Measured { cell, figures: Figure::ALL.map(summed_up).into() }
+    Measured {
+        cell,
+        figures: Figure::ALL.map(summed_up).into(),
+    }
 }
 
 /// The geometric mean over all cells: what no single cell is steady enough to show.
@@ -80,9 +98,16 @@ pub(crate) fn overall(cells: &[Measured]) -> Option<Measured> {
     let over_all = |place: usize| {
         let values = || cells.iter().map(|cell| cell.figures[place]);
         let mean = (values().map(|(_, value, _)| value.ln()).sum::<f64>() / count).exp();
-        let error = values().map(|(_, _, error)| error.powi(2)).sum::<f64>().sqrt() / count;
+        let error = values()
+            .map(|(_, _, error)| error.powi(2))
+            .sum::<f64>()
+            .sqrt()
+            / count;
         (Figure::ALL[place], mean, error)
     };
     let figures = (0..Figure::ALL.len()).map(over_all).collect();
-    (!cells.is_empty()).then(|| Measured { cell: OVERALL.to_owned(), figures })
+    (!cells.is_empty()).then(|| Measured {
+        cell: OVERALL.to_owned(),
+        figures,
+    })
 }

@@ -35,8 +35,14 @@ const fn fleet(workers: u32, load: f64) -> Fleet {
 /// synthetic ones are played at about the speed at which they are made up.
 pub(crate) fn all() -> Vec<Workload> {
     let mut recorded = String::new();
-    StreamingDecoder::new(RECORDED).unwrap().read_to_string(&mut recorded).unwrap();
-    let small = Profile { kv_tokens: 300_000, ..Profile::named("8b-h200").unwrap() };
+    StreamingDecoder::new(RECORDED)
+        .unwrap()
+        .read_to_string(&mut recorded)
+        .unwrap();
+    let small = Profile {
+        kv_tokens: 300_000,
+        ..Profile::named("8b-h200").unwrap()
+    };
     let mixed = Workload {
         name: "mixed",
         trace: Trace::read(&recorded, size()).unwrap(),
@@ -45,7 +51,11 @@ pub(crate) fn all() -> Vec<Workload> {
     };
     vec![
         mixed,
-        synthetic("chat", "chat?sessions=240&turns=4&think_s=20&minutes=3", &STEADY),
+        synthetic(
+            "chat",
+            "chat?sessions=240&turns=4&think_s=20&minutes=3",
+            &STEADY,
+        ),
         synthetic("agents", "agents?runs=60&steps=12&minutes=3", &STEADY[..3]),
         synthetic("tenants", "tenants?requests=1000&minutes=3", &STEADY),
     ]
@@ -54,7 +64,12 @@ pub(crate) fn all() -> Vec<Workload> {
 fn synthetic(name: &'static str, workload: &str, cells: &[Fleet]) -> Workload {
     let text = workload.parse::<Synthetic>().unwrap().text(size()).unwrap();
     let trace = Trace::read(&text, size()).unwrap();
-    Workload { name, trace, profile: Profile::named("70b-h100x2").unwrap(), cells: cells.into() }
+    Workload {
+        name,
+        trace,
+        profile: Profile::named("70b-h100x2").unwrap(),
+        cells: cells.into(),
+    }
 }
 
 fn size() -> BlockSize {

@@ -16,21 +16,50 @@ fn report(policy: Policy, workers: u32, seed: u64) -> CellReport {
 }
 
 fn to(decimals: usize, figures: &[f64]) -> Vec<String> {
-    figures.iter().map(|figure| format!("{figure:.decimals$}")).collect()
+    figures
+        .iter()
+        .map(|figure| format!("{figure:.decimals$}"))
+        .collect()
 }
 
 #[test]
 fn round_robin_agrees_to_the_last_printed_digit() {
     for (workers, speedup, hits, ttft, itl) in [
-        (2, "0.554", ["0.0455", "0.0463"], ["1097.4", "306.5", "3676.0", "8331.3"], ["15.38", "67.60"]),
-        (4, "1.127", ["0.0601", "0.0611"], ["996.5", "304.2", "3378.6", "7232.2"], ["13.07", "52.22"]),
+        (
+            2,
+            "0.554",
+            ["0.0455", "0.0463"],
+            ["1097.4", "306.5", "3676.0", "8331.3"],
+            ["15.38", "67.60"],
+        ),
+        (
+            4,
+            "1.127",
+            ["0.0601", "0.0611"],
+            ["996.5", "304.2", "3378.6", "7232.2"],
+            ["13.07", "52.22"],
+        ),
     ] {
         let report = report(Policy::RoundRobin, workers, 1);
         assert_eq!((report.finished, report.unfinished), (270, 0));
         assert_eq!(to(3, &[report.speedup]), [speedup]);
-        assert_eq!(to(4, &[report.block_hit_ratio, report.token_hit_ratio]), hits);
+        assert_eq!(
+            to(4, &[report.block_hit_ratio, report.token_hit_ratio]),
+            hits
+        );
         let times = report.ttft_ms;
-        assert_eq!(to(1, &[times.mean, times.p50.unwrap(), times.p90.unwrap(), times.p99]), ttft);
+        assert_eq!(
+            to(
+                1,
+                &[
+                    times.mean,
+                    times.p50.unwrap(),
+                    times.p90.unwrap(),
+                    times.p99
+                ]
+            ),
+            ttft
+        );
         assert_eq!(to(2, &[report.itl_ms.mean, report.itl_ms.p99]), itl);
     }
 }
@@ -38,7 +67,10 @@ fn round_robin_agrees_to_the_last_printed_digit() {
 #[test]
 fn the_trace_is_read_as_others_read_it() {
     let trace = read(CONVERSATION);
-    assert_eq!((trace.requests.len(), trace.blocks(), trace.dropped), (300, 8_490, 0));
+    assert_eq!(
+        (trace.requests.len(), trace.blocks(), trace.dropped),
+        (300, 8_490, 0)
+    );
     assert_eq!(to(4, &[infinite_hit_ratio(&trace)]), ["0.0796"]);
 }
 
@@ -54,6 +86,14 @@ fn every_policy_brings_every_request_to_its_end() {
     for policy in Policy::ALL {
         let report = report(policy, 4, 1);
         assert_eq!((report.finished, report.unfinished), (270, 0), "{policy}");
-        assert_eq!(report.per_worker.iter().map(|worker| worker.requests).sum::<u64>(), 270, "{policy}");
+        assert_eq!(
+            report
+                .per_worker
+                .iter()
+                .map(|worker| worker.requests)
+                .sum::<u64>(),
+            270,
+            "{policy}"
+        );
     }
 }

@@ -36,12 +36,19 @@ fn a_cold_prompt_takes_overhead_step_and_prefill_and_each_token_a_step() {
     let tokens = decode(1025.0) + decode(1026.0);
     close(report.itl_ms.mean, tokens / 2.0);
     close(report.e2e_ms.mean, first + tokens);
-    assert_eq!((report.finished, report.unfinished, report.block_hit_ratio), (1, 0, 0.0));
+    assert_eq!(
+        (report.finished, report.unfinished, report.block_hit_ratio),
+        (1, 0, 0.0)
+    );
 }
 
 #[test]
 fn what_is_cached_is_not_computed_and_who_comes_during_a_step_waits_for_its_end() {
-    let report = alone(&[line(0, &[1, 2], 1), line(10_000, &[1, 2, 3], 2), line(10_005, &[4], 1)]);
+    let report = alone(&[
+        line(0, &[1, 2], 1),
+        line(10_000, &[1, 2, 3], 2),
+        line(10_005, &[4], 1),
+    ]);
     let cold = OVERHEAD + STEP + prefill(0.0, 1024.0);
     let warm = OVERHEAD + STEP + prefill(1024.0, 1536.0);
     // Its own overhead is over before the second request's first step is; then that one decodes beside its prefill.
@@ -61,10 +68,15 @@ fn the_last_token_of_a_cached_prompt_is_computed_again_with_its_block() {
 
 #[test]
 fn the_first_tenth_warms_up_and_is_not_counted() {
-    let lines: Vec<String> = (0..20).map(|number| line(number * 10_000, &[1, 2], 1)).collect();
+    let lines: Vec<String> = (0..20)
+        .map(|number| line(number * 10_000, &[1, 2], 1))
+        .collect();
     let report = alone(&lines);
     assert_eq!(report.finished, 18);
-    assert_eq!(report.block_hit_ratio, 0.5, "the cold one is not among them");
+    assert_eq!(
+        report.block_hit_ratio, 0.5,
+        "the cold one is not among them"
+    );
     assert_eq!(report.per_worker[0].computed_tokens, 18 * 512);
 }
 
@@ -72,10 +84,16 @@ fn the_first_tenth_warms_up_and_is_not_counted() {
 fn who_is_not_done_900_seconds_after_the_last_arrival_counts_with_that_age() {
     let trace = read(&[line(0, &[1], 1_000_000), line(1_000, &[2], 1)].join("\n"));
     let mut cell = cell(Policy::RoundRobin, 1);
-    cell.profile = Profile { kv_tokens: 2_000_000, ..cell.profile };
+    cell.profile = Profile {
+        kv_tokens: 2_000_000,
+        ..cell.profile
+    };
     let report = run(&trace, &cell);
     assert_eq!((report.finished, report.unfinished), (1, 1));
-    assert!(report.ttft_ms.max.unwrap() < 1_000.0, "its first token came");
+    assert!(
+        report.ttft_ms.max.unwrap() < 1_000.0,
+        "its first token came"
+    );
     let short = 2.0 * report.e2e_ms.mean - 901_000.0;
     assert!((10.0..1_000.0).contains(&short), "{short} ms");
 }
@@ -89,5 +107,8 @@ fn a_faster_pace_brings_requests_closer_together() {
         run(&trace, &cell).ttft_ms.max.unwrap()
     };
     let (slow, fast) = (ttft(1.0), ttft(1_000.0));
-    assert!(fast > slow, "{fast} ms with both at once, {slow} ms one by one");
+    assert!(
+        fast > slow,
+        "{fast} ms with both at once, {slow} ms one by one"
+    );
 }

@@ -10,13 +10,22 @@ use crate::{cell, line, read};
 /// A prompt, something else, and the prompt's next turn a second later. By turns the next turn would go to the engine that
 /// knows nothing of it: only who has heard of the cache sends it back.
 fn hit_tokens(change: impl FnOnce(&mut Cell)) -> u64 {
-    let lines = [line(0, &[1, 2, 3, 4], 1), line(100, &[9], 1), line(200, &[8], 1), line(1_000, &[1, 2, 3, 4, 5], 1)];
+    let lines = [
+        line(0, &[1, 2, 3, 4], 1),
+        line(100, &[9], 1),
+        line(200, &[8], 1),
+        line(1_000, &[1, 2, 3, 4, 5], 1),
+    ];
     let mut cell = cell(Policy::KvAware, 2);
     // What the router expects by itself would hide what it hears.
     cell.routing.speculative = false;
     change(&mut cell);
     let report = run(&read(&lines.join("\n")), &cell);
-    report.per_worker.iter().map(|worker| worker.hit_tokens).sum()
+    report
+        .per_worker
+        .iter()
+        .map(|worker| worker.hit_tokens)
+        .sum()
 }
 
 #[test]
@@ -26,7 +35,10 @@ fn a_follow_up_goes_where_the_engine_said_its_prefix_is() {
 
 #[test]
 fn what_has_not_arrived_yet_is_not_known() {
-    assert_eq!(hit_tokens(|cell| cell.event_delay = Duration::from_secs(2)), 0);
+    assert_eq!(
+        hit_tokens(|cell| cell.event_delay = Duration::from_secs(2)),
+        0
+    );
 }
 
 #[test]
@@ -39,7 +51,9 @@ fn some_loss_costs_some_hits_and_no_request() {
     let turns: Vec<String> = (0..400u32)
         .map(|number| {
             let chat = u64::from(number % 20) * 1_000;
-            let ids: Vec<u64> = (0..=u64::from(number / 20)).map(|turn| chat + turn).collect();
+            let ids: Vec<u64> = (0..=u64::from(number / 20))
+                .map(|turn| chat + turn)
+                .collect();
             line(number * 100, &ids, 1)
         })
         .collect();
@@ -52,5 +66,10 @@ fn some_loss_costs_some_hits_and_no_request() {
     };
     let (whole, torn) = (with(0.0), with(0.5));
     assert_eq!((whole.unfinished, torn.unfinished), (0, 0));
-    assert!(torn.block_hit_ratio < whole.block_hit_ratio, "{} and {}", torn.block_hit_ratio, whole.block_hit_ratio);
+    assert!(
+        torn.block_hit_ratio < whole.block_hit_ratio,
+        "{} and {}",
+        torn.block_hit_ratio,
+        whole.block_hit_ratio
+    );
 }

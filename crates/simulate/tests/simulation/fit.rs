@@ -13,9 +13,17 @@ const ENGINES: u32 = 4;
 /// What a log would tell of a workload on four engines of this profile.
 fn served(profile: Profile, workload: &str, load: f64) -> Vec<Served> {
     let size = BlockSize::new(64).unwrap();
-    let trace = Trace::read(&workload.parse::<Synthetic>().unwrap().text(size).unwrap(), size).unwrap();
+    let trace = Trace::read(
+        &workload.parse::<Synthetic>().unwrap().text(size).unwrap(),
+        size,
+    )
+    .unwrap();
     let pace = Pace::for_load(&trace, &profile, ENGINES, load);
-    let cell = Cell { pace, profile, ..cell(Policy::RoundRobin, ENGINES) };
+    let cell = Cell {
+        pace,
+        profile,
+        ..cell(Policy::RoundRobin, ENGINES)
+    };
     let requests = run_in_detail(&trace, &cell).1;
     requests
         .iter()
@@ -52,7 +60,10 @@ fn in_whole_ms(mut served: Vec<Served>) -> Vec<Served> {
 
 #[track_caller]
 fn close(what: &str, got: f64, want: f64, share: f64) {
-    assert!((got - want).abs() <= share * want, "{what}: {got} is not within {share} of {want}");
+    assert!(
+        (got - want).abs() <= share * want,
+        "{what}: {got} is not within {share} of {want}"
+    );
 }
 
 #[test]
@@ -69,8 +80,16 @@ fn a_known_profile_is_found_again() {
             let fitted = fit(&in_whole_ms(served(profile, workload, load)), &base()).unwrap();
             let found = fitted.profile;
             for tokens in [500, 2_000, 10_000] {
-                let (got, want) = (found.prefill_ms_of(0, tokens), profile.prefill_ms_of(0, tokens));
-                close(&format!("{name} {workload} {load}, {tokens} tokens"), got, want, 0.05);
+                let (got, want) = (
+                    found.prefill_ms_of(0, tokens),
+                    profile.prefill_ms_of(0, tokens),
+                );
+                close(
+                    &format!("{name} {workload} {load}, {tokens} tokens"),
+                    got,
+                    want,
+                    0.05,
+                );
             }
             close(
                 "overhead and one step",
@@ -82,9 +101,17 @@ fn a_known_profile_is_found_again() {
             for sequences in [4.0, 16.0] {
                 let of_one = |of: &Profile| of.sequence_ms + of.kv_token_ms * context_tokens;
                 let step = |of: &Profile| of.step_ms + of_one(of) * sequences;
-                close(&format!("{name} {workload} {load}, {sequences} sequences"), step(&found), step(&profile), 0.1);
+                close(
+                    &format!("{name} {workload} {load}, {sequences} sequences"),
+                    step(&found),
+                    step(&profile),
+                    0.1,
+                );
             }
-            assert_eq!((found.kv_tokens, found.reload_ms), (base().kv_tokens, base().reload_ms));
+            assert_eq!(
+                (found.kv_tokens, found.reload_ms),
+                (base().kv_tokens, base().reload_ms)
+            );
         }
     }
 }
@@ -99,18 +126,29 @@ fn one_request_in_ten_that_took_far_too_long_does_no_harm() {
         one.end_ms += 2.0 * late;
     }
     let found = fit(&served, &base()).unwrap().profile;
-    close("2000 tokens", found.prefill_ms_of(0, 2_000), profile.prefill_ms_of(0, 2_000), 0.1);
+    close(
+        "2000 tokens",
+        found.prefill_ms_of(0, 2_000),
+        profile.prefill_ms_of(0, 2_000),
+        0.1,
+    );
     close("a step", found.step_ms, profile.step_ms, 0.1);
 }
 
 #[test]
 fn replies_of_one_token_tell_nothing_of_steps() {
     let mut served = served(Profile::named("8b-h200").unwrap(), "chat?sessions=60", 0.2);
-    served.iter_mut().for_each(|one| one.output_tokens = Some(1));
+    served
+        .iter_mut()
+        .for_each(|one| one.output_tokens = Some(1));
     let fitted = fit(&served, &base()).unwrap();
     assert_eq!((fitted.report.replies, fitted.report.itl_error), (0, None));
     assert_eq!(fitted.profile.step_ms, base().step_ms);
-    assert!(fitted.report.to_string().contains("as in the profile"), "{}", fitted.report);
+    assert!(
+        fitted.report.to_string().contains("as in the profile"),
+        "{}",
+        fitted.report
+    );
 }
 
 #[test]
@@ -118,12 +156,38 @@ fn requests_that_tell_too_little_are_refused() {
     let profile = Profile::named("8b-h200").unwrap();
     let good = served(profile, "chat?sessions=60", 0.2);
     let refused = |served: &[Served]| fit(served, &base()).unwrap_err();
-    assert_eq!(refused(&[]), FitError::TooFew { requests: 0, usable: 0, needed: 20 });
-    assert!(matches!(refused(&good[..15]), FitError::TooFew { requests: 15, .. }));
-    let whole: Vec<_> = good.iter().map(|one| Served { first_token_ms: None, ..*one }).collect();
-    assert!(matches!(refused(&whole), FitError::TooFew { usable: 0, .. }));
+    assert_eq!(
+        refused(&[]),
+        FitError::TooFew {
+            requests: 0,
+            usable: 0,
+            needed: 20
+        }
+    );
+    assert!(matches!(
+        refused(&good[..15]),
+        FitError::TooFew { requests: 15, .. }
+    ));
+    let whole: Vec<_> = good
+        .iter()
+        .map(|one| Served {
+            first_token_ms: None,
+            ..*one
+        })
+        .collect();
+    assert!(matches!(
+        refused(&whole),
+        FitError::TooFew { usable: 0, .. }
+    ));
 
-    let alike: Vec<_> = good.iter().map(|one| Served { prompt_tokens: 1_000, cached_tokens: 0, ..*one }).collect();
+    let alike: Vec<_> = good
+        .iter()
+        .map(|one| Served {
+            prompt_tokens: 1_000,
+            cached_tokens: 0,
+            ..*one
+        })
+        .collect();
     assert_eq!(refused(&alike), FitError::OneLength { tokens: 1_000 });
 
     // Whatever the prompt, some time between 20 ms and a second.
@@ -131,7 +195,11 @@ fn requests_that_tell_too_little_are_refused() {
         .zip(&good)
         .map(|(place, one)| {
             let took = 20.0 + f64::from(place * 7919 % 983);
-            Served { first_token_ms: Some(one.sent_ms + took), end_ms: one.sent_ms + took, ..*one }
+            Served {
+                first_token_ms: Some(one.sent_ms + took),
+                end_ms: one.sent_ms + took,
+                ..*one
+            }
         })
         .collect();
     assert!(matches!(refused(&garbage), FitError::Noise { .. }));

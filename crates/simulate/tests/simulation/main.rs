@@ -17,8 +17,16 @@ use simulate::{Cell, Pace, Trace};
 
 /// So many engines of the usual profile under a policy, at the recorded speed.
 fn cell(policy: Policy, workers: u32) -> Cell {
-    let routing = RoutingSettings { policy, ..RoutingSettings::default() };
-    Cell::new(routing, workers, Pace::faster(1.0), Profile::named("8b-h200").unwrap())
+    let routing = RoutingSettings {
+        policy,
+        ..RoutingSettings::default()
+    };
+    Cell::new(
+        routing,
+        workers,
+        Pace::faster(1.0),
+        Profile::named("8b-h200").unwrap(),
+    )
 }
 
 /// A trace with blocks of 512 tokens.

@@ -7,7 +7,8 @@ use crate::{cell, line, read};
 
 fn report(file: &str) -> Report {
     let trace = read(&[line(0, &[1, 2], 3), line(500, &[1, 2, 3], 3)].join("\n"));
-    let reports = |policy| -> [CellReport; 2] { [2, 4].map(|workers| run(&trace, &cell(policy, workers))) };
+    let reports =
+        |policy| -> [CellReport; 2] { [2, 4].map(|workers| run(&trace, &cell(policy, workers))) };
     let file = file.to_owned();
     Report {
         schema: Report::SCHEMA,
@@ -23,10 +24,18 @@ fn report(file: &str) -> Report {
 fn every_fleet_has_its_charts_every_cell_its_engines_and_a_row() {
     let page = html::page(&report("trace.jsonl"));
     assert_eq!(page.matches("<h2>2 engines</h2>").count(), 1);
-    for (title, charts) in
-        [("TTFT, mean", 2), ("TTFT, p99", 2), ("Block hits", 2), ("Prefill imbalance", 2), ("ITL", 2)]
-    {
-        assert_eq!(page.matches(&format!("<figcaption>{title}")).count(), charts, "{title}");
+    for (title, charts) in [
+        ("TTFT, mean", 2),
+        ("TTFT, p99", 2),
+        ("Block hits", 2),
+        ("Prefill imbalance", 2),
+        ("ITL", 2),
+    ] {
+        assert_eq!(
+            page.matches(&format!("<figcaption>{title}")).count(),
+            charts,
+            "{title}"
+        );
     }
     assert_eq!(page.matches("<figcaption>warm, speed 1.000, ").count(), 2);
     assert_eq!(page.matches("<tr>").count(), 1 + 4);
@@ -36,7 +45,9 @@ fn every_fleet_has_its_charts_every_cell_its_engines_and_a_row() {
 #[test]
 fn nothing_is_fetched_and_no_script_runs() {
     let page = html::page(&report("trace.jsonl"));
-    for forbidden in ["http://", "https://", "<script", "<link", "<img", "src=", "url(", "@import"] {
+    for forbidden in [
+        "http://", "https://", "<script", "<link", "<img", "src=", "url(", "@import",
+    ] {
         assert!(!page.contains(forbidden), "{forbidden}");
     }
     assert!(page.contains("default-src 'none'"));

@@ -4,7 +4,10 @@ use kv_blocks::BlockSize;
 use simulate::{KINDS, Synthetic, SyntheticError, Trace, infinite_hit_ratio};
 
 fn text(name: &str) -> String {
-    name.parse::<Synthetic>().unwrap().text(BlockSize::new(512).unwrap()).unwrap()
+    name.parse::<Synthetic>()
+        .unwrap()
+        .text(BlockSize::new(512).unwrap())
+        .unwrap()
 }
 
 fn trace(name: &str) -> Trace {
@@ -13,7 +16,9 @@ fn trace(name: &str) -> Trace {
 
 /// FNV-1a: enough to tell two texts apart.
 fn digest(text: &str) -> u64 {
-    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
+    })
 }
 
 #[test]
@@ -37,7 +42,11 @@ fn it_is_read_as_any_other_trace_in_the_order_of_arrival() {
         assert_eq!(trace.requests.len(), text.lines().count(), "{}", kind.name);
         let times: Vec<u64> = text
             .lines()
-            .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["timestamp"].as_u64().unwrap())
+            .map(|line| {
+                serde_json::from_str::<serde_json::Value>(line).unwrap()["timestamp"]
+                    .as_u64()
+                    .unwrap()
+            })
             .collect();
         assert!(times.is_sorted(), "{}", kind.name);
     }
@@ -57,7 +66,9 @@ fn a_turn_repeats_all_that_was_said_before_it() {
 #[test]
 fn all_runs_of_an_agent_share_the_prompt_in_front_and_nothing_else() {
     let trace = trace("agents?runs=2&steps=1&system_tokens=8192");
-    let [first, .., last] = &trace.requests[..] else { panic!("two runs at least") };
+    let [first, .., last] = &trace.requests[..] else {
+        panic!("two runs at least")
+    };
     assert_eq!(first.names[..16], last.names[..16]);
     assert_ne!(first.names[16], last.names[16]);
 }
@@ -65,11 +76,19 @@ fn all_runs_of_an_agent_share_the_prompt_in_front_and_nothing_else() {
 #[test]
 fn questions_share_their_tenants_prompt_alone() {
     let trace = trace("tenants?tenants=3&requests=300&prefix_tokens=5120&skew=0");
-    let mut prefixes: Vec<_> = trace.requests.iter().map(|request| request.names[9]).collect();
+    let mut prefixes: Vec<_> = trace
+        .requests
+        .iter()
+        .map(|request| request.names[9])
+        .collect();
     prefixes.sort();
     prefixes.dedup();
     assert_eq!(prefixes.len(), 3);
-    let mut questions: Vec<_> = trace.requests.iter().map(|request| request.names[10]).collect();
+    let mut questions: Vec<_> = trace
+        .requests
+        .iter()
+        .map(|request| request.names[10])
+        .collect();
     questions.sort();
     questions.dedup();
     assert_eq!(questions.len(), 300);
@@ -84,7 +103,11 @@ fn skewed_tenants_leave_less_to_find_anew() {
 #[test]
 fn more_of_it_leaves_the_rest_as_it_was() {
     let lengths = |name| {
-        let mut lengths: Vec<_> = trace(name).requests.iter().map(|request| request.output_tokens).collect();
+        let mut lengths: Vec<_> = trace(name)
+            .requests
+            .iter()
+            .map(|request| request.output_tokens)
+            .collect();
         lengths.sort_unstable();
         lengths
     };
@@ -98,16 +121,31 @@ fn more_of_it_leaves_the_rest_as_it_was() {
 
 #[test]
 fn what_would_fill_the_memory_is_refused() {
-    let much = "agents?runs=1000000&steps=1000&system_tokens=100000".parse::<Synthetic>().unwrap();
-    assert_eq!(much.text(BlockSize::new(512).unwrap()).unwrap_err(), SyntheticError::TooLong);
+    let much = "agents?runs=1000000&steps=1000&system_tokens=100000"
+        .parse::<Synthetic>()
+        .unwrap();
+    assert_eq!(
+        much.text(BlockSize::new(512).unwrap()).unwrap_err(),
+        SyntheticError::TooLong
+    );
 }
 
 #[test]
 fn the_manual_has_every_parameter_with_its_default_range_and_meaning() {
     let manual = include_str!("../../../../docs/simulate.md");
     for kind in KINDS {
-        assert!(manual.contains(&format!("`synthetic:{}`: {}.", kind.name, kind.doc)), "{}", kind.name);
-        for simulate::Parameter { name, default, range: (least, most), doc } in kind.parameters {
+        assert!(
+            manual.contains(&format!("`synthetic:{}`: {}.", kind.name, kind.doc)),
+            "{}",
+            kind.name
+        );
+        for simulate::Parameter {
+            name,
+            default,
+            range: (least, most),
+            doc,
+        } in kind.parameters
+        {
             let row = format!("| `{name}` | {default} | {least}, {most} | {doc} |");
             assert!(manual.contains(&row), "{row}");
         }

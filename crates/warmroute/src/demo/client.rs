@@ -38,7 +38,12 @@ impl Client {
         let stream = net::connect(address, Duration::from_secs(5)).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
         let driver = tokio::spawn(async move { drop(connection.await) }).abort_handle();
-        Ok(Self { sender, driver, host: address.to_string(), clock })
+        Ok(Self {
+            sender,
+            driver,
+            host: address.to_string(),
+            clock,
+        })
     }
 
     /// One turn: sends the whole conversation, reads the stream to its end.
@@ -63,20 +68,36 @@ impl Client {
         let sent = self.clock.now();
         self.sender.ready().await?;
         let mut response = self.sender.send_request(request).await?;
-        let named = |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).map(str::to_owned);
+        let named = |name: &str| {
+            response
+                .headers()
+                .get(name)
+                .and_then(|value| value.to_str().ok())
+                .map(str::to_owned)
+        };
         let mut answer = Answer {
             decision: named("x-warmroute-decision"),
             worker: named("x-warmroute-worker"),
             ..Answer::default()
         };
-        anyhow::ensure!(response.status() == StatusCode::OK, "the router answered {}", response.status());
+        anyhow::ensure!(
+            response.status() == StatusCode::OK,
+            "the router answered {}",
+            response.status()
+        );
         let (mut events, mut done) = (SseSplitter::new(), false);
         while let Some(frame) = response.body_mut().frame().await {
-            let Ok(data) = frame?.into_data() else { continue };
+            let Ok(data) = frame?.into_data() else {
+                continue;
+            };
             events.push(&data, |event| {
-                let SseEvent::Data { data, .. } = event else { return };
+                let SseEvent::Data { data, .. } = event else {
+                    return;
+                };
                 done |= dialect::is_done(&data);
-                let Some(chunk) = Chunk::read(&data) else { return };
+                let Some(chunk) = Chunk::read(&data) else {
+                    return;
+                };
                 if chunk.has_output && answer.ttft_ms == 0.0 {
                     answer.ttft_ms = self.clock.now().ms_since(sent);
                 }
@@ -98,5 +119,8 @@ impl Drop for Client {
 /// The text that one chunk of a chat adds.
 fn delta(data: &[u8]) -> String {
     let chunk: serde_json::Value = serde_json::from_slice(data).unwrap_or_default();
-    chunk["choices"][0]["delta"]["content"].as_str().unwrap_or_default().to_owned()
+    chunk["choices"][0]["delta"]["content"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }

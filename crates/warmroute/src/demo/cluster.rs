@@ -33,13 +33,20 @@ impl Cluster {
     pub(crate) async fn start(workers: u32, seed: u64, policy: Policy) -> anyhow::Result<Self> {
         let mut engines = Vec::new();
         for _ in 0..workers {
-            let engine = engine_sim::start(engine(seed)?).await.context("a simulated engine did not start")?;
+            let engine = engine_sim::start(engine(seed)?)
+                .await
+                .context("a simulated engine did not start")?;
             engines.push(engine);
         }
         let mut overrides: Vec<Override> = engines
             .iter()
             .enumerate()
-            .map(|(n, engine)| set("workers", &format!("engine-{n}=http://{}", engine.http_addr)))
+            .map(|(n, engine)| {
+                set(
+                    "workers",
+                    &format!("engine-{n}=http://{}", engine.http_addr),
+                )
+            })
             .collect();
         overrides.push(set("server.listen", "127.0.0.1:0"));
         overrides.push(set("admin.listen", "127.0.0.1:0"));
@@ -49,11 +56,20 @@ impl Cluster {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{}", lines.join("; "))
         })?;
-        let extras = Extras { keys: Keys::default(), token: None, on_verdict: Arc::new(|_| {}), takeover: false };
+        let extras = Extras {
+            keys: Keys::default(),
+            token: None,
+            on_verdict: Arc::new(|_| {}),
+            takeover: false,
+        };
         let router = wire_up::start(settings, Sources::default(), extras).await?;
         router.fleet.first_verdicts().await;
         let ready = router.fleet.snapshot().ready();
-        anyhow::ensure!(ready == engines.len(), "{ready} of {} engines are ready", engines.len());
+        anyhow::ensure!(
+            ready == engines.len(),
+            "{ready} of {} engines are ready",
+            engines.len()
+        );
         Ok(Self { engines, router })
     }
 
@@ -67,7 +83,11 @@ impl Cluster {
 }
 
 fn set(path: &str, value: &str) -> Override {
-    Override { path: path.to_owned(), value: value.to_owned(), flag: "demo".to_owned() }
+    Override {
+        path: path.to_owned(),
+        value: value.to_owned(),
+        flag: "demo".to_owned(),
+    }
 }
 
 /// An engine of the default profile with a small cache and ports of its own.
@@ -83,6 +103,9 @@ fn engine(seed: u64) -> anyhow::Result<EngineConfig> {
         &format!("--seed={seed}"),
     ]
     .map(str::to_owned);
-    let matches = EngineArgs::augment_args(clap::Command::new("engine")).try_get_matches_from(flags)?;
-    Ok(EngineConfig::try_from(EngineArgs::from_arg_matches(&matches)?)?)
+    let matches =
+        EngineArgs::augment_args(clap::Command::new("engine")).try_get_matches_from(flags)?;
+    Ok(EngineConfig::try_from(EngineArgs::from_arg_matches(
+        &matches,
+    )?)?)
 }

@@ -7,10 +7,19 @@ use crate::output;
 
 /// Shows the reason for the pick behind `answer`, from the router's own receipt.
 pub(crate) fn show(ring: &Ring, answer: &Answer, voice: Voice) {
-    let id = answer.decision.as_deref().and_then(|id| id.parse::<DecisionId>().ok());
-    let Some(receipt) = id.and_then(|id| ring.get(id)) else { return };
-    let Some(decision) = receipt.decision() else { return };
-    let Some(winner) = decision.winning() else { return };
+    let id = answer
+        .decision
+        .as_deref()
+        .and_then(|id| id.parse::<DecisionId>().ok());
+    let Some(receipt) = id.and_then(|id| ring.get(id)) else {
+        return;
+    };
+    let Some(decision) = receipt.decision() else {
+        return;
+    };
+    let Some(winner) = decision.winning() else {
+        return;
+    };
     let mut line = format!(
         "  {} -> {}: {} of {} prompt tokens warm there",
         receipt.id,
@@ -19,9 +28,15 @@ pub(crate) fn show(ring: &Ring, answer: &Answer, voice: Voice) {
         receipt.prompt.tokens,
     );
     if let Some(ttft) = winner.predicted_ttft_ms {
-        line.push_str(&format!(", first token expected in {ttft:.0} ms (it took {:.0})", answer.ttft_ms));
+        line.push_str(&format!(
+            ", first token expected in {ttft:.0} ms (it took {:.0})",
+            answer.ttft_ms
+        ));
     }
-    let other = decision.candidates.iter().find(|row| Some(row.target) == decision.runner_up);
+    let other = decision
+        .candidates
+        .iter()
+        .find(|row| Some(row.target) == decision.runner_up);
     if let (Some(other), Some(regret)) = (other, decision.regret_ms) {
         line.push_str(&format!(
             "; {} with {} warm would cost {regret:.0} ms more",

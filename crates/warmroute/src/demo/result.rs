@@ -92,8 +92,15 @@ impl Tally {
         let at = |share: f64| {
             let last = sorted.len().saturating_sub(1);
             // Nearest rank; the product is within the vector by construction.
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 <= share <= 1")]
-            sorted.get((last as f64 * share).round() as usize).copied().unwrap_or(0.0)
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "0 <= share <= 1"
+            )]
+            sorted
+                .get((last as f64 * share).round() as usize)
+                .copied()
+                .unwrap_or(0.0)
         };
         let tokens: u64 = self.per_worker.values().sum();
         let most = self.per_worker.values().max().copied().unwrap_or(0);
@@ -114,19 +121,36 @@ impl Tally {
 
 impl Report {
     pub(crate) fn new(seed: u64, workers: u32, round_robin: &Tally, warm: &Tally) -> Self {
-        let runs = vec![round_robin.run("round_robin", workers), warm.run("warm", workers)];
+        let runs = vec![
+            round_robin.run("round_robin", workers),
+            warm.run("warm", workers),
+        ];
         let ratio = Ratio {
             block_hit: round(ratio(warm.hit_ratio(), round_robin.hit_ratio()), 3),
             ttft_mean: round(ratio(runs[1].ttft_ms.mean, runs[0].ttft_ms.mean), 3),
         };
-        Self { schema: "warmroute.demo/1", seed, workers, requests: warm.done(), runs, ratio }
+        Self {
+            schema: "warmroute.demo/1",
+            seed,
+            workers,
+            requests: warm.done(),
+            runs,
+            ratio,
+        }
     }
 
     /// The comparison as a person reads it.
     pub(crate) fn table(&self) -> String {
         let mut text = format!(
             "\n{:<12} {:>9} {:>7} {:>11} {:>12} {:>11} {:>11} {:>9}\n",
-            "policy", "requests", "errors", "block hits", "TTFT mean ms", "TTFT p50 ms", "TTFT p99 ms", "max/mean"
+            "policy",
+            "requests",
+            "errors",
+            "block hits",
+            "TTFT mean ms",
+            "TTFT p50 ms",
+            "TTFT p99 ms",
+            "max/mean"
         );
         for run in &self.runs {
             text.push_str(&format!(
@@ -167,8 +191,17 @@ mod tests {
     fn tally(cached: u32, ttft_ms: f64) -> Tally {
         let mut tally = Tally::default();
         for worker in ["a", "b"] {
-            let usage = Usage { prompt_tokens: 164, completion_tokens: 1, cached_tokens: Some(cached) };
-            let answer = Answer { ttft_ms, usage, worker: Some(worker.to_owned()), ..Answer::default() };
+            let usage = Usage {
+                prompt_tokens: 164,
+                completion_tokens: 1,
+                cached_tokens: Some(cached),
+            };
+            let answer = Answer {
+                ttft_ms,
+                usage,
+                worker: Some(worker.to_owned()),
+                ..Answer::default()
+            };
             tally.answered(&answer, 16);
         }
         tally

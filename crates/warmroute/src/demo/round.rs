@@ -24,7 +24,12 @@ const PROGRESS: Duration = Duration::from_millis(250);
 const REASONS: usize = 5;
 
 /// Runs the workload of `seed` under `policy` and says what came of it.
-pub(crate) async fn run(workers: u32, seed: u64, policy: Policy, voice: Voice) -> anyhow::Result<Tally> {
+pub(crate) async fn run(
+    workers: u32,
+    seed: u64,
+    policy: Policy,
+    voice: Voice,
+) -> anyhow::Result<Tally> {
     let cluster = Cluster::start(workers, seed, policy).await?;
     let sessions = workload::sessions(seed, workers as usize);
     let requests: usize = sessions.iter().map(|session| session.turns.len()).sum();
@@ -108,7 +113,10 @@ fn progress(tally: &Tally, policy: Policy, requests: usize, voice: Voice) {
         use std::io::Write;
         let mut stderr = std::io::stderr().lock();
         let (done, hits) = (tally.done(), tally.hit_ratio() * 100.0);
-        let _ = write!(stderr, "\r\x1b[K{policy:<12} {done:>4}/{requests} requests, {hits:4.1} % of blocks warm");
+        let _ = write!(
+            stderr,
+            "\r\x1b[K{policy:<12} {done:>4}/{requests} requests, {hits:4.1} % of blocks warm"
+        );
         let _ = stderr.flush();
     }
 }

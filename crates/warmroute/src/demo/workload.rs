@@ -35,7 +35,9 @@ const BEGIN_WITHIN: usize = 6_000;
 /// The chats of one round for a fleet of `workers` engines.
 pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
     let mut draw = Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
-    let agents: Vec<String> = (0..AGENTS).map(|agent| system_prompt(agent, &mut draw)).collect();
+    let agents: Vec<String> = (0..AGENTS)
+        .map(|agent| system_prompt(agent, &mut draw))
+        .collect();
     (0..SESSIONS_PER_WORKER * workers)
         .map(|_| {
             let system = agents[draw.below(agents.len())].clone();
@@ -49,13 +51,20 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
                     }
                 })
                 .collect();
-            Session { system, turns, starts_ms: draw.below(BEGIN_WITHIN) as u64 }
+            Session {
+                system,
+                turns,
+                starts_ms: draw.below(BEGIN_WITHIN) as u64,
+            }
         })
         .collect()
 }
 
 fn system_prompt(agent: usize, draw: &mut Draw) -> String {
-    format!("You are assistant number {agent} of a support desk. Follow these rules: {}", sentence(260, draw))
+    format!(
+        "You are assistant number {agent} of a support desk. Follow these rules: {}",
+        sentence(260, draw)
+    )
 }
 
 fn sentence(words: usize, draw: &mut Draw) -> String {
@@ -89,13 +98,14 @@ impl Draw {
 }
 
 const WORDS: &[&str] = &[
-    "account", "answer", "before", "billing", "cache", "change", "check", "client", "contract", "customer", "data",
-    "delay", "delivery", "engine", "error", "every", "explain", "first", "follow", "found", "help", "however",
-    "invoice", "issue", "keep", "later", "limit", "line", "long", "message", "model", "never", "number", "offer",
-    "order", "other", "please", "policy", "prefix", "price", "problem", "prompt", "question", "queue", "reason",
-    "record", "refund", "repeat", "reply", "report", "request", "return", "router", "second", "service", "short",
-    "should", "status", "support", "system", "table", "ticket", "token", "update", "value", "wait", "warm", "which",
-    "window", "worker",
+    "account", "answer", "before", "billing", "cache", "change", "check", "client", "contract",
+    "customer", "data", "delay", "delivery", "engine", "error", "every", "explain", "first",
+    "follow", "found", "help", "however", "invoice", "issue", "keep", "later", "limit", "line",
+    "long", "message", "model", "never", "number", "offer", "order", "other", "please", "policy",
+    "prefix", "price", "problem", "prompt", "question", "queue", "reason", "record", "refund",
+    "repeat", "reply", "report", "request", "return", "router", "second", "service", "short",
+    "should", "status", "support", "system", "table", "ticket", "token", "update", "value", "wait",
+    "warm", "which", "window", "worker",
 ];
 
 #[cfg(test)]
@@ -112,7 +122,10 @@ mod tests {
 
     #[test]
     fn chats_share_a_handful_of_system_prompts() {
-        let mut systems: Vec<String> = sessions(3, 4).into_iter().map(|session| session.system).collect();
+        let mut systems: Vec<String> = sessions(3, 4)
+            .into_iter()
+            .map(|session| session.system)
+            .collect();
         systems.sort();
         systems.dedup();
         assert!((2..=AGENTS).contains(&systems.len()));

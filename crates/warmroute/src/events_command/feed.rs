@@ -29,14 +29,18 @@ pub(super) struct History {
 impl History {
     /// The number of the last batch.
     fn last_seq(&self) -> Option<u64> {
-        self.received.iter().rev().find_map(|message| match frames::replay(message) {
-            Ok(Replay::Batch { seq, .. }) => Some(seq),
-            _ => None,
-        })
+        self.received
+            .iter()
+            .rev()
+            .find_map(|message| match frames::replay(message) {
+                Ok(Replay::Batch { seq, .. }) => Some(seq),
+                _ => None,
+            })
     }
 
     fn batches(&self) -> u64 {
-        let is_batch = |message: &&Vec<Bytes>| matches!(frames::replay(message), Ok(Replay::Batch { .. }));
+        let is_batch =
+            |message: &&Vec<Bytes>| matches!(frames::replay(message), Ok(Replay::Batch { .. }));
         self.received.iter().filter(is_batch).count() as u64
     }
 }
@@ -52,7 +56,12 @@ pub(super) trait Listener {
 /// Tells `listener` what comes, until there were as many batches as wanted, or a signal.
 pub(super) async fn follow(source: &SourceArgs, listener: &mut impl Listener) -> io::Result<End> {
     let mut stops = Stops::catch()?;
-    let mut feed = Feed { source, left: source.count.unwrap_or(u64::MAX), known: None, said: None };
+    let mut feed = Feed {
+        source,
+        left: source.count.unwrap_or(u64::MAX),
+        known: None,
+        said: None,
+    };
     tokio::select! {
         done = feed.run(listener) => done.map(|()| End::Done),
         stop = stops.next() => Ok(End::Stopped(stop)),
@@ -82,13 +91,17 @@ impl Feed<'_> {
                         self.history(listener).await?;
                     }
                 }
-                SubEvent::Message { frames: message, .. } => {
+                SubEvent::Message {
+                    frames: message, ..
+                } => {
                     if !self.is_known(&message) {
                         listener.live(&message)?;
                         self.left -= 1;
                     }
                 }
-                SubEvent::Disconnected { reason, .. } => self.note(format!("connection lost: {reason}")),
+                SubEvent::Disconnected { reason, .. } => {
+                    self.note(format!("connection lost: {reason}"))
+                }
                 SubEvent::Unreachable { reason } => self.note(format!("no connection: {reason}")),
             }
         }
@@ -96,18 +109,28 @@ impl Feed<'_> {
     }
 
     async fn open(&self) -> io::Result<Sub> {
-        let PublisherArgs { endpoint, topic, bind, .. } = &self.source.publisher;
+        let PublisherArgs {
+            endpoint,
+            topic,
+            bind,
+            ..
+        } = &self.source.publisher;
         let limits = Limits::default();
         if *bind {
             let bound = Sub::bind(endpoint, &[topic.as_bytes()], limits).await;
-            bound.map(|(sub, _)| sub).map_err(|error| io::Error::other(error.to_string()))
+            bound
+                .map(|(sub, _)| sub)
+                .map_err(|error| io::Error::other(error.to_string()))
         } else {
-            Sub::connect(endpoint, &[topic.as_bytes()], limits).map_err(|error| io::Error::other(error.to_string()))
+            Sub::connect(endpoint, &[topic.as_bytes()], limits)
+                .map_err(|error| io::Error::other(error.to_string()))
         }
     }
 
     async fn history(&mut self, listener: &mut impl Listener) -> io::Result<()> {
-        let Some(endpoint) = &self.source.publisher.replay else { return Ok(()) };
+        let Some(endpoint) = &self.source.publisher.replay else {
+            return Ok(());
+        };
         let mut dealer = match Dealer::connect(endpoint, Limits::default(), PATIENCE).await {
             Ok(dealer) => dealer,
             Err(error) => {
@@ -116,7 +139,11 @@ impl Feed<'_> {
             }
         };
         let history = ask(&mut dealer).await;
-        self.note(format!("history: {} batches, {}", history.batches(), history.outcome));
+        self.note(format!(
+            "history: {} batches, {}",
+            history.batches(),
+            history.outcome
+        ));
         listener.history(&history, self.left)?;
         self.known = history.last_seq();
         self.left = self.left.saturating_sub(history.batches());
@@ -125,7 +152,9 @@ impl Feed<'_> {
 
     /// Whether this was in the history. Only the first ones can be: a lower number later is another life.
     fn is_known(&mut self, message: &[Bytes]) -> bool {
-        let Some(known) = self.known else { return false };
+        let Some(known) = self.known else {
+            return false;
+        };
         let seq = frames::live(message).ok().and_then(|live| live.seq);
         let is_known = seq.is_some_and(|seq| seq <= known);
         if !is_known {
@@ -145,7 +174,11 @@ impl Feed<'_> {
 /// Asks for everything.
 async fn ask(dealer: &mut Dealer) -> History {
     let sent = frames::replay_request(0).to_vec();
-    let mut history = History { sent, received: Vec::new(), outcome: String::new() };
+    let mut history = History {
+        sent,
+        received: Vec::new(),
+        outcome: String::new(),
+    };
     history.outcome = match dealer.send(&history.sent).await {
         Err(error) => error.to_string(),
         Ok(()) => receive(dealer, &mut history.received).await,
@@ -158,12 +191,17 @@ async fn receive(dealer: &mut Dealer, received: &mut Vec<Vec<Bytes>>) -> String 
     loop {
         let message = match timeout(PATIENCE, dealer.recv()).await {
             Ok(Ok(message)) => message,
-            Ok(Err(error)) => return format!("broke off after {} messages: {error}", received.len()),
+            Ok(Err(error)) => {
+                return format!("broke off after {} messages: {error}", received.len());
+            }
             Err(_) => return format!("silence after {} messages", received.len()),
         };
         bytes += message.iter().map(Bytes::len).sum::<usize>();
         if bytes > HISTORY_BYTES {
-            return format!("left out what goes beyond {HISTORY_BYTES} bytes, after {} messages", received.len());
+            return format!(
+                "left out what goes beyond {HISTORY_BYTES} bytes, after {} messages",
+                received.len()
+            );
         }
         let read = frames::replay(&message).map(|replay| replay == Replay::End);
         received.push(message);

@@ -28,7 +28,12 @@ pub(super) struct Recorder<'a, W> {
 impl<'a, W: Write> Recorder<'a, W> {
     pub(super) fn new(out: W, engine: &'a str) -> Self {
         let clock = Clock::system();
-        Self { out, engine, clock, started: clock.now() }
+        Self {
+            out,
+            engine,
+            clock,
+            started: clock.now(),
+        }
     }
 
     fn write(&mut self, line: &Value) -> io::Result<()> {
@@ -78,12 +83,17 @@ impl<W: Write> Listener for Recorder<'_, W> {
 }
 
 fn encoded<F: AsRef<[u8]>>(frames: &[F]) -> Vec<String> {
-    frames.iter().map(|frame| BASE64_STANDARD.encode(frame)).collect()
+    frames
+        .iter()
+        .map(|frame| BASE64_STANDARD.encode(frame))
+        .collect()
 }
 
 /// The decoded form, in the order of the wire; null if it cannot be decoded.
 fn batch(payload: &[u8]) -> Value {
-    let Ok(batch) = vllm::decode(payload) else { return Value::Null };
+    let Ok(batch) = vllm::decode(payload) else {
+        return Value::Null;
+    };
     let event = |event: &Result<Event, _>| match event {
         Ok(Event::Stored(event)) => stored(event),
         Ok(Event::Removed(event)) => removed(event),
@@ -91,7 +101,11 @@ fn batch(payload: &[u8]) -> Value {
         Ok(Event::Unknown { tag }) => json!({"type": tag}),
         Err(_) => Value::Null,
     };
-    json!([batch.ts, batch.events.iter().map(event).collect::<Vec<_>>(), batch.dp_rank])
+    json!([
+        batch.ts,
+        batch.events.iter().map(event).collect::<Vec<_>>(),
+        batch.dp_rank
+    ])
 }
 
 fn stored(event: &BlockStored) -> Value {
@@ -112,12 +126,24 @@ fn stored(event: &BlockStored) -> Value {
     }));
     for (name, value) in [
         ("group_idx", event.group_idx.map(Value::from)),
-        ("kv_cache_spec_kind", text(event.kv_cache_spec_kind.as_deref())),
-        ("kv_cache_spec_sliding_window", event.kv_cache_spec_sliding_window.map(Value::from)),
+        (
+            "kv_cache_spec_kind",
+            text(event.kv_cache_spec_kind.as_deref()),
+        ),
+        (
+            "kv_cache_spec_sliding_window",
+            event.kv_cache_spec_sliding_window.map(Value::from),
+        ),
         ("locality", text(event.locality.as_deref())),
         ("ownership", text(event.ownership.as_deref())),
         ("session_id", text(event.session_id.as_deref())),
-        ("lookahead_token_ids", event.lookahead_token_ids.as_ref().map(|tokens| json!(tokens))),
+        (
+            "lookahead_token_ids",
+            event
+                .lookahead_token_ids
+                .as_ref()
+                .map(|tokens| json!(tokens)),
+        ),
         ("cache_salt", text(event.cache_salt.as_deref())),
     ] {
         fields.extend(value.map(|value| (name.to_owned(), value)));
@@ -160,5 +186,9 @@ fn extra(keys: &[ExtraKey]) -> Value {
         ExtraKey::Digest(bytes) => json!({"bytes": BASE64_STANDARD.encode(bytes)}),
         ExtraKey::Other => json!({}),
     };
-    if keys.is_empty() { Value::Null } else { keys.iter().map(key).collect() }
+    if keys.is_empty() {
+        Value::Null
+    } else {
+        keys.iter().map(key).collect()
+    }
 }

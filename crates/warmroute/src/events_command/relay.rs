@@ -7,7 +7,9 @@ use std::{
 };
 
 use clap::Args;
-use event_sources::{NatsCredentials, NatsEndpoint, NatsServer, NatsSubject, Relay, RelayCounts, RelaySpec};
+use event_sources::{
+    NatsCredentials, NatsEndpoint, NatsServer, NatsSubject, Relay, RelayCounts, RelaySpec,
+};
 use net::Clock;
 
 use super::{End, PublisherArgs};
@@ -34,7 +36,12 @@ pub(super) struct RelayArgs {
 
 pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
     let mut stops = Stops::catch()?;
-    let PublisherArgs { endpoint, replay, topic, bind } = &args.publisher;
+    let PublisherArgs {
+        endpoint,
+        replay,
+        topic,
+        bind,
+    } = &args.publisher;
     let spec = RelaySpec {
         endpoint: endpoint.clone(),
         replay_endpoint: replay.clone(),
@@ -44,9 +51,19 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
         credentials: args.credentials.as_deref().map(credentials).transpose()?,
         trust: None,
     };
-    let relay = Relay::new(spec, Clock::system(), |notice| output::err(&format!("warmroute events: {notice}")));
-    let (stop, counts) = relay.run(stops.next()).await.map_err(|error| io::Error::other(error.to_string()))?;
-    let RelayCounts { published, let_go, too_large, not_relayable } = counts;
+    let relay = Relay::new(spec, Clock::system(), |notice| {
+        output::err(&format!("warmroute events: {notice}"))
+    });
+    let (stop, counts) = relay
+        .run(stops.next())
+        .await
+        .map_err(|error| io::Error::other(error.to_string()))?;
+    let RelayCounts {
+        published,
+        let_go,
+        too_large,
+        not_relayable,
+    } = counts;
     output::err(&format!(
         "warmroute events: {published} messages relayed; let go: {let_go} while nats was away or slow, {too_large} above its \
          limit, {not_relayable} not relayable"
@@ -55,11 +72,13 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
 }
 
 fn credentials(path: &Path) -> io::Result<NatsCredentials> {
-    let said =
-        |reason: &dyn std::fmt::Display| io::Error::other(format!("credentials file {}: {reason}", path.display()));
+    let said = |reason: &dyn std::fmt::Display| {
+        io::Error::other(format!("credentials file {}: {reason}", path.display()))
+    };
     let mut text = String::new();
     // One byte more than may be there, so that what is too long is seen to be.
-    let read = File::open(path).and_then(|file| file.take(CREDENTIALS + 1).read_to_string(&mut text));
+    let read =
+        File::open(path).and_then(|file| file.take(CREDENTIALS + 1).read_to_string(&mut text));
     read.map_err(|error| said(&error))?;
     text.parse().map_err(|error| said(&error))
 }

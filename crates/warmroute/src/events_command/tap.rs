@@ -56,13 +56,22 @@ struct Batch<'a> {
 
 impl<W: Write> Tap<W> {
     pub(super) fn new(out: W, format: Format, json: bool) -> Self {
-        Self { out, format, json, clock: Clock::system() }
+        Self {
+            out,
+            format,
+            json,
+            clock: Clock::system(),
+        }
     }
 
     fn show(&mut self, batch: &Batch<'_>) -> io::Result<()> {
         let content = read(self.format, batch.payload);
         let at = net::rfc3339(self.clock.wall());
-        let line = if self.json { object(&at, batch, &content).to_string() } else { text(&at, batch, &content) };
+        let line = if self.json {
+            object(&at, batch, &content).to_string()
+        } else {
+            text(&at, batch, &content)
+        };
         writeln!(self.out, "{line}")?;
         self.out.flush()
     }
@@ -84,21 +93,34 @@ const SCHEMA: &str = "warmroute.event_batch/1";
 impl<W: Write> Listener for Tap<W> {
     fn live(&mut self, message: &[Bytes]) -> io::Result<()> {
         match frames::live(message) {
-            Ok(live) => self.show(&Batch { source: "live", topic: live.topic, seq: live.seq, payload: live.payload }),
+            Ok(live) => self.show(&Batch {
+                source: "live",
+                topic: live.topic,
+                seq: live.seq,
+                payload: live.payload,
+            }),
             Err(error) => self.unreadable(&error),
         }
     }
 
     fn history(&mut self, history: &History, most: u64) -> io::Result<()> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let batches = history.received.iter().filter_map(|message| match frames::replay(message) {
-            Ok(Replay::Batch { seq, payload }) => Some((message, seq, payload)),
-            _ => None,
-        });
+        let batches = history
+            .received
+            .iter()
+            .filter_map(|message| match frames::replay(message) {
+                Ok(Replay::Batch { seq, payload }) => Some((message, seq, payload)),
+                _ => None,
+            });
         for (message, seq, payload) in batches.take(most) {
             // The topic is there in the newer of the two layouts only.
             let topic: &[u8] = if message.len() == 4 { &message[1] } else { &[] };
-            self.show(&Batch { source: "replay", topic, seq: Some(seq), payload })?;
+            self.show(&Batch {
+                source: "replay",
+                topic,
+                seq: Some(seq),
+                payload,
+            })?;
         }
         Ok(())
     }
@@ -110,19 +132,43 @@ fn read(format: Format, payload: &[u8]) -> Content {
             Ok(batch) => Content {
                 ts: batch.ts,
                 rank: batch.dp_rank,
-                said: batch.events.into_iter().map(|event| event.map_or_else(bad, |event| engine(&event))).collect(),
+                said: batch
+                    .events
+                    .into_iter()
+                    .map(|event| event.map_or_else(bad, |event| engine(&event)))
+                    .collect(),
                 error: None,
             },
-            Err(error) => Content { error: Some(error.to_string()), ..Content::default() },
+            Err(error) => Content {
+                error: Some(error.to_string()),
+                ..Content::default()
+            },
         },
         Format::Mooncake => match standard::decode_msgpack(payload) {
             Ok(events) => {
-                #[expect(clippy::cast_precision_loss, reason = "a clock: the last millisecond does not matter")]
-                let ts = events.iter().flatten().find_map(|event| event.timestamp_ms).map(|ms| ms as f64 / 1e3);
-                let said = events.into_iter().map(|event| event.map_or_else(bad, |event| store(&event))).collect();
-                Content { ts, said, ..Content::default() }
+                #[expect(
+                    clippy::cast_precision_loss,
+                    reason = "a clock: the last millisecond does not matter"
+                )]
+                let ts = events
+                    .iter()
+                    .flatten()
+                    .find_map(|event| event.timestamp_ms)
+                    .map(|ms| ms as f64 / 1e3);
+                let said = events
+                    .into_iter()
+                    .map(|event| event.map_or_else(bad, |event| store(&event)))
+                    .collect();
+                Content {
+                    ts,
+                    said,
+                    ..Content::default()
+                }
             }
-            Err(error) => Content { error: Some(error.to_string()), ..Content::default() },
+            Err(error) => Content {
+                error: Some(error.to_string()),
+                ..Content::default()
+            },
         },
     }
 }
@@ -130,11 +176,24 @@ fn read(format: Format, payload: &[u8]) -> Content {
 fn engine(event: &Event) -> Said {
     let medium = |name: &Option<std::sync::Arc<str>>| name.as_deref().map(str::to_owned);
     let (kind, blocks, tokens, medium) = match event {
-        Event::Stored(event) => ("stored", event.block_hashes.len(), event.token_ids.len(), medium(&event.medium)),
-        Event::Removed(event) => ("removed", event.block_hashes.len(), 0, medium(&event.medium)),
+        Event::Stored(event) => (
+            "stored",
+            event.block_hashes.len(),
+            event.token_ids.len(),
+            medium(&event.medium),
+        ),
+        Event::Removed(event) => (
+            "removed",
+            event.block_hashes.len(),
+            0,
+            medium(&event.medium),
+        ),
         Event::Cleared => ("cleared", 0, 0, None),
         Event::Unknown { tag } => {
-            return Said { error: Some(format!("unknown tag {tag:?}")), ..of("unknown", 0, 0, None) };
+            return Said {
+                error: Some(format!("unknown tag {tag:?}")),
+                ..of("unknown", 0, 0, None)
+            };
         }
     };
     of(kind, blocks, tokens, medium)
@@ -143,23 +202,38 @@ fn engine(event: &Event) -> Said {
 fn store(event: &standard::StandardEvent) -> Said {
     let medium = event.stream.medium.as_deref().map(str::to_owned);
     let (blocks, tokens) = match &event.change {
-        StandardChange::Stored { seq_hashes, token_ids, .. } => {
-            (seq_hashes.len(), token_ids.as_ref().map_or(0, Vec::len))
-        }
+        StandardChange::Stored {
+            seq_hashes,
+            token_ids,
+            ..
+        } => (seq_hashes.len(), token_ids.as_ref().map_or(0, Vec::len)),
         StandardChange::Removed { seq_hashes, .. } => (seq_hashes.len(), 0),
         StandardChange::Cleared => (0, 0),
     };
     // An object that is known by its key only is one block, too.
-    let blocks = if event.object_key.is_some() { blocks.max(1) } else { blocks };
+    let blocks = if event.object_key.is_some() {
+        blocks.max(1)
+    } else {
+        blocks
+    };
     of(event.change.as_str(), blocks, tokens, medium)
 }
 
 fn bad(error: impl ToString) -> Said {
-    Said { error: Some(error.to_string()), ..of("malformed", 0, 0, None) }
+    Said {
+        error: Some(error.to_string()),
+        ..of("malformed", 0, 0, None)
+    }
 }
 
 fn of(kind: &'static str, blocks: usize, tokens: usize, medium: Option<String>) -> Said {
-    Said { kind, blocks, tokens, medium, error: None }
+    Said {
+        kind,
+        blocks,
+        tokens,
+        medium,
+        error: None,
+    }
 }
 
 fn object(at: &str, batch: &Batch<'_>, content: &Content) -> Value {
@@ -192,8 +266,17 @@ fn object(at: &str, batch: &Batch<'_>, content: &Content) -> Value {
 
 /// Events of one kind and medium are summed up.
 fn text(at: &str, batch: &Batch<'_>, content: &Content) -> String {
-    let mut line = format!("{at} {}", if batch.source == "replay" { "replay " } else { "" });
-    line += &batch.seq.map_or("no seq".to_owned(), |seq| format!("seq {seq}"));
+    let mut line = format!(
+        "{at} {}",
+        if batch.source == "replay" {
+            "replay "
+        } else {
+            ""
+        }
+    );
+    line += &batch
+        .seq
+        .map_or("no seq".to_owned(), |seq| format!("seq {seq}"));
     if !batch.topic.is_empty() {
         // Quoted and escaped: a terminal is not to obey what a publisher calls itself.
         line += &format!(" topic {:?}", String::from_utf8_lossy(batch.topic));
@@ -206,17 +289,32 @@ fn text(at: &str, batch: &Batch<'_>, content: &Content) -> String {
         let sum = sums.entry((said.kind, said.medium.as_deref())).or_default();
         *sum = (sum.0 + 1, sum.1 + said.blocks, sum.2 + said.tokens);
     }
-    let parts = sums.into_iter().map(|((kind, medium), (events, blocks, tokens))| {
-        let mut part = format!("{kind} {events}");
-        if blocks > 0 {
-            part += &format!(" ({blocks} blocks");
-            part += &if tokens > 0 { format!(", {tokens} tokens)") } else { ")".to_owned() };
-        }
-        part + &medium.map_or_else(String::new, |medium| format!(" {}", medium.escape_default()))
-    });
+    let parts = sums
+        .into_iter()
+        .map(|((kind, medium), (events, blocks, tokens))| {
+            let mut part = format!("{kind} {events}");
+            if blocks > 0 {
+                part += &format!(" ({blocks} blocks");
+                part += &if tokens > 0 {
+                    format!(", {tokens} tokens)")
+                } else {
+                    ")".to_owned()
+                };
+            }
+            part + &medium.map_or_else(String::new, |medium| {
+                format!(" {}", medium.escape_default())
+            })
+        });
     let parts = parts.collect::<Vec<_>>().join(", ");
-    let error = content.error.as_deref().or_else(|| content.said.iter().find_map(|said| said.error.as_deref()));
+    let error = content
+        .error
+        .as_deref()
+        .or_else(|| content.said.iter().find_map(|said| said.error.as_deref()));
     let error = error.map(|error| format!("[{}]", error.escape_debug()));
-    let told: Vec<_> = Some(parts).filter(|parts| !parts.is_empty()).into_iter().chain(error).collect();
+    let told: Vec<_> = Some(parts)
+        .filter(|parts| !parts.is_empty())
+        .into_iter()
+        .chain(error)
+        .collect();
     format!("{line}: {}", told.join(" "))
 }

@@ -16,8 +16,17 @@ pub(super) fn of(receipt: &Value) -> String {
 }
 
 fn head(out: &mut String, receipt: &Value) {
-    let kind = if receipt["dry_run"] == true { "dry run, nothing was sent" } else { "as it was decided" };
-    let _ = writeln!(out, "decision  {} at {} ({kind})", text(&receipt["id"]), text(&receipt["at"]));
+    let kind = if receipt["dry_run"] == true {
+        "dry run, nothing was sent"
+    } else {
+        "as it was decided"
+    };
+    let _ = writeln!(
+        out,
+        "decision  {} at {} ({kind})",
+        text(&receipt["id"]),
+        text(&receipt["at"])
+    );
     let _ = writeln!(
         out,
         "model     {}, policy {}, method {}",
@@ -26,7 +35,11 @@ fn head(out: &mut String, receipt: &Value) {
         text(&receipt["method"])
     );
     let prompt = &receipt["prompt"];
-    let exact = if prompt["exact"] == true { "exact" } else { "estimated" };
+    let exact = if prompt["exact"] == true {
+        "exact"
+    } else {
+        "estimated"
+    };
     let _ = writeln!(
         out,
         "prompt    {} tokens ({exact}, from {}), {} blocks of {}",
@@ -39,17 +52,35 @@ fn head(out: &mut String, receipt: &Value) {
 
 fn candidates(out: &mut String, receipt: &Value) {
     let rows = list(&receipt["candidates"]);
-    let Some(unit) = rows.first().map(|row| text(&row["cost_unit"])) else { return };
+    let Some(unit) = rows.first().map(|row| text(&row["cost_unit"])) else {
+        return;
+    };
     let mut table = vec![
-        ["rank", "target", "warm", "device", "host", "disk", "remote", "expected", "to compute", "queued", "in flight"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "rank",
+            "target",
+            "warm",
+            "device",
+            "host",
+            "disk",
+            "remote",
+            "expected",
+            "to compute",
+            "queued",
+            "in flight",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     table[0].push(format!("cost ({unit})"));
     for row in rows {
         let (warm, load) = (&row["warm_tokens"], &row["load"]);
         let total: u64 = TIERS.iter().filter_map(|tier| warm[*tier].as_u64()).sum();
-        let mut cells = vec![text(&row["rank"]), target(&row["target"]), total.to_string()];
+        let mut cells = vec![
+            text(&row["rank"]),
+            target(&row["target"]),
+            total.to_string(),
+        ];
         cells.extend(TIERS.iter().map(|tier| text(&warm[*tier])));
         cells.push(text(&row["uncached_tokens"]));
         cells.push(text(&load["queued_prefill_tokens"]));
@@ -57,10 +88,16 @@ fn candidates(out: &mut String, receipt: &Value) {
         cells.push(number(&row["cost"]));
         table.push(cells);
     }
-    let _ = writeln!(out, "\nPrompt tokens by tier, and what each candidate would cost:\n");
+    let _ = writeln!(
+        out,
+        "\nPrompt tokens by tier, and what each candidate would cost:\n"
+    );
     columns(out, &table);
     let shown = rows.len() as u64;
-    if let Some(total) = receipt["candidates_total"].as_u64().filter(|total| *total > shown) {
+    if let Some(total) = receipt["candidates_total"]
+        .as_u64()
+        .filter(|total| *total > shown)
+    {
         let _ = writeln!(out, "and {} more", total - shown);
     }
     let _ = writeln!(out);
@@ -95,7 +132,10 @@ fn verdict(out: &mut String, receipt: &Value) {
                 text(&winner["predicted_cached_tokens"])
             );
             if let Some(other) = row(&receipt["runner_up"]) {
-                let more = other["cost"].as_f64().zip(winner["cost"].as_f64()).map(|(other, winner)| other - winner);
+                let more = other["cost"]
+                    .as_f64()
+                    .zip(winner["cost"].as_f64())
+                    .map(|(other, winner)| other - winner);
                 let _ = writeln!(
                     out,
                     "runner-up {}: would have cost {} {unit}, {} more",
@@ -107,10 +147,19 @@ fn verdict(out: &mut String, receipt: &Value) {
         }
     }
     for excluded in list(&receipt["excluded"]) {
-        let _ = writeln!(out, "excluded  {}: {}", target(&excluded["target"]), text(&excluded["reason"]));
+        let _ = writeln!(
+            out,
+            "excluded  {}: {}",
+            target(&excluded["target"]),
+            text(&excluded["reason"])
+        );
     }
     let rewrites: Vec<String> = list(&receipt["rewrites"]).iter().map(text).collect();
-    let rewritten = if rewrites.is_empty() { "nothing".to_owned() } else { rewrites.join(", ") };
+    let rewritten = if rewrites.is_empty() {
+        "nothing".to_owned()
+    } else {
+        rewrites.join(", ")
+    };
     let _ = writeln!(out, "rewritten {rewritten}");
     let outcome = &receipt["outcome"];
     if outcome.is_object() {
@@ -127,11 +176,21 @@ fn verdict(out: &mut String, receipt: &Value) {
 
 /// Right-aligned columns, the second one (names) to the left.
 fn columns(out: &mut String, table: &[Vec<String>]) {
-    let wide = |column: usize| table.iter().filter_map(|row| row.get(column)).map(|cell| cell.chars().count()).max();
+    let wide = |column: usize| {
+        table
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+    };
     for row in table {
         let cells = row.iter().enumerate().map(|(column, cell)| {
             let width = wide(column).unwrap_or(0);
-            if column == 1 { format!("{cell:<width$}") } else { format!("{cell:>width$}") }
+            if column == 1 {
+                format!("{cell:<width$}")
+            } else {
+                format!("{cell:>width$}")
+            }
         });
         let _ = writeln!(out, "{}", cells.collect::<Vec<_>>().join("  ").trim_end());
     }
@@ -193,7 +252,12 @@ mod tests {
             "rewrites": [], "outcome": null,
         });
         let shown = of(&receipt);
-        let has = |line: &str| assert!(shown.lines().any(|it| it == line), "no line {line:?} in\n{shown}");
+        let has = |line: &str| {
+            assert!(
+                shown.lines().any(|it| it == line),
+                "no line {line:?} in\n{shown}"
+            )
+        };
         has("decision  00000000000000a1 at 2026-11-20T17:41:09.123Z (dry run, nothing was sent)");
         has("prompt    81 tokens (exact, from tokens), 5 blocks of 16");
         has(
@@ -214,6 +278,9 @@ mod tests {
     fn what_is_missing_shows_as_unknown() {
         let shown = of(&json!({"winner": null, "outcome": {"kind": "shed", "status": 503}}));
         assert!(shown.contains("winner    none"), "{shown}");
-        assert!(shown.contains("outcome   shed (status 503), first token after - ms"), "{shown}");
+        assert!(
+            shown.contains("outcome   shed (status 503), first token after - ms"),
+            "{shown}"
+        );
     }
 }

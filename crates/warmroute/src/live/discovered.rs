@@ -58,7 +58,13 @@ async fn follow_file(told: &mut Told<'_>, path: &Path) {
             seen = now;
             match read(path, &source) {
                 Ok(entries) => told.listed = entries,
-                Err(problems) => told.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")),
+                Err(problems) => told.trouble(
+                    &problems
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("; "),
+                ),
             }
         }
         // Also without news: what was held back may be believed by now.
@@ -85,7 +91,11 @@ fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
         let name = name_in(&entry.text).filter(|name| names.insert(name.clone()));
         name.unwrap_or_else(|| entry.text.clone())
     };
-    entries.into_iter().take(MOST).map(|entry| (key(&entry), entry)).collect()
+    entries
+        .into_iter()
+        .take(MOST)
+        .map(|entry| (key(&entry), entry))
+        .collect()
 }
 
 async fn follow_name(told: &mut Told<'_>, name: &DnsName) {
@@ -93,7 +103,15 @@ async fn follow_name(told: &mut Told<'_>, name: &DnsName) {
     loop {
         ticks.tick().await;
         match addresses(name).await {
-            Ok(addresses) => told.now(addresses.into_iter().map(|address| entry(name, &address)).collect()).await,
+            Ok(addresses) => {
+                told.now(
+                    addresses
+                        .into_iter()
+                        .map(|address| entry(name, &address))
+                        .collect(),
+                )
+                .await
+            }
             Err(error) => {
                 told.trouble(&error.to_string());
                 told.again().await;
@@ -108,7 +126,10 @@ async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
     let mut found: Vec<String> = match (name.port, name.server) {
         (Some(port), Some(server)) => {
             let found = net::dns::host_addresses(&name.host, server).await?;
-            found.into_iter().map(|ip| SocketAddr::new(ip, port).to_string()).collect()
+            found
+                .into_iter()
+                .map(|ip| SocketAddr::new(ip, port).to_string())
+                .collect()
         }
         (Some(port), None) => {
             let found = tokio::net::lookup_host((name.host.as_str(), port)).await?;
@@ -116,7 +137,10 @@ async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
         }
         (None, server) => {
             let found = net::dns::service_records(&name.host, server).await?;
-            found.into_iter().map(|(host, port)| format!("{host}:{port}")).collect()
+            found
+                .into_iter()
+                .map(|(host, port)| format!("{host}:{port}"))
+                .collect()
         }
     };
     found.sort();
@@ -128,8 +152,10 @@ async fn addresses(name: &DnsName) -> std::io::Result<Vec<String>> {
 fn entry(name: &DnsName, address: &str) -> (String, MoreWorker) {
     let mut entry = name.worker.clone();
     entry.insert("url".to_owned(), json!(format!("http://{address}")));
-    let worker =
-        MoreWorker { origin: format!("discovery.dns of {}", name.host), text: Value::Object(entry).to_string() };
+    let worker = MoreWorker {
+        origin: format!("discovery.dns of {}", name.host),
+        text: Value::Object(entry).to_string(),
+    };
     (address.to_owned(), worker)
 }
 
@@ -181,16 +207,28 @@ impl<'a> Told<'a> {
         // A list that was empty, or a worker that was missing, before this process stood still has not been so all the while.
         let now = self.live.parts.clock.run_time();
         let believed = self.damper.settle(now, &self.listed);
-        let again = self.refused_at.is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
+        let again = self
+            .refused_at
+            .is_some_and(|refused| now.since(refused) >= TRY_AGAIN);
         if believed == self.last && !again {
             return;
         }
         let (source, workers) = (self.source.clone(), believed.clone());
-        match self.live.aside(move |live| live.found(&source, workers)).await {
+        match self
+            .live
+            .aside(move |live| live.found(&source, workers))
+            .await
+        {
             Ok(()) => (self.trouble, self.refused_at) = (None, None),
             Err(problems) => {
                 self.refused_at = Some(now);
-                self.trouble(&problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+                self.trouble(
+                    &problems
+                        .iter()
+                        .map(ToString::to_string)
+                        .collect::<Vec<_>>()
+                        .join("; "),
+                );
             }
         }
         // Refused or not: what is refused now would most likely be in a second, too.
@@ -239,7 +277,13 @@ struct There {
 
 impl Damper {
     fn new(grace: Duration, damping: Duration) -> Self {
-        Self { grace, damping, there: BTreeMap::new(), went: BTreeMap::new(), empty_since: None }
+        Self {
+            grace,
+            damping,
+            there: BTreeMap::new(),
+            went: BTreeMap::new(),
+            empty_since: None,
+        }
     }
 
     /// The source lists these now: who is believed to be there.
@@ -280,7 +324,10 @@ impl Damper {
     }
 
     fn believed(&self) -> Vec<MoreWorker> {
-        self.there.values().map(|there| there.worker.clone()).collect()
+        self.there
+            .values()
+            .map(|there| there.worker.clone())
+            .collect()
     }
 }
 
@@ -295,8 +342,14 @@ mod tests {
     }
 
     fn listed(names: &[&str]) -> Vec<(String, MoreWorker)> {
-        let worker = |name: &&str| MoreWorker { origin: "test".to_owned(), text: (*name).to_owned() };
-        names.iter().map(|name| ((*name).to_owned(), worker(name))).collect()
+        let worker = |name: &&str| MoreWorker {
+            origin: "test".to_owned(),
+            text: (*name).to_owned(),
+        };
+        names
+            .iter()
+            .map(|name| ((*name).to_owned(), worker(name)))
+            .collect()
     }
 
     fn names(believed: Vec<MoreWorker>) -> Vec<String> {
@@ -311,7 +364,10 @@ mod tests {
     #[contract("F85")]
     fn an_empty_list_is_believed_after_the_grace_and_a_shorter_one_at_once() {
         let mut damper = damper();
-        assert_eq!(names(damper.settle(at(0), &listed(&["a", "b"]))), ["a", "b"]);
+        assert_eq!(
+            names(damper.settle(at(0), &listed(&["a", "b"]))),
+            ["a", "b"]
+        );
         assert_eq!(names(damper.settle(at(1), &listed(&["a"]))), ["a"]);
         assert_eq!(names(damper.settle(at(2), &[])), ["a"]);
         assert_eq!(names(damper.settle(at(61), &[])), ["a"]);
@@ -322,19 +378,32 @@ mod tests {
     #[contract("F84")]
     fn a_worker_whose_entry_is_edited_while_it_comes_and_goes_stays_one_worker() {
         let list = |entries: &[&str]| {
-            let entry = |text: &&str| MoreWorker { origin: "test".to_owned(), text: (*text).to_owned() };
+            let entry = |text: &&str| MoreWorker {
+                origin: "test".to_owned(),
+                text: (*text).to_owned(),
+            };
             keyed(entries.iter().map(entry).collect())
         };
         let mut damper = damper();
         let a = r#"{"name":"a","url":"http://h:1"}"#;
-        let [old, new] = [r#"{"url":"http://h:2"}"#, r#"{"url":"http://h:2","weight":2}"#];
+        let [old, new] = [
+            r#"{"url":"http://h:2"}"#,
+            r#"{"url":"http://h:2","weight":2}"#,
+        ];
         for (second, entries) in [(0, &[a, old][..]), (1, &[a]), (2, &[a, old]), (3, &[a])] {
             damper.settle(at(second), &list(entries));
         }
-        assert_eq!(names(damper.settle(at(4), &list(&[a]))), [a, old], "it is held on to");
+        assert_eq!(
+            names(damper.settle(at(4), &list(&[a]))),
+            [a, old],
+            "it is held on to"
+        );
         assert_eq!(names(damper.settle(at(5), &list(&[a, new]))), [a, new]);
         // Two of one name stay two, for somebody to say so.
-        assert_eq!(names(damper.settle(at(6), &list(&[a, new, old]))), [a, new, old]);
+        assert_eq!(
+            names(damper.settle(at(6), &list(&[a, new, old]))),
+            [a, new, old]
+        );
     }
 
     #[test]
@@ -343,10 +412,18 @@ mod tests {
         let mut damper = damper();
         let (with, without) = (listed(&["a", "b"]), listed(&["a"]));
         damper.settle(at(0), &with);
-        assert_eq!(names(damper.settle(at(1), &without)), ["a"], "the first time it is believed");
+        assert_eq!(
+            names(damper.settle(at(1), &without)),
+            ["a"],
+            "the first time it is believed"
+        );
         for second in 2..40 {
             let list = if second % 2 == 0 { &with } else { &without };
-            assert_eq!(names(damper.settle(at(second), list)), ["a", "b"], "second {second}");
+            assert_eq!(
+                names(damper.settle(at(second), list)),
+                ["a", "b"],
+                "second {second}"
+            );
         }
         assert_eq!(names(damper.settle(at(41), &without)), ["a", "b"]);
         assert_eq!(names(damper.settle(at(68), &without)), ["a", "b"]);

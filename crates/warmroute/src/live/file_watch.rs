@@ -28,7 +28,11 @@ impl Version {
     /// Of the file as it is now; `None`: there is none.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let seen = fs::metadata(path).ok()?;
-        Some(Self { modified: (seen.mtime(), seen.mtime_nsec()), inode: seen.ino(), bytes: seen.len() })
+        Some(Self {
+            modified: (seen.mtime(), seen.mtime_nsec()),
+            inode: seen.ino(),
+            bytes: seen.len(),
+        })
     }
 }
 
@@ -95,6 +99,7 @@ async fn signals(live: &Arc<Live>) {
 
 async fn reload_at(signal: &mut Signal, live: &Arc<Live>) {
     while signal.recv().await.is_some() {
-        live.aside(|live| live.reload_because("signal", false)).await;
+        live.aside(|live| live.reload_because("signal", false))
+            .await;
     }
 }

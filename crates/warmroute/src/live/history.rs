@@ -18,7 +18,13 @@ pub(super) struct History {
 }
 
 impl History {
-    pub(super) fn applied(&mut self, at: OffsetDateTime, source: &'static str, changed: Vec<String>, from: Sources) {
+    pub(super) fn applied(
+        &mut self,
+        at: OffsetDateTime,
+        source: &'static str,
+        changed: Vec<String>,
+        from: Sources,
+    ) {
         self.add(at, source, "applied", changed, Some(from));
     }
 
@@ -38,16 +44,33 @@ impl History {
         if self.entries.len() == KEPT {
             self.entries.pop_front();
         }
-        self.entries.push_back((HistoryEntry { id: self.count, at: net::rfc3339(at), source, result, changed }, from));
+        self.entries.push_back((
+            HistoryEntry {
+                id: self.count,
+                at: net::rfc3339(at),
+                source,
+                result,
+                changed,
+            },
+            from,
+        ));
     }
 
     /// Newest first.
     pub(super) fn entries(&self) -> Vec<HistoryEntry> {
-        self.entries.iter().rev().map(|(entry, _)| entry.clone()).collect()
+        self.entries
+            .iter()
+            .rev()
+            .map(|(entry, _)| entry.clone())
+            .collect()
     }
 
     /// The sources of an applied change.
     pub(super) fn sources_of(&self, id: u64) -> Option<Sources> {
-        self.entries.iter().find(|(entry, _)| entry.id == id)?.1.clone()
+        self.entries
+            .iter()
+            .find(|(entry, _)| entry.id == id)?
+            .1
+            .clone()
     }
 }

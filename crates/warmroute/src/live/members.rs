@@ -66,13 +66,21 @@ impl Members {
             text: Value::Object(member.entry.clone()).to_string(),
         });
         let hidden = |name: &String| self.named.contains_key(name) || self.left_out.contains(name);
-        let found = self.found.values().flatten().filter(|worker| !name_in(&worker.text).is_some_and(|it| hidden(&it)));
+        let found = self
+            .found
+            .values()
+            .flatten()
+            .filter(|worker| !name_in(&worker.text).is_some_and(|it| hidden(&it)));
         named.chain(found.cloned()).collect()
     }
 
     /// Names that the workers of other sources must not have.
     pub(super) fn left_out(&self) -> Vec<String> {
-        self.left_out.iter().chain(self.named.keys()).cloned().collect()
+        self.left_out
+            .iter()
+            .chain(self.named.keys())
+            .cloned()
+            .collect()
     }
 
     /// Takes an operator's worker in; its name, and whether one of that name was replaced.
@@ -83,7 +91,11 @@ impl Members {
         in_force: &Settings,
         now: Moment,
     ) -> Result<(String, bool), NotTaken> {
-        let NamedWorker { name, mut entry, lease_ttl } = worker;
+        let NamedWorker {
+            name,
+            mut entry,
+            lease_ttl,
+        } = worker;
         let name = name.or_else(|| name_of(&entry)).ok_or_else(|| {
             let message = "the entry has no usable url, so the worker cannot be named";
             NotTaken::Problems(vec![Problem::bad_value("url", "", message)])
@@ -99,13 +111,24 @@ impl Members {
         };
         self.left_out.remove(&name);
         if self.named.len() >= MOST && !self.named.contains_key(&name) {
-            let message = format!("{MOST} workers were added here already: take some out, or write them into the file");
-            return Err(NotTaken::Problems(vec![Problem::bad_value("workers", "", &message)]));
+            let message = format!(
+                "{MOST} workers were added here already: take some out, or write them into the file"
+            );
+            return Err(NotTaken::Problems(vec![Problem::bad_value(
+                "workers", "", &message,
+            )]));
         }
         entry.insert("name".to_owned(), name.as_str().into());
         self.gone.remove(&name);
         let lease = lease_ttl.map(|ttl: Duration| Lease { until: now + ttl });
-        self.named.insert(name.clone(), Member { entry, lease, instead });
+        self.named.insert(
+            name.clone(),
+            Member {
+                entry,
+                lease,
+                instead,
+            },
+        );
         Ok((name, known))
     }
 
@@ -160,8 +183,12 @@ impl Members {
 
     /// Takes out whose lease is over.
     pub(super) fn end_leases(&mut self, now: Moment) {
-        let over: Vec<String> =
-            self.named.iter().filter(|(_, member)| member.is_over(now)).map(|(name, _)| name.clone()).collect();
+        let over: Vec<String> = self
+            .named
+            .iter()
+            .filter(|(_, member)| member.is_over(now))
+            .map(|(name, _)| name.clone())
+            .collect();
         for name in over {
             tracing::info!(worker = name, "its lease was not renewed: taken out");
             self.named.remove(&name);
@@ -173,9 +200,14 @@ impl Members {
 
     /// What outlives a restart: who has a lease names itself again.
     pub(super) fn lasting(&self) -> Self {
-        let lasting = self.named.iter().filter(|(_, member)| member.lease.is_none());
+        let lasting = self
+            .named
+            .iter()
+            .filter(|(_, member)| member.lease.is_none());
         Self {
-            named: lasting.map(|(name, member)| (name.clone(), member.clone())).collect(),
+            named: lasting
+                .map(|(name, member)| (name.clone(), member.clone()))
+                .collect(),
             left_out: self.left_out.clone(),
             ..Self::default()
         }
@@ -192,7 +224,10 @@ impl Member {
 pub(super) fn name_in(text: &str) -> Option<String> {
     match serde_json::from_str(text).ok()? {
         Value::Object(entry) => name_of(&entry),
-        Value::String(short) => match short.find("://").and_then(|scheme| short[..scheme].split_once('=')) {
+        Value::String(short) => match short
+            .find("://")
+            .and_then(|scheme| short[..scheme].split_once('='))
+        {
             Some((name, _)) => Some(name.to_owned()),
             None => Some(short.parse::<WorkerUrl>().ok()?.worker_name()),
         },

@@ -93,12 +93,21 @@ impl fmt::Debug for Live {
 
 impl Live {
     /// The router was started with `settings`, which came from `sources`.
-    pub(crate) fn new(parts: Parts, settings: Arc<Settings>, sources: Sources, registry: &mut Registry) -> Arc<Self> {
+    pub(crate) fn new(
+        parts: Parts,
+        settings: Arc<Settings>,
+        sources: Sources,
+        registry: &mut Registry,
+    ) -> Arc<Self> {
         let reloads = Family::<Outcome, Counter>::default();
         // Both are there from the start: a rate over a series that appears with its first event misses that one.
         drop(reloads.get_or_create(&APPLIED));
         drop(reloads.get_or_create(&REJECTED));
-        registry.register("warmroute_config_reloads", "Changes of the configuration by result", reloads.clone());
+        registry.register(
+            "warmroute_config_reloads",
+            "Changes of the configuration by result",
+            reloads.clone(),
+        );
         let mut history = History::default();
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
         Arc::new(Self {
@@ -114,7 +123,10 @@ impl Live {
 
     /// Makes a change, or asks what only changes know, where no request waits for it: files are read and written, and
     /// another change may have to end first. One that was begun goes on when its caller leaves.
-    async fn aside<T: Send + 'static>(self: &Arc<Self>, change: impl FnOnce(&Self) -> T + Send + 'static) -> T {
+    async fn aside<T: Send + 'static>(
+        self: &Arc<Self>,
+        change: impl FnOnce(&Self) -> T + Send + 'static,
+    ) -> T {
         let live = Arc::clone(self);
         match tokio::task::spawn_blocking(move || change(&live)).await {
             Ok(done) => done,
@@ -169,7 +181,9 @@ impl Live {
 
     /// Writes down what operators added and took out, for the next start.
     fn keep_members(&self, state: &State) {
-        let Some(path) = &self.started.discovery.state_file else { return };
+        let Some(path) = &self.started.discovery.state_file else {
+            return;
+        };
         if let Err(error) = state_file::write(path, state.sources.members()) {
             tracing::error!(%error, path = %path.display(), "the state file could not be written: a restart would not know the latest change");
         }
@@ -193,7 +207,10 @@ impl Live {
                 self.reloads.get_or_create(&REJECTED).inc();
                 state.history.rejected(at, why);
             }
-            Reloaded { problems, ..Reloaded::default() }
+            Reloaded {
+                problems,
+                ..Reloaded::default()
+            }
         };
         let new = match settings.and_then(wire_up::usable) {
             Ok(new) => new,
@@ -204,16 +221,31 @@ impl Live {
         let in_force = self.settings();
         let changed = Changes::between(&in_force, &new).live;
         if dry_run {
-            return Reloaded { applied: false, changed, restart_needed, problems: Vec::new() };
+            return Reloaded {
+                applied: false,
+                changed,
+                restart_needed,
+                problems: Vec::new(),
+            };
         }
         if let Err(error) = self.parts.fleet.apply(&Roster::of(&new)) {
-            return refused(state, vec![Problem::bad_value("workers", "", &error.to_string())]);
+            return refused(
+                state,
+                vec![Problem::bad_value("workers", "", &error.to_string())],
+            );
         }
         self.parts.router.reconfigure(wire_up::routing(&new));
         self.parts.cache.reconfigure(&new.response_cache);
-        self.parts.gateway.reconfigure(wire_up::limits(&new), wire_up::rules(&new, self.parts.scheme));
+        self.parts.gateway.reconfigure(
+            wire_up::limits(&new),
+            wire_up::rules(&new, self.parts.scheme),
+        );
         logging::set_level(new.logging.level);
-        for problem in new.passed_over().iter().filter(|problem| !in_force.passed_over().contains(problem)) {
+        for problem in new
+            .passed_over()
+            .iter()
+            .filter(|problem| !in_force.passed_over().contains(problem))
+        {
             tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
         }
         if !changed.is_empty() || !restart_needed.is_empty() {
@@ -225,10 +257,17 @@ impl Live {
             );
         }
         self.reloads.get_or_create(&APPLIED).inc();
-        state.history.applied(at, why, changed.clone(), sources.clone());
+        state
+            .history
+            .applied(at, why, changed.clone(), sources.clone());
         *self.in_force.lock() = Arc::new(new);
         state.sources = sources;
-        Reloaded { applied: true, changed, restart_needed, problems: Vec::new() }
+        Reloaded {
+            applied: true,
+            changed,
+            restart_needed,
+            problems: Vec::new(),
+        }
     }
 
     /// Waits until every source of discovery has answered once.
@@ -251,7 +290,11 @@ impl Live {
             });
             if ended.is_err() {
                 // Something else needs it: said once, and tried again later.
-                self.state.lock().sources.members_mut().extend_leases(now, now + TRY_AGAIN);
+                self.state
+                    .lock()
+                    .sources
+                    .members_mut()
+                    .extend_leases(now, now + TRY_AGAIN);
             }
         }
     }
@@ -283,7 +326,9 @@ impl Control for Live {
         let mut sources = state.history.sources_of(id)?;
         // What discovery found meanwhile is not configuration.
         sources.members_mut().keep_found_of(state.sources.members());
-        sources.members_mut().keep_leases_of(state.sources.members());
+        sources
+            .members_mut()
+            .keep_leases_of(state.sources.members());
         let settings = sources.settings();
         let reloaded = self.take(state, sources, settings, "admin", false);
         if reloaded.applied {
@@ -303,17 +348,27 @@ impl Control for Live {
     fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
         may_be_an_engine(&worker)?;
         let now = self.parts.clock.run_time();
-        self.change_members("admin", |members, in_force| members.put(worker, replace, in_force, now))
+        self.change_members("admin", |members, in_force| {
+            members.put(worker, replace, in_force, now)
+        })
     }
 
     fn remove_worker(&self, name: &str) -> Result<bool, NotTaken> {
-        self.change_members("admin", |members, in_force| Ok(members.remove(name, in_force)))
+        self.change_members("admin", |members, in_force| {
+            Ok(members.remove(name, in_force))
+        })
     }
 }
 
 /// Whoever may call the admin API makes this process connect somewhere: not to a metadata service.
 fn may_be_an_engine(worker: &NamedWorker) -> Result<(), NotTaken> {
-    let url = worker.entry.get("url").and_then(|url| url.as_str()).and_then(|url| url.parse::<WorkerUrl>().ok());
+    let url = worker
+        .entry
+        .get("url")
+        .and_then(|url| url.as_str())
+        .and_then(|url| url.parse::<WorkerUrl>().ok());
     let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
-    forbidden.map_or(Ok(()), |forbidden| Err(NotTaken::Forbidden(forbidden.to_string())))
+    forbidden.map_or(Ok(()), |forbidden| {
+        Err(NotTaken::Forbidden(forbidden.to_string()))
+    })
 }

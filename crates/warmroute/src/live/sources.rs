@@ -27,16 +27,28 @@ impl Sources {
         flags: Vec<Override>,
     ) -> Result<Self, Vec<Problem>> {
         let (env, flags) = (Arc::new(env), Arc::new(flags));
-        let mut sources = Self { path, text: None, env, flags, members: Arc::default() };
+        let mut sources = Self {
+            path,
+            text: None,
+            env,
+            flags,
+            members: Arc::default(),
+        };
         sources.reread()?;
         Ok(sources)
     }
 
     /// Takes the workers of the state file in, which the settings of the file name.
     pub(crate) fn remember(&mut self, settings: &Settings) -> Result<(), Vec<Problem>> {
-        let Some(path) = &settings.discovery.state_file else { return Ok(()) };
+        let Some(path) = &settings.discovery.state_file else {
+            return Ok(());
+        };
         let members = state_file::read(path).map_err(|message| {
-            let problem = Problem::bad_value("discovery.state_file", &path.display().to_string(), &message);
+            let problem = Problem::bad_value(
+                "discovery.state_file",
+                &path.display().to_string(),
+                &message,
+            );
             vec![settings.locate(problem)]
         })?;
         self.members = Arc::new(members);
@@ -71,7 +83,10 @@ impl Sources {
 
     /// The settings that all of it together makes.
     pub(crate) fn settings(&self) -> Result<Settings, Vec<Problem>> {
-        let name = self.path.as_ref().map_or_else(|| "configuration".to_owned(), |path| path.display().to_string());
+        let name = self.path.as_ref().map_or_else(
+            || "configuration".to_owned(),
+            |path| path.display().to_string(),
+        );
         settings::check(&Given {
             name: &name,
             text: self.text.as_deref(),

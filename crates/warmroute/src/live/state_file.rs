@@ -28,20 +28,32 @@ pub(super) fn read(path: &Path) -> Result<Members, String> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Members::default()),
         Err(error) => return Err(format!("the file cannot be read: {error}")),
     };
-    let file: File = serde_json::from_str(&text)
-        .map_err(|error| format!("the file is no state of a router ({error}): remove it, or give another path"))?;
+    let file: File = serde_json::from_str(&text).map_err(|error| {
+        format!("the file is no state of a router ({error}): remove it, or give another path")
+    })?;
     if file.schema != SCHEMA {
-        return Err(format!("the file is {:?}, expected {SCHEMA}: remove it, or give another path", file.schema));
+        return Err(format!(
+            "the file is {:?}, expected {SCHEMA}: remove it, or give another path",
+            file.schema
+        ));
     }
     Ok(file.members)
 }
 
 /// Replaces the file. It may hold keys of workers: nobody else may read it.
 pub(super) fn write(path: &Path, members: &Members) -> io::Result<()> {
-    let file = File { schema: SCHEMA.to_owned(), members: members.lasting() };
+    let file = File {
+        schema: SCHEMA.to_owned(),
+        members: members.lasting(),
+    };
     let text = serde_json::to_vec_pretty(&file).map_err(io::Error::other)?;
     let beside = path.with_extension("new");
-    let mut out = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside)?;
+    let mut out = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&beside)?;
     out.write_all(&text)?;
     out.sync_all()?;
     drop(out);

@@ -41,7 +41,9 @@ pub(super) enum Unplayable {
          decisions.log.chains: true and record anew"
     )]
     NoChains { lines: usize },
-    #[error("there is no receipt of a request that got its reply in it: expected the file of decisions.log.path")]
+    #[error(
+        "there is no receipt of a request that got its reply in it: expected the file of decisions.log.path"
+    )]
     Nothing,
 }
 
@@ -62,14 +64,21 @@ pub(super) fn read(text: &str) -> Result<Requests, Unplayable> {
     let mut block_size = None;
     let (mut receipts, mut chains, mut figures) = (0, 0, Figures::default());
     for text in text.lines().filter(|line| !line.trim().is_empty()) {
-        let line = serde_json::from_str::<Line>(text).ok().filter(|line| line.winner.is_some());
-        let Some((line, outcome)) = line.and_then(|mut line| line.outcome.take().map(|outcome| (line, outcome))) else {
+        let line = serde_json::from_str::<Line>(text)
+            .ok()
+            .filter(|line| line.winner.is_some());
+        let Some((line, outcome)) =
+            line.and_then(|mut line| line.outcome.take().map(|outcome| (line, outcome)))
+        else {
             recorded.skipped += 1;
             continue;
         };
         receipts += 1;
         chains += usize::from(line.chain.is_some());
-        let size = line.prompt.block_size.and_then(|size| BlockSize::new(size).ok());
+        let size = line
+            .prompt
+            .block_size
+            .and_then(|size| BlockSize::new(size).ok());
         match (size, request(&line, &outcome, &mut models)) {
             (Some(size), Some(request)) if *block_size.get_or_insert(size) == size => {
                 figures.add(&outcome);
@@ -86,36 +95,62 @@ pub(super) fn read(text: &str) -> Result<Requests, Unplayable> {
         });
     };
     recorded.requests = requests.len();
-    recorded.replies_of_unknown_length = requests.iter().filter(|request| request.reply_tokens.is_none()).count();
+    recorded.replies_of_unknown_length = requests
+        .iter()
+        .filter(|request| request.reply_tokens.is_none())
+        .count();
     figures.tell(&mut recorded);
-    Ok(Requests { lines: lines(&requests), block_size, recorded })
+    Ok(Requests {
+        lines: lines(&requests),
+        block_size,
+        recorded,
+    })
 }
 
 /// `None` for a request that cannot be played.
-fn request(line: &Line, outcome: &Outcome, models: &mut Vec<(String, Option<String>)>) -> Option<Request> {
+fn request(
+    line: &Line,
+    outcome: &Outcome,
+    models: &mut Vec<(String, Option<String>)>,
+) -> Option<Request> {
     if !matches!(&*outcome.kind, "ok" | "client_gone") || line.prompt.tokens == 0 {
         return None;
     }
-    let chain = line.chain.as_ref()?.iter().map(|hash| u64::from_str_radix(hash, 16).ok());
+    let chain = line
+        .chain
+        .as_ref()?
+        .iter()
+        .map(|hash| u64::from_str_radix(hash, 16).ok());
     // Equal tokens are equal hashes, also under different models, whose caches have nothing in common.
     let namespace = (line.model.clone(), line.lora.clone());
-    let number = models.iter().position(|known| *known == namespace).unwrap_or_else(|| {
-        models.push(namespace);
-        models.len() - 1
-    });
+    let number = models
+        .iter()
+        .position(|known| *known == namespace)
+        .unwrap_or_else(|| {
+            models.push(namespace);
+            models.len() - 1
+        });
     let apart = (number as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     Some(Request {
         arrival_ms: line.arrival_ms(outcome)?,
         prompt_tokens: line.prompt.tokens,
         reply_tokens: outcome.completion_tokens.filter(|tokens| *tokens > 0),
-        ids: chain.map(|hash| Some(hash? ^ apart)).collect::<Option<_>>()?,
+        ids: chain
+            .map(|hash| Some(hash? ^ apart))
+            .collect::<Option<_>>()?,
     })
 }
 
 /// The layout that the simulator reads, from the first arrival on.
 fn lines(requests: &[Request]) -> String {
-    let first_ms = requests.iter().map(|request| request.arrival_ms).fold(f64::INFINITY, f64::min);
-    let known: Vec<u32> = requests.iter().filter_map(|request| request.reply_tokens).collect();
+    let first_ms = requests
+        .iter()
+        .map(|request| request.arrival_ms)
+        .fold(f64::INFINITY, f64::min);
+    let known: Vec<u32> = requests
+        .iter()
+        .filter_map(|request| request.reply_tokens)
+        .collect();
     let sum: u64 = known.iter().copied().map(u64::from).sum();
     let mean = sum.checked_div(known.len() as u64).unwrap_or(1).max(1);
     let mut lines = String::new();
@@ -154,8 +189,10 @@ impl Figures {
     }
 
     fn tell(&self, recorded: &mut Recorded) {
-        recorded.token_hit_ratio = (self.of_tokens > 0).then(|| self.cached_tokens as f64 / self.of_tokens as f64);
-        recorded.ttft_mean_ms = (self.streamed > 0).then(|| self.ttft_ms / f64::from(self.streamed));
+        recorded.token_hit_ratio =
+            (self.of_tokens > 0).then(|| self.cached_tokens as f64 / self.of_tokens as f64);
+        recorded.ttft_mean_ms =
+            (self.streamed > 0).then(|| self.ttft_ms / f64::from(self.streamed));
     }
 }
 
@@ -186,7 +223,12 @@ mod tests {
     const CHAIN: Option<&[&str]> = Some(&["00000000000000aa", "ffffffffffffffff"]);
 
     fn played(log: &str) -> Vec<Value> {
-        read(log).unwrap().lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+        read(log)
+            .unwrap()
+            .lines
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
     }
 
     #[test]
@@ -195,16 +237,40 @@ mod tests {
         let log = [
             line(10, CHAIN, |_| ()),
             line(12, CHAIN, |line| line["outcome"]["ttft_ms"] = Value::Null),
-            line(11, CHAIN, |line| line["outcome"]["completion_tokens"] = Value::Null),
+            line(11, CHAIN, |line| {
+                line["outcome"]["completion_tokens"] = Value::Null
+            }),
         ];
         let requests = played(&log.join("\n"));
-        let of = |key: &str| requests.iter().map(|request| request[key].clone()).collect::<Vec<_>>();
-        assert_eq!(of("timestamp"), [json!(0), json!(1350), json!(1000)], "a whole reply's receipt comes at its end");
-        assert_eq!((of("input_length"), of("output_length")), (vec![json!(40); 3], vec![json!(7); 3]));
+        let of = |key: &str| {
+            requests
+                .iter()
+                .map(|request| request[key].clone())
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(
+            of("timestamp"),
+            [json!(0), json!(1350), json!(1000)],
+            "a whole reply's receipt comes at its end"
+        );
+        assert_eq!(
+            (of("input_length"), of("output_length")),
+            (vec![json!(40); 3], vec![json!(7); 3])
+        );
         assert_eq!(requests[0]["hash_ids"], json!([0xaa, u64::MAX]));
         let recorded = read(&log.join("\n")).unwrap().recorded;
-        assert_eq!((recorded.requests, recorded.skipped, recorded.replies_of_unknown_length), (3, 0, 1));
-        assert_eq!((recorded.token_hit_ratio, recorded.ttft_mean_ms), (Some(0.25), Some(250.0)));
+        assert_eq!(
+            (
+                recorded.requests,
+                recorded.skipped,
+                recorded.replies_of_unknown_length
+            ),
+            (3, 0, 1)
+        );
+        assert_eq!(
+            (recorded.token_hit_ratio, recorded.ttft_mean_ms),
+            (Some(0.25), Some(250.0))
+        );
     }
 
     #[test]
@@ -213,7 +279,9 @@ mod tests {
             line(10, CHAIN, |_| ()),
             line(10, None, |_| ()),
             line(10, CHAIN, |line| line["prompt"]["block_size"] = json!(32)),
-            line(10, CHAIN, |line| line["outcome"]["kind"] = json!("upstream_error")),
+            line(10, CHAIN, |line| {
+                line["outcome"]["kind"] = json!("upstream_error")
+            }),
             line(10, CHAIN, |line| line["outcome"] = Value::Null),
             line(10, CHAIN, |line| line["winner"] = Value::Null),
             line(10, CHAIN, |line| line["at"] = json!("yesterday")),
@@ -229,8 +297,16 @@ mod tests {
     fn models_and_adapters_have_nothing_in_common() {
         let red = |line: &mut Value| line["lora"] = json!("red");
         let other = |line: &mut Value| line["model"] = json!("n");
-        let log = [line(10, CHAIN, |_| ()), line(10, CHAIN, red), line(10, CHAIN, other), line(10, CHAIN, red)];
-        let ids: Vec<Value> = played(&log.join("\n")).iter().map(|request| request["hash_ids"][0].clone()).collect();
+        let log = [
+            line(10, CHAIN, |_| ()),
+            line(10, CHAIN, red),
+            line(10, CHAIN, other),
+            line(10, CHAIN, red),
+        ];
+        let ids: Vec<Value> = played(&log.join("\n"))
+            .iter()
+            .map(|request| request["hash_ids"][0].clone())
+            .collect();
         assert!(ids[0] != ids[1] && ids[1] != ids[2] && ids[0] != ids[2]);
         assert_eq!(ids[1], ids[3]);
     }

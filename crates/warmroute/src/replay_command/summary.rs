@@ -12,8 +12,14 @@ pub(super) fn of(report: &Report, recorded: &Recorded) -> String {
     let mut text = format!("{}: {trace}\n", trace.file);
     // Writing into a String does not fail.
     let left_out = [
-        (recorded.skipped, "lines were left out: no reply, no chain, or another block size"),
-        (trace.dropped, "requests were left out: no engine could hold them"),
+        (
+            recorded.skipped,
+            "lines were left out: no reply, no chain, or another block size",
+        ),
+        (
+            trace.dropped,
+            "requests were left out: no engine could hold them",
+        ),
         (
             recorded.replies_of_unknown_length,
             "replies have a length that nobody told: the mean of the others stands for it",
@@ -24,8 +30,16 @@ pub(super) fn of(report: &Report, recorded: &Recorded) -> String {
     }
     let percent = |ratio: f64| format!("{:.2}", ratio * 100.0);
     let or_dash = |figure: Option<String>| figure.unwrap_or_else(|| "-".to_owned());
-    let _ = writeln!(text, "engines: {}; the first tenth of the played requests is not counted\n", report.profile);
-    let _ = writeln!(text, "{:<24} {:>8} {:>13} {:>14}", "", "workers", "hit % (tokens)", "TTFT mean (ms)");
+    let _ = writeln!(
+        text,
+        "engines: {}; the first tenth of the played requests is not counted\n",
+        report.profile
+    );
+    let _ = writeln!(
+        text,
+        "{:<24} {:>8} {:>13} {:>14}",
+        "", "workers", "hit % (tokens)", "TTFT mean (ms)"
+    );
     let _ = writeln!(
         text,
         "{:<24} {:>8} {:>13} {:>14}",

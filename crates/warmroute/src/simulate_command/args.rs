@@ -100,12 +100,19 @@ impl SimulateArgs {
     pub(super) fn mishaps(&self) -> Result<Mishaps, String> {
         let fewest = self.workers.iter().min().copied().unwrap_or(0);
         let slow = self.slow.iter().map(|slow| ("--slow", slow.worker));
-        let forgotten = self.forget.iter().map(|forgotten| ("--forget", forgotten.worker));
+        let forgotten = self
+            .forget
+            .iter()
+            .map(|forgotten| ("--forget", forgotten.worker));
         match slow.chain(forgotten).find(|(_, worker)| *worker >= fewest) {
-            Some((flag, worker)) => {
-                Err(format!("{flag}: there is no w{}: expected one of w1 to w{fewest}", worker.saturating_add(1)))
-            }
-            None => Ok(Mishaps { slow: self.slow.clone(), forgotten: self.forget.clone() }),
+            Some((flag, worker)) => Err(format!(
+                "{flag}: there is no w{}: expected one of w1 to w{fewest}",
+                worker.saturating_add(1)
+            )),
+            None => Ok(Mishaps {
+                slow: self.slow.clone(),
+                forgotten: self.forget.clone(),
+            }),
         }
     }
 }
@@ -115,34 +122,59 @@ fn policy(name: &str) -> Result<Policy, UnknownPolicy> {
 }
 
 fn block_size(text: &str) -> Result<BlockSize, String> {
-    let tokens = text.parse().map_err(|_| "expected a whole number of tokens".to_owned())?;
+    let tokens = text
+        .parse()
+        .map_err(|_| "expected a whole number of tokens".to_owned())?;
     BlockSize::new(tokens).map_err(|error: BlockSizeError| error.to_string())
 }
 
 fn load(text: &str) -> Result<f64, String> {
-    number(text, |load| load > 0.0 && load <= MOST_LOAD, "expected a number above 0, at most 100; 0.55 is a busy fleet")
+    number(
+        text,
+        |load| load > 0.0 && load <= MOST_LOAD,
+        "expected a number above 0, at most 100; 0.55 is a busy fleet",
+    )
 }
 
 fn speedup(text: &str) -> Result<f64, String> {
-    number(text, |times| times > 0.0 && times <= MOST_SPEEDUP, "expected a number above 0, at most 1000000")
+    number(
+        text,
+        |times| times > 0.0 && times <= MOST_SPEEDUP,
+        "expected a number above 0, at most 1000000",
+    )
 }
 
 fn loss(text: &str) -> Result<f64, String> {
-    number(text, |share| (0.0..=1.0).contains(&share), "expected a number from 0 to 1")
+    number(
+        text,
+        |share| (0.0..=1.0).contains(&share),
+        "expected a number from 0 to 1",
+    )
 }
 
 fn slow(text: &str) -> Result<Slow, String> {
     let expected = "expected an engine and a number from 0.001 to 1000, such as w1=3.0";
     let (worker, times) = of_worker(text).ok_or(expected)?;
-    let times = number(times, |times| (1.0 / MOST_SLOWER..=MOST_SLOWER).contains(&times), expected)?;
+    let times = number(
+        times,
+        |times| (1.0 / MOST_SLOWER..=MOST_SLOWER).contains(&times),
+        expected,
+    )?;
     Ok(Slow { worker, times })
 }
 
 fn forgotten(text: &str) -> Result<Forgotten, String> {
     let expected = "expected an engine and seconds, at most a year, such as w1=30";
     let (worker, seconds) = of_worker(text).ok_or(expected)?;
-    let seconds = number(seconds, |seconds| (0.0..=LATEST_S).contains(&seconds), expected)?;
-    Ok(Forgotten { worker, at: Duration::from_secs_f64(seconds) })
+    let seconds = number(
+        seconds,
+        |seconds| (0.0..=LATEST_S).contains(&seconds),
+        expected,
+    )?;
+    Ok(Forgotten {
+        worker,
+        at: Duration::from_secs_f64(seconds),
+    })
 }
 
 /// `w1=VALUE` or `1=VALUE`: the engine, from 0, and the value.
@@ -153,5 +185,8 @@ fn of_worker(text: &str) -> Option<(u32, &str)> {
 }
 
 fn number(text: &str, fits: impl Fn(f64) -> bool, expected: &str) -> Result<f64, String> {
-    text.parse().ok().filter(|number| fits(*number)).ok_or_else(|| expected.to_owned())
+    text.parse()
+        .ok()
+        .filter(|number| fits(*number))
+        .ok_or_else(|| expected.to_owned())
 }

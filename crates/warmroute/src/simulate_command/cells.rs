@@ -14,10 +14,15 @@ use simulate::{Cell, CellReport, Trace};
 
 /// Runs every cell; the reports are in the order of the cells, whichever was done first.
 pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
-    let threads = thread::available_parallelism().map_or(1, NonZeroUsize::get).min(cells.len());
+    let threads = thread::available_parallelism()
+        .map_or(1, NonZeroUsize::get)
+        .min(cells.len());
     let next = AtomicUsize::new(0);
     let mut reports: Vec<Option<CellReport>> = vec![None; cells.len()];
-    let progress = Progress { cells: cells.len(), shown: std::io::stderr().is_terminal() };
+    let progress = Progress {
+        cells: cells.len(),
+        shown: std::io::stderr().is_terminal(),
+    };
     progress.show(0);
     thread::scope(|scope| {
         // Room for all, so that nobody waits to hand in.
@@ -60,7 +65,11 @@ struct Progress {
 impl Progress {
     fn show(&self, done: usize) {
         let filled = BAR * done / self.cells.max(1);
-        self.write(&format!("\r[{:<BAR$}] {done} of {} experiments", "#".repeat(filled), self.cells));
+        self.write(&format!(
+            "\r[{:<BAR$}] {done} of {} experiments",
+            "#".repeat(filled),
+            self.cells
+        ));
     }
 
     fn clear(&self) {
@@ -70,7 +79,9 @@ impl Progress {
     fn write(&self, text: &str) {
         if self.shown {
             let mut stderr = std::io::stderr().lock();
-            let _ = stderr.write_all(text.as_bytes()).and_then(|()| stderr.flush());
+            let _ = stderr
+                .write_all(text.as_bytes())
+                .and_then(|()| stderr.flush());
         }
     }
 }

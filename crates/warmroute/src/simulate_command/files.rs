@@ -24,13 +24,19 @@ impl FromStr for Out {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let path = PathBuf::from(text);
-        match path.extension().map(|extension| extension.to_string_lossy().to_ascii_lowercase()).as_deref() {
+        match path
+            .extension()
+            .map(|extension| extension.to_string_lossy().to_ascii_lowercase())
+            .as_deref()
+        {
             _ if text.is_empty() => Err("expected FILE.json, FILE.html or a folder".to_owned()),
             _ if path.is_dir() || text.ends_with('/') => Ok(Self::Folder(path)),
             Some("json") => Ok(Self::Json(path)),
             Some("html" | "htm") => Ok(Self::Html(path)),
             None => Ok(Self::Folder(path)),
-            Some(other) => Err(format!("expected FILE.json, FILE.html or a folder, and .{other} is neither")),
+            Some(other) => Err(format!(
+                "expected FILE.json, FILE.html or a folder, and .{other} is neither"
+            )),
         }
     }
 }
@@ -73,9 +79,15 @@ mod tests {
         assert_eq!("a.json".parse(), Ok(Out::Json("a.json".into())));
         assert_eq!("a.b.HTML".parse(), Ok(Out::Html("a.b.HTML".into())));
         assert_eq!("reports".parse(), Ok(Out::Folder("reports".into())));
-        assert_eq!("reports.json/".parse(), Ok(Out::Folder("reports.json/".into())));
+        assert_eq!(
+            "reports.json/".parse(),
+            Ok(Out::Folder("reports.json/".into()))
+        );
         let refused = "a.pdf".parse::<Out>().unwrap_err();
-        assert_eq!(refused, "expected FILE.json, FILE.html or a folder, and .pdf is neither");
+        assert_eq!(
+            refused,
+            "expected FILE.json, FILE.html or a folder, and .pdf is neither"
+        );
         assert!("".parse::<Out>().is_err());
     }
 }

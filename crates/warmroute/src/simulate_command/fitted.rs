@@ -17,23 +17,31 @@ pub(super) fn read(path: &Path, base: &Profile) -> Result<Fitted, String> {
 /// none, such as one that was cut when the disk was full.
 fn served(text: &str) -> Vec<Served> {
     let mut engines = HashMap::new();
-    let lines = text.lines().filter_map(|line| serde_json::from_str::<Line>(line).ok());
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
     lines
         .filter_map(|line| {
             let (winner, outcome) = (line.winner.as_ref()?, line.outcome.as_ref()?);
-            let here = line.attempts.len() <= 1 && line.prefill.as_ref().is_none_or(|prefill| prefill.skipped);
+            let here = line.attempts.len() <= 1
+                && line.prefill.as_ref().is_none_or(|prefill| prefill.skipped);
             if !here || !matches!(&*outcome.kind, "ok" | "client_gone") {
                 return None;
             }
             let arrival_ms = line.arrival_ms(outcome)?;
             let prompt_tokens = outcome.prompt_tokens.unwrap_or(line.prompt.tokens);
-            let cached_tokens = line.cached_tokens(outcome).filter(|cached| *cached <= prompt_tokens);
+            let cached_tokens = line
+                .cached_tokens(outcome)
+                .filter(|cached| *cached <= prompt_tokens);
             let next = engines.len();
             Some(Served {
                 engine: *engines.entry(winner.clone()).or_insert(next),
                 sent_ms: arrival_ms + line.kept_ms(),
                 // What was found is part of what the time went to.
-                first_token_ms: outcome.ttft_ms.filter(|_| cached_tokens.is_some()).map(|ms| arrival_ms + ms),
+                first_token_ms: outcome
+                    .ttft_ms
+                    .filter(|_| cached_tokens.is_some())
+                    .map(|ms| arrival_ms + ms),
                 end_ms: arrival_ms + outcome.duration_ms,
                 prompt_tokens,
                 cached_tokens: cached_tokens.unwrap_or(0),
@@ -81,20 +89,44 @@ mod tests {
         let first = &served[0];
         let since = |ms: f64| ms - (first.sent_ms - 32.0);
         assert_eq!(
-            (since(first.sent_ms), first.first_token_ms.map(since), since(first.end_ms)),
+            (
+                since(first.sent_ms),
+                first.first_token_ms.map(since),
+                since(first.end_ms)
+            ),
             (32.0, Some(250.0), 900.0)
         );
-        assert_eq!((first.prompt_tokens, first.cached_tokens, first.output_tokens), (41, 16, Some(7)));
-        assert_eq!(served.iter().map(|one| one.engine).collect::<Vec<_>>(), [0, 1, 2, 0, 0]);
-        assert_eq!(served[3].first_token_ms, None, "nobody told what was computed");
-        assert_eq!((served[4].first_token_ms, served[4].cached_tokens), (first.first_token_ms, 32), "as was expected");
+        assert_eq!(
+            (
+                first.prompt_tokens,
+                first.cached_tokens,
+                first.output_tokens
+            ),
+            (41, 16, Some(7))
+        );
+        assert_eq!(
+            served.iter().map(|one| one.engine).collect::<Vec<_>>(),
+            [0, 1, 2, 0, 0]
+        );
+        assert_eq!(
+            served[3].first_token_ms, None,
+            "nobody told what was computed"
+        );
+        assert_eq!(
+            (served[4].first_token_ms, served[4].cached_tokens),
+            (first.first_token_ms, 32),
+            "as was expected"
+        );
     }
 
     #[test]
     fn what_was_tried_twice_or_on_two_engines_or_got_no_reply_is_skipped() {
         let log = [
             line(|line| line["attempts"] = json!([{"n": 1}, {"n": 2}])),
-            line(|line| line["prefill"] = json!({"target": null, "skipped": false, "reason": null, "ms": 3.0})),
+            line(|line| {
+                line["prefill"] =
+                    json!({"target": null, "skipped": false, "reason": null, "ms": 3.0})
+            }),
             line(|line| line["outcome"]["kind"] = json!("upstream_error")),
             line(|line| line["outcome"] = Value::Null),
             line(|line| line["winner"] = Value::Null),

@@ -44,7 +44,9 @@ impl Source {
     pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
         match self {
             Self::File(path) => text_file::read(path).map_err(|error| error.to_string()),
-            Self::Synthetic(_, synthetic) => synthetic.text(block_size).map_err(|error| error.to_string()),
+            Self::Synthetic(_, synthetic) => synthetic
+                .text(block_size)
+                .map_err(|error| error.to_string()),
         }
     }
 }

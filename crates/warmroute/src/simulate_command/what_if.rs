@@ -54,26 +54,49 @@ pub(super) struct Configured {
 
 /// The default configuration with `changes`; or all that is wrong with them, a line each.
 pub(super) fn configured(changes: &[Pair]) -> Result<Configured, String> {
-    let unknown: Vec<String> = changes.iter().filter_map(|Pair(key, _)| refusal(key)).collect();
+    let unknown: Vec<String> = changes
+        .iter()
+        .filter_map(|Pair(key, _)| refusal(key))
+        .collect();
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
     }
-    let set =
-        |key: &str, value: &str| Override { path: key.to_owned(), value: value.to_owned(), flag: "--set".to_owned() };
+    let set = |key: &str, value: &str| Override {
+        path: key.to_owned(),
+        value: value.to_owned(),
+        flag: "--set".to_owned(),
+    };
     // Off by default, the ring would make of `continuum` another policy than the one to be tried; and with it on, that would
     // be the default.
-    let base = [set("prefix_routing.enabled", "true"), set("routing.policy", "warm")];
-    let overrides: Vec<_> = base.into_iter().chain(changes.iter().map(|Pair(key, value)| set(key, value))).collect();
-    let problems =
-        |problems: Vec<config::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n");
+    let base = [
+        set("prefix_routing.enabled", "true"),
+        set("routing.policy", "warm"),
+    ];
+    let overrides: Vec<_> = base
+        .into_iter()
+        .chain(changes.iter().map(|Pair(key, value)| set(key, value)))
+        .collect();
+    let problems = |problems: Vec<config::Problem>| {
+        problems
+            .iter()
+            .map(ToString::to_string)
+            .collect::<Vec<_>>()
+            .join("\n")
+    };
     // Without the environment: the same command line is to give the same report everywhere.
-    settings::load(None, Vec::new(), &overrides).map(|settings| of(&settings)).map_err(problems)
+    settings::load(None, Vec::new(), &overrides)
+        .map(|settings| of(&settings))
+        .map_err(problems)
 }
 
 fn of(settings: &Settings) -> Configured {
     Configured {
         routing: wire_up::routing(settings),
-        cache: if settings.kv_events.enabled { CacheSource::Events } else { CacheSource::Predicted },
+        cache: if settings.kv_events.enabled {
+            CacheSource::Events
+        } else {
+            CacheSource::Predicted
+        },
         wait: settings.queue.wait,
         engine_priority: settings.queue.engine_priority,
     }
@@ -84,12 +107,18 @@ fn refusal(key: &str) -> Option<String> {
     if KEYS.contains(&key) {
         return None;
     }
-    let ending = || KEYS.iter().find(|known| known.rsplit('.').next() == Some(key)).map(|known| (*known).to_owned());
+    let ending = || {
+        KEYS.iter()
+            .find(|known| known.rsplit('.').next() == Some(key))
+            .map(|known| (*known).to_owned())
+    };
     let hint = match nearest(key, KEYS.iter().copied()).or_else(ending) {
         Some(near) => format!("did you mean `{near}`?"),
         None => format!("expected one of {}", KEYS.join(", ")),
     };
-    Some(format!("--set: {key}: no key that the simulator goes by; {hint}"))
+    Some(format!(
+        "--set: {key}: no key that the simulator goes by; {hint}"
+    ))
 }
 
 #[cfg(test)]
@@ -97,7 +126,10 @@ mod tests {
     use super::*;
 
     fn with(changes: &[(&str, &str)]) -> Result<Configured, String> {
-        let changes: Vec<_> = changes.iter().map(|(key, value)| Pair((*key).to_owned(), (*value).to_owned())).collect();
+        let changes: Vec<_> = changes
+            .iter()
+            .map(|(key, value)| Pair((*key).to_owned(), (*value).to_owned()))
+            .collect();
         configured(&changes)
     }
 
@@ -105,14 +137,20 @@ mod tests {
     fn without_changes_it_is_the_router_as_it_is_by_default() {
         let configured = with(&[]).unwrap();
         assert_eq!(configured.routing, RoutingSettings::default());
-        assert_eq!((configured.cache, configured.wait), (CacheSource::Events, Duration::from_secs(30)));
+        assert_eq!(
+            (configured.cache, configured.wait),
+            (CacheSource::Events, Duration::from_secs(30))
+        );
     }
 
     #[test]
     fn every_key_is_one_of_the_configuration() {
         for key in KEYS {
             let problem = with(&[(key, "?")]).unwrap_err();
-            assert!(problem.starts_with(&format!("--set: {key}: ")) && problem.contains("expected"), "{problem}");
+            assert!(
+                problem.starts_with(&format!("--set: {key}: ")) && problem.contains("expected"),
+                "{problem}"
+            );
         }
     }
 
@@ -126,19 +164,33 @@ mod tests {
 
     #[test]
     fn the_queue_can_be_changed_and_switched_off() {
-        let changes =
-            [("queue.enabled", "false"), ("queue.hold_above", "200ms"), ("queue.ageing", "0.5"), ("queue.wait", "5s")];
+        let changes = [
+            ("queue.enabled", "false"),
+            ("queue.hold_above", "200ms"),
+            ("queue.ageing", "0.5"),
+            ("queue.wait", "5s"),
+        ];
         let configured = with(&changes).unwrap();
         let queue = configured.routing.queue;
         assert!(!queue.enabled);
-        assert_eq!((queue.hold_above, queue.ageing), (Duration::from_millis(200), 0.5));
+        assert_eq!(
+            (queue.hold_above, queue.ageing),
+            (Duration::from_millis(200), 0.5)
+        );
         assert_eq!(configured.wait, Duration::from_secs(5));
     }
 
     #[test]
     fn without_events_caches_are_predicted() {
-        for change in [("kv_events.enabled", "false"), ("routing.overlap_weight", "0")] {
-            assert_eq!(with(&[change]).unwrap().cache, CacheSource::Predicted, "{change:?}");
+        for change in [
+            ("kv_events.enabled", "false"),
+            ("routing.overlap_weight", "0"),
+        ] {
+            assert_eq!(
+                with(&[change]).unwrap().cache,
+                CacheSource::Predicted,
+                "{change:?}"
+            );
         }
     }
 
@@ -150,10 +202,17 @@ mod tests {
             ("routing.temprature", "routing.temperature"),
         ] {
             let said = with(&[(key, "1")]).unwrap_err();
-            assert_eq!(said, format!("--set: {key}: no key that the simulator goes by; did you mean `{near}`?"));
+            assert_eq!(
+                said,
+                format!("--set: {key}: no key that the simulator goes by; did you mean `{near}`?")
+            );
         }
-        let said = with(&[("server.listen", "127.0.0.1:1"), ("logging.level", "info")]).unwrap_err();
+        let said =
+            with(&[("server.listen", "127.0.0.1:1"), ("logging.level", "info")]).unwrap_err();
         assert_eq!(said.lines().count(), 2, "{said}");
-        assert!(said.contains("expected one of routing.overlap_weight, "), "{said}");
+        assert!(
+            said.contains("expected one of routing.overlap_weight, "),
+            "{said}"
+        );
     }
 }

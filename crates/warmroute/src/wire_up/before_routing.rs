@@ -27,13 +27,20 @@ pub(super) fn names(models: &config::Models) -> ModelNames {
     };
     ModelNames {
         rules: models.rules.iter().map(rule).collect(),
-        aliases: models.aliases.iter().map(|(name, model)| (name.clone(), model.clone())).collect(),
+        aliases: models
+            .aliases
+            .iter()
+            .map(|(name, model)| (name.clone(), model.clone()))
+            .collect(),
     }
 }
 
 /// Headers of replies.
 pub(super) fn headers(compat: config::Compat) -> ReplyHeaders {
-    ReplyHeaders { expose: compat.expose_routing_headers, vllm_router: compat.vllm_router_headers }
+    ReplyHeaders {
+        expose: compat.expose_routing_headers,
+        vllm_router: compat.vllm_router_headers,
+    }
 }
 
 /// Ages of model lists.

@@ -8,7 +8,11 @@ pub(super) fn clusters(settings: &SemanticClusters) -> ClusterSettings {
     let cluster = |cluster: &config::SemanticCluster| Cluster {
         name: cluster.name.as_str().into(),
         examples: cluster.examples.clone(),
-        workers: cluster.workers.iter().map(|name| name.as_str().into()).collect(),
+        workers: cluster
+            .workers
+            .iter()
+            .map(|name| name.as_str().into())
+            .collect(),
     };
     ClusterSettings {
         embedding_model: settings.embedding_model.as_str().into(),

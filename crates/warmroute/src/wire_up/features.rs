@@ -1,8 +1,11 @@
 //! What this program was built with.
 
 /// The Cargo features, in the order of the alphabet, `none` where there is none.
-pub(super) const BUILT: &str = match (cfg!(feature = "nats"), cfg!(feature = "redis-cache"), cfg!(feature = "s3-cache"))
-{
+pub(super) const BUILT: &str = match (
+    cfg!(feature = "nats"),
+    cfg!(feature = "redis-cache"),
+    cfg!(feature = "s3-cache"),
+) {
     (true, true, true) => "nats,redis-cache,s3-cache",
     (true, true, false) => "nats,redis-cache",
     (true, false, true) => "nats,s3-cache",

@@ -7,13 +7,14 @@ use std::{
 
 use config::{BlockHashKind, Settings};
 use gateway::{
-    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting, Rules, WaitLimits,
+    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting,
+    Rules, WaitLimits,
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
 use routing::{
-    OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings, SessionMode,
-    receipt::RingLimits,
+    OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings,
+    SessionMode, receipt::RingLimits,
 };
 
 use super::{before_routing, content_routing, lmcache, model_routing};
@@ -26,7 +27,9 @@ const CLIENT_STALL: Duration = Duration::from_secs(300);
 /// How tokens become hashes.
 pub(crate) fn scheme(settings: &Settings) -> HashScheme {
     match settings.kv_events.block_hash {
-        BlockHashKind::Xxh3 => HashScheme::Xxh3 { seed: settings.kv_events.block_hash_seed },
+        BlockHashKind::Xxh3 => HashScheme::Xxh3 {
+            seed: settings.kv_events.block_hash_seed,
+        },
         BlockHashKind::Fnv1a => HashScheme::Fnv1a,
     }
 }
@@ -45,7 +48,10 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
 
 /// What is kept of decisions in memory.
 pub(super) fn ring(decisions: &config::Decisions) -> RingLimits {
-    RingLimits { entries: decisions.ring_entries, bytes: decisions.ring_bytes }
+    RingLimits {
+        entries: decisions.ring_entries,
+        bytes: decisions.ring_bytes,
+    }
 }
 
 pub(super) fn decision_log(log: config::DecisionLog) -> DecisionLogSettings {
@@ -108,7 +114,11 @@ pub(super) fn thresholds(settings: &config::Parity) -> parity::Settings {
 
 fn scoring(scoring: &config::Scoring) -> ScoringSettings {
     ScoringSettings {
-        overlap_measure: if scoring.relative { OverlapMeasure::Relative } else { OverlapMeasure::PromptFraction },
+        overlap_measure: if scoring.relative {
+            OverlapMeasure::Relative
+        } else {
+            OverlapMeasure::PromptFraction
+        },
         overlap_weight: scoring.overlap_weight,
         load_weight: scoring.load_weight,
         health_weight: scoring.health_weight,
@@ -125,11 +135,17 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
         max_body_bytes: server.max_body_bytes,
         max_held_bytes: server.max_held_bytes,
         memory_budget: crate::memory_budget::bytes(server.memory_budget),
-        counts: CountLimits { choices: server.max_choices, prompts: server.max_prompts, stops: server.max_stop },
+        counts: CountLimits {
+            choices: server.max_choices,
+            prompts: server.max_prompts,
+            stops: server.max_stop,
+        },
         max_headers: MAX_HEADERS,
         max_connections: server
             .max_connections
-            .map_or_else(crate::limits::max_connections, |most| usize::try_from(most.get()).unwrap_or(usize::MAX)),
+            .map_or_else(crate::limits::max_connections, |most| {
+                usize::try_from(most.get()).unwrap_or(usize::MAX)
+            }),
         keep_alive: server.keep_alive,
         head_timeout: server.head_timeout,
         body_timeout: server.body_timeout,
@@ -164,16 +180,29 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
         reservation_ttl: settings.routing.reservation_ttl,
         max_prefix_bytes: settings.prefix_routing.max_prefix_length,
         // Names that are none were refused with the configuration.
-        session_headers: settings.routing.session.headers.iter().filter_map(|name| name.parse().ok()).collect(),
+        session_headers: settings
+            .routing
+            .session
+            .headers
+            .iter()
+            .filter_map(|name| name.parse().ok())
+            .collect(),
         disaggregation: disaggregation(settings),
-        clusters: settings.routing.semantic_clusters.as_ref().map(content_routing::clusters),
+        clusters: settings
+            .routing
+            .semantic_clusters
+            .as_ref()
+            .map(content_routing::clusters),
         names: before_routing::names(&settings.models),
         hooks: before_routing::hooks(&settings.hooks),
         headers: before_routing::headers(settings.compat),
         deduplication: settings.cache.deduplication,
         model_lists: before_routing::model_lists(settings),
         hedge_after: request.hedge_after,
-        shared_prefixes: settings.routing.shared_prefix_routing.map(content_routing::shared_prefixes),
+        shared_prefixes: settings
+            .routing
+            .shared_prefix_routing
+            .map(content_routing::shared_prefixes),
         rewriting: Rewriting {
             cache_control: settings.prefix_routing.anthropic_cache_control_injection,
             volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
@@ -187,11 +216,13 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
 
 fn disaggregation(settings: &Settings) -> Disaggregation {
     Disaggregation {
-        connector: settings.disaggregation.enabled.then_some(match settings.disaggregation.connector {
-            config::Connector::Nixl => Connector::Nixl,
-            config::Connector::Mooncake => Connector::Mooncake,
-            config::Connector::Sglang => Connector::Sglang,
-        }),
+        connector: settings.disaggregation.enabled.then_some(
+            match settings.disaggregation.connector {
+                config::Connector::Nixl => Connector::Nixl,
+                config::Connector::Mooncake => Connector::Mooncake,
+                config::Connector::Sglang => Connector::Sglang,
+            },
+        ),
         uncached_token_threshold: settings.disaggregation.uncached_token_threshold,
         prefill_policy: model_routing::policy(settings.routing.prefill_policy),
         decode_policy: model_routing::policy(settings.routing.decode_policy),
@@ -205,14 +236,24 @@ mod tests {
     #[test]
     fn every_policy_that_the_configuration_takes_is_there_and_the_other_way_round() {
         let schema = config::schema();
-        let words =
-            schema["properties"]["routing"]["properties"]["policy"]["enum"].as_array().expect("a list of words");
+        let words = schema["properties"]["routing"]["properties"]["policy"]["enum"]
+            .as_array()
+            .expect("a list of words");
         let known: Vec<Policy> = words
             .iter()
-            .map(|word| word.as_str().expect("a word").parse().unwrap_or_else(|error| panic!("{error}")))
+            .map(|word| {
+                word.as_str()
+                    .expect("a word")
+                    .parse()
+                    .unwrap_or_else(|error| panic!("{error}"))
+            })
             .collect();
         for policy in Policy::ALL {
-            assert_eq!(known.iter().filter(|known| **known == policy).count(), 1, "{policy}");
+            assert_eq!(
+                known.iter().filter(|known| **known == policy).count(),
+                1,
+                "{policy}"
+            );
         }
         assert_eq!(known.len(), Policy::ALL.len());
     }

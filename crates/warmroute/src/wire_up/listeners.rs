@@ -24,23 +24,45 @@ pub(super) struct Bound {
 }
 
 /// Binds what the settings name.
-pub(super) async fn bind(settings: &Settings, mut given: Option<&mut Given>) -> Result<Bound, StartError> {
+pub(super) async fn bind(
+    settings: &Settings,
+    mut given: Option<&mut Given>,
+) -> Result<Bound, StartError> {
     let (server, admin) = (&settings.server, &settings.admin);
-    let (server_tls, admin_tls) = (identity(server.tls.as_ref())?, identity(admin.tls.as_ref())?);
+    let (server_tls, admin_tls) = (
+        identity(server.tls.as_ref())?,
+        identity(admin.tls.as_ref())?,
+    );
     let mut data = Vec::new();
-    let places = server.also_listen.iter().map(|place| address(place).chosen_by("server.also_listen"));
+    let places = server
+        .also_listen
+        .iter()
+        .map(|place| address(place).chosen_by("server.also_listen"));
     for place in std::iter::once(address(&server.listen).chosen_by("--port")).chain(places) {
-        data.push(open(Door::Data, &place, given.as_deref_mut(), server_tls.as_ref()).await?);
+        data.push(
+            open(
+                Door::Data,
+                &place,
+                given.as_deref_mut(),
+                server_tls.as_ref(),
+            )
+            .await?,
+        );
     }
     let place = address(&admin.listen).chosen_by("--admin-listen");
     let admin = open(Door::Admin, &place, given, admin_tls.as_ref()).await?;
     let mut data = data.into_iter();
     // There is always a first one.
-    let Some(first) = data.next() else { return Err(TakeoverError::new("there is no place to listen").into()) };
+    let Some(first) = data.next() else {
+        return Err(TakeoverError::new("there is no place to listen").into());
+    };
     Ok(Bound {
         data: Listeners::new(first, data),
         admin,
-        probe: server.probe_listen.as_ref().map(|place| address(place).chosen_by("server.probe_listen")),
+        probe: server
+            .probe_listen
+            .as_ref()
+            .map(|place| address(place).chosen_by("server.probe_listen")),
     })
 }
 
@@ -53,7 +75,10 @@ async fn open(
     let listener = match given.and_then(|given| given.listener(door, wanted)) {
         Some(Ok(listener)) => listener,
         Some(Err(error)) => {
-            return Err(TakeoverError::new(format!("{wanted} was given and cannot be used: {error}")).into());
+            return Err(TakeoverError::new(format!(
+                "{wanted} was given and cannot be used: {error}"
+            ))
+            .into());
         }
         None => net::listen(wanted).await?,
     };

@@ -15,7 +15,10 @@ pub(super) fn controller(routing: &Routing, registry: &mut Registry) -> Option<A
     let settings = routing.lmcache.as_ref()?;
     let asked = ControllerSettings {
         url: settings.controller_url.parse().ok()?,
-        authorization: settings.controller_api_key.as_ref().and_then(|key| bearer(key.expose())),
+        authorization: settings
+            .controller_api_key
+            .as_ref()
+            .and_then(|key| bearer(key.expose())),
         mode: match settings.mode {
             LmcacheMode::Occupancy => Mode::Occupancy,
             LmcacheMode::PrefixLookup => Mode::PrefixLookup,
@@ -30,15 +33,23 @@ pub(super) fn controller(routing: &Routing, registry: &mut Registry) -> Option<A
 
 pub(super) fn policy(settings: &Settings) -> LmcacheSettings {
     let usual = LmcacheSettings::default();
-    settings.routing.lmcache.as_ref().map_or(usual, |lmcache| LmcacheSettings {
-        cache_weight: lmcache.cache_weight,
-        fallback: model_routing::policy(Some(lmcache.fallback)).unwrap_or(usual.fallback),
-    })
+    settings
+        .routing
+        .lmcache
+        .as_ref()
+        .map_or(usual, |lmcache| LmcacheSettings {
+            cache_weight: lmcache.cache_weight,
+            fallback: model_routing::policy(Some(lmcache.fallback)).unwrap_or(usual.fallback),
+        })
 }
 
 pub(super) fn token_cache(settings: &Settings) -> TokenCache {
-    settings.routing.lmcache.as_ref().map_or_else(TokenCache::default, |lmcache| TokenCache {
-        ttl: lmcache.prompt_cache.ttl,
-        capacity: lmcache.prompt_cache.capacity.get(),
-    })
+    settings
+        .routing
+        .lmcache
+        .as_ref()
+        .map_or_else(TokenCache::default, |lmcache| TokenCache {
+            ttl: lmcache.prompt_cache.ttl,
+            capacity: lmcache.prompt_cache.capacity.get(),
+        })
 }

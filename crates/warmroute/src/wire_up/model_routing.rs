@@ -25,7 +25,11 @@ pub(super) fn policy(word: Option<&str>) -> Option<Policy> {
 }
 
 pub(super) fn medium_weights(weights: config::MediumWeights) -> MediumWeights {
-    MediumWeights { gpu: weights.gpu, cpu: weights.cpu, disk: weights.disk }
+    MediumWeights {
+        gpu: weights.gpu,
+        cpu: weights.cpu,
+        disk: weights.disk,
+    }
 }
 
 pub(super) fn dynamo(settings: config::Dynamo) -> DynamoSettings {

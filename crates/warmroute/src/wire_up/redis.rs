@@ -22,9 +22,20 @@ pub(super) fn pool(
     registry: &mut Registry,
 ) -> Result<Option<Arc<RedisPool>>, PoolError> {
     let of_replies = settings.response_cache.redis.server.as_ref();
-    let of_tokens = settings.routing.lmcache.as_ref().and_then(|lmcache| lmcache.prompt_cache.redis.as_ref());
-    let server = settings.kv_cache_index.redis.as_ref().or(of_replies).or(of_tokens);
-    let Some(server) = server else { return Ok(None) };
+    let of_tokens = settings
+        .routing
+        .lmcache
+        .as_ref()
+        .and_then(|lmcache| lmcache.prompt_cache.redis.as_ref());
+    let server = settings
+        .kv_cache_index
+        .redis
+        .as_ref()
+        .or(of_replies)
+        .or(of_tokens);
+    let Some(server) = server else {
+        return Ok(None);
+    };
     let pool = RedisPool::start(server, clock).map_err(PoolError)?;
     pool.register(registry);
     Ok(Some(Arc::new(pool)))
@@ -32,8 +43,15 @@ pub(super) fn pool(
 
 /// A store that needs it says that it cannot be had.
 #[cfg(not(feature = "redis-cache"))]
-#[expect(clippy::unnecessary_wraps, reason = "as where there can be connections")]
-pub(super) fn pool(_: &Settings, _: Clock, _: &mut Registry) -> Result<Option<Arc<RedisPool>>, PoolError> {
+#[expect(
+    clippy::unnecessary_wraps,
+    reason = "as where there can be connections"
+)]
+pub(super) fn pool(
+    _: &Settings,
+    _: Clock,
+    _: &mut Registry,
+) -> Result<Option<Arc<RedisPool>>, PoolError> {
     Ok(None)
 }
 

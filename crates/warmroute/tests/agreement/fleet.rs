@@ -25,7 +25,10 @@ pub(crate) struct Fleet {
 impl Fleet {
     /// What becomes of each request in virtual time.
     pub(crate) fn simulated(self, trace: &Trace) -> Vec<RequestReport> {
-        let routing = RoutingSettings { policy: self.policy, ..RoutingSettings::default() };
+        let routing = RoutingSettings {
+            policy: self.policy,
+            ..RoutingSettings::default()
+        };
         let workers = u32::try_from(ENGINES).unwrap();
         let cell = Cell {
             allocation: Allocation::Growing,
@@ -60,8 +63,15 @@ impl Fleet {
             ("--overhead-ms", OVERHEAD_MS.to_string()),
             ("--speed", speed.to_owned()),
         ];
-        let flags: Vec<&str> = flags.iter().flat_map(|(flag, value)| [*flag, value.as_str()]).collect();
-        Routed::with(&[&flags[..]; ENGINES], config, &["--policy", self.policy.as_str()])
+        let flags: Vec<&str> = flags
+            .iter()
+            .flat_map(|(flag, value)| [*flag, value.as_str()])
+            .collect();
+        Routed::with(
+            &[&flags[..]; ENGINES],
+            config,
+            &["--policy", self.policy.as_str()],
+        )
     }
 }
 

@@ -1,6 +1,9 @@
 //! `simulate` in virtual time and `warmroute serve` before simulated engines over sockets, given the same workload.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

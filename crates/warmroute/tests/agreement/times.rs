@@ -39,9 +39,15 @@ fn simulated_and_real_engines_agree_on_hits_and_time_to_first_token() {
     println!("policy       hits simulated, over sockets      mean TTFT simulated, over sockets");
     let mut apart = Vec::new();
     for policy in [Policy::RoundRobin, Policy::Warm] {
-        let fleet = Fleet { policy, blocks: 600 };
+        let fleet = Fleet {
+            policy,
+            blocks: 600,
+        };
         let (ours, real) = (simulated(fleet, &workload), over_sockets(fleet, &workload));
-        let (hits, ttft) = (real.hits / ours.hits - 1.0, real.ttft_ms / ours.ttft_ms - 1.0);
+        let (hits, ttft) = (
+            real.hits / ours.hits - 1.0,
+            real.ttft_ms / ours.ttft_ms - 1.0,
+        );
         println!(
             "{:<12} {:.2} %, {:.2} % ({:+.1} %)      {:.1} ms, {:.1} ms ({:+.1} %)",
             policy.as_str(),
@@ -64,36 +70,65 @@ fn simulated_and_real_engines_agree_on_hits_and_time_to_first_token() {
 fn what_the_decision_log_tells_of_the_engines_is_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("decisions.jsonl").display().to_string();
-    let fleet = Fleet { policy: Policy::RoundRobin, blocks: 600 };
+    let fleet = Fleet {
+        policy: Policy::RoundRobin,
+        blocks: 600,
+    };
     let routed = fleet.started("1", &format!("decision_log: {{path: \"{log}\"}}\n"));
     asked(&routed, &Workload::of(CHAT, SECONDS));
-    let Routed { router, engines: _engines, .. } = routed;
+    let Routed {
+        router,
+        engines: _engines,
+        ..
+    } = routed;
     router.signal("TERM");
     assert_eq!(router.wait().code, Some(0));
-    let finished = Program::finish(&["simulate", "--trace", "synthetic:chat?sessions=9", "--fit", &log, "--json"]);
+    let finished = Program::finish(&[
+        "simulate",
+        "--trace",
+        "synthetic:chat?sessions=9",
+        "--fit",
+        &log,
+        "--json",
+    ]);
     let report: Value = serde_json::from_str(&finished.stdout).unwrap();
     println!("{:#}", report["fit"]);
     let truth = fleet.profile();
     let of = |name: &str| report["fit"][name].as_f64().unwrap();
     for tokens in [200.0, 1_000.0, 3_000.0] {
-        let found =
-            of("overhead_ms") + of("step_ms") + of("prefill_ms") * tokens + of("attention_ms") * tokens * tokens;
+        let found = of("overhead_ms")
+            + of("step_ms")
+            + of("prefill_ms") * tokens
+            + of("attention_ms") * tokens * tokens;
         let real = truth.overhead_ms + truth.step_ms + truth.prefill_ms * tokens;
         println!("{tokens} tokens: {found:.1} ms, {real:.1} ms in truth");
         assert!((found / real - 1.0).abs() <= TTFT, "{tokens} tokens");
     }
     let step = of("step_ms") + 4.0 * (of("sequence_ms") + of("kv_token_ms") * 1_500.0);
-    println!("a step with four sequences: {step:.1} ms, {:.1} ms in truth", truth.step_ms);
+    println!(
+        "a step with four sequences: {step:.1} ms, {:.1} ms in truth",
+        truth.step_ms
+    );
     assert!((step / truth.step_ms - 1.0).abs() <= TTFT);
 }
 
 fn simulated(fleet: Fleet, workload: &Workload) -> Figures {
     let trace = workload.trace();
     let requests = fleet.simulated(&trace);
-    let prompts: u32 = trace.requests.iter().map(|request| request.prompt_tokens).sum();
+    let prompts: u32 = trace
+        .requests
+        .iter()
+        .map(|request| request.prompt_tokens)
+        .sum();
     let computed: u32 = requests.iter().map(|request| request.computed_tokens).sum();
-    let ttft_ms: f64 = requests.iter().map(|request| request.ttft_ms.unwrap()).sum();
-    Figures { ttft_ms: ttft_ms / requests.len() as f64, hits: 1.0 - f64::from(computed) / f64::from(prompts) }
+    let ttft_ms: f64 = requests
+        .iter()
+        .map(|request| request.ttft_ms.unwrap())
+        .sum();
+    Figures {
+        ttft_ms: ttft_ms / requests.len() as f64,
+        hits: 1.0 - f64::from(computed) / f64::from(prompts),
+    }
 }
 
 fn over_sockets(fleet: Fleet, workload: &Workload) -> Figures {
@@ -117,7 +152,10 @@ fn asked(routed: &Routed, workload: &Workload) -> Vec<Duration> {
             scope.spawn(move || first_token(&address, &body))
         };
         let asked: Vec<_> = (0..workload.len()).map(ask).collect();
-        asked.into_iter().map(|thread| thread.join().unwrap()).collect()
+        asked
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .collect()
     })
 }
 
@@ -129,7 +167,11 @@ fn first_token(address: &str, body: &str) -> Duration {
     assert_eq!(head.status, 200);
     let first = client.chunk().unwrap();
     let waited = sent.elapsed();
-    assert!(first.starts_with(b"data: {"), "{}", String::from_utf8_lossy(&first));
+    assert!(
+        first.starts_with(b"data: {"),
+        "{}",
+        String::from_utf8_lossy(&first)
+    );
     assert!(client.body(head).clean);
     waited
 }

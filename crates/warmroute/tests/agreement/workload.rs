@@ -17,7 +17,10 @@ impl Workload {
     pub(crate) fn of(name: &str, seconds: u64) -> Self {
         let synthetic: Synthetic = name.parse().unwrap();
         let text = synthetic.text(block_size()).unwrap();
-        let mut lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let mut lines: Vec<Value> = text
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
         lines.sort_by_key(at_ms);
         lines.retain(|line| at_ms(line) < seconds * 1000);
         // The simulator spreads arrivals that share a time, the player does not.
@@ -71,6 +74,13 @@ fn at_ms(line: &Value) -> u64 {
 /// Blocks of the same id have the same tokens, and no other block has any of them.
 fn tokens(line: &Value) -> Vec<u64> {
     let length = usize::try_from(line["input_length"].as_u64().unwrap()).unwrap();
-    let blocks = line["hash_ids"].as_array().unwrap().iter().map(|id| id.as_u64().unwrap());
-    blocks.flat_map(|id| (0..u64::from(BLOCK)).map(move |place| id * u64::from(BLOCK) + place)).take(length).collect()
+    let blocks = line["hash_ids"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|id| id.as_u64().unwrap());
+    blocks
+        .flat_map(|id| (0..u64::from(BLOCK)).map(move |place| id * u64::from(BLOCK) + place))
+        .take(length)
+        .collect()
 }

@@ -11,7 +11,11 @@ use crate::{
 const BODY: &str = r#"{ "model":"m","system":"You are terse.", "messages":[{"role":"user","content":"hi"}],"x":1e2 }"#;
 
 fn native(yaml: &str) -> Pair {
-    let engine = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", r#"{"type":"message"}"#)));
+    let engine = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"type":"message"}"#,
+    )));
     Pair::with(engine, yaml)
 }
 
@@ -25,18 +29,29 @@ fn system_prompts_of_messages_are_marked_only_where_that_is_asked_for() {
     drop(off);
     let on = native("prefix_routing: {anthropic_cache_control_injection: true}\n");
     let (seen, reply) = on.carried("/v1/messages", BODY);
-    let marked = r#"[{"type":"text","text":"You are terse.","cache_control":{"type":"ephemeral"}}]"#;
-    assert_eq!(String::from_utf8_lossy(&seen.body), BODY.replace("\"You are terse.\"", marked));
+    let marked =
+        r#"[{"type":"text","text":"You are terse.","cache_control":{"type":"ephemeral"}}]"#;
+    assert_eq!(
+        String::from_utf8_lossy(&seen.body),
+        BODY.replace("\"You are terse.\"", marked)
+    );
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("cache_control"));
     // Nothing to mark, nothing changed.
     let plain = r#"{ "model":"m","messages":[{"role":"user","content":"hi"}] }"#;
     let (seen, reply) = on.carried("/anthropic/v1/messages", plain);
-    assert_eq!((String::from_utf8_lossy(&seen.body), reply.header("x-warmroute-rewrites")), (plain.into(), None));
+    assert_eq!(
+        (
+            String::from_utf8_lossy(&seen.body),
+            reply.header("x-warmroute-rewrites")
+        ),
+        (plain.into(), None)
+    );
 }
 
 /// A request of an agent: the line changes, and the marker stands on what was said last.
 fn of_agent(n: usize, said: &[&str]) -> String {
-    let line = format!("x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={n:05x};");
+    let line =
+        format!("x-anthropic-billing-header: cc_version=2.1.37; cc_entrypoint=cli; cch={n:05x};");
     let message = |(at, text): (usize, &&str)| {
         let mut block = json!({"type": "text", "text": text});
         if at + 1 == said.len() {
@@ -51,7 +66,9 @@ fn of_agent(n: usize, said: &[&str]) -> String {
 
 fn fleet(config: &str) -> (Vec<ScriptedEngine>, Program) {
     let chat = r#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
-    let engines: Vec<_> = (0..4).map(|_| ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", chat)))).collect();
+    let engines: Vec<_> = (0..4)
+        .map(|_| ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", chat))))
+        .collect();
     let workers: Vec<String> = engines.iter().map(ScriptedEngine::url).collect();
     let router = Program::serve_with(config, &workers, &[]).ready(4);
     (engines, router)
@@ -69,7 +86,10 @@ fn requests_that_differ_in_that_line_only_have_the_same_place_on_the_ring() {
     let (_engines, router) = fleet("routing: {policy: prefix_hash}\n");
     let home = goes_to(&router, &of_agent(0, &["task 0"]));
     for n in 1..12 {
-        assert_eq!(goes_to(&router, &of_agent(n, &[&format!("task {n}")])), home);
+        assert_eq!(
+            goes_to(&router, &of_agent(n, &[&format!("task {n}")])),
+            home
+        );
     }
 }
 
@@ -82,7 +102,11 @@ fn a_conversation_grows_whatever_its_client_changes_around_it() {
         let home = goes_to(&router, &of_agent(talk, &said));
         for n in 0..5 {
             said.extend(["done", "and now?"]);
-            assert_eq!(goes_to(&router, &of_agent(100 * talk + n, &said)), home, "turn {n}");
+            assert_eq!(
+                goes_to(&router, &of_agent(100 * talk + n, &said)),
+                home,
+                "turn {n}"
+            );
         }
     }
 }
@@ -93,13 +117,19 @@ fn that_line_is_taken_out_only_where_that_is_asked_for() {
     let sent = |pair: &Pair, path: &str, body: &str| {
         let (seen, reply) = pair.carried(path, body);
         let rewrites = reply.header("x-warmroute-rewrites").map(str::to_owned);
-        (serde_json::from_slice::<Value>(&seen.body).unwrap(), rewrites)
+        (
+            serde_json::from_slice::<Value>(&seen.body).unwrap(),
+            rewrites,
+        )
     };
     let body = of_agent(1, &["hi"]);
     let chat = r#"{"model":"m","messages":[{"role":"system","content":"x-anthropic-billing-header: cch=1;You"},{"role":"user","content":"hi"}]}"#;
     let off = native("");
     let (as_it_came, rewrites) = sent(&off, "/v1/messages", &body);
-    assert_eq!((as_it_came, rewrites), (serde_json::from_str(&body).unwrap(), None));
+    assert_eq!(
+        (as_it_came, rewrites),
+        (serde_json::from_str(&body).unwrap(), None)
+    );
     drop(off);
     let on = native("prefix_routing: {strip_volatile_prefix: true}\n");
     let (shorter, rewrites) = sent(&on, "/v1/messages", &body);
@@ -107,5 +137,8 @@ fn that_line_is_taken_out_only_where_that_is_asked_for() {
     assert_eq!(shorter["system"][0]["text"], "You are an agent.");
     assert_eq!(rewrites.as_deref(), Some("volatile_prefix"));
     let (shorter, rewrites) = sent(&on, "/v1/chat/completions", chat);
-    assert_eq!((&shorter["messages"][0]["content"], rewrites.as_deref()), (&json!("You"), Some("volatile_prefix")));
+    assert_eq!(
+        (&shorter["messages"][0]["content"], rewrites.as_deref()),
+        (&json!("You"), Some("volatile_prefix"))
+    );
 }

@@ -4,7 +4,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chunk, json_reply, stream_head, stream_reply,
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chunk, json_reply,
+    stream_head, stream_reply,
 };
 
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}],"max_tokens":9}"#;
@@ -12,8 +13,10 @@ const MESSAGE: &str = r#"{"model":"m","max_tokens":9,"system":"Be brief.","messa
 
 fn served(yaml: &str) -> (ScriptedEngine, Program) {
     let engine = ScriptedEngine::speaking_messages(Reply::Silence);
-    let yaml =
-        format!("workers: [{{name: a, url: \"{}\", type: anthropic, models: [m], api_key: k}}]\n{yaml}", engine.url());
+    let yaml = format!(
+        "workers: [{{name: a, url: \"{}\", type: anthropic, models: [m], api_key: k}}]\n{yaml}",
+        engine.url()
+    );
     let router = Program::serve_with(&yaml, &[], &[]).ready(1);
     (engine, router)
 }
@@ -30,11 +33,26 @@ fn a_chat_is_asked_for_by_a_message_and_comes_back_as_a_completion() {
     engine.script(Reply::whole(json_reply("200 OK", "", said)));
     let reply = ask(&router, CHAT);
     let seen = engine.next_request();
-    assert_eq!((seen.line().as_str(), &*String::from_utf8_lossy(&seen.body)), ("POST /v1/messages HTTP/1.1", MESSAGE));
-    assert_eq!((seen.header("x-api-key").as_deref(), seen.header("authorization")), (Some("k"), None));
-    assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, Some("messages")));
+    assert_eq!(
+        (seen.line().as_str(), &*String::from_utf8_lossy(&seen.body)),
+        ("POST /v1/messages HTTP/1.1", MESSAGE)
+    );
+    assert_eq!(
+        (
+            seen.header("x-api-key").as_deref(),
+            seen.header("authorization")
+        ),
+        (Some("k"), None)
+    );
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-rewrites")),
+        (200, Some("messages"))
+    );
     let body = reply.json();
-    assert_eq!(body["choices"][0]["message"], json!({"role": "assistant", "content": "hello"}));
+    assert_eq!(
+        body["choices"][0]["message"],
+        json!({"role": "assistant", "content": "hello"})
+    );
     assert_eq!(body["usage"]["prompt_tokens"], 11);
     assert!(body["created"].as_u64() > Some(1_700_000_000));
     assert_eq!(reply.header("request-id"), None);
@@ -45,7 +63,13 @@ fn a_chat_is_asked_for_by_a_message_and_comes_back_as_a_completion() {
 #[contract("V36", "I5")]
 fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
     let (engine, router) = served("");
-    let event = |data: Value| format!("event: {}\ndata: {data}\n\n", data["type"].as_str().unwrap()).into_bytes();
+    let event = |data: Value| {
+        format!(
+            "event: {}\ndata: {data}\n\n",
+            data["type"].as_str().unwrap()
+        )
+        .into_bytes()
+    };
     let begun = [
         event(json!({"type": "message_start", "message": {"id": "msg_1", "model": "m", "usage": {"input_tokens": 3}}})),
         event(json!({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": "hello"}})),
@@ -56,25 +80,48 @@ fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
         event(json!({"type": "message_stop"})),
     ]
     .concat();
-    let body =
-        CHAT.replace("\"max_tokens\":9", r#""max_tokens":9,"stream":true,"stream_options":{"include_usage":true}"#);
+    let body = CHAT.replace(
+        "\"max_tokens\":9",
+        r#""max_tokens":9,"stream":true,"stream_options":{"include_usage":true}"#,
+    );
     engine.script(Reply::whole(stream_reply(&[&begun, &ended])));
     let reply = ask(&router, &body);
     assert!(reply.clean);
     let text = reply.text();
     assert!(
-        text.ends_with("data: [DONE]\n\n") && text.contains(r#""prompt_tokens":3,"completion_tokens":2"#),
+        text.ends_with("data: [DONE]\n\n")
+            && text.contains(r#""prompt_tokens":3,"completion_tokens":2"#),
         "{text}"
     );
     let sent: Value = serde_json::from_slice(&engine.next_request().body).unwrap();
-    assert_eq!((&sent["stream"], sent.get("stream_options")), (&json!(true), None));
+    assert_eq!(
+        (&sent["stream"], sent.get("stream_options")),
+        (&json!(true), None)
+    );
     let receipt = router.receipt_of(&reply);
-    assert_eq!((&receipt["outcome"]["kind"], &receipt["outcome"]["prompt_tokens"]), (&json!("ok"), &json!(3)));
-    for cut in [Reply::Cut([stream_head(), chunk(&begun)].concat()), Reply::whole(stream_reply(&[&begun]))] {
+    assert_eq!(
+        (
+            &receipt["outcome"]["kind"],
+            &receipt["outcome"]["prompt_tokens"]
+        ),
+        (&json!("ok"), &json!(3))
+    );
+    for cut in [
+        Reply::Cut([stream_head(), chunk(&begun)].concat()),
+        Reply::whole(stream_reply(&[&begun])),
+    ] {
         engine.script(cut);
         let reply = ask(&router, &body);
-        assert!(!reply.clean && !reply.text().contains("[DONE]"), "{}", reply.text());
-        assert!(reply.text().contains(r#""code":"stream_interrupted""#), "{}", reply.text());
+        assert!(
+            !reply.clean && !reply.text().contains("[DONE]"),
+            "{}",
+            reply.text()
+        );
+        assert!(
+            reply.text().contains(r#""code":"stream_interrupted""#),
+            "{}",
+            reply.text()
+        );
     }
     router.settled();
 }
@@ -87,13 +134,25 @@ fn errors_come_back_in_the_clients_shape_and_system_prompts_are_marked_where_ask
         let said = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#;
         engine.script(Reply::whole(json_reply(status, "", said)));
         let reply = ask(&router, CHAT);
-        assert_eq!((reply.status, reply.error_code().as_str()), (code, "invalid_request_error"));
+        assert_eq!(
+            (reply.status, reply.error_code().as_str()),
+            (code, "invalid_request_error")
+        );
         assert_eq!(reply.json()["error"]["message"], "no such thing");
-        assert_eq!(reply.header("x-warmroute-rewrites"), Some("messages,cache_control"));
+        assert_eq!(
+            reply.header("x-warmroute-rewrites"),
+            Some("messages,cache_control")
+        );
     }
     let sent: Value = serde_json::from_slice(&engine.next_request().body).unwrap();
-    assert_eq!(sent["system"][0]["cache_control"], json!({"type": "ephemeral"}));
+    assert_eq!(
+        sent["system"][0]["cache_control"],
+        json!({"type": "ephemeral"})
+    );
     let reply = ask(&router, &CHAT.replace("\"max_tokens\":9", "\"n\":2"));
-    assert_eq!((reply.status, reply.error_code().as_str()), (400, "invalid_request"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (400, "invalid_request")
+    );
     router.settled();
 }

@@ -1,6 +1,9 @@
 //! Every route of the data listener against scripted workers: exact bytes in and out.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -27,12 +30,18 @@ struct Pair {
 impl Pair {
     /// An engine with OpenAI's API only.
     fn start() -> Self {
-        Self::with(ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}"))), "")
+        Self::with(
+            ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}"))),
+            "",
+        )
     }
 
     /// An engine that takes messages itself.
     fn native() -> Self {
-        Self::with(ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", "{}"))), "")
+        Self::with(
+            ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", "{}"))),
+            "",
+        )
     }
 
     fn with(engine: ScriptedEngine, yaml: &str) -> Self {
@@ -65,9 +74,14 @@ impl Pair {
 fn events(reply: &RawReply) -> Vec<(String, Value)> {
     let text = reply.text();
     let event = |event: &str| {
-        let (name, data) = event.split_once("\ndata: ").expect("an event with a name and data");
+        let (name, data) = event
+            .split_once("\ndata: ")
+            .expect("an event with a name and data");
         let name = name.strip_prefix("event: ").expect("a name").to_owned();
         (name, serde_json::from_str(data).expect("data is JSON"))
     };
-    text.split("\n\n").filter(|event| !event.is_empty()).map(event).collect()
+    text.split("\n\n")
+        .filter(|event| !event.is_empty())
+        .map(event)
+        .collect()
 }

@@ -6,25 +6,46 @@ use serde_json::json;
 
 use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, json_reply};
 
-const CHAT: &str = r#"{"id":"chatcmpl-1","choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
+const CHAT: &str =
+    r#"{"id":"chatcmpl-1","choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
 
 #[test]
 fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
-    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", r#"{"type":"message"}"#)));
+    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"type":"message"}"#,
+    )));
     let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
-    let workers = [format!("native={}", native.url()), format!("plain={}", plain.url())];
+    let workers = [
+        format!("native={}", native.url()),
+        format!("plain={}", plain.url()),
+    ];
     let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
     let mut asked = BTreeSet::new();
     for n in 0..6 {
-        let body =
-            json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": format!("question {n}")}]});
+        let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": format!("question {n}")}]});
         let reply = RawClient::post(&router.data(), "/v1/messages", body.to_string().as_bytes());
-        assert_eq!((reply.status, &reply.json()["type"]), (200, &json!("message")));
+        assert_eq!(
+            (reply.status, &reply.json()["type"]),
+            (200, &json!("message"))
+        );
         let worker = reply.header("x-warmroute-worker").unwrap().to_owned();
-        let (engine, rewrites) = if worker == "native" { (&native, None) } else { (&plain, Some("messages")) };
+        let (engine, rewrites) = if worker == "native" {
+            (&native, None)
+        } else {
+            (&plain, Some("messages"))
+        };
         assert_eq!(reply.header("x-warmroute-rewrites"), rewrites);
-        let path = if worker == "native" { "/v1/messages" } else { "/v1/chat/completions" };
-        assert_eq!(engine.next_request().line(), format!("POST {path} HTTP/1.1"));
+        let path = if worker == "native" {
+            "/v1/messages"
+        } else {
+            "/v1/chat/completions"
+        };
+        assert_eq!(
+            engine.next_request().line(),
+            format!("POST {path} HTTP/1.1")
+        );
         asked.insert(worker);
     }
     assert_eq!(asked.len(), 2);
@@ -35,46 +56,83 @@ fn a_retry_is_said_in_the_words_of_the_next_worker() {
     let busy = || Reply::whole(json_reply("503 Service Unavailable", "", "{}"));
     let native = ScriptedEngine::speaking_messages(busy());
     let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
-    let workers = [format!("native={}", native.url()), format!("plain={}", plain.url())];
+    let workers = [
+        format!("native={}", native.url()),
+        format!("plain={}", plain.url()),
+    ];
     let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
     for _ in 0..2 {
         let body = br#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}"#;
         let reply = RawClient::post(&router.data(), "/v1/messages", body);
-        assert_eq!((reply.status, reply.header("x-warmroute-rewrites")), (200, Some("messages")));
-        assert_eq!(reply.json()["content"], json!([{"type": "text", "text": "hello"}]));
+        assert_eq!(
+            (reply.status, reply.header("x-warmroute-rewrites")),
+            (200, Some("messages"))
+        );
+        assert_eq!(
+            reply.json()["content"],
+            json!([{"type": "text", "text": "hello"}])
+        );
     }
     assert!(native.requests() > 0);
 }
 
 #[test]
 fn the_configuration_beats_what_a_worker_says() {
-    let says_native = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", CHAT)));
-    let says_nothing = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"type":"message"}"#)));
-    for (engine, word, path) in
-        [(&says_native, "translate", "/v1/chat/completions"), (&says_nothing, "native", "/v1/messages")]
-    {
-        let yaml = format!("workers:\n  - {{name: a, url: \"{}\", messages: {word}}}\n", engine.url());
+    let says_native =
+        ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", CHAT)));
+    let says_nothing = ScriptedEngine::start(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"type":"message"}"#,
+    )));
+    for (engine, word, path) in [
+        (&says_native, "translate", "/v1/chat/completions"),
+        (&says_nothing, "native", "/v1/messages"),
+    ] {
+        let yaml = format!(
+            "workers:\n  - {{name: a, url: \"{}\", messages: {word}}}\n",
+            engine.url()
+        );
         let router = Program::serve_with(&yaml, &[], &[]).ready(1);
         let body = br#"{"model":"m","max_tokens":5,"messages":[{"role":"user","content":"hi"}]}"#;
         let reply = RawClient::post(&router.data(), "/v1/messages", body);
-        assert_eq!((reply.status, &reply.json()["type"]), (200, &json!("message")));
-        assert_eq!(engine.next_request().line(), format!("POST {path} HTTP/1.1"));
+        assert_eq!(
+            (reply.status, &reply.json()["type"]),
+            (200, &json!("message"))
+        );
+        assert_eq!(
+            engine.next_request().line(),
+            format!("POST {path} HTTP/1.1")
+        );
     }
 }
 
 #[test]
 fn what_no_chat_can_say_goes_to_a_worker_that_takes_messages() {
-    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", r#"{"type":"message"}"#)));
+    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"type":"message"}"#,
+    )));
     let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
-    let workers = [format!("native={}", native.url()), format!("plain={}", plain.url())];
+    let workers = [
+        format!("native={}", native.url()),
+        format!("plain={}", plain.url()),
+    ];
     let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
     let body = json!({"model": "m", "max_tokens": 5, "messages": [{"role": "user", "content": "hi"}],
         "tools": [{"type": "web_search_20250305", "name": "web_search"}]});
     for _ in 0..4 {
         let reply = RawClient::post(&router.data(), "/v1/messages", body.to_string().as_bytes());
-        assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("native")));
+        assert_eq!(
+            (reply.status, reply.header("x-warmroute-worker")),
+            (200, Some("native"))
+        );
     }
     let receipt = &router.receipts()[0];
-    assert_eq!(receipt["excluded"], json!([{"target": {"worker": "plain", "dp_rank": 0}, "reason": "dialect"}]));
+    assert_eq!(
+        receipt["excluded"],
+        json!([{"target": {"worker": "plain", "dp_rank": 0}, "reason": "dialect"}])
+    );
     assert_eq!(plain.requests(), 0);
 }

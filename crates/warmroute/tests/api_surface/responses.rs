@@ -9,9 +9,15 @@ use crate::{
 };
 
 fn two(reply: Reply) -> (Vec<ScriptedEngine>, Program) {
-    let engines = [ScriptedEngine::start(reply.clone()), ScriptedEngine::start(reply)];
-    let workers: Vec<String> =
-        ["a", "b"].iter().zip(&engines).map(|(name, it)| format!("{name}={}", it.url())).collect();
+    let engines = [
+        ScriptedEngine::start(reply.clone()),
+        ScriptedEngine::start(reply),
+    ];
+    let workers: Vec<String> = ["a", "b"]
+        .iter()
+        .zip(&engines)
+        .map(|(name, it)| format!("{name}={}", it.url()))
+        .collect();
     let router = Program::serve(&workers, &["--policy", "round_robin"]).ready(2);
     (engines.into(), router)
 }
@@ -32,13 +38,21 @@ fn a_response_is_routed_by_the_chat_it_amounts_to() {
         &format!(r#"{{"id":"resp_1","object":"response",{usage}}}"#),
     )));
     let text = "word ".repeat(300);
-    let (_, reply) =
-        pair.carried("/v1/responses", &format!(r#"{{"model":"m","instructions":"Be brief.","input":"{text}"}}"#));
+    let (_, reply) = pair.carried(
+        "/v1/responses",
+        &format!(r#"{{"model":"m","instructions":"Be brief.","input":"{text}"}}"#),
+    );
     let receipt = pair.receipt(&reply);
     assert_eq!(receipt["prompt"]["source"], "text_prefix");
-    assert!(receipt["prompt"]["tokens"].as_u64() > Some(200), "{receipt}");
+    assert!(
+        receipt["prompt"]["tokens"].as_u64() > Some(200),
+        "{receipt}"
+    );
     let outcome = &receipt["outcome"];
-    assert_eq!((&outcome["prompt_tokens"], &outcome["cached_tokens"]), (&json!(20), &json!(16)));
+    assert_eq!(
+        (&outcome["prompt_tokens"], &outcome["cached_tokens"]),
+        (&json!(20), &json!(16))
+    );
 }
 
 #[test]
@@ -52,15 +66,24 @@ fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
                 json!({"type": "response.created", "response": response})
             );
             let whole = json_reply("200 OK", "", &response.to_string());
-            engine.script(Reply::whole(if streamed { stream_reply(&[created.as_bytes()]) } else { whole }));
+            engine.script(Reply::whole(if streamed {
+                stream_reply(&[created.as_bytes()])
+            } else {
+                whole
+            }));
         }
-        let ask = |previous: &str| format!(r#"{{"model":"m","input":"hi","stream":{streamed}{previous}}}"#);
+        let ask = |previous: &str| {
+            format!(r#"{{"model":"m","input":"hi","stream":{streamed}{previous}}}"#)
+        };
         let first = worker_of(&router, &ask(""));
         let second = worker_of(&router, &ask(""));
         assert_ne!(first, second);
         for (worker, id) in [("a", "resp_a"), ("b", "resp_b")] {
             for _ in 0..3 {
-                assert_eq!(worker_of(&router, &ask(&format!(r#","previous_response_id":"{id}""#))), worker);
+                assert_eq!(
+                    worker_of(&router, &ask(&format!(r#","previous_response_id":"{id}""#))),
+                    worker
+                );
             }
         }
         // One that nobody knows goes where any request goes.
@@ -72,16 +95,25 @@ fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
 /// Two engines of which each takes its first request and closes, and how often they were asked in all.
 fn asked_of_two_that_close(fields: &str) -> (u16, u64) {
     let (engines, router) = two(Reply::whole(json_reply("200 OK", "", "{}")));
-    engines.iter().for_each(|engine| engine.once(Reply::Cut(Vec::new())));
+    engines
+        .iter()
+        .for_each(|engine| engine.once(Reply::Cut(Vec::new())));
     let body = format!(r#"{{"model":"m","input":"hi"{fields}}}"#);
     let reply = RawClient::post(&router.data(), "/v1/responses", body.as_bytes());
-    (reply.status, engines.iter().map(ScriptedEngine::requests).sum())
+    (
+        reply.status,
+        engines.iter().map(ScriptedEngine::requests).sum(),
+    )
 }
 
 #[test]
 #[contract("I4")]
 fn what_an_engine_keeps_is_not_computed_again_when_it_may_have_been_begun() {
-    for fields in [r#","store":true"#, "", r#","store":false,"previous_response_id":"resp_x""#] {
+    for fields in [
+        r#","store":true"#,
+        "",
+        r#","store":false,"previous_response_id":"resp_x""#,
+    ] {
         assert_eq!(asked_of_two_that_close(fields), (502, 1), "{fields}");
     }
     // What nobody keeps is tried at the other one too.
@@ -92,13 +124,24 @@ fn what_an_engine_keeps_is_not_computed_again_when_it_may_have_been_begun() {
 #[test]
 #[contract("I4")]
 fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
-    let (engines, router) = two(Reply::whole(json_reply("200 OK", "", r#"{"id":"r","object":"response"}"#)));
+    let (engines, router) = two(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"r","object":"response"}"#,
+    )));
     for engine in &engines {
         engine.forget();
     }
-    engines[0].script(Reply::whole(json_reply("503 Service Unavailable", "", "{}")));
+    engines[0].script(Reply::whole(json_reply(
+        "503 Service Unavailable",
+        "",
+        "{}",
+    )));
     for _ in 0..2 {
-        assert_eq!(worker_of(&router, r#"{"model":"m","input":"hi","store":true}"#), "b");
+        assert_eq!(
+            worker_of(&router, r#"{"model":"m","input":"hi","store":true}"#),
+            "b"
+        );
     }
     assert!(engines[0].requests() > 0);
 }
@@ -109,7 +152,10 @@ fn fields_that_steer_caches_between_engines_are_refused_here_too() {
     let pair = Pair::start();
     let body = r#"{"model":"m","input":"hi","kv_transfer_params":{"remote_host":"h"}}"#;
     let reply = pair.post("/v1/responses", body);
-    assert_eq!((reply.status, reply.error_code().as_str()), (403, "field_not_allowed"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (403, "field_not_allowed")
+    );
     let body = r#"{"model":"m","messages":[],"kv_transfer_params":{"remote_host":"h"}}"#;
     assert_eq!(pair.post("/v1/messages", body).status, 403);
     assert_eq!(pair.engine.requests(), 0);

@@ -75,14 +75,21 @@ impl Attack {
         let counted = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
             cores::become_other();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
                 spawn_all(&victims, &counted);
                 let _ = stopped.await;
             });
             // Dropping the runtime closes every connection.
         });
-        Self { stop, thread, counts }
+        Self {
+            stop,
+            thread,
+            counts,
+        }
     }
 
     /// Ends every attack; what it did.
@@ -114,7 +121,9 @@ fn spawn_all(victims: &Victims, counts: &Arc<Counts>) {
 /// Connects from `127.0.0.host`.
 async fn connect(to: SocketAddr, host: u8) -> Option<TcpStream> {
     let socket = TcpSocket::new_v4().ok()?;
-    socket.bind((Ipv4Addr::new(127, 0, 0, host), 0).into()).ok()?;
+    socket
+        .bind((Ipv4Addr::new(127, 0, 0, host), 0).into())
+        .ok()?;
     socket.connect(to).await.ok()
 }
 
@@ -162,7 +171,12 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<Counts>) {
     sleep(Duration::from_millis(number as u64)).await;
     for turn in 0.. {
         let text = format!("client {number}, turn {turn}: {}", "word ".repeat(40));
-        ask(victims.data, 4, &streamed(chat(&victims.saturated, &text, 4)).to_string()).await;
+        ask(
+            victims.data,
+            4,
+            &streamed(chat(&victims.saturated, &text, 4)).to_string(),
+        )
+        .await;
         counts.saturating.fetch_add(1, Ordering::Relaxed);
         sleep(COME_BACK).await;
     }
@@ -171,8 +185,16 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<Counts>) {
 /// A client of the hostile engine: its chats are what the engine's template and tokenizer are applied to.
 async fn ask_hostile(victims: Victims, number: usize, counts: Arc<Counts>) {
     for turn in 0.. {
-        let text = format!("client {number}, turn {turn}: {}", "aaaaaaaaaa ".repeat(3_000));
-        ask(victims.data, 5, &chat(&victims.hostile, &text, 4).to_string()).await;
+        let text = format!(
+            "client {number}, turn {turn}: {}",
+            "aaaaaaaaaa ".repeat(3_000)
+        );
+        ask(
+            victims.data,
+            5,
+            &chat(&victims.hostile, &text, 4).to_string(),
+        )
+        .await;
         counts.hostile.fetch_add(1, Ordering::Relaxed);
         sleep(COME_BACK).await;
     }
@@ -180,7 +202,9 @@ async fn ask_hostile(victims: Victims, number: usize, counts: Arc<Counts>) {
 
 /// Sends a chat and reads until the router closes.
 async fn ask(to: SocketAddr, host: u8, body: &str) {
-    let Some(mut stream) = connect(to, host).await else { return };
+    let Some(mut stream) = connect(to, host).await else {
+        return;
+    };
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}",
         body.len()

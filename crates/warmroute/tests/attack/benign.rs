@@ -44,7 +44,10 @@ impl Benign {
         let (paced, model) = (Arc::clone(&rate), model.to_owned());
         let thread = std::thread::spawn(move || {
             cores::become_other();
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
                 for number in 0..CLIENTS {
                     tokio::spawn(client(to, model.clone(), number, Arc::clone(&paced)));
@@ -57,7 +60,10 @@ impl Benign {
 
     /// Steers the rate towards this CPU share of the router (1.0: a whole core).
     pub(crate) fn control(&self, cpu_share: f64) -> RateControl {
-        RateControl { wanted: cpu_share, rate: Arc::clone(&self.rate) }
+        RateControl {
+            wanted: cpu_share,
+            rate: Arc::clone(&self.rate),
+        }
     }
 
     pub(crate) fn stop(self) {
@@ -77,7 +83,10 @@ impl RateControl {
     pub(crate) fn adjust(&mut self, cpu_share: f64) {
         let step = (self.wanted / cpu_share.max(1e-3)).clamp(0.5, 2.0);
         let rate = self.rate.load(Ordering::Relaxed) as f64 * step;
-        self.rate.store((rate as u64).clamp(LOWEST_RATE, HIGHEST_RATE), Ordering::Relaxed);
+        self.rate.store(
+            (rate as u64).clamp(LOWEST_RATE, HIGHEST_RATE),
+            Ordering::Relaxed,
+        );
     }
 }
 
@@ -103,8 +112,10 @@ async fn client(to: SocketAddr, model: String, number: usize, rate: Arc<AtomicU6
 
 /// Sends a chat and reads the stream to its last chunk.
 async fn ask(stream: &mut TcpStream, body: &str) -> std::io::Result<()> {
-    let head =
-        format!("POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
     stream.write_all(format!("{head}{body}").as_bytes()).await?;
     let (mut bytes, mut tail) = ([0; 4096], Vec::new());
     loop {

@@ -46,8 +46,15 @@ pub(crate) fn lower_priority(pid: u32) {
 }
 
 fn tasks(pid: u32) -> impl Iterator<Item = Pid> {
-    let tasks = std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process has tasks");
-    tasks.flatten().filter_map(|task| task.file_name().to_str()?.parse().ok().and_then(Pid::from_raw))
+    let tasks =
+        std::fs::read_dir(format!("/proc/{pid}/task")).expect("a running process has tasks");
+    tasks.flatten().filter_map(|task| {
+        task.file_name()
+            .to_str()?
+            .parse()
+            .ok()
+            .and_then(Pid::from_raw)
+    })
 }
 
 /// Pins the calling thread.

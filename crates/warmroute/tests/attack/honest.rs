@@ -45,8 +45,14 @@ impl HonestClient {
         let results = Arc::new(Mutex::new(Results::default()));
         let stop = Arc::new(AtomicBool::new(false));
         let model = model.to_owned();
-        let mut routed = Connection { address: router.to_owned(), stream: None };
-        let mut direct = Connection { address: engine.to_owned(), stream: None };
+        let mut routed = Connection {
+            address: router.to_owned(),
+            stream: None,
+        };
+        let mut direct = Connection {
+            address: engine.to_owned(),
+            stream: None,
+        };
         let (into, until) = (Arc::clone(&results), Arc::clone(&stop));
         let thread = std::thread::spawn(move || {
             cores::pin_thread(Core::Router);
@@ -62,7 +68,11 @@ impl HonestClient {
                 std::thread::sleep(PAUSE);
             }
         });
-        Self { results, stop, thread: Some(thread) }
+        Self {
+            results,
+            stop,
+            thread: Some(thread),
+        }
     }
 
     /// Waits until connections, tokenizer and caches are what they will be.
@@ -80,7 +90,11 @@ impl HonestClient {
 
     pub(crate) fn stop(mut self) {
         self.stop.store(true, Ordering::Relaxed);
-        self.thread.take().map(JoinHandle::join).transpose().expect("the honest client ends");
+        self.thread
+            .take()
+            .map(JoinHandle::join)
+            .transpose()
+            .expect("the honest client ends");
     }
 }
 
@@ -101,32 +115,57 @@ impl Connection {
     fn post(&mut self, body: &str) -> Result<(), String> {
         if let Some(stream) = self.stream.take() {
             match self.exchange(stream, body) {
-                Err(Loss { before_reply: true, .. }) => {}
+                Err(Loss {
+                    before_reply: true, ..
+                }) => {}
                 result => return result.map_err(|loss| loss.why),
             }
         }
-        let stream = TcpStream::connect(&self.address).map_err(|error| format!("connect: {error}"))?;
-        stream.set_nodelay(true).map_err(|error| error.to_string())?;
-        stream.set_read_timeout(Some(LIMIT)).map_err(|error| error.to_string())?;
-        self.exchange(BufReader::new(stream), body).map_err(|loss| loss.why)
+        let stream =
+            TcpStream::connect(&self.address).map_err(|error| format!("connect: {error}"))?;
+        stream
+            .set_nodelay(true)
+            .map_err(|error| error.to_string())?;
+        stream
+            .set_read_timeout(Some(LIMIT))
+            .map_err(|error| error.to_string())?;
+        self.exchange(BufReader::new(stream), body)
+            .map_err(|loss| loss.why)
     }
 
     fn exchange(&mut self, mut stream: BufReader<TcpStream>, body: &str) -> Result<(), Loss> {
-        let head =
-            format!("POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n", body.len());
-        let sent = stream.get_mut().write_all(format!("{head}{body}").as_bytes());
-        sent.map_err(|error| Loss { before_reply: true, why: format!("send: {error}") })?;
-        let (mut line, mut length, mut status, mut close) = (String::new(), None, String::new(), false);
+        let head = format!(
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let sent = stream
+            .get_mut()
+            .write_all(format!("{head}{body}").as_bytes());
+        sent.map_err(|error| Loss {
+            before_reply: true,
+            why: format!("send: {error}"),
+        })?;
+        let (mut line, mut length, mut status, mut close) =
+            (String::new(), None, String::new(), false);
         loop {
             line.clear();
             let read = stream.read_line(&mut line);
             let before_reply = status.is_empty();
             match read {
                 // Only a closed connection may be tried again: a silent one is a lost request.
-                Ok(0) => return Err(Loss { before_reply, why: "closed before the head ended".to_owned() }),
+                Ok(0) => {
+                    return Err(Loss {
+                        before_reply,
+                        why: "closed before the head ended".to_owned(),
+                    });
+                }
                 Err(error) => {
-                    let before_reply = before_reply && error.kind() == std::io::ErrorKind::ConnectionReset;
-                    return Err(Loss { before_reply, why: format!("head: {error}") });
+                    let before_reply =
+                        before_reply && error.kind() == std::io::ErrorKind::ConnectionReset;
+                    return Err(Loss {
+                        before_reply,
+                        why: format!("head: {error}"),
+                    });
                 }
                 Ok(_) => {}
             }
@@ -141,16 +180,24 @@ impl Connection {
                 break;
             }
         }
-        let lost = |why: String| Loss { before_reply: false, why };
+        let lost = |why: String| Loss {
+            before_reply: false,
+            why,
+        };
         let mut reply = vec![0; length.ok_or_else(|| lost(format!("{status}: no length")))?];
-        stream.read_exact(&mut reply).map_err(|error| lost(format!("body: {error}")))?;
+        stream
+            .read_exact(&mut reply)
+            .map_err(|error| lost(format!("body: {error}")))?;
         if !close {
             self.stream = Some(stream);
         }
         if status.starts_with("http/1.1 200") {
             Ok(())
         } else {
-            Err(lost(format!("{status}: {}", String::from_utf8_lossy(&reply))))
+            Err(lost(format!(
+                "{status}: {}",
+                String::from_utf8_lossy(&reply)
+            )))
         }
     }
 }

@@ -17,13 +17,19 @@ impl HostileEngine {
     pub(crate) fn start() -> Self {
         let engine = ScriptedEngine::start(Reply::Cut(Vec::new()));
         // It pretends to be the simulator, whose tokenizer the router may ask for.
-        engine.answer("/version", "200 OK", &json!({"version": "warmroute-sim"}).to_string());
+        engine.answer(
+            "/version",
+            "200 OK",
+            &json!({"version": "warmroute-sim"}).to_string(),
+        );
         engine.answer("/sim/stats", "200 OK", "{}");
         engine.answer("/sim/tokenizer.json", "200 OK", &tokenizer());
         engine.answer("/sim/tokenizer_config.json", "200 OK", &tokenizer_config());
         // More than the longest run asks for.
         for number in 0..10_000 {
-            small_replies().into_iter().for_each(|reply| engine.once(reply));
+            small_replies()
+                .into_iter()
+                .for_each(|reply| engine.once(reply));
             if number % LARGE_EVERY == 0 {
                 engine.once(large_reply());
             }
@@ -65,11 +71,21 @@ fn small_replies() -> Vec<Reply> {
         Reply::Cut(Vec::new()),
         Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\ncontent-length: 20\r\n\r\n".to_vec()),
         Reply::Cut([HEAD, b"content-length: 99999999\r\n\r\n{"].concat()),
-        Reply::Late(Duration::from_millis(500), b"not HTTP at all\r\n\r\n".to_vec()),
+        Reply::Late(
+            Duration::from_millis(500),
+            b"not HTTP at all\r\n\r\n".to_vec(),
+        ),
     ]
 }
 
 /// A reply of a mebibyte that is not JSON.
 fn large_reply() -> Reply {
-    Reply::whole([HEAD, b"transfer-encoding: chunked\r\n\r\n", &chunked(&[&vec![b'x'; 1 << 20]])].concat())
+    Reply::whole(
+        [
+            HEAD,
+            b"transfer-encoding: chunked\r\n\r\n",
+            &chunked(&[&vec![b'x'; 1 << 20]]),
+        ]
+        .concat(),
+    )
 }

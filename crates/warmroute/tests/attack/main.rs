@@ -11,7 +11,10 @@
 //!
 //! `ATTACK_SECONDS` sets the length (30 by default).
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 #![allow(clippy::print_stdout, reason = "the figures are what it is for")]
 #![allow(
     clippy::cast_possible_truncation,
@@ -69,7 +72,16 @@ fn an_honest_client_is_served_while_everything_else_attacks() {
     cores::raise_descriptor_limit();
     let engines = [
         Program::engine(&["--model", HONEST, "--speed", "50"]),
-        Program::engine(&["--model", SATURATED, "--speed", "1", "--prefill-tps", "400", "--max-num-seqs", "4"]),
+        Program::engine(&[
+            "--model",
+            SATURATED,
+            "--speed",
+            "1",
+            "--prefill-tps",
+            "400",
+            "--max-num-seqs",
+            "4",
+        ]),
         Program::engine(&["--model", BENIGN, "--speed", "50"]),
     ];
     for engine in &engines {

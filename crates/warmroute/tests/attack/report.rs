@@ -40,7 +40,10 @@ impl Window {
         let (mut cpu, mut then) = (begun, Stopwatch::start());
         while clock.elapsed() < length {
             std::thread::sleep(SAMPLE);
-            let (now, since) = (target.cpu_s(), std::mem::replace(&mut then, Stopwatch::start()));
+            let (now, since) = (
+                target.cpu_s(),
+                std::mem::replace(&mut then, Stopwatch::start()),
+            );
             adjust((now - cpu) / since.elapsed().as_secs_f64());
             cpu = now;
             window.resident = window.resident.max(target.resident());
@@ -83,7 +86,9 @@ fn quantile(latencies: &[Duration], share: f64) -> f64 {
     let mut sorted = latencies.to_vec();
     sorted.sort_unstable();
     let last = sorted.len().saturating_sub(1);
-    sorted.get((share * last as f64).round() as usize).map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
+    sorted
+        .get((share * last as f64).round() as usize)
+        .map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
 }
 
 /// All windows together.
@@ -146,8 +151,15 @@ impl Report {
                 window.queued,
             );
         }
-        println!("p99 beside the attack / beside benign traffic: {:.2}", self.ratio());
-        println!("panics inside the router: {}, log lines dropped: {}", self.panics(target), dropped(target));
+        println!(
+            "p99 beside the attack / beside benign traffic: {:.2}",
+            self.ratio()
+        );
+        println!(
+            "panics inside the router: {}, log lines dropped: {}",
+            self.panics(target),
+            dropped(target)
+        );
         println!("attacks: {:?}", self.counts);
     }
 
@@ -160,24 +172,49 @@ impl Report {
                 "{} requests lost in the {name} windows: {shown:#?}",
                 window.losses.len()
             );
-            assert!(window.latencies.len() > 100, "the honest client got only {} replies", window.latencies.len());
-            assert!(window.resident <= MEMORY_BUDGET, "{} MiB used in the {name} windows", window.resident >> 20);
+            assert!(
+                window.latencies.len() > 100,
+                "the honest client got only {} replies",
+                window.latencies.len()
+            );
+            assert!(
+                window.resident <= MEMORY_BUDGET,
+                "{} MiB used in the {name} windows",
+                window.resident >> 20
+            );
         }
         for counts in &self.counts {
-            let all = [&counts.bodies, &counts.silent, &counts.saturating, &counts.hostile];
-            assert!(all.iter().all(|count| count.load(Ordering::Relaxed) > 0), "an attack did nothing: {counts:?}");
+            let all = [
+                &counts.bodies,
+                &counts.silent,
+                &counts.saturating,
+                &counts.hostile,
+            ];
+            assert!(
+                all.iter().all(|count| count.load(Ordering::Relaxed) > 0),
+                "an attack did nothing: {counts:?}"
+            );
         }
         assert!(
             self.attacked.queued >= 1_500.0,
             "only {} requests waited for the saturated model",
             self.attacked.queued
         );
-        let expected = ((self.attacked.length_s + self.benign.length_s) as u64 / PANIC_INTERVAL_S).saturating_sub(1);
-        assert!(self.panics(target) >= expected as f64, "{} panics instead of {expected}", self.panics(target));
+        let expected = ((self.attacked.length_s + self.benign.length_s) as u64 / PANIC_INTERVAL_S)
+            .saturating_sub(1);
+        assert!(
+            self.panics(target) >= expected as f64,
+            "{} panics instead of {expected}",
+            self.panics(target)
+        );
         assert!(dropped(target) > 0.0, "the log was never blocked");
         if let Ok(most) = std::env::var("ATTACK_MAX_RATIO") {
             let most: f64 = most.parse().expect("ATTACK_MAX_RATIO is a number");
-            assert!(self.ratio() <= most, "the p99 is {:.2} times what it is beside benign traffic", self.ratio());
+            assert!(
+                self.ratio() <= most,
+                "the p99 is {:.2} times what it is beside benign traffic",
+                self.ratio()
+            );
         }
     }
 }

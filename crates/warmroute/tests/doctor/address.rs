@@ -71,7 +71,10 @@ fn the_engines_key_is_missing_or_another_one() {
     let fix = "set workers[0].api_key: ${ENGINE_KEY}, with the engine's --api-key in that variable";
     for (keys, found) in [("", "none"), ("api_key: other", "another key")] {
         let seen = look_with(&locked, keys, "");
-        assert_eq!(seen.names(&["w1"], "model_listed", fix, &[])["found"], found);
+        assert_eq!(
+            seen.names(&["w1"], "model_listed", fix, &[])["found"],
+            found
+        );
     }
     look_with(&locked, "api_key: k", "").green();
 }
@@ -80,7 +83,8 @@ fn the_engines_key_is_missing_or_another_one() {
 #[contract("G28")]
 fn a_configured_model_is_not_the_one_that_is_served() {
     let engine = engine(&["--loras", "ad1"]);
-    let fix = "set workers[0].models: [{right}], or start the engine with --served-model-name {missing}";
+    let fix =
+        "set workers[0].models: [{right}], or start the engine with --served-model-name {missing}";
     look_with(&engine, "models: [other]", "").names(
         &["w1"],
         "model_listed",
@@ -97,7 +101,12 @@ fn a_configured_model_is_not_the_one_that_is_served() {
 fn a_health_check_that_the_engine_does_not_know() {
     let engine = engine(&[]);
     let fix = "leave out workers[0].health_check.{key}: the engine answers GET /v1/models";
-    look_with(&engine, "health_check: {method: post}", "").names(&["w1"], "health_endpoint", fix, &[("key", "method")]);
+    look_with(&engine, "health_check: {method: post}", "").names(
+        &["w1"],
+        "health_endpoint",
+        fix,
+        &[("key", "method")],
+    );
     let wrong = "health_check: {endpoint: /healthz, fallback_endpoints: []}";
     look_with(&engine, wrong, "").names(&["w1"], "health_endpoint", fix, &[("key", "endpoint")]);
 }
@@ -158,14 +167,35 @@ fn a_server_without_events_tokenize_and_details_is_looked_at_as_far_as_it_tells(
         look_at_url(&engine.url(), args)
     };
     let seen = look(&[]);
-    assert_eq!((seen.code, seen.with("fail")), (Some(0), Vec::new()), "{:#}", seen.report);
-    assert_eq!(seen.with("warn"), ["w1 block_size", "w1 tokenizer"], "both are only guessed");
-    for id in ["prefix_caching", "usage_details", "events_enabled", "replay", "hash_alias", "salt_honoured"] {
+    assert_eq!(
+        (seen.code, seen.with("fail")),
+        (Some(0), Vec::new()),
+        "{:#}",
+        seen.report
+    );
+    assert_eq!(
+        seen.with("warn"),
+        ["w1 block_size", "w1 tokenizer"],
+        "both are only guessed"
+    );
+    for id in [
+        "prefix_caching",
+        "usage_details",
+        "events_enabled",
+        "replay",
+        "hash_alias",
+        "salt_honoured",
+    ] {
         assert_eq!(seen.check("w1", id)["status"], "skip", "{id}");
     }
     // With a tokenizer of our own its counts are compared, and they are not those of its prompts.
     let seen = look(&["--tokenizer", &format!("m={}", crate::tokens::tiny_qwen())]);
     assert_eq!(seen.with("fail"), ["w1 tokenizer"]);
     let message = &seen.check("w1", "tokenizer")["message"];
-    assert!(message.as_str().is_some_and(|message| message.contains("counts 5 tokens in a prompt of ")), "{message}");
+    assert!(
+        message
+            .as_str()
+            .is_some_and(|message| message.contains("counts 5 tokens in a prompt of ")),
+        "{message}"
+    );
 }

@@ -15,8 +15,16 @@ fn wrong_block_size() {
     let engine = engine(&["--block-size", "32"]);
     let seen = look_at(&engine, &["--block-size", "16"]);
     let fix = "start the engine with --block-size {here}, or set workers[0].block_size: {there}";
-    let check = seen.names(&["w1"], "block_size", fix, &[("here", "16"), ("there", "32")]);
-    assert_eq!((&check["found"], &check["expected"]), (&json!("32"), &json!("16")));
+    let check = seen.names(
+        &["w1"],
+        "block_size",
+        fix,
+        &[("here", "16"), ("there", "32")],
+    );
+    assert_eq!(
+        (&check["found"], &check["expected"]),
+        (&json!("32"), &json!("16"))
+    );
     look_with(&engine, "block_size: 32", "").green();
 }
 
@@ -70,7 +78,8 @@ impl Manners for Adapter {
         }
         match self {
             Self::Gone => {
-                let body = json!({"error": {"message": "The model `ad1` does not exist."}}).to_string();
+                let body =
+                    json!({"error": {"message": "The model `ad1` does not exist."}}).to_string();
                 Some(json_reply("404 Not Found", "connection: close\r\n", &body))
             }
             Self::Ignored => {
@@ -86,7 +95,8 @@ impl Manners for Adapter {
 fn a_listed_adapter_is_not_loaded() {
     let engine = engine(&["--loras", "ad1"]);
     look_at(&engine, &[]).green();
-    let fix = "start the engine with --enable-lora --lora-modules {name}=DIR, or take it off the engine";
+    let fix =
+        "start the engine with --enable-lora --lora-modules {name}=DIR, or take it off the engine";
     let front = Front::of(&engine, Adapter::Gone);
     look_at_url(&front.url(), &[]).names(&["w1"], "lora", fix, &[("name", "ad1")]);
 }

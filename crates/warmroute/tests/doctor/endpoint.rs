@@ -34,7 +34,10 @@ fn wrong_port_of_events() {
     for wrong in ["tcp://127.0.0.1:1", &http, &elsewhere, &replay] {
         let seen = look_at(&engine, &["--kv-events", &format!("w1={wrong}")]);
         let check = seen.names(&["w1"], "events_endpoint", fix, &[("there", &there)]);
-        assert_eq!((&check["found"], &check["expected"]), (&json!(wrong), &json!(there)));
+        assert_eq!(
+            (&check["found"], &check["expected"]),
+            (&json!(wrong), &json!(there))
+        );
     }
     look_at(&engine, &["--kv-events", &format!("w1={there}")]).green();
 }
@@ -67,17 +70,28 @@ fn the_engine_announces_an_address_of_its_own_network() {
     let engine = engine(&[]);
     let there = place(&engine, "kv_events");
     // Its port is open at one address of this machine only.
-    let front = Front::of(&engine, Announces(json!({"endpoint": there.replace("127.0.0.1", "127.0.0.2")})));
+    let front = Front::of(
+        &engine,
+        Announces(json!({"endpoint": there.replace("127.0.0.1", "127.0.0.2")})),
+    );
     let fix = "set workers[0].kv_events.endpoint: \"{there}\": the engine announces an address of its own network";
     look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("there", &there)]);
-    look_with_url(&front.url(), &format!("kv_events: {{endpoint: \"{there}\"}}"), "").green();
+    look_with_url(
+        &front.url(),
+        &format!("kv_events: {{endpoint: \"{there}\"}}"),
+        "",
+    )
+    .green();
 }
 
 #[test]
 #[contract("G28")]
 fn the_engines_socket_file_is_in_another_container() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Announces(json!({"endpoint": "ipc:///nowhere/kv-events"})));
+    let front = Front::of(
+        &engine,
+        Announces(json!({"endpoint": "ipc:///nowhere/kv-events"})),
+    );
     let fix = "let the router see the engine's {there}, or set \"endpoint\": \"tcp://*:5557\" in the engine's \
                --kv-events-config";
     let values = [("there", "ipc:///nowhere/kv-events")];
@@ -87,12 +101,22 @@ fn the_engines_socket_file_is_in_another_container() {
 #[test]
 #[contract("G28")]
 fn events_are_published_on_all_interfaces() {
-    let open = engine(&["--kv-events", "tcp://0.0.0.0:0", "--replay", "tcp://0.0.0.0:0"]);
+    let open = engine(&[
+        "--kv-events",
+        "tcp://0.0.0.0:0",
+        "--replay",
+        "tcp://0.0.0.0:0",
+    ]);
     let there = place(&open, "kv_events");
     let port = there.rsplit(':').next().expect("a port");
     let fix = "set \"endpoint\": \"ipc:///tmp/{name}.events\", \"replay_endpoint\": \"ipc:///tmp/{name}.replay\" in the \
                engine's --kv-events-config, or close port {port} to other machines";
     let seen = look_at(&open, &[]);
-    let check = seen.warns("w1", "events_endpoint", fix, &[("name", "w1"), ("port", port)]);
+    let check = seen.warns(
+        "w1",
+        "events_endpoint",
+        fix,
+        &[("name", "w1"), ("port", port)],
+    );
     assert_eq!(check["found"], json!(there));
 }

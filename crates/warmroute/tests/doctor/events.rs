@@ -55,13 +55,24 @@ fn the_router_follows_no_events() {
 #[contract("G28")]
 fn wrong_topic() {
     let engine = engine(&["--topic", "kv@here"]);
-    let fix = "set {key}: \"{there}\", or set \"topic\": \"{here}\" in the engine's --kv-events-config";
+    let fix =
+        "set {key}: \"{there}\", or set \"topic\": \"{here}\" in the engine's --kv-events-config";
     let values = |key, here| [("key", key), ("there", "kv@here"), ("here", here)];
     let wrong = look_with(&engine, "kv_events: {topic: \"kv@elsewhere\"}", "");
-    let check = wrong.names(&["w1"], "events_arriving", fix, &values("workers[0].kv_events.topic", "kv@elsewhere"));
+    let check = wrong.names(
+        &["w1"],
+        "events_arriving",
+        fix,
+        &values("workers[0].kv_events.topic", "kv@elsewhere"),
+    );
     assert_eq!(check["found"], "\"kv@here\"");
     let wrong = look_with(&engine, "", "kv_events: {topic_filter: x}");
-    wrong.names(&["w1"], "events_arriving", fix, &values("kv_events.topic_filter", "x"));
+    wrong.names(
+        &["w1"],
+        "events_arriving",
+        fix,
+        &values("kv_events.topic_filter", "x"),
+    );
     look_with(&engine, "kv_events: {topic: \"kv@\"}", "").green();
 }
 
@@ -74,7 +85,11 @@ fn look_through(engine: &Program, change: Change) -> Seen {
 fn look_through_with(engine: &Program, change: Change, keys: &str) -> Seen {
     let relay = Relay::of(&place(engine, "kv_events"), change);
     // Nothing else tells where it publishes: only the relay is known.
-    let endpoints = format!("endpoint: \"{}\", replay_endpoint: \"{}\"", relay.endpoint, place(engine, "replay"));
+    let endpoints = format!(
+        "endpoint: \"{}\", replay_endpoint: \"{}\"",
+        relay.endpoint,
+        place(engine, "replay")
+    );
     look_with(engine, &format!("kv_events: {{{endpoints}}}{keys}"), "")
 }
 
@@ -85,7 +100,11 @@ fn quiet(flags: &[&str]) -> Program {
 
 /// Topic, number and the batch with this text in place of that.
 fn reworded(message: &[Vec<u8>], from: &str, to: &str) -> Vec<Vec<u8>> {
-    vec![message[0].clone(), message[1].clone(), replaced(&message[2], from, to)]
+    vec![
+        message[0].clone(),
+        message[1].clone(),
+        replaced(&message[2], from, to),
+    ]
 }
 
 #[test]
@@ -97,8 +116,12 @@ fn a_relay_that_changes_nothing_is_as_good_as_its_engine() {
 #[contract("G28")]
 fn blocks_are_announced_on_an_unknown_medium() {
     let tape: Change = |message| Some(reworded(&message, "GPU", "TAPE"));
-    let fix = "set workers[0].allow_tiers: [device, host] if it cannot be read back, and report its name";
-    assert_eq!(look_through(&quiet(&[]), tape).names(&["w1"], "medium_known", fix, &[])["found"], "TAPE");
+    let fix =
+        "set workers[0].allow_tiers: [device, host] if it cannot be read back, and report its name";
+    assert_eq!(
+        look_through(&quiet(&[]), tape).names(&["w1"], "medium_known", fix, &[])["found"],
+        "TAPE"
+    );
     let known = look_through_with(&quiet(&[]), tape, ", allow_tiers: [device, host]");
     assert_eq!(
         (known.code, known.with("fail"), known.with("warn")),
@@ -109,10 +132,15 @@ fn blocks_are_announced_on_an_unknown_medium() {
 #[test]
 #[contract("G28")]
 fn a_hybrid_model_announces_only_groups_that_do_not_hold_every_token() {
-    let seen = look_through(&quiet(&[]), |message| Some(reworded(&message, "full_attention", "mamba")));
+    let seen = look_through(&quiet(&[]), |message| {
+        Some(reworded(&message, "full_attention", "mamba"))
+    });
     let fix = "set workers[0].kv_events.source: none: what it has cached is guessed then, until a release also announces \
                its groups of full attention";
-    assert_eq!(seen.names(&["w1"], "hybrid_groups", fix, &[])["found"], "mamba");
+    assert_eq!(
+        seen.names(&["w1"], "hybrid_groups", fix, &[])["found"],
+        "mamba"
+    );
 }
 
 /// An hour, in seconds.
@@ -131,7 +159,12 @@ fn the_engines_clock_is_wrong() {
     });
     let fix = "synchronise the clocks of both machines by NTP: timedatectl set-ntp true";
     let check = seen.names(&["w1"], "clock", fix, &[]);
-    assert!(check["message"].as_str().is_some_and(|text| text.contains("ahead of ours")), "{check}");
+    assert!(
+        check["message"]
+            .as_str()
+            .is_some_and(|text| text.contains("ahead of ours")),
+        "{check}"
+    );
 }
 
 #[test]
@@ -149,7 +182,9 @@ fn batches_are_lost_on_the_way() {
 #[test]
 #[contract("G28")]
 fn batches_carry_no_number() {
-    let seen = look_through(&quiet(&[]), |message| Some(vec![message[0].clone(), message[2].clone()]));
+    let seen = look_through(&quiet(&[]), |message| {
+        Some(vec![message[0].clone(), message[2].clone()])
+    });
     let fix = "use a publisher that numbers its batches (three frames)";
     seen.warns("w1", "sequence", fix, &[]);
 }

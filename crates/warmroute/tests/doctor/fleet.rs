@@ -19,7 +19,10 @@ fn one_engine_is_two_workers() {
         let seen = doctor(&["-w", &one, "-w", &two]);
         let found = seen.alike(&["w1", "w2"], "identity_unique", fix);
         // Each names the other's address, in the other's words.
-        assert_eq!(found, [fix.replace("{url}", second), fix.replace("{url}", &here)]);
+        assert_eq!(
+            found,
+            [fix.replace("{url}", second), fix.replace("{url}", &here)]
+        );
     }
 }
 
@@ -34,12 +37,21 @@ fn one_publisher_is_followed_for_two_workers() {
         place(&one, "kv_events"),
         place(&one, "replay")
     );
-    let entry =
-        |name: &str, engine: &Program| format!("  - {{name: {name}, url: \"{}\", {endpoints}}}\n", engine.url());
-    let seen = look_with_file(&format!("workers:\n{}{}", entry("w1", &one), entry("w2", &two)));
+    let entry = |name: &str, engine: &Program| {
+        format!(
+            "  - {{name: {name}, url: \"{}\", {endpoints}}}\n",
+            engine.url()
+        )
+    };
+    let seen = look_with_file(&format!(
+        "workers:\n{}{}",
+        entry("w1", &one),
+        entry("w2", &two)
+    ));
     let fix = "set workers[{at}].kv_events.endpoint to the publisher of {url}, or leave one of the two out";
     let found = seen.alike(&["w1", "w2"], "identity_unique", fix);
-    let printed = |at: usize, url: String| fix.replace("{at}", &at.to_string()).replace("{url}", &url);
+    let printed =
+        |at: usize, url: String| fix.replace("{at}", &at.to_string()).replace("{url}", &url);
     assert_eq!(found, [printed(0, one.url()), printed(1, two.url())]);
 }
 
@@ -55,7 +67,10 @@ fn two_models_are_served_under_one_name() {
 
 #[test]
 fn workers_of_different_models_and_block_sizes_pass_side_by_side() {
-    let (one, two) = (engine(&["--model", "a"]), engine(&["--model", "b", "--block-size", "64"]));
+    let (one, two) = (
+        engine(&["--model", "a"]),
+        engine(&["--model", "b", "--block-size", "64"]),
+    );
     let (first, second) = (format!("w1={}", one.url()), format!("w2={}", two.url()));
     let seen = doctor(&["-w", &first, "-w", &second]).green();
     assert_eq!(seen.check("w1", "block_size")["found"], "16");

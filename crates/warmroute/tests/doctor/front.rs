@@ -72,25 +72,42 @@ impl Drop for Front {
 
 /// One request per connection: a reply says that it is the last one.
 fn serve(mut client: TcpStream, engine: &str, manners: &dyn Manners) -> Option<()> {
-    client.set_read_timeout(Some(Duration::from_secs(30))).ok()?;
+    client
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .ok()?;
     let (head, body) = read_message(&mut client)?;
     let mut lines = head.split("\r\n");
     let mut first = lines.next()?.split(' ');
     let (method, path) = (first.next()?, first.next()?.to_owned());
-    let mut asked = Asked { path, body: serde_json::from_slice(&body).unwrap_or_default() };
+    let mut asked = Asked {
+        path,
+        body: serde_json::from_slice(&body).unwrap_or_default(),
+    };
     if let Some(reply) = manners.ask(&mut asked) {
         return client.write_all(&reply).ok();
     }
     let kept = |line: &&str| {
-        let name = line.split(':').next().unwrap_or_default().to_ascii_lowercase();
+        let name = line
+            .split(':')
+            .next()
+            .unwrap_or_default()
+            .to_ascii_lowercase();
         !line.is_empty() && !["content-length", "connection"].contains(&name.as_str())
     };
-    let headers: String = lines.filter(kept).map(|line| format!("{line}\r\n")).collect();
-    let body = if asked.body.is_null() { String::new() } else { asked.body.to_string() };
+    let headers: String = lines
+        .filter(kept)
+        .map(|line| format!("{line}\r\n"))
+        .collect();
+    let body = if asked.body.is_null() {
+        String::new()
+    } else {
+        asked.body.to_string()
+    };
     let length = body.len();
     let path = &asked.path;
-    let request =
-        format!("{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n{body}");
+    let request = format!(
+        "{method} {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
     let mut upstream = TcpStream::connect(engine).ok()?;
     upstream.write_all(request.as_bytes()).ok()?;
     let (head, body) = read_message(&mut upstream)?;
@@ -121,7 +138,9 @@ fn read_message(stream: &mut TcpStream) -> Option<(String, Vec<u8>)> {
     let head = String::from_utf8(bytes[..end].to_vec()).ok()?;
     let length = head.lines().find_map(|line| {
         let (name, value) = line.split_once(':')?;
-        name.eq_ignore_ascii_case("content-length").then(|| value.trim().parse::<usize>().ok()).flatten()
+        name.eq_ignore_ascii_case("content-length")
+            .then(|| value.trim().parse::<usize>().ok())
+            .flatten()
     });
     let mut body = body;
     while length.is_some_and(|length| body.len() < length) {

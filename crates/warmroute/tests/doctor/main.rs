@@ -3,7 +3,10 @@
 //! Every misconfiguration here is made of real processes: the program's own engine, and where that is too well behaved a
 //! [`front`] that changes what it says over HTTP or a [`relay`] that changes what it publishes.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -12,14 +12,24 @@ use crate::{
 #[contract("G28")]
 fn ranks_miscounted() {
     let (one, two) = (engine(&[]), engine(&["--dp-size", "2"]));
-    let fix =
-        "set workers[0].dp_ranks: {there}, or leave it at auto, or start the engine with --data-parallel-size {here}";
-    look_with(&one, "dp_ranks: 2", "").names(&["w1"], "dp_ranks", fix, &[("there", "1"), ("here", "2")]);
+    let fix = "set workers[0].dp_ranks: {there}, or leave it at auto, or start the engine with --data-parallel-size {here}";
+    look_with(&one, "dp_ranks: 2", "").names(
+        &["w1"],
+        "dp_ranks",
+        fix,
+        &[("there", "1"), ("here", "2")],
+    );
     let seen = look_with(&two, "dp_ranks: 1", "");
     let check = seen.names(&["w1"], "dp_ranks", fix, &[("there", "2"), ("here", "1")]);
-    assert_eq!((&check["found"], &check["expected"]), (&json!("2"), &json!("1")));
+    assert_eq!(
+        (&check["found"], &check["expected"]),
+        (&json!("2"), &json!("1"))
+    );
     // With its endpoint spelled out the second rank's port would be guessed at.
-    let spelled = format!("dp_ranks: 2, kv_events: {{endpoint: \"{}\"}}", place(&one, "kv_events"));
+    let spelled = format!(
+        "dp_ranks: 2, kv_events: {{endpoint: \"{}\"}}",
+        place(&one, "kv_events")
+    );
     look_with(&one, &spelled, "").names(&["w1"], "dp_ranks", fix, &[("there", "1"), ("here", "2")]);
     look_with(&two, "dp_ranks: 2", "").green();
 }

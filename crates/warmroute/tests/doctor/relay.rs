@@ -22,11 +22,17 @@ impl Relay {
         let (ready, connected) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
             runtime.block_on(async {
                 let any = "tcp://127.0.0.1:0".parse().expect("an endpoint");
-                let (publisher, endpoint) = Pub::bind(&any, PubSettings::default()).await.expect("a free port");
-                let mut sub = Sub::connect(&engine, &[b""], Limits::default()).expect("a destination");
+                let (publisher, endpoint) = Pub::bind(&any, PubSettings::default())
+                    .await
+                    .expect("a free port");
+                let mut sub =
+                    Sub::connect(&engine, &[b""], Limits::default()).expect("a destination");
                 let passing = async {
                     loop {
                         match sub.next().await {
@@ -48,8 +54,14 @@ impl Relay {
                 }
             });
         });
-        let endpoint = connected.recv_timeout(Duration::from_secs(20)).expect("the relay connects");
-        Self { endpoint, stop: Some(stop), thread: Some(thread) }
+        let endpoint = connected
+            .recv_timeout(Duration::from_secs(20))
+            .expect("the relay connects");
+        Self {
+            endpoint,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use crate::look::{Seen, engine, look_at, look_with, place, write};
 
 /// A directory with the tokenizer of another model than the engine's built-in one.
 pub(crate) fn tiny_qwen() -> String {
-    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen");
+    let dir =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen");
     dir.display().to_string()
 }
 
@@ -23,7 +24,12 @@ fn tokenizer_of_another_model() {
     let other = format!("sim={}", tiny_qwen());
     let seen = look_at(&engine_of(&[]), &["--tokenizer", &other]);
     let check = seen.names(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
-    assert!(check["message"].as_str().is_some_and(|message| message.contains("tiny-qwen")), "{check}");
+    assert!(
+        check["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("tiny-qwen")),
+        "{check}"
+    );
     assert_eq!(seen.check("w1", "chat_template")["status"], "skip");
     // The same directory on both sides is the right one.
     look_at(&engine_of(&["--tokenizer", &tiny_qwen()]), &[]).green();
@@ -35,7 +41,12 @@ fn the_engine_is_to_tokenise_and_cannot() {
     let engine = engine(&["--without", "/tokenize"]);
     let seen = look_with(&engine, "", "models: {defaults: {tokenizer: engine}}");
     let check = seen.names(&["w1"], "tokenizer", OTHER, &[("model", "sim")]);
-    assert!(check["message"].as_str().is_some_and(|message| message.contains("has no /tokenize")), "{check}");
+    assert!(
+        check["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("has no /tokenize")),
+        "{check}"
+    );
     look_at(&engine, &[]).green();
 }
 
@@ -54,11 +65,20 @@ fn special_tokens_are_added_on_one_side_only() {
         "special_tokens": {"<|endoftext|>": {"id": "<|endoftext|>", "ids": [2045], "tokens": ["<|endoftext|>"]}},
     });
     write(dir.path(), "tokenizer.json", &tokenizer.to_string());
-    write(dir.path(), "tokenizer_config.json", &text("tokenizer_config.json"));
+    write(
+        dir.path(),
+        "tokenizer_config.json",
+        &text("tokenizer_config.json"),
+    );
     let fix = "set models.entries[\"{model}\"].tokenizer to the directory of the model that the engine serves, or use \
                --tokenizer {model}=DIR with its tokenizer_config.json";
     let ours = format!("sim={}", dir.path().display());
-    look_at(&engine(&[]), &["--tokenizer", &ours]).names(&["w1"], "special_tokens", fix, &[("model", "sim")]);
+    look_at(&engine(&[]), &["--tokenizer", &ours]).names(
+        &["w1"],
+        "special_tokens",
+        fix,
+        &[("model", "sim")],
+    );
 }
 
 #[test]
@@ -73,7 +93,12 @@ fn altered_template() {
     let fix = "set models.entries[\"{model}\"].chat_template to the file that the engine was started with \
                (--chat-template), or start the engine without it";
     let check = seen.names(&["w1"], "chat_template", fix, &[("model", "sim")]);
-    assert!(check["message"].as_str().is_some_and(|message| message.contains("a user message")), "{check}");
+    assert!(
+        check["message"]
+            .as_str()
+            .is_some_and(|message| message.contains("a user message")),
+        "{check}"
+    );
     // Once the router knows it, they agree; an engine with its own template then differs.
     let known = format!("models: {{defaults: {{chat_template: \"{file}\"}}}}");
     look_with(&altered, "", &known).green();
@@ -87,7 +112,8 @@ fn altered_template() {
 fn look_at_older(flags: &[&str], without: &str, keys: &str) -> Seen {
     let engine = engine(&[&["--without", without], flags].concat());
     let (events, replay) = (place(&engine, "kv_events"), place(&engine, "replay"));
-    let keys = format!("{keys} kv_events: {{endpoint: \"{events}\", replay_endpoint: \"{replay}\"}}");
+    let keys =
+        format!("{keys} kv_events: {{endpoint: \"{events}\", replay_endpoint: \"{replay}\"}}");
     look_with(&engine, &keys, "")
 }
 
@@ -106,7 +132,12 @@ fn engines_that_tell_less_are_as_healthy() {
         &["--dp-size", "2", "--without", "/tokenize", "--no-token-ids"],
     ] {
         let seen = look_at(&engine(flags), &[]).green();
-        for id in ["tokenizer", "prefix_caching", "events_arriving", "hash_alias"] {
+        for id in [
+            "tokenizer",
+            "prefix_caching",
+            "events_arriving",
+            "hash_alias",
+        ] {
             assert_eq!(seen.check("w1", id)["status"], "ok", "{flags:?} {id}");
         }
     }
@@ -118,17 +149,29 @@ fn engines_that_tell_less_are_as_healthy() {
 fn one_wrong_setting_is_one_failure_also_of_an_engine_that_tells_less() {
     let other = format!("sim={}", tiny_qwen());
     for without in ["/tokenize", "/v1/completions,/tokenize"] {
-        for flags in [&["--without", without][..], &["--without", without, "--no-token-ids"]] {
+        for flags in [
+            &["--without", without][..],
+            &["--without", without, "--no-token-ids"],
+        ] {
             let seen = look_at(&engine(flags), &["--tokenizer", &other]);
             seen.only("tokenizer", &["models.entries[\"sim\"].tokenizer"]);
         }
     }
-    look_at_older(&["--block-size", "128"], "/metrics", "block_size: 16,")
-        .only("block_size", &["--block-size 16", "workers[0].block_size: 128"]);
+    look_at_older(&["--block-size", "128"], "/metrics", "block_size: 16,").only(
+        "block_size",
+        &["--block-size 16", "workers[0].block_size: 128"],
+    );
     let off = ["--no-prefix-caching", "--details-on-hits-only"];
     look_at(&engine(&off), &[]).only("prefix_caching", &["--enable-prefix-caching"]);
-    let blind = look_at(&engine(&[&off[..], &["--without", "/metrics"]].concat()), &[]);
-    assert_eq!(blind.with("fail"), ["w1 events_arriving"], "nobody tells why");
+    let blind = look_at(
+        &engine(&[&off[..], &["--without", "/metrics"]].concat()),
+        &[],
+    );
+    assert_eq!(
+        blind.with("fail"),
+        ["w1 events_arriving"],
+        "nobody tells why"
+    );
     let fix = blind.check("w1", "events_arriving")["fix"].to_string();
     assert!(fix.contains("--enable-prefix-caching"), "{fix}");
 }

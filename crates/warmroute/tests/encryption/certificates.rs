@@ -22,7 +22,10 @@ impl Authority {
     /// Writes a certificate for this machine's loopback address and its key to `cert.pem` and `key.pem`.
     pub fn vouch(&self, folder: &Path) {
         let key = KeyPair::generate().unwrap();
-        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()]).unwrap().signed_by(&key, &self.0).unwrap();
+        let own = CertificateParams::new(vec!["127.0.0.1".to_owned()])
+            .unwrap()
+            .signed_by(&key, &self.0)
+            .unwrap();
         // Both at once, as far as a reader that looks every other second can tell.
         fs::write(folder.join("key.pem"), key.serialize_pem()).unwrap();
         fs::write(folder.join("cert.pem"), own.pem()).unwrap();

@@ -20,14 +20,29 @@ pub struct Front {
 impl Front {
     /// With the certificate in `folder`.
     pub fn before(server: &str, folder: &Path) -> Self {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-        let files = IdentityFiles { cert: folder.join("cert.pem"), key: folder.join("key.pem"), client_ca: None };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .unwrap();
+        let files = IdentityFiles {
+            cert: folder.join("cert.pem"),
+            key: folder.join("key.pem"),
+            client_ca: None,
+        };
         let identity = Arc::new(Identity::load(files).unwrap());
-        let listener = runtime
-            .block_on(async { net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap().encrypted(identity) });
+        let listener = runtime.block_on(async {
+            net::listen(&ListenAddr::tcp("127.0.0.1", 0))
+                .await
+                .unwrap()
+                .encrypted(identity)
+        });
         let port = listener.address().port().unwrap();
         let (host, server_port) = server.rsplit_once(':').unwrap();
-        let server = Address::Tcp { host: host.to_owned(), port: server_port.parse().unwrap() };
+        let server = Address::Tcp {
+            host: host.to_owned(),
+            port: server_port.parse().unwrap(),
+        };
         runtime.spawn(async move {
             loop {
                 let mut client = listener.accept().await.unwrap();
@@ -39,7 +54,10 @@ impl Front {
                 });
             }
         });
-        Self { port, _runtime: runtime }
+        Self {
+            port,
+            _runtime: runtime,
+        }
     }
 }
 
@@ -52,6 +70,9 @@ pub fn believing(authority: &str) -> Trust {
 pub fn get(address: &str, path: &str, trust: &Trust) -> Result<Fetched, FetchError> {
     let url: WorkerUrl = format!("https://{address}").parse().unwrap();
     let url = url.believing(trust.clone());
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
     runtime.block_on(fetch::get(&url, path, &HeaderMap::new(), SOON, 1 << 20))
 }

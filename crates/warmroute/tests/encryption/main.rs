@@ -1,6 +1,9 @@
 //! Encryption towards workers and clients, and the listeners beside the first one.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 #![allow(unreachable_pub, reason = "modules of a test")]
 
 #[path = "../harness/mod.rs"]

@@ -23,18 +23,34 @@ impl Encrypted {
         std::fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
         let engine = Program::engine(&["--speed", "20"]);
         let front = Front::before(&engine.data(), folder.path());
-        Self { engine, front, folder }
+        Self {
+            engine,
+            front,
+            folder,
+        }
     }
 
     fn router(&self, tls: &str) -> Program {
         let port = self.front.port;
-        let tls = tls.replace("CA", &self.folder.path().join("ca.pem").display().to_string());
-        Program::serve_with(&format!("workers: [{{name: w1, url: \"https://127.0.0.1:{port}\", {tls}}}]\n"), &[], &[])
+        let tls = tls.replace(
+            "CA",
+            &self.folder.path().join("ca.pem").display().to_string(),
+        );
+        Program::serve_with(
+            &format!("workers: [{{name: w1, url: \"https://127.0.0.1:{port}\", {tls}}}]\n"),
+            &[],
+            &[],
+        )
     }
 }
 
 fn asked(router: &Program) -> u16 {
-    RawClient::post(&router.data(), "/v1/chat/completions", chat("sim", "Hello", 3).to_string().as_bytes()).status
+    RawClient::post(
+        &router.data(),
+        "/v1/chat/completions",
+        chat("sim", "Hello", 3).to_string().as_bytes(),
+    )
+    .status
 }
 
 #[test]
@@ -46,9 +62,17 @@ fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
         assert_eq!(asked(&router), 200);
     }
     let health = RawClient::get(&router.data(), "/health").json();
-    assert_eq!((&health["status"], &health["degraded"]), (&"ok".into(), &serde_json::json!([])));
+    assert_eq!(
+        (&health["status"], &health["degraded"]),
+        (&"ok".into(), &serde_json::json!([]))
+    );
     assert!(router.metric("warmroute_degraded", "part=\"tls\"") < 0.5);
-    assert!(router.workers()[0]["url"].as_str().unwrap().starts_with("https://127.0.0.1:"));
+    assert!(
+        router.workers()[0]["url"]
+            .as_str()
+            .unwrap()
+            .starts_with("https://127.0.0.1:")
+    );
 }
 
 #[test]
@@ -56,8 +80,15 @@ fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
 fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
     let encrypted = Encrypted::start();
     let router = encrypted.router("tls: {}");
-    let error = eventually("the refusal is told", || router.workers()[0]["last_error"].as_str().map(str::to_owned));
-    assert!(error.contains("could not prove who it is") && error.contains("tls.ca"), "{error}");
+    let error = eventually("the refusal is told", || {
+        router.workers()[0]["last_error"]
+            .as_str()
+            .map(str::to_owned)
+    });
+    assert!(
+        error.contains("could not prove who it is") && error.contains("tls.ca"),
+        "{error}"
+    );
     assert_eq!(asked(&router), 503);
     assert_eq!(encrypted.engine.stats()["requests"], 0);
 }
@@ -66,9 +97,14 @@ fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
 #[contract("S78")]
 fn a_worker_that_is_believed_blindly_makes_the_router_degraded_for_good() {
     let encrypted = Encrypted::start();
-    let router = encrypted.router("tls: {insecure_skip_verify: true}").ready(1);
+    let router = encrypted
+        .router("tls: {insecure_skip_verify: true}")
+        .ready(1);
     assert_eq!(asked(&router), 200);
     let health = RawClient::get(&router.data(), "/health").json();
-    assert_eq!((&health["status"], &health["degraded"]), (&"degraded".into(), &serde_json::json!(["tls:w1"])));
+    assert_eq!(
+        (&health["status"], &health["degraded"]),
+        (&"degraded".into(), &serde_json::json!(["tls:w1"]))
+    );
     assert!(router.metric("warmroute_degraded", "part=\"tls\"") > 0.5);
 }

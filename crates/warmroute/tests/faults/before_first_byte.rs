@@ -6,7 +6,9 @@ use contract_id::contract;
 
 use crate::{
     fleet::{CHAT, Scripted, Simulated, attempts, fine},
-    harness::{RawClient, Reply, Router as _, Sim as _, chat, events_of, stream_head, streamed, text_of},
+    harness::{
+        RawClient, Reply, Router as _, Sim as _, chat, events_of, stream_head, streamed, text_of,
+    },
 };
 
 const FAST: &[&str] = &["--no-kv-events", "--speed", "20"];
@@ -20,10 +22,20 @@ fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
         // Round robin takes the engines in turn: whichever is first now fails once.
         fleet.engines[0].fault("reset", 1);
         let replies: Vec<_> = (0..2).map(|_| fleet.post(&body)).collect();
-        assert!(replies.iter().all(|reply| reply.status == 200 && reply.clean && text_of(reply) == normal));
-        let tried: Vec<_> = replies.iter().map(|reply| fleet.router.receipt_of(reply)).collect();
+        assert!(
+            replies
+                .iter()
+                .all(|reply| reply.status == 200 && reply.clean && text_of(reply) == normal)
+        );
+        let tried: Vec<_> = replies
+            .iter()
+            .map(|reply| fleet.router.receipt_of(reply))
+            .collect();
         let tried: Vec<_> = tried.iter().map(attempts).collect();
-        assert!(tried.contains(&vec![(Some("C1"), "reset_before_head"), (None, "ok")]), "{tried:?}");
+        assert!(
+            tried.contains(&vec![(Some("C1"), "reset_before_head"), (None, "ok")]),
+            "{tried:?}"
+        );
     }
     fleet.router.settled();
 }
@@ -34,7 +46,10 @@ fn a_stream_that_breaks_before_its_first_event_has_not_started() {
     let cut = || Reply::Cut(stream_head());
     let scripted = Scripted::start(&[Reply::Silence, Reply::Silence], "");
     let events = crate::harness::stream_reply(&[b"data: 1\n\n", b"data: [DONE]\n\n"]);
-    scripted.engines.iter().for_each(|engine| engine.script(Reply::whole(events.clone())));
+    scripted
+        .engines
+        .iter()
+        .for_each(|engine| engine.script(Reply::whole(events.clone())));
     scripted.engines[0].once(cut());
     for _ in 0..2 {
         let reply = scripted.post(&streamed(chat("m", "hi", 1)));
@@ -55,7 +70,9 @@ fn an_engine_that_refuses_connections_costs_no_request() {
         let reply = fleet.post(&chat("sim", &format!("question {number}"), 4));
         assert_eq!((reply.status, reply.clean), (200, true));
     }
-    let refused = fleet.router.metric("warmroute_upstream_failures_total", "reason=\"refused\"");
+    let refused = fleet
+        .router
+        .metric("warmroute_upstream_failures_total", "reason=\"refused\"");
     eprintln!("9 requests beside a dead engine: {refused} attempts met it");
     fleet.router.settled();
 }
@@ -69,10 +86,16 @@ fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
     scripted.engines[0].next_request();
     assert_eq!(scripted.post(&chat("m", "other", 1)).status, 200);
     let reply = waiting.reply();
-    assert_eq!((reply.status, reply.error_code().as_str()), (504, "first_byte_timeout"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (504, "first_byte_timeout")
+    );
     scripted.engines[0].hang_up();
     assert_eq!(scripted.requests(), 2, "it is not tried again");
-    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(None, "timeout")]);
+    assert_eq!(
+        attempts(&scripted.router.receipt_of(&reply)),
+        [(None, "timeout")]
+    );
     scripted.router.settled();
 }
 
@@ -83,19 +106,29 @@ fn a_head_that_drips_for_too_long_is_a_504() {
     let drips = fine().iter().map(|byte| vec![*byte]).collect();
     scripted.engines[0].once(Reply::Pieces(drips, Duration::from_millis(50)));
     let reply = scripted.post(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.error_code().as_str()), (504, "first_byte_timeout"));
-    assert_eq!(scripted.post(&chat("m", "hi", 1)).text(), r#"{"id":"fine"}"#);
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (504, "first_byte_timeout")
+    );
+    assert_eq!(
+        scripted.post(&chat("m", "hi", 1)).text(),
+        r#"{"id":"fine"}"#
+    );
 }
 
 #[test]
 #[contract("F23")]
 fn an_answer_that_comes_before_the_whole_request_was_read_is_delivered() {
     let scripted = Scripted::one(Reply::whole(fine()), "");
-    let early = crate::harness::json_reply("422 Too long", "connection: close\r\n", r#"{"early":true}"#);
+    let early =
+        crate::harness::json_reply("422 Too long", "connection: close\r\n", r#"{"early":true}"#);
     scripted.engines[0].once(Reply::Early(early));
     let long = chat("m", &"word ".repeat(3_000_000), 1);
     let reply = RawClient::post(&scripted.router.data(), CHAT, long.to_string().as_bytes());
-    assert_eq!((reply.status, reply.text().as_str()), (422, r#"{"early":true}"#));
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (422, r#"{"early":true}"#)
+    );
     assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
     scripted.router.settled();
 }

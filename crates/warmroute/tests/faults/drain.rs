@@ -24,7 +24,11 @@ fn a_stream_that_runs_at_sigterm_is_completed() {
     fleet.router.signal("TERM");
     assert!(idle.is_closed(), "a connection without a request is closed");
     let stream = stream.body(begun);
-    assert!(stream.clean && stream.text().ends_with("data: [DONE]\n\n"), "{}", stream.text());
+    assert!(
+        stream.clean && stream.text().ends_with("data: [DONE]\n\n"),
+        "{}",
+        stream.text()
+    );
     let plain = plain.reply();
     assert!(plain.clean && plain.status == 200);
     let ended = fleet.router.wait();
@@ -45,11 +49,21 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
     fleet.router.signal("TERM");
     let told = Stopwatch::start();
     let stream = stream.body(begun);
-    eprintln!("a drain of 400 ms cut its stream after {} ms", told.elapsed().as_millis());
+    eprintln!(
+        "a drain of 400 ms cut its stream after {} ms",
+        told.elapsed().as_millis()
+    );
     assert!(!stream.clean && !stream.text().contains("[DONE]"));
-    assert!(stream.text().contains("\"code\":\"stream_interrupted\""), "{}", stream.text());
+    assert!(
+        stream.text().contains("\"code\":\"stream_interrupted\""),
+        "{}",
+        stream.text()
+    );
     let plain = plain.reply();
-    assert_eq!((plain.status, plain.error_code().as_str()), (503, "draining"));
+    assert_eq!(
+        (plain.status, plain.error_code().as_str()),
+        (503, "draining")
+    );
     let ended = fleet.router.wait();
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     eventually("the engine to be idle", || {
@@ -60,7 +74,8 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
 
 #[test]
 #[contract("F72")]
-fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere_while_readiness_says_no() {
+fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere_while_readiness_says_no()
+ {
     let fleet = Simulated::start(1, &["--no-kv-events"], "server: {drain_grace: 1500ms}");
     let data = fleet.router.data();
     let mut idle = RawClient::connect(&data);
@@ -71,9 +86,16 @@ fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere
         (reply.status == 503 && reply.json()["status"] == "draining").then_some(())
     });
     let served = RawClient::chat(&data, &chat("sim", "hi", 3)).reply();
-    assert_eq!((served.status, served.header("connection")), (200, Some("close")));
+    assert_eq!(
+        (served.status, served.header("connection")),
+        (200, Some("close"))
+    );
     idle.send("GET", "/livez", &[], b"");
-    assert_eq!(idle.reply().status, 200, "a connection from before is served, too");
+    assert_eq!(
+        idle.reply().status,
+        200,
+        "a connection from before is served, too"
+    );
     let ended = fleet.router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }

@@ -2,7 +2,9 @@
 
 use serde_json::Value;
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, Sim as _, json_reply};
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, Sim as _, json_reply,
+};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -21,7 +23,8 @@ impl Scripted {
     pub(crate) fn start(replies: &[Reply], yaml: &str) -> Self {
         let engines: Vec<_> = replies.iter().cloned().map(ScriptedEngine::start).collect();
         let urls: Vec<_> = engines.iter().map(ScriptedEngine::url).collect();
-        let router = Program::serve_with(yaml, &urls, &["--policy", "round_robin"]).ready(engines.len());
+        let router =
+            Program::serve_with(yaml, &urls, &["--policy", "round_robin"]).ready(engines.len());
         Self { engines, router }
     }
 
@@ -60,12 +63,22 @@ impl Simulated {
 
     /// The same fault for the next request at every engine.
     pub(crate) fn fault(&self, fault: &str) {
-        self.engines.iter().for_each(|engine| engine.fault(fault, 1));
+        self.engines
+            .iter()
+            .for_each(|engine| engine.fault(fault, 1));
     }
 }
 
 /// Class and result of each attempt in a receipt.
 pub(crate) fn attempts(receipt: &Value) -> Vec<(Option<&str>, &str)> {
     let attempts = receipt["attempts"].as_array().expect("attempts are a list");
-    attempts.iter().map(|it| (it["class"].as_str(), it["result"].as_str().expect("a result is a word"))).collect()
+    attempts
+        .iter()
+        .map(|it| {
+            (
+                it["class"].as_str(),
+                it["result"].as_str().expect("a result is a word"),
+            )
+        })
+        .collect()
 }

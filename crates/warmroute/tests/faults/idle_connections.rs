@@ -24,11 +24,25 @@ fn connections_to(port: u16) -> usize {
 #[contract("I7")]
 fn connections_that_nobody_uses_are_closed_without_another_request() {
     let scripted = Scripted::one(Reply::Late(Duration::from_millis(500), fine()), "");
-    let port: u16 = scripted.engines[0].address().rsplit_once(':').expect("host:port").1.parse().expect("a port");
+    let port: u16 = scripted.engines[0]
+        .address()
+        .rsplit_once(':')
+        .expect("host:port")
+        .1
+        .parse()
+        .expect("a port");
     let address = scripted.router.data();
-    let mut clients: Vec<_> = (0..8).map(|_| RawClient::chat(&address, &chat("m", "hi", 1))).collect();
-    assert!(clients.iter_mut().all(|client| client.reply().status == 200));
+    let mut clients: Vec<_> = (0..8)
+        .map(|_| RawClient::chat(&address, &chat("m", "hi", 1)))
+        .collect();
+    assert!(
+        clients
+            .iter_mut()
+            .all(|client| client.reply().status == 200)
+    );
     assert!(connections_to(port) > 0, "they are kept for a while");
-    eventually("all of them to be closed", || (connections_to(port) == 0).then_some(()));
+    eventually("all of them to be closed", || {
+        (connections_to(port) == 0).then_some(())
+    });
     scripted.router.settled();
 }

@@ -7,7 +7,9 @@ use serde_json::Value;
 
 use crate::{
     fleet::{Scripted, Simulated, attempts},
-    harness::{RawReply, Reply, Router as _, Stopwatch, chat, chunk, events_of, stream_head, streamed},
+    harness::{
+        RawReply, Reply, Router as _, Stopwatch, chat, chunk, events_of, stream_head, streamed,
+    },
 };
 
 /// Splits a cut stream into the engine's events and our code, after checking that it ends as a cut one must.
@@ -16,11 +18,17 @@ fn cut(reply: &RawReply) -> (Vec<String>, String) {
     assert!(!reply.clean, "a cut stream has no clean end: {text}");
     assert!(!text.contains("[DONE]"), "{text}");
     let mut events = events_of(reply);
-    let last: Value = serde_json::from_str(&events.pop().expect("an error event")).expect("the last event is JSON");
+    let last: Value = serde_json::from_str(&events.pop().expect("an error event"))
+        .expect("the last event is JSON");
     let error = &last["error"];
     assert_eq!(error["type"], "upstream_error");
     assert_eq!(error["request_id"], reply.header("x-request-id").unwrap());
-    assert!(events.iter().all(|event| !event.contains("\"finish_reason\":\"")), "{text}");
+    assert!(
+        events
+            .iter()
+            .all(|event| !event.contains("\"finish_reason\":\"")),
+        "{text}"
+    );
     (events, error["code"].as_str().expect("a code").to_owned())
 }
 
@@ -29,14 +37,20 @@ fn cut(reply: &RawReply) -> (Vec<String>, String) {
 fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
     let fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
     let whole = events_of(&fleet.post(&streamed(chat("sim", "hi", 20))));
-    let delta =
-        |event: &String| serde_json::from_str::<Value>(event).unwrap()["choices"][0]["delta"]["content"].clone();
+    let delta = |event: &String| {
+        serde_json::from_str::<Value>(event).unwrap()["choices"][0]["delta"]["content"].clone()
+    };
     for after in [1, 5] {
         fleet.fault(&format!("reset_mid:{after}"));
         let reply = fleet.post(&streamed(chat("sim", "hi", 20)));
         let (events, code) = cut(&reply);
         assert_eq!((events.len(), code.as_str()), (after, "stream_interrupted"));
-        assert!(events.iter().zip(&whole).all(|(got, whole)| delta(got) == delta(whole)));
+        assert!(
+            events
+                .iter()
+                .zip(&whole)
+                .all(|(got, whole)| delta(got) == delta(whole))
+        );
         let receipt = fleet.router.receipt_of(&reply);
         assert_eq!(attempts(&receipt), [(Some("C3"), "mid_stream")]);
         assert_eq!(receipt["outcome"]["kind"], "upstream_error");
@@ -48,13 +62,30 @@ fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
 #[test]
 #[contract("F9", "I5")]
 fn a_stream_cut_inside_an_event_shows_no_part_of_it() {
-    let broken = |torn: &[u8]| Reply::Cut([stream_head(), chunk(b"data: 1\n\ndata: 2\r\n\r\n"), chunk(torn)].concat());
+    let broken = |torn: &[u8]| {
+        Reply::Cut(
+            [
+                stream_head(),
+                chunk(b"data: 1\n\ndata: 2\r\n\r\n"),
+                chunk(torn),
+            ]
+            .concat(),
+        )
+    };
     let scripted = Scripted::one(Reply::Silence, "");
-    for torn in [b"data: {\"half".as_slice(), b"data: x\r", b"\xef\xbb\xbf", b"event: a\ndata: b\n"] {
+    for torn in [
+        b"data: {\"half".as_slice(),
+        b"data: x\r",
+        b"\xef\xbb\xbf",
+        b"event: a\ndata: b\n",
+    ] {
         scripted.engines[0].once(broken(torn));
         let reply = scripted.post(&streamed(chat("m", "hi", 1)));
         let text = reply.text();
-        assert!(text.starts_with("data: 1\n\ndata: 2\r\n\r\ndata: {\"error\""), "{text}");
+        assert!(
+            text.starts_with("data: 1\n\ndata: 2\r\n\r\ndata: {\"error\""),
+            "{text}"
+        );
         assert!(!reply.clean);
     }
 }
@@ -62,22 +93,35 @@ fn a_stream_cut_inside_an_event_shows_no_part_of_it() {
 #[test]
 fn a_stream_cut_after_the_start_of_an_event_went_out_ends_with_an_event_of_its_own() {
     // The start is let go after 50 ms; the cut comes later.
-    let pieces = vec![[stream_head(), chunk(b"data: 1\n\ndata: {\"half")].concat(), Vec::new()];
+    let pieces = vec![
+        [stream_head(), chunk(b"data: 1\n\ndata: {\"half")].concat(),
+        Vec::new(),
+    ];
     let scripted = Scripted::one(Reply::CutAfter(pieces, Duration::from_millis(150)), "");
     let reply = scripted.post(&streamed(chat("m", "hi", 1)));
     let text = reply.text();
-    assert!(text.starts_with("data: 1\n\ndata: {\"half\n\ndata: {\"error\":{"), "{text}");
+    assert!(
+        text.starts_with("data: 1\n\ndata: {\"half\n\ndata: {\"error\":{"),
+        "{text}"
+    );
     assert!(!reply.clean && text.ends_with("}}\n\n"));
 }
 
 #[test]
 #[contract("F6", "I5", "I6")]
 fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--speed", "20"], "request: {stream_idle_timeout: 400ms}");
+    let fleet = Simulated::start(
+        1,
+        &["--no-kv-events", "--speed", "20"],
+        "request: {stream_idle_timeout: 400ms}",
+    );
     fleet.fault("stall_mid:3");
     let took = Stopwatch::start();
     let (events, code) = cut(&fleet.post(&streamed(chat("sim", "hi", 20))));
-    eprintln!("a stall with an idle limit of 400 ms was cut after {} ms", took.elapsed().as_millis());
+    eprintln!(
+        "a stall with an idle limit of 400 ms was cut after {} ms",
+        took.elapsed().as_millis()
+    );
     assert_eq!((events.len(), code.as_str()), (3, "stream_idle_timeout"));
     fleet.router.settled();
     let scripted = Scripted::one(
@@ -92,7 +136,9 @@ fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
 #[test]
 #[contract("F7")]
 fn a_stream_that_drips_passes_until_the_cap_on_the_whole() {
-    let drips = std::iter::once(stream_head()).chain((0..200).map(|_| chunk(b"data: 1\n\n"))).collect();
+    let drips = std::iter::once(stream_head())
+        .chain((0..200).map(|_| chunk(b"data: 1\n\n")))
+        .collect();
     let scripted = Scripted::one(
         Reply::Pieces(drips, Duration::from_millis(20)),
         "request: {stream_idle_timeout: 10s, stream_max_duration: 700ms}",
@@ -121,5 +167,8 @@ fn an_error_that_the_engine_reports_in_its_stream_is_passed_and_counted_as_its_f
     let events = events_of(&reply);
     assert!(reply.clean, "the engine ended it properly");
     assert_eq!((events.len(), events[3].as_str()), (4, "[DONE]"));
-    assert_eq!(fleet.router.receipt_of(&reply)["outcome"]["kind"], "upstream_error");
+    assert_eq!(
+        fleet.router.receipt_of(&reply)["outcome"]["kind"],
+        "upstream_error"
+    );
 }

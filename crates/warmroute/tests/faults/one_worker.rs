@@ -11,10 +11,20 @@ use crate::{
 #[contract("CH10")]
 fn a_503_is_tried_again_there_after_a_pause() {
     let scripted = Scripted::one(Reply::whole(fine()), "");
-    scripted.engines[0].once(Reply::whole(json_reply("503 Full", "retry-after: 1\r\n", "{}")));
+    scripted.engines[0].once(Reply::whole(json_reply(
+        "503 Full",
+        "retry-after: 1\r\n",
+        "{}",
+    )));
     let reply = scripted.post(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"id":"fine"}"#));
-    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(Some("C2"), "status"), (None, "ok")]);
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (200, r#"{"id":"fine"}"#)
+    );
+    assert_eq!(
+        attempts(&scripted.router.receipt_of(&reply)),
+        [(Some("C2"), "status"), (None, "ok")]
+    );
     scripted.router.settled();
 }
 
@@ -28,7 +38,10 @@ fn a_reset_is_tried_again_there_and_three_are_told() {
     assert_eq!(attempts(&fleet.router.receipt_of(&reply)).len(), 3);
     fleet.engines[0].fault("reset", 9);
     let reply = fleet.post(&chat("sim", "hi", 2));
-    assert_eq!((reply.status, reply.error_code().as_str()), (502, "upstream_reset"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (502, "upstream_reset")
+    );
     assert_eq!(attempts(&fleet.router.receipt_of(&reply)).len(), 3);
     assert_eq!(fleet.engines[0].stats()["executions"], 1);
     fleet.router.settled();
@@ -38,7 +51,10 @@ fn a_reset_is_tried_again_there_and_three_are_told() {
 fn a_429_and_a_500_are_not() {
     for status in ["429 Slow down", "500 Oops"] {
         let scripted = Scripted::one(Reply::whole(json_reply(status, "", "{}")), "");
-        assert_eq!(scripted.post(&chat("m", "hi", 1)).status.to_string(), &status[..3]);
+        assert_eq!(
+            scripted.post(&chat("m", "hi", 1)).status.to_string(),
+            &status[..3]
+        );
         assert_eq!(scripted.requests(), 1);
     }
 }

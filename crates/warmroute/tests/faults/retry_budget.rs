@@ -20,10 +20,15 @@ fn at_once(scripted: &Scripted, count: usize) -> Vec<RawReply> {
     let address = scripted.router.data();
     let ask = |number: usize| {
         let address = address.clone();
-        std::thread::spawn(move || RawClient::chat(&address, &chat("m", &format!("question {number}"), 1)).reply())
+        std::thread::spawn(move || {
+            RawClient::chat(&address, &chat("m", &format!("question {number}"), 1)).reply()
+        })
     };
     let asking: Vec<_> = (0..count).map(ask).collect();
-    asking.into_iter().map(|asking| asking.join().expect("every request is answered")).collect()
+    asking
+        .into_iter()
+        .map(|asking| asking.join().expect("every request is answered"))
+        .collect()
 }
 
 #[test]
@@ -33,22 +38,42 @@ fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again
     let resets = || reset_after(Duration::from_secs(3));
     let scripted = Scripted::start(&[resets(), resets()], "");
     let replies = at_once(&scripted, 100);
-    let codes: Vec<_> = replies.iter().map(|reply| (reply.status, reply.error_code())).collect();
-    assert!(codes.iter().all(|code| *code == (502, "upstream_reset".to_owned())), "{codes:?}");
+    let codes: Vec<_> = replies
+        .iter()
+        .map(|reply| (reply.status, reply.error_code()))
+        .collect();
+    assert!(
+        codes
+            .iter()
+            .all(|code| *code == (502, "upstream_reset".to_owned())),
+        "{codes:?}"
+    );
     // One for each request and a fifth more; a few of the first found an engine that had not failed yet.
     let sends = scripted.requests();
     eprintln!("100 requests, {sends} sends");
-    assert!((100..=130).contains(&sends), "{sends} sends for 100 requests");
+    assert!(
+        (100..=130).contains(&sends),
+        "{sends} sends for 100 requests"
+    );
     scripted.router.settled();
 }
 
 #[test]
 #[contract("F2")]
 fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() {
-    let scripted =
-        Scripted::start(&[reset_after(Duration::from_secs(2)), Reply::Late(Duration::from_millis(500), fine())], "");
+    let scripted = Scripted::start(
+        &[
+            reset_after(Duration::from_secs(2)),
+            Reply::Late(Duration::from_millis(500), fine()),
+        ],
+        "",
+    );
     let replies = at_once(&scripted, 100);
-    assert!(replies.iter().all(|reply| reply.status == 200), "{:?}", replies.iter().find(|it| it.status != 200));
+    assert!(
+        replies.iter().all(|reply| reply.status == 200),
+        "{:?}",
+        replies.iter().find(|it| it.status != 200)
+    );
     scripted.router.settled();
 }
 
@@ -56,24 +81,48 @@ fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() 
 #[contract("V38")]
 fn a_request_whose_two_engines_die_waits_for_a_worker() {
     let mut scripted = Scripted::start(
-        &[reset_after(Duration::from_secs(1)), reset_after(Duration::from_secs(1))],
+        &[
+            reset_after(Duration::from_secs(1)),
+            reset_after(Duration::from_secs(1)),
+        ],
         "queue: {engine_wait_timeout_secs: 20}\n",
     );
     let mut client = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
-    eventually("both engines to have it", || (scripted.requests() == 2).then_some(()));
+    eventually("both engines to have it", || {
+        (scripted.requests() == 2).then_some(())
+    });
     // Their ports refuse from now on, and the second one's reset comes after that.
     scripted.engines.clear();
     let asked = std::thread::spawn(move || client.reply());
-    eventually("the request to wait", || (scripted.router.metric("warmroute_queued", "") > 0.0).then_some(()));
+    eventually("the request to wait", || {
+        (scripted.router.metric("warmroute_queued", "") > 0.0).then_some(())
+    });
     let engine = ScriptedEngine::start(Reply::whole(fine()));
     let mut admin = RawClient::connect(&scripted.router.admin());
-    admin.send("POST", "/admin/workers", &[], json!({"name": "new", "url": engine.url()}).to_string().as_bytes());
+    admin.send(
+        "POST",
+        "/admin/workers",
+        &[],
+        json!({"name": "new", "url": engine.url()})
+            .to_string()
+            .as_bytes(),
+    );
     assert_eq!(admin.reply().status, 201);
     let reply = asked.join().expect("it is answered");
-    assert_eq!((reply.status, reply.text().as_str()), (200, r#"{"id":"fine"}"#));
+    assert_eq!(
+        (reply.status, reply.text().as_str()),
+        (200, r#"{"id":"fine"}"#)
+    );
     let receipt = scripted.router.receipt_of(&reply);
     let attempts = attempts(&receipt);
-    let reset = attempts.iter().filter(|attempt| **attempt == (Some("C1"), "reset_before_head")).count();
-    assert_eq!((reset, attempts.last()), (2, Some(&(None, "ok"))), "{attempts:?}");
+    let reset = attempts
+        .iter()
+        .filter(|attempt| **attempt == (Some("C1"), "reset_before_head"))
+        .count();
+    assert_eq!(
+        (reset, attempts.last()),
+        (2, Some(&(None, "ok"))),
+        "{attempts:?}"
+    );
     scripted.router.settled();
 }

@@ -10,11 +10,17 @@ use crate::{
 };
 
 fn status(line: &str, head: &str) -> Reply {
-    Reply::whole(json_reply(line, head, r#"{"object":"error","message":"internal 10.0.0.7"}"#))
+    Reply::whole(json_reply(
+        line,
+        head,
+        r#"{"object":"error","message":"internal 10.0.0.7"}"#,
+    ))
 }
 
 fn retry_after(reply: &RawReply) -> Option<u64> {
-    reply.header("retry-after").map(|seconds| seconds.parse().unwrap())
+    reply
+        .header("retry-after")
+        .map(|seconds| seconds.parse().unwrap())
 }
 
 #[test]
@@ -23,10 +29,16 @@ fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
     let page = b"HTTP/1.1 500 Oops\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<h1>host 10.0.0.7</h1>";
     let scripted = Scripted::start(&[Reply::Cut(page.to_vec()), Reply::Cut(page.to_vec())], "");
     let reply = scripted.post(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.error_code().as_str()), (500, "internal"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (500, "internal")
+    );
     assert!(!reply.text().contains("10.0.0.7"));
     assert_eq!(scripted.requests(), 1);
-    assert_eq!(attempts(&scripted.router.receipt_of(&reply)), [(None, "status")]);
+    assert_eq!(
+        attempts(&scripted.router.receipt_of(&reply)),
+        [(None, "status")]
+    );
 }
 
 #[test]
@@ -40,10 +52,18 @@ fn a_503_goes_to_another_worker_and_the_longest_wait_is_told_when_all_are_loadin
     assert!(scripted.engines[0].requests() >= 1, "it was asked at all");
     scripted.engines[1].script(loading(3));
     let reply = scripted.post(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.error_code().as_str()), (503, "overloaded"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (503, "overloaded")
+    );
     assert_eq!(retry_after(&reply), Some(7));
     assert!(!reply.text().contains("10.0.0.7"));
-    let states: Vec<_> = scripted.router.workers().iter().map(|worker| worker["state"].clone()).collect();
+    let states: Vec<_> = scripted
+        .router
+        .workers()
+        .iter()
+        .map(|worker| worker["state"].clone())
+        .collect();
     assert!(states.iter().all(|state| state != "ejected"), "{states:?}");
 }
 
@@ -63,7 +83,10 @@ fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_th
         ("retry-after: -5\r\n", 1, 60),
         ("", 1, 60),
     ] {
-        scripted.engines.iter().for_each(|engine| engine.script(throttled(head)));
+        scripted
+            .engines
+            .iter()
+            .for_each(|engine| engine.script(throttled(head)));
         let reply = scripted.post(&chat("m", "hi", 1));
         assert_eq!(reply.status, 429);
         let wait = retry_after(&reply).expect("a 429 says when to come back");
@@ -86,15 +109,27 @@ fn all_refuse(reservations: usize) {
     let scripted = Scripted::start(&[slow_503.clone(), slow_503.clone(), slow_503], "");
     for n in 0..reservations {
         let body = format!(r#"{{"model":"m","prompt":"hi","request_id":"r{n}"}}"#);
-        assert_eq!(RawClient::post(&scripted.router.data(), "/v1/route", body.as_bytes()).status, 200);
+        assert_eq!(
+            RawClient::post(&scripted.router.data(), "/v1/route", body.as_bytes()).status,
+            200
+        );
     }
-    let mut clients: Vec<_> = (0..30).map(|_| RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1))).collect();
+    let mut clients: Vec<_> = (0..30)
+        .map(|_| RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1)))
+        .collect();
     for client in &mut clients {
         assert_eq!(client.reply().status, 503);
     }
-    eprintln!("30 requests to a fleet of 503s became {} attempts", scripted.requests());
+    eprintln!(
+        "30 requests to a fleet of 503s became {} attempts",
+        scripted.requests()
+    );
     // A fifth of the requests in flight may be retries at one time, so that there are two rounds of six.
-    assert!(scripted.requests() <= 50, "{} attempts for 30 requests", scripted.requests());
+    assert!(
+        scripted.requests() <= 50,
+        "{} attempts for 30 requests",
+        scripted.requests()
+    );
     for n in 0..reservations {
         let mut client = RawClient::connect(&scripted.router.data());
         client.send("DELETE", &format!("/v1/route/r{n}"), &[], b"");
@@ -110,7 +145,11 @@ fn when_all_engines_refuse_the_answer_is_503_with_a_wait_and_the_router_is_not_r
     let Scripted { engines, router } = scripted;
     drop(engines);
     let reply = eventually("the engines to be gone", || {
-        let reply = RawClient::post(&router.data(), crate::fleet::CHAT, chat("m", "hi", 1).to_string().as_bytes());
+        let reply = RawClient::post(
+            &router.data(),
+            crate::fleet::CHAT,
+            chat("m", "hi", 1).to_string().as_bytes(),
+        );
         (reply.status == 503).then_some(reply)
     });
     assert_eq!(reply.error_code(), "no_worker");

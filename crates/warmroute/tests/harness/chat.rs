@@ -25,14 +25,27 @@ pub fn long_chat(model: &str, words: usize, max_tokens: u32) -> Value {
 /// The data of each event of a stream that has line feeds for ends.
 pub fn events_of(reply: &RawReply) -> Vec<String> {
     let text = reply.text();
-    text.split("\n\n").filter_map(|event| event.strip_prefix("data: ")).map(str::to_owned).collect()
+    text.split("\n\n")
+        .filter_map(|event| event.strip_prefix("data: "))
+        .map(str::to_owned)
+        .collect()
 }
 
 /// The generated text of a reply, streamed or not.
 pub fn text_of(reply: &RawReply) -> String {
-    if reply.header("content-type").is_some_and(|kind| kind.starts_with("text/event-stream")) {
-        let deltas = events_of(reply).into_iter().filter_map(|event| serde_json::from_str::<Value>(&event).ok());
-        return deltas.filter_map(|it| Some(it["choices"][0]["delta"]["content"].as_str()?.to_owned())).collect();
+    if reply
+        .header("content-type")
+        .is_some_and(|kind| kind.starts_with("text/event-stream"))
+    {
+        let deltas = events_of(reply)
+            .into_iter()
+            .filter_map(|event| serde_json::from_str::<Value>(&event).ok());
+        return deltas
+            .filter_map(|it| Some(it["choices"][0]["delta"]["content"].as_str()?.to_owned()))
+            .collect();
     }
-    reply.json()["choices"][0]["message"]["content"].as_str().unwrap_or_default().to_owned()
+    reply.json()["choices"][0]["message"]["content"]
+        .as_str()
+        .unwrap_or_default()
+        .to_owned()
 }

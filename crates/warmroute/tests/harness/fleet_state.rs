@@ -33,7 +33,11 @@ pub trait Router {
 impl Router for Program {
     fn ready(self, workers: usize) -> Self {
         eventually("the workers to be ready", || {
-            let ready = self.workers().iter().filter(|worker| worker["state"] == "ready").count();
+            let ready = self
+                .workers()
+                .iter()
+                .filter(|worker| worker["state"] == "ready")
+                .count();
             (ready == workers).then_some(())
         });
         self
@@ -43,9 +47,13 @@ impl Router for Program {
         eventually("the event streams to be followed", || {
             let body = RawClient::get(&self.admin(), "/admin/streams").json();
             let found = body["streams"].as_array().expect("a list of streams");
-            let live = found.len() >= streams && found.iter().all(|stream| stream["state"] == "live");
+            let live =
+                found.len() >= streams && found.iter().all(|stream| stream["state"] == "live");
             let is_known = |worker: &Value| {
-                let ranks = found.iter().filter(|stream| stream["worker"] == worker["name"]).count() as u64;
+                let ranks = found
+                    .iter()
+                    .filter(|stream| stream["worker"] == worker["name"])
+                    .count() as u64;
                 worker["dp_ranks"] != ranks || worker["cache_source"] == "events"
             };
             (live && self.workers().iter().all(is_known)).then_some(())
@@ -54,23 +62,35 @@ impl Router for Program {
 
     fn workers(&self) -> Vec<Value> {
         let body = RawClient::get(&self.admin(), "/admin/workers").json();
-        body["workers"].as_array().expect("a list of workers").clone()
+        body["workers"]
+            .as_array()
+            .expect("a list of workers")
+            .clone()
     }
 
     fn receipts(&self) -> Vec<Value> {
         let body = RawClient::get(&self.admin(), "/admin/decisions?limit=1000").json();
-        body["decisions"].as_array().expect("a list of decisions").clone()
+        body["decisions"]
+            .as_array()
+            .expect("a list of decisions")
+            .clone()
     }
 
     fn receipt(&self, request_id: &str) -> Value {
         eventually("the receipt to be settled", || {
             let receipts = self.receipts();
-            receipts.into_iter().find(|it| it["request_id"] == request_id && !it["outcome"].is_null())
+            receipts
+                .into_iter()
+                .find(|it| it["request_id"] == request_id && !it["outcome"].is_null())
         })
     }
 
     fn receipt_of(&self, reply: &RawReply) -> Value {
-        self.receipt(reply.header("x-request-id").expect("every reply has a request id"))
+        self.receipt(
+            reply
+                .header("x-request-id")
+                .expect("every reply has a request id"),
+        )
     }
 
     fn metric(&self, name: &str, labels: &str) -> f64 {
@@ -78,10 +98,14 @@ impl Router for Program {
         let value = |line: &str| {
             let (series, value) = line.rsplit_once(' ')?;
             let (known, set) = series.split_once('{').unwrap_or((series, ""));
-            (known == name && set.contains(labels)).then(|| value.parse::<f64>().expect("a sample is a number"))
+            (known == name && set.contains(labels))
+                .then(|| value.parse::<f64>().expect("a sample is a number"))
         };
         let found: Vec<f64> = text.lines().filter_map(value).collect();
-        assert!(!found.is_empty() || !labels.is_empty(), "there is no metric {name} in\n{text}");
+        assert!(
+            !found.is_empty() || !labels.is_empty(),
+            "there is no metric {name} in\n{text}"
+        );
         found.iter().sum()
     }
 
@@ -89,18 +113,32 @@ impl Router for Program {
         eventually("every lease to be given back", || {
             let load = |worker: &Value| {
                 let load = &worker["load"];
-                ["in_flight", "queued_prefill_tokens", "decode_blocks"].iter().all(|field| load[field] == 0)
+                ["in_flight", "queued_prefill_tokens", "decode_blocks"]
+                    .iter()
+                    .all(|field| load[field] == 0)
             };
-            let gauges = ["warmroute_leases", "warmroute_open_streams", "warmroute_held_body_bytes"];
+            let gauges = [
+                "warmroute_leases",
+                "warmroute_open_streams",
+                "warmroute_held_body_bytes",
+            ];
             let zero = gauges.iter().all(|name| self.metric(name, "") == 0.0);
             (zero && self.workers().iter().all(load)).then_some(())
         });
     }
 
     fn resident(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("a process has a status");
-        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory is told");
-        let kib: u64 = line.trim().trim_end_matches(" kB").parse().expect("a number of KiB");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()))
+            .expect("a process has a status");
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))
+            .expect("its memory is told");
+        let kib: u64 = line
+            .trim()
+            .trim_end_matches(" kB")
+            .parse()
+            .expect("a number of KiB");
         kib * 1024
     }
 }
@@ -119,6 +157,9 @@ impl Sim for Program {
 
     fn fault(&self, fault: Fault<'_>, count: u64) {
         let body = json!({"kind": fault, "count": count}).to_string();
-        assert_eq!(RawClient::post(&self.data(), "/sim/fault", body.as_bytes()).status, 200);
+        assert_eq!(
+            RawClient::post(&self.data(), "/sim/fault", body.as_bytes()).status,
+            200
+        );
     }
 }

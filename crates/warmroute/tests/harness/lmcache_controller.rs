@@ -77,7 +77,11 @@ impl LmcacheController {
                 thread::spawn(move || state.answer(stream));
             }
         });
-        Self { address, port, state }
+        Self {
+            address,
+            port,
+            state,
+        }
     }
 
     pub fn url(&self) -> String {
@@ -86,22 +90,41 @@ impl LmcacheController {
 
     /// An instance holds so many chunks.
     pub fn holds(&self, instance: &str, chunks: u64) {
-        self.state.held.lock().unwrap().insert(instance.to_owned(), chunks);
+        self.state
+            .held
+            .lock()
+            .unwrap()
+            .insert(instance.to_owned(), chunks);
     }
 
     /// An instance holds prompts that begin with these tokens, that far.
     pub fn holds_prompt(&self, instance: &str, tokens: &[u64]) {
-        self.state.prompts.lock().unwrap().push((instance.to_owned(), tokens.to_vec()));
+        self.state
+            .prompts
+            .lock()
+            .unwrap()
+            .push((instance.to_owned(), tokens.to_vec()));
     }
 
     /// From now on this path is answered in this way.
     pub fn answers(&self, path: &str, manner: Manner) {
-        self.state.manners.lock().unwrap().insert(path.to_owned(), manner);
+        self.state
+            .manners
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), manner);
     }
 
     /// What was asked so far at this path.
     pub fn asked(&self, path: &str) -> Vec<Question> {
-        self.state.asked.lock().unwrap().iter().filter(|question| question.path == path).cloned().collect()
+        self.state
+            .asked
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|question| question.path == path)
+            .cloned()
+            .collect()
     }
 }
 
@@ -116,19 +139,35 @@ impl Drop for LmcacheController {
 impl State {
     fn answer(&self, stream: TcpStream) {
         let mut reader = BufReader::new(stream);
-        let Some(question) = read(&mut reader) else { return };
+        let Some(question) = read(&mut reader) else {
+            return;
+        };
         let path = question.path.clone();
         self.asked.lock().unwrap().push(question.clone());
-        let manner = self.manners.lock().unwrap().get(&path).cloned().unwrap_or(Manner::Well);
+        let manner = self
+            .manners
+            .lock()
+            .unwrap()
+            .get(&path)
+            .cloned()
+            .unwrap_or(Manner::Well);
         let reply = match manner {
-            Manner::Well if path == "/controller/workers" => json_reply("200 OK", "", &self.workers().to_string()),
-            Manner::Well if path == "/lookup" => json_reply("200 OK", "", &self.layout(&question.body).to_string()),
+            Manner::Well if path == "/controller/workers" => {
+                json_reply("200 OK", "", &self.workers().to_string())
+            }
+            Manner::Well if path == "/lookup" => {
+                json_reply("200 OK", "", &self.layout(&question.body).to_string())
+            }
             Manner::Well => json_reply("404 Not Found", "", "{}"),
             Manner::Saying(body) => json_reply("200 OK", "", body),
-            Manner::Failing => json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#),
+            Manner::Failing => {
+                json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#)
+            }
             Manner::Hanging => {
                 // Until the other side gives up, which no test waits a minute for.
-                let _ = reader.get_ref().set_read_timeout(Some(Duration::from_secs(60)));
+                let _ = reader
+                    .get_ref()
+                    .set_read_timeout(Some(Duration::from_secs(60)));
                 let _ = reader.read(&mut [0]);
                 return;
             }
@@ -147,10 +186,19 @@ impl State {
     }
 
     fn layout(&self, asked: &Value) -> Value {
-        let asked: Vec<u64> = asked["tokens"].as_array().unwrap().iter().filter_map(Value::as_u64).collect();
+        let asked: Vec<u64> = asked["tokens"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .filter_map(Value::as_u64)
+            .collect();
         let mut layout = serde_json::Map::new();
         for (instance, known) in self.prompts.lock().unwrap().iter() {
-            let matched = asked.iter().zip(known).take_while(|(left, right)| left == right).count();
+            let matched = asked
+                .iter()
+                .zip(known)
+                .take_while(|(left, right)| left == right)
+                .count();
             if matched > 0 {
                 layout.insert(instance.clone(), json!(["LocalCPUBackend", matched]));
             }
@@ -167,8 +215,13 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Question> {
     let (mut length, mut authorization) = (0, None);
     loop {
         let mut header = String::new();
-        reader.read_line(&mut header).ok().filter(|read| *read > 0)?;
-        let Some((name, value)) = header.trim_end().split_once(':') else { break };
+        reader
+            .read_line(&mut header)
+            .ok()
+            .filter(|read| *read > 0)?;
+        let Some((name, value)) = header.trim_end().split_once(':') else {
+            break;
+        };
         match name.to_ascii_lowercase().as_str() {
             "content-length" => length = value.trim().parse().ok()?,
             "authorization" => authorization = Some(value.trim().to_owned()),
@@ -178,5 +231,10 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Question> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Some(Question { path, authorization, body, at: Stopwatch::start() })
+    Some(Question {
+        path,
+        authorization,
+        body,
+        at: Stopwatch::start(),
+    })
 }

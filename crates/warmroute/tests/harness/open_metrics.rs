@@ -23,28 +23,45 @@ pub struct Sample {
 impl Page {
     /// Reads a page, and refuses what a strict scraper would.
     pub fn read(text: &str) -> Self {
-        let body = text.strip_suffix("# EOF\n").expect("a page ends with # EOF");
+        let body = text
+            .strip_suffix("# EOF\n")
+            .expect("a page ends with # EOF");
         let (mut families, mut samples) = (BTreeMap::new(), Vec::<Sample>::new());
         let (mut family, mut series) = (String::new(), BTreeSet::new());
         for line in body.lines() {
             if let Some(rest) = line.strip_prefix("# ") {
                 let mut words = rest.splitn(3, ' ');
-                let (what, name) = (words.next().expect("a word"), words.next().expect("a family"));
+                let (what, name) = (
+                    words.next().expect("a word"),
+                    words.next().expect("a family"),
+                );
                 match what {
                     "TYPE" => {
                         let kind = words.next().expect("a type").to_owned();
                         family = name.to_owned();
-                        assert!(families.insert(family.clone(), kind).is_none(), "{name} is declared twice");
+                        assert!(
+                            families.insert(family.clone(), kind).is_none(),
+                            "{name} is declared twice"
+                        );
                     }
-                    "HELP" => assert!(words.next().is_some_and(|help| !help.is_empty()), "{name} has no help"),
+                    "HELP" => assert!(
+                        words.next().is_some_and(|help| !help.is_empty()),
+                        "{name} has no help"
+                    ),
                     "UNIT" => {}
                     _ => panic!("not OpenMetrics: {line}"),
                 }
                 continue;
             }
-            assert!(series.insert(line.rsplit_once(' ').expect("a value").0.to_owned()), "twice: {line}");
+            assert!(
+                series.insert(line.rsplit_once(' ').expect("a value").0.to_owned()),
+                "twice: {line}"
+            );
             let sample = Sample::read(line, &family);
-            let suffix = sample.name.strip_prefix(&*family).unwrap_or_else(|| panic!("{line} is not of {family}"));
+            let suffix = sample
+                .name
+                .strip_prefix(&*family)
+                .unwrap_or_else(|| panic!("{line} is not of {family}"));
             let fits = match families[&family].as_str() {
                 "counter" => suffix == "_total",
                 "histogram" => ["_bucket", "_sum", "_count"].contains(&suffix),
@@ -59,15 +76,21 @@ impl Page {
 
     /// The samples of this name.
     pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
-        self.samples.iter().filter(move |sample| sample.name == name)
+        self.samples
+            .iter()
+            .filter(move |sample| sample.name == name)
     }
 
     /// The value of the one series with exactly these labels.
     pub fn value(&self, name: &str, labels: &[(&str, &str)]) -> f64 {
-        let want: BTreeMap<String, String> =
-            labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        let want: BTreeMap<String, String> = labels
+            .iter()
+            .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+            .collect();
         let found = self.of(name).find(|sample| sample.labels == want);
-        found.unwrap_or_else(|| panic!("no {name} {labels:?}")).value
+        found
+            .unwrap_or_else(|| panic!("no {name} {labels:?}"))
+            .value
     }
 }
 
@@ -77,14 +100,29 @@ impl Sample {
         let line = line.split(" # ").next().expect("a split has a first part");
         let (series, value) = line.rsplit_once(' ').expect("a value");
         let (name, labels) = match series.split_once('{') {
-            Some((name, labels)) => (name, labels.strip_suffix('}').expect("labels end with a brace")),
+            Some((name, labels)) => (
+                name,
+                labels.strip_suffix('}').expect("labels end with a brace"),
+            ),
             None => (series, ""),
         };
-        let value = value.parse().unwrap_or_else(|_| panic!("not a number: {line}"));
-        let labels = labels.split("\",").filter(|label| !label.is_empty()).map(|label| {
-            let (key, value) = label.split_once("=\"").unwrap_or_else(|| panic!("not a label: {line}"));
-            (key.to_owned(), value.trim_end_matches('"').to_owned())
-        });
-        Self { family: family.to_owned(), name: name.to_owned(), labels: labels.collect(), value }
+        let value = value
+            .parse()
+            .unwrap_or_else(|_| panic!("not a number: {line}"));
+        let labels = labels
+            .split("\",")
+            .filter(|label| !label.is_empty())
+            .map(|label| {
+                let (key, value) = label
+                    .split_once("=\"")
+                    .unwrap_or_else(|| panic!("not a label: {line}"));
+                (key.to_owned(), value.trim_end_matches('"').to_owned())
+            });
+        Self {
+            family: family.to_owned(),
+            name: name.to_owned(),
+            labels: labels.collect(),
+            value,
+        }
     }
 }

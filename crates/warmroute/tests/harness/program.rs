@@ -40,7 +40,11 @@ pub struct Finished {
 
 fn command(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_warmroute"));
-    command.args(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     for (key, _) in std::env::vars() {
         if key.starts_with("WARMROUTE_") {
             command.env_remove(key);
@@ -57,25 +61,44 @@ impl Program {
 
     /// The same, with variables of its own.
     pub fn start_with_env(args: &[&str], env: &[(&str, &str)]) -> Self {
-        let mut child =
-            command(args).envs(env.iter().copied()).arg("--print-ready").spawn().expect("the program starts");
+        let mut child = command(args)
+            .envs(env.iter().copied())
+            .arg("--print-ready")
+            .spawn()
+            .expect("the program starts");
         let stderr = Arc::new(Mutex::new(String::new()));
-        let reader = collect(child.stderr.take().expect("stderr is piped"), Arc::clone(&stderr));
+        let reader = collect(
+            child.stderr.take().expect("stderr is piped"),
+            Arc::clone(&stderr),
+        );
         let line = limit::first_line(child.stdout.take().expect("stdout is piped"), START);
         let Some(ready) = line.and_then(|line| serde_json::from_str(&line).ok()) else {
             let _ = child.kill();
             let _ = child.wait();
             let _ = reader.join();
-            panic!("no ready line from {args:?} within {START:?}, stderr: {}", stderr.lock().unwrap());
+            panic!(
+                "no ready line from {args:?} within {START:?}, stderr: {}",
+                stderr.lock().unwrap()
+            );
         };
-        Self { child, ready, stderr, reader: Some(reader), file: None, port: None }
+        Self {
+            child,
+            ready,
+            stderr,
+            reader: Some(reader),
+            file: None,
+            port: None,
+        }
     }
 
     /// A simulated engine on free ports; later flags override. Its port stays reserved while this value lives, also after
     /// [`Program::kill`]: another one may be started on it.
     pub fn engine(flags: &[&str]) -> Self {
         let mut args = vec!["engine"];
-        for (flag, free) in [("--kv-events", "tcp://127.0.0.1:0"), ("--replay", "tcp://127.0.0.1:0")] {
+        for (flag, free) in [
+            ("--kv-events", "tcp://127.0.0.1:0"),
+            ("--replay", "tcp://127.0.0.1:0"),
+        ] {
             if !flags.contains(&flag) {
                 args.extend([flag, free]);
             }
@@ -129,7 +152,10 @@ impl Program {
 
     /// Writes another text into its configuration file.
     pub fn configure(&self, yaml: &str) {
-        let file = self.file.as_ref().expect("it was started with a configuration");
+        let file = self
+            .file
+            .as_ref()
+            .expect("it was started with a configuration");
         std::fs::write(file.path(), yaml).expect("it can be written");
     }
 
@@ -150,12 +176,18 @@ impl Program {
 
     /// `host:port` of its data listener.
     pub fn data(&self) -> String {
-        self.ready["data"].as_str().expect("the ready line names the data address").to_owned()
+        self.ready["data"]
+            .as_str()
+            .expect("the ready line names the data address")
+            .to_owned()
     }
 
     /// `host:port` of its admin listener.
     pub fn admin(&self) -> String {
-        self.ready["admin"].as_str().expect("the ready line names the admin address").to_owned()
+        self.ready["admin"]
+            .as_str()
+            .expect("the ready line names the admin address")
+            .to_owned()
     }
 
     /// Its URL as a worker.
@@ -179,17 +211,28 @@ impl Program {
 
     /// Sends a signal by name (`TERM`, `INT`, `STOP`, `CONT`).
     pub fn signal(&self, name: &str) {
-        let sent = Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status();
+        let sent = Command::new("kill")
+            .args([format!("-{name}"), self.pid().to_string()])
+            .status();
         assert!(sent.is_ok_and(|status| status.success()), "kill -{name}");
     }
 
     /// Waits until it has ended by itself.
     pub fn wait(mut self) -> Finished {
-        let code = limit::wait(&mut self.child, END, &format!("the program of {}", self.ready)).code();
+        let code = limit::wait(
+            &mut self.child,
+            END,
+            &format!("the program of {}", self.ready),
+        )
+        .code();
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
-        Finished { code, stdout: String::new(), stderr: self.stderr() }
+        Finished {
+            code,
+            stdout: String::new(),
+            stderr: self.stderr(),
+        }
     }
 }
 
@@ -209,7 +252,9 @@ fn collect(mut stderr: ChildStderr, into: Arc<Mutex<String>>) -> JoinHandle<()> 
             if n == 0 {
                 break;
             }
-            into.lock().unwrap().push_str(&String::from_utf8_lossy(&chunk[..n]));
+            into.lock()
+                .unwrap()
+                .push_str(&String::from_utf8_lossy(&chunk[..n]));
         }
     })
 }

@@ -26,7 +26,10 @@ pub struct RawReply {
 
 impl RawReply {
     pub fn header(&self, name: &str) -> Option<&str> {
-        let value = self.headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(name));
+        let value = self
+            .headers
+            .iter()
+            .find(|(known, _)| known.eq_ignore_ascii_case(name));
         value.and_then(|(_, value)| std::str::from_utf8(value).ok())
     }
 
@@ -42,9 +45,18 @@ impl RawReply {
     pub fn error_code(&self) -> String {
         let body = self.json();
         let error = &body["error"];
-        let keys: Vec<_> = error.as_object().expect("an error object").keys().map(String::as_str).collect();
+        let keys: Vec<_> = error
+            .as_object()
+            .expect("an error object")
+            .keys()
+            .map(String::as_str)
+            .collect();
         assert_eq!(keys, ["message", "type", "param", "code", "request_id"]);
-        assert_eq!(error["request_id"], self.header("x-request-id").expect("every reply has a request id"));
+        assert_eq!(
+            error["request_id"],
+            self.header("x-request-id")
+                .expect("every reply has a request id")
+        );
         assert_eq!(self.header("content-type"), Some("application/json"));
         error["code"].as_str().expect("a code is text").to_owned()
     }
@@ -53,10 +65,18 @@ impl RawReply {
 impl RawClient {
     pub fn connect(address: &str) -> Self {
         let stream = TcpStream::connect(address).expect("the listener accepts");
-        stream.set_read_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
-        stream.set_write_timeout(Some(Duration::from_secs(30))).expect("a timeout can be set");
-        stream.set_nodelay(true).expect("delays can be switched off");
-        Self { stream: BufReader::new(stream) }
+        stream
+            .set_read_timeout(Some(Duration::from_secs(30)))
+            .expect("a timeout can be set");
+        stream
+            .set_write_timeout(Some(Duration::from_secs(30)))
+            .expect("a timeout can be set");
+        stream
+            .set_nodelay(true)
+            .expect("delays can be switched off");
+        Self {
+            stream: BufReader::new(stream),
+        }
     }
 
     /// Sends a POST with exactly this body.
@@ -79,12 +99,20 @@ impl RawClient {
     /// Sends a chat, and does not wait for its reply.
     pub fn chat(address: &str, body: &Value) -> Self {
         let mut client = Self::connect(address);
-        client.send("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[],
+            body.to_string().as_bytes(),
+        );
         client
     }
 
     pub fn send(&mut self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) {
-        let mut head = format!("{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n", body.len());
+        let mut head = format!(
+            "{method} {path} HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-length: {}\r\n",
+            body.len()
+        );
         for (name, value) in headers {
             head.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -93,7 +121,10 @@ impl RawClient {
     }
 
     pub fn send_bytes(&mut self, bytes: &[u8]) {
-        self.stream.get_mut().write_all(bytes).expect("the request can be written");
+        self.stream
+            .get_mut()
+            .write_all(bytes)
+            .expect("the request can be written");
     }
 
     /// Sends what the other side takes; false if it closed.
@@ -103,7 +134,10 @@ impl RawClient {
 
     /// Says that nothing more will be sent, and goes on reading.
     pub fn half_close(&mut self) {
-        self.stream.get_mut().shutdown(Shutdown::Write).expect("the connection is open");
+        self.stream
+            .get_mut()
+            .shutdown(Shutdown::Write)
+            .expect("the connection is open");
     }
 
     /// Reads the status line and the header fields.
@@ -117,17 +151,33 @@ impl RawClient {
             if line.is_empty() {
                 break;
             }
-            let colon = line.iter().position(|byte| *byte == b':').expect("a header has a colon");
-            let name = String::from_utf8(line[..colon].to_vec()).expect("a name is text").to_ascii_lowercase();
+            let colon = line
+                .iter()
+                .position(|byte| *byte == b':')
+                .expect("a header has a colon");
+            let name = String::from_utf8(line[..colon].to_vec())
+                .expect("a name is text")
+                .to_ascii_lowercase();
             headers.push((name, line[colon + 1..].trim_ascii().to_vec()));
         }
-        RawReply { status, headers, body: Vec::new(), clean: false }
+        RawReply {
+            status,
+            headers,
+            body: Vec::new(),
+            clean: false,
+        }
     }
 
     fn line(&mut self) -> Vec<u8> {
         let mut line = Vec::new();
-        self.stream.read_until(b'\n', &mut line).expect("a line comes");
-        assert!(line.ends_with(b"\r\n"), "the connection ended in a head: {:?}", String::from_utf8_lossy(&line));
+        self.stream
+            .read_until(b'\n', &mut line)
+            .expect("a line comes");
+        assert!(
+            line.ends_with(b"\r\n"),
+            "the connection ended in a head: {:?}",
+            String::from_utf8_lossy(&line)
+        );
         line.truncate(line.len() - 2);
         line
     }
@@ -141,7 +191,11 @@ impl RawClient {
     /// Reads the rest of a reply whose head was read.
     pub fn body(&mut self, mut reply: RawReply) -> RawReply {
         if reply.header("transfer-encoding") == Some("chunked") {
-            assert_eq!(reply.header("content-length"), None, "a chunked body announces no length");
+            assert_eq!(
+                reply.header("content-length"),
+                None,
+                "a chunked body announces no length"
+            );
             while let Some(chunk) = self.chunk() {
                 reply.clean = chunk.is_empty();
                 reply.body.extend(chunk);
@@ -151,7 +205,9 @@ impl RawClient {
             }
         } else if let Some(length) = reply.header("content-length") {
             let length: usize = length.parse().expect("a length");
-            let _ = (&mut self.stream).take(length as u64).read_to_end(&mut reply.body);
+            let _ = (&mut self.stream)
+                .take(length as u64)
+                .read_to_end(&mut reply.body);
             reply.clean = reply.body.len() == length;
         } else if !matches!(reply.status, 204 | 304) {
             reply.clean = self.stream.read_to_end(&mut reply.body).is_ok();
@@ -183,7 +239,9 @@ impl RawClient {
         let mut reply = self.head();
         while !reply.text().contains(text) {
             let chunk = self.chunk().filter(|chunk| !chunk.is_empty());
-            reply.body.extend(chunk.unwrap_or_else(|| panic!("no {text:?} in {}", reply.text())));
+            reply
+                .body
+                .extend(chunk.unwrap_or_else(|| panic!("no {text:?} in {}", reply.text())));
         }
         reply
     }

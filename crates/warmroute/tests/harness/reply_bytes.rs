@@ -27,7 +27,11 @@ pub fn chunk(data: &[u8]) -> Vec<u8> {
 
 /// A whole chunked body of these pieces, of which none may be empty.
 pub fn chunked(pieces: &[&[u8]]) -> Vec<u8> {
-    pieces.iter().flat_map(|piece| chunk(piece)).chain(*b"0\r\n\r\n").collect()
+    pieces
+        .iter()
+        .flat_map(|piece| chunk(piece))
+        .chain(*b"0\r\n\r\n")
+        .collect()
 }
 
 /// A whole event stream, each piece a chunk.

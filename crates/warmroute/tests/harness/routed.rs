@@ -34,18 +34,28 @@ impl Routed {
     /// The same, with more sections of configuration and more flags of `serve`.
     pub fn with(engines: &[&[&str]], config: &str, flags: &[&str]) -> Self {
         let fast = |flags: &&[&str]| {
-            let speed: &[&str] = if flags.contains(&"--speed") { &[] } else { &["--speed", "20"] };
+            let speed: &[&str] = if flags.contains(&"--speed") {
+                &[]
+            } else {
+                &["--speed", "20"]
+            };
             Program::engine(&[speed, *flags].concat())
         };
         let engines: Vec<Program> = engines.iter().map(fast).collect();
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("warmroute.yaml");
-        std::fs::write(&file, format!("{CONFIG}{config}")).expect("the configuration can be written");
+        std::fs::write(&file, format!("{CONFIG}{config}"))
+            .expect("the configuration can be written");
         let file = file.display().to_string();
         let mut flags: Vec<String> = flags.iter().map(|flag| (*flag).to_owned()).collect();
         flags.extend(["-c".to_owned(), file]);
         let router = serve(&engines, &flags);
-        Self { router, engines, dir, flags }
+        Self {
+            router,
+            engines,
+            dir,
+            flags,
+        }
     }
 
     /// Another router of the same configuration in its place.
@@ -56,7 +66,8 @@ impl Routed {
 
     /// Asks for a chat completion.
     pub fn chat(&self, messages: &[Value], headers: &[(&str, &str)]) -> Turn {
-        let body = json!({"model": "sim", "messages": messages, "max_tokens": 20, "ignore_eos": true});
+        let body =
+            json!({"model": "sim", "messages": messages, "max_tokens": 20, "ignore_eos": true});
         self.ask("/v1/chat/completions", &body, headers)
     }
 
@@ -82,14 +93,20 @@ impl Routed {
     pub fn caught_up(&self) {
         eventually("the router to have seen all events", || {
             let streams = self.streams();
-            self.engines.iter().all(|engine| caught_up(engine, &streams)).then_some(())
+            self.engines
+                .iter()
+                .all(|engine| caught_up(engine, &streams))
+                .then_some(())
         });
     }
 
     /// Shapes S.
     pub fn streams(&self) -> Vec<Value> {
         let body = RawClient::get(&self.router.admin(), "/admin/streams").json();
-        body["streams"].as_array().expect("a list of streams").clone()
+        body["streams"]
+            .as_array()
+            .expect("a list of streams")
+            .clone()
     }
 
     /// Shape W.
@@ -116,7 +133,10 @@ impl Routed {
 }
 
 fn serve(engines: &[Program], flags: &[String]) -> Program {
-    let workers: Vec<String> = ('a'..).zip(engines).map(|(name, engine)| format!("{name}={}", engine.url())).collect();
+    let workers: Vec<String> = ('a'..)
+        .zip(engines)
+        .map(|(name, engine)| format!("{name}={}", engine.url()))
+        .collect();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let router = Program::serve(&workers, &flags).ready(engines.len());
     router.follows_events(0);
@@ -125,12 +145,20 @@ fn serve(engines: &[Program], flags: &[String]) -> Program {
 
 fn caught_up(engine: &Program, streams: &[Value]) -> bool {
     let stats = engine.stats();
-    let ranks = stats["ranks"].as_array().expect("the engine lists its ranks");
-    let endpoints = engine.ready["kv_events"].as_array().expect("the engine lists its publishers");
+    let ranks = stats["ranks"]
+        .as_array()
+        .expect("the engine lists its ranks");
+    let endpoints = engine.ready["kv_events"]
+        .as_array()
+        .expect("the engine lists its publishers");
     stats["running"] == 0
         && endpoints.iter().zip(ranks).all(|(endpoint, rank)| {
-            let stream = streams.iter().find(|stream| stream["endpoint"] == *endpoint);
-            stream.is_none_or(|stream| stream["state"] == "live" && stream["last_seq"] == rank["last_seq"])
+            let stream = streams
+                .iter()
+                .find(|stream| stream["endpoint"] == *endpoint);
+            stream.is_none_or(|stream| {
+                stream["state"] == "live" && stream["last_seq"] == rank["last_seq"]
+            })
         })
 }
 
@@ -151,16 +179,29 @@ pub struct Turn {
 impl Turn {
     fn read(reply: RawReply) -> Self {
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let header = |name: &str| reply.header(name).unwrap_or_else(|| panic!("no {name} in {reply:?}")).to_owned();
+        let header = |name: &str| {
+            reply
+                .header(name)
+                .unwrap_or_else(|| panic!("no {name} in {reply:?}"))
+                .to_owned()
+        };
         let body = reply.json();
         let (usage, choice) = (&body["usage"], &body["choices"][0]);
-        let text = choice["message"]["content"].as_str().or(choice["text"].as_str());
+        let text = choice["message"]["content"]
+            .as_str()
+            .or(choice["text"].as_str());
         Self {
             worker: header("x-warmroute-worker"),
             decision: header("x-warmroute-decision"),
-            predicted: header("x-warmroute-predicted-cached-tokens").parse().expect("a whole number"),
-            cached: usage["prompt_tokens_details"]["cached_tokens"].as_u64().expect("usage with cached tokens"),
-            prompt_tokens: usage["prompt_tokens"].as_u64().expect("usage with prompt tokens"),
+            predicted: header("x-warmroute-predicted-cached-tokens")
+                .parse()
+                .expect("a whole number"),
+            cached: usage["prompt_tokens_details"]["cached_tokens"]
+                .as_u64()
+                .expect("usage with cached tokens"),
+            prompt_tokens: usage["prompt_tokens"]
+                .as_u64()
+                .expect("usage with prompt tokens"),
             text: text.expect("a reply has text").to_owned(),
             reply,
         }

@@ -78,7 +78,10 @@ pub struct Seen {
 impl Seen {
     /// The request line.
     pub fn line(&self) -> String {
-        self.lines().next().map(|line| String::from_utf8_lossy(line).into_owned()).unwrap_or_default()
+        self.lines()
+            .next()
+            .map(|line| String::from_utf8_lossy(line).into_owned())
+            .unwrap_or_default()
     }
 
     /// Header names, in lower case, and values.
@@ -97,7 +100,9 @@ impl Seen {
     }
 
     fn lines(&self) -> impl Iterator<Item = &[u8]> {
-        self.head.split(|byte| *byte == b'\n').map(|line| line.strip_suffix(b"\r").unwrap_or(line))
+        self.head
+            .split(|byte| *byte == b'\n')
+            .map(|line| line.strip_suffix(b"\r").unwrap_or(line))
     }
 }
 
@@ -130,12 +135,17 @@ impl Script {
     fn reply(&self) -> Reply {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let next = self.next.lock().unwrap().pop_front();
-        next.or_else(|| self.always.lock().unwrap().clone()).unwrap_or(Reply::Silence)
+        next.or_else(|| self.always.lock().unwrap().clone())
+            .unwrap_or(Reply::Silence)
     }
 
     fn side(&self, head: &[u8]) -> Option<Vec<u8>> {
         let line = String::from_utf8_lossy(head);
-        self.side.lock().unwrap().get(line.split(' ').nth(1)?).cloned()
+        self.side
+            .lock()
+            .unwrap()
+            .get(line.split(' ').nth(1)?)
+            .cloned()
     }
 }
 
@@ -146,18 +156,35 @@ impl ScriptedEngine {
         let address = listener.local_addr().expect("an address").to_string();
         let (seen_tx, seen) = channel();
         let (hung_up_tx, hung_up) = channel();
-        let script = Arc::new(Script { always: Mutex::new(Some(reply)), ..Script::default() });
+        let script = Arc::new(Script {
+            always: Mutex::new(Some(reply)),
+            ..Script::default()
+        });
         let scripted = Arc::clone(&script);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
                 if scripted.stop.load(Ordering::SeqCst) {
                     break;
                 }
-                let (script, seen, hung_up) = (Arc::clone(&scripted), seen_tx.clone(), hung_up_tx.clone());
-                std::thread::spawn(move || Connection { reader: BufReader::new(stream), script, seen, hung_up }.run());
+                let (script, seen, hung_up) =
+                    (Arc::clone(&scripted), seen_tx.clone(), hung_up_tx.clone());
+                std::thread::spawn(move || {
+                    Connection {
+                        reader: BufReader::new(stream),
+                        script,
+                        seen,
+                        hung_up,
+                    }
+                    .run()
+                });
             }
         });
-        Self { address, script, seen, hung_up }
+        Self {
+            address,
+            script,
+            seen,
+            hung_up,
+        }
     }
 
     /// The same, and it has a `/v1/messages`.
@@ -177,7 +204,11 @@ impl ScriptedEngine {
 
     /// From now on this path is answered with this, whoever asks for it. Its questions count as requests that were seen.
     pub fn answer(&self, path: &str, status: &str, body: &str) {
-        self.script.side.lock().unwrap().insert(path.to_owned(), json_reply(status, "", body));
+        self.script
+            .side
+            .lock()
+            .unwrap()
+            .insert(path.to_owned(), json_reply(status, "", body));
     }
 
     /// From now on this reply.
@@ -192,7 +223,9 @@ impl ScriptedEngine {
 
     /// The next generation request that came.
     pub fn next_request(&self) -> Seen {
-        self.seen.recv_timeout(Duration::from_secs(20)).expect("a request reaches the engine")
+        self.seen
+            .recv_timeout(Duration::from_secs(20))
+            .expect("a request reaches the engine")
     }
 
     /// Forgets what was seen and what was to be answered once.
@@ -218,7 +251,9 @@ impl ScriptedEngine {
 
     /// When the other side gave up a reply that was withheld.
     pub fn hang_up(&self) -> Stopwatch {
-        self.hung_up.recv_timeout(Duration::from_secs(20)).expect("the engine sees the other side leave")
+        self.hung_up
+            .recv_timeout(Duration::from_secs(20))
+            .expect("the engine sees the other side leave")
     }
 }
 
@@ -242,7 +277,9 @@ impl Connection {
         let _ = self.reader.get_ref().set_nodelay(true);
         while let Some(head) = self.read_head() {
             if let Some(reply) = self.script.side(&head) {
-                let Some(body) = self.read_body(&head) else { return };
+                let Some(body) = self.read_body(&head) else {
+                    return;
+                };
                 let _ = self.seen.send(Seen { head, body });
                 if self.write(&reply).is_none() {
                     return;
@@ -256,7 +293,11 @@ impl Connection {
                 }
                 continue;
             }
-            let question = if head.starts_with(b"POST /tokenize ") { self.read_body(&head) } else { None };
+            let question = if head.starts_with(b"POST /tokenize ") {
+                self.read_body(&head)
+            } else {
+                None
+            };
             // Asked by the router before any request, to find out whether there is a `/tokenize`: not scripted.
             if question.as_deref() == Some(br#"{"model":"m","prompt":"warm"}"#) {
                 self.script.questions.fetch_add(1, Ordering::SeqCst);
@@ -266,11 +307,19 @@ impl Connection {
                 continue;
             }
             // As asked by the router before any request, to find out whether there is a `/v1/messages`.
-            let messages = if head.starts_with(b"POST /v1/messages ") { self.read_body(&head) } else { None };
+            let messages = if head.starts_with(b"POST /v1/messages ") {
+                self.read_body(&head)
+            } else {
+                None
+            };
             if messages.as_deref() == Some(b"{}") {
                 self.script.questions.fetch_add(1, Ordering::SeqCst);
                 let native = self.script.native.load(Ordering::SeqCst);
-                let status = if native { "400 Bad Request" } else { "404 Not Found" };
+                let status = if native {
+                    "400 Bad Request"
+                } else {
+                    "404 Not Found"
+                };
                 if self.write(&json_reply(status, "", "{}")).is_none() {
                     return;
                 }
@@ -279,14 +328,19 @@ impl Connection {
             let question = question.or(messages);
             let reply = self.script.reply();
             if let Reply::Early(bytes) = &reply {
-                let _ = self.seen.send(Seen { head, body: Vec::new() });
+                let _ = self.seen.send(Seen {
+                    head,
+                    body: Vec::new(),
+                });
                 let _ = self.write(bytes);
                 // Closing with unread bytes would take the answer back: it gets its time, and the rest is read.
                 std::thread::sleep(Duration::from_millis(200));
                 let _ = std::io::copy(&mut self.reader, &mut std::io::sink());
                 return;
             }
-            let Some(body) = question.or_else(|| self.read_body(&head)) else { return };
+            let Some(body) = question.or_else(|| self.read_body(&head)) else {
+                return;
+            };
             let _ = self.seen.send(Seen { head, body });
             if self.answer(reply).is_none() {
                 return;
@@ -337,7 +391,9 @@ impl Connection {
             Reply::Endless(first, again) => {
                 let _ = self.write(&first);
                 while self.write(&again).is_some() {
-                    self.script.taken.fetch_add(again.len() as u64, Ordering::SeqCst);
+                    self.script
+                        .taken
+                        .fetch_add(again.len() as u64, Ordering::SeqCst);
                 }
                 let _ = self.hung_up.send(Stopwatch::start());
                 None
@@ -360,7 +416,10 @@ impl Connection {
         let mut head = Vec::new();
         loop {
             let before = head.len();
-            self.reader.read_until(b'\n', &mut head).ok().filter(|n| *n > 0)?;
+            self.reader
+                .read_until(b'\n', &mut head)
+                .ok()
+                .filter(|n| *n > 0)?;
             if &head[before..] == b"\r\n" {
                 return Some(head);
             }
@@ -368,8 +427,14 @@ impl Connection {
     }
 
     fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
-        let seen = Seen { head: head.to_vec(), body: Vec::new() };
-        let length = seen.header("content-length").and_then(|length| length.parse().ok()).unwrap_or(0);
+        let seen = Seen {
+            head: head.to_vec(),
+            body: Vec::new(),
+        };
+        let length = seen
+            .header("content-length")
+            .and_then(|length| length.parse().ok())
+            .unwrap_or(0);
         let mut body = vec![0; length];
         self.reader.read_exact(&mut body).ok()?;
         Some(body)
@@ -386,7 +451,11 @@ fn side_route(head: &[u8]) -> Vec<u8> {
             json_reply("200 OK", "", list)
         }
         // As a bootstrap server of Mooncake's, which names the engines behind it.
-        "/query" => json_reply("200 OK", "", r#"{"0":{"engine_id":"engine-0","worker_addr":{}}}"#),
+        "/query" => json_reply(
+            "200 OK",
+            "",
+            r#"{"0":{"engine_id":"engine-0","worker_addr":{}}}"#,
+        ),
         _ => json_reply("404 Not Found", "", "{}"),
     }
 }

@@ -12,7 +12,10 @@ pub fn assert_shape(value: &Value, template: &Value) {
 fn check(value: &Value, template: &Value, at: &str) {
     match (value, template) {
         (Value::Object(value), Value::Object(template)) => {
-            let known: Vec<&String> = value.keys().filter(|key| template.contains_key(*key)).collect();
+            let known: Vec<&String> = value
+                .keys()
+                .filter(|key| template.contains_key(*key))
+                .collect();
             let want: Vec<&String> = template.keys().collect();
             assert_eq!(known, want, "keys of {at}");
             for (key, template) in template {
@@ -25,7 +28,10 @@ fn check(value: &Value, template: &Value, at: &str) {
             }
         }
         (value, Value::String(words)) => {
-            assert!(words.split('|').any(|word| is(value, word)), "{at} is {value}, not {words}");
+            assert!(
+                words.split('|').any(|word| is(value, word)),
+                "{at} is {value}, not {words}"
+            );
         }
         _ => panic!("{at} is {value}, not like {template}"),
     }
@@ -39,12 +45,16 @@ fn is(value: &Value, word: &str) -> bool {
         "number" => value.is_number(),
         "bool" => value.is_boolean(),
         "null" => value.is_null(),
-        "hex" => {
-            text.is_some_and(|text| text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f')))
-        }
+        "hex" => text.is_some_and(|text| {
+            text.len() == 16 && text.bytes().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+        }),
         // As in 2026-11-20T17:41:09.123Z.
-        "time" => text.is_some_and(|text| text.len() == 24 && text.ends_with('Z') && &text[19..20] == "."),
-        "numbers" => value.as_object().is_some_and(|map| !map.is_empty() && map.values().all(Value::is_number)),
+        "time" => {
+            text.is_some_and(|text| text.len() == 24 && text.ends_with('Z') && &text[19..20] == ".")
+        }
+        "numbers" => value
+            .as_object()
+            .is_some_and(|map| !map.is_empty() && map.values().all(Value::is_number)),
         other => panic!("no such type word: {other}"),
     }
 }

@@ -29,7 +29,10 @@ pub fn eventually<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> T {
         if let Some(value) = check() {
             return value;
         }
-        assert!(waiting.elapsed() < Duration::from_secs(20), "waited 20 s for {what}");
+        assert!(
+            waiting.elapsed() < Duration::from_secs(20),
+            "waited 20 s for {what}"
+        );
         std::thread::sleep(Duration::from_millis(2));
     }
 }

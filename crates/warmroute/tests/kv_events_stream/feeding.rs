@@ -18,7 +18,10 @@ fn digest(router: &Program) -> Value {
 fn traffic(routed: &Routed, topics: &[&str]) {
     for topic in topics {
         for worker in ["a", "b"] {
-            routed.completion(json!({"prompt": words(topic, 150)}), &[("x-warmroute-worker", worker)]);
+            routed.completion(
+                json!({"prompt": words(topic, 150)}),
+                &[("x-warmroute-worker", worker)],
+            );
         }
     }
     routed.caught_up();
@@ -34,15 +37,24 @@ fn fed(routed: &Routed) -> Program {
             routed.router.admin(),
         )
     };
-    let [a, b] = &routed.engines[..] else { panic!("two engines") };
-    let config = format!("routing: {{tokenize_budget: 60s}}\nworkers:\n{}{}", worker("a", a), worker("b", b));
+    let [a, b] = &routed.engines[..] else {
+        panic!("two engines")
+    };
+    let config = format!(
+        "routing: {{tokenize_budget: 60s}}\nworkers:\n{}{}",
+        worker("a", a),
+        worker("b", b)
+    );
     Program::serve_with(&config, &[], &[]).ready(2)
 }
 
 #[test]
 #[contract("CK43", "MC9", "V41")]
 fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
-    let routed = Routed::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"], &["--kv-blocks", "64"]]);
+    let routed = Routed::start(&[
+        &["--kv-blocks", "48", "--host-blocks", "1000"],
+        &["--kv-blocks", "64"],
+    ]);
     traffic(&routed, &["before", "the", "second", "router"]);
     let second = fed(&routed);
     let same = || (digest(&routed.router) == digest(&second)).then_some(());
@@ -57,14 +69,32 @@ fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
 
     let streams = get(&second, "/admin/streams");
     for stream in streams["streams"].as_array().unwrap() {
-        assert_eq!((&stream["source"], &stream["state"]), (&json!("sse"), &json!("live")), "{stream}");
+        assert_eq!(
+            (&stream["source"], &stream["state"]),
+            (&json!("sse"), &json!("live")),
+            "{stream}"
+        );
     }
     // It decides by them, and is right.
     let body = json!({"model": "sim", "prompt": words("it", 150), "max_tokens": 4});
-    let reply = RawClient::post(&second.data(), "/v1/completions", body.to_string().as_bytes());
-    let predicted: u64 = reply.header("x-warmroute-predicted-cached-tokens").unwrap().parse().unwrap();
-    assert!(predicted > 0, "the prompt was sent to both engines a moment ago");
-    assert_eq!(reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"], predicted);
+    let reply = RawClient::post(
+        &second.data(),
+        "/v1/completions",
+        body.to_string().as_bytes(),
+    );
+    let predicted: u64 = reply
+        .header("x-warmroute-predicted-cached-tokens")
+        .unwrap()
+        .parse()
+        .unwrap();
+    assert!(
+        predicted > 0,
+        "the prompt was sent to both engines a moment ago"
+    );
+    assert_eq!(
+        reply.json()["usage"]["prompt_tokens_details"]["cached_tokens"],
+        predicted
+    );
 }
 
 #[test]
@@ -73,8 +103,15 @@ fn the_view_of_prefixes_is_fed_by_another_router_s_stream() {
     let routed = Routed::start(&[&[], &[]]);
     traffic(&routed, &["one", "two"]);
     let blocks = |worker: &str| {
-        let targets = digest(&routed.router)["targets"].as_array().unwrap().clone();
-        targets.iter().filter(|row| row["worker"] == worker).map(|row| row["blocks"].as_u64().unwrap()).sum::<u64>()
+        let targets = digest(&routed.router)["targets"]
+            .as_array()
+            .unwrap()
+            .clone();
+        targets
+            .iter()
+            .filter(|row| row["worker"] == worker)
+            .map(|row| row["blocks"].as_u64().unwrap())
+            .sum::<u64>()
     };
     let config = format!(
         "workers: [\"a={}\"]\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: a, endpoint: \
@@ -91,12 +128,21 @@ fn the_view_of_prefixes_is_fed_by_another_router_s_stream() {
     assert_eq!(backend["connection"]["connected"], true);
     assert_eq!(backend["events"]["index_created"], blocks("a"));
     let stats = get(&second, "/admin/kv-index/stats");
-    assert_eq!((&stats["enabled"], &stats["index"]["entry_count"]), (&json!(true), &json!(blocks("a"))), "{stats}");
+    assert_eq!(
+        (&stats["enabled"], &stats["index"]["entry_count"]),
+        (&json!(true), &json!(blocks("a"))),
+        "{stats}"
+    );
     assert_eq!(stats["event_sources"][0]["connected"], true);
 
     let cleared = RawClient::post(&second.admin(), "/admin/kv-index/clear", b"").json();
     let all = blocks("a");
-    assert_eq!(cleared, json!({"success": true, "entries_before_clear": all, "cleared_entries": all}));
+    assert_eq!(
+        cleared,
+        json!({"success": true, "entries_before_clear": all, "cleared_entries": all})
+    );
     traffic(&routed, &["three"]);
-    eventually("what comes afterwards", || (held()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(()));
+    eventually("what comes afterwards", || {
+        (held()["backends"][0]["held"]["gpu_hot"].as_u64()? > 0).then_some(())
+    });
 }

@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use contract_id::contract;
 use kv_blocks::{DpRank, HashScheme, Moment, Target, WorkerId};
-use kv_events::standard::{HashedUpdate, Ordered, Streams, StreamsSettings, decode_json, to_hashed};
+use kv_events::standard::{
+    HashedUpdate, Ordered, Streams, StreamsSettings, decode_json, to_hashed,
+};
 use kv_index::{IndexSettings, KvIndex};
 use serde_json::json;
 use test_programs::ReservedPort;
@@ -29,9 +31,18 @@ struct Reader {
 impl Reader {
     fn new(router: &Program, query: &str) -> Self {
         let subscriber = Subscriber::new(router, &format!("?format=rfc1527{query}"));
-        let index = KvIndex::new(IndexSettings { secret: 3, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            secret: 3,
+            ..IndexSettings::default()
+        });
         let streams = Streams::new(StreamsSettings::default());
-        Self { subscriber, index, streams, workers: BTreeMap::new(), read: 0 }
+        Self {
+            subscriber,
+            index,
+            streams,
+            workers: BTreeMap::new(),
+            read: 0,
+        }
     }
 
     fn read_on(&mut self) {
@@ -50,15 +61,28 @@ impl Reader {
     }
 
     fn apply(&mut self, ordered: Ordered) {
-        let Ordered::Event(event) = ordered else { panic!("nothing is missing: {ordered:?}") };
+        let Ordered::Event(event) = ordered else {
+            panic!("nothing is missing: {ordered:?}")
+        };
         let next = WorkerId(u32::try_from(self.workers.len()).unwrap() + 100);
-        let worker = *self.workers.entry(event.stream.backend_id.as_ref().unwrap().to_string()).or_insert(next);
-        let target = Target { worker, rank: DpRank(event.stream.dp_rank.unwrap()) };
+        let worker = *self
+            .workers
+            .entry(event.stream.backend_id.as_ref().unwrap().to_string())
+            .or_insert(next);
+        let target = Target {
+            worker,
+            rank: DpRank(event.stream.dp_rank.unwrap()),
+        };
         let namespace = event.stream.namespace().unwrap();
         self.index.register(target, namespace.model.clone());
         match to_hashed(&event, HashScheme::default()).unwrap() {
-            HashedUpdate::Stored { parent, hashes, tier } => {
-                self.index.store_hashes(target, &namespace, parent, &hashes, tier);
+            HashedUpdate::Stored {
+                parent,
+                hashes,
+                tier,
+            } => {
+                self.index
+                    .store_hashes(target, &namespace, parent, &hashes, tier);
             }
             HashedUpdate::Removed { hashes, tier } => {
                 self.index.remove_hashes(target, &namespace, &hashes, tier);
@@ -69,10 +93,23 @@ impl Reader {
 
     fn digest(&mut self) -> BTreeSet<Row> {
         self.read_on();
-        let name = |id: WorkerId| self.workers.iter().find(|(_, known)| **known == id).unwrap().0.clone();
+        let name = |id: WorkerId| {
+            self.workers
+                .iter()
+                .find(|(_, known)| **known == id)
+                .unwrap()
+                .0
+                .clone()
+        };
         let rows = self.index.digest().into_iter().map(|row| {
             let (tier, digest) = (row.tier.as_str().to_owned(), format!("{:016x}", row.digest));
-            (name(row.target.worker), u64::from(row.target.rank.0), tier, row.blocks, digest)
+            (
+                name(row.target.worker),
+                u64::from(row.target.rank.0),
+                tier,
+                row.blocks,
+                digest,
+            )
         });
         rows.collect()
     }
@@ -92,13 +129,22 @@ fn digest(routed: &Routed) -> BTreeSet<Row> {
     rows.map(|row| {
         let text = |field: &str| row[field].as_str().unwrap().to_owned();
         let number = |field: &str| row[field].as_u64().unwrap();
-        (text("worker"), number("dp_rank"), text("tier"), number("blocks"), text("digest"))
+        (
+            text("worker"),
+            number("dp_rank"),
+            text("tier"),
+            number("blocks"),
+            text("digest"),
+        )
     })
     .collect()
 }
 
 fn complete(routed: &Routed, worker: &str, topic: &str) {
-    routed.completion(json!({"prompt": words(topic, 60)}), &[("x-warmroute-worker", worker)]);
+    routed.completion(
+        json!({"prompt": words(topic, 60)}),
+        &[("x-warmroute-worker", worker)],
+    );
 }
 
 #[test]
@@ -117,7 +163,11 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
         complete(&routed, "b", topic);
     }
     assert!(from_the_start.agrees(&routed) > 64);
-    let evicted = from_the_start.subscriber.events().iter().any(|event| event.name == "cache_evicted");
+    let evicted = from_the_start
+        .subscriber
+        .events()
+        .iter()
+        .any(|event| event.name == "cache_evicted");
     assert!(evicted, "the caches were too small for all");
 
     let mut from_now = Reader::new(&routed.router, "&snapshot=true");
@@ -127,15 +177,26 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
     from_now.agrees(&routed);
 
     // Engine a dies, and comes back on its ports with an empty cache.
-    let port = routed.engines[0].data().rsplit(':').next().unwrap().to_owned();
+    let port = routed.engines[0]
+        .data()
+        .rsplit(':')
+        .next()
+        .unwrap()
+        .to_owned();
     routed.engines[0].kill();
     let again = Program::engine(&[small, &sockets, &["--speed", "20", "--port", &port]].concat());
     // The one that died keeps the port reserved.
     let _dead = std::mem::replace(&mut routed.engines[0], again);
     eventually("the engine to be used again", || {
-        let body = json!({"model": "sim", "prompt": words("eight", 60), "max_tokens": 1}).to_string();
+        let body =
+            json!({"model": "sim", "prompt": words("eight", 60), "max_tokens": 1}).to_string();
         let mut client = RawClient::connect(&routed.router.data());
-        client.send("POST", "/v1/completions", &[("x-warmroute-worker", "a")], body.as_bytes());
+        client.send(
+            "POST",
+            "/v1/completions",
+            &[("x-warmroute-worker", "a")],
+            body.as_bytes(),
+        );
         (client.reply().status == 200).then_some(())
     });
     routed.caught_up();

@@ -11,16 +11,24 @@ use crate::{
 };
 
 fn complete(routed: &Routed, worker: &str, topic: &str) {
-    routed.completion(json!({"prompt": words(topic, 150)}), &[("x-warmroute-worker", worker)]);
+    routed.completion(
+        json!({"prompt": words(topic, 150)}),
+        &[("x-warmroute-worker", worker)],
+    );
 }
 
 fn dump(routed: &Routed) -> Vec<Value> {
     let text = RawClient::get(&routed.router.admin(), "/admin/kv-index/dump").text();
-    text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
 }
 
 fn blocks_of(routed: &Routed, worker: &str) -> usize {
-    dump(routed).iter().filter(|row| row["worker"] == worker).count()
+    dump(routed)
+        .iter()
+        .filter(|row| row["worker"] == worker)
+        .count()
 }
 
 #[test]
@@ -35,11 +43,13 @@ fn a_request_s_blocks_come_as_events_that_say_where_and_how_many_tokens() {
         let events = subscriber.events();
         (events.len() >= blocks).then_some(events)
     });
-    let template =
-        json!({"event": "string", "backend": "string", "dp_rank": "int", "prefix_hash": "hex", "token_count": "int"});
+    let template = json!({"event": "string", "backend": "string", "dp_rank": "int", "prefix_hash": "hex", "token_count": "int"});
     for (number, (event, row)) in events.iter().zip(dump(&routed)).enumerate() {
         assert_shape(&event.data, &template);
-        assert_eq!((event.id.as_deref(), &*event.name), (Some(&*format!("a/0/{number}")), "cache_created"));
+        assert_eq!(
+            (event.id.as_deref(), &*event.name),
+            (Some(&*format!("a/0/{number}")), "cache_created")
+        );
         let block = json!({
             "event": "cache_created", "backend": "a", "dp_rank": 0, "prefix_hash": row["hash"],
             "token_count": (row["depth"].as_u64().unwrap() + 1) * 16,
@@ -74,14 +84,21 @@ fn fields(of: &Value, names: &[&str]) -> Vec<String> {
 #[contract("MC8", "MC9")]
 fn the_standing_state_in_envelopes_is_what_the_dump_says() {
     let routed = two_tiers();
-    let events = Subscriber::new(&routed.router, "?snapshot=true&format=rfc1527").until("snapshot_end");
+    let events =
+        Subscriber::new(&routed.router, "?snapshot=true&format=rfc1527").until("snapshot_end");
     let end = events.last().unwrap();
     assert_eq!((&*end.name, &end.id), ("snapshot_end", &None));
     let mut told = BTreeSet::new();
-    let stored: Vec<&Event> = events.iter().filter(|event| event.name == "cache_created").collect();
+    let stored: Vec<&Event> = events
+        .iter()
+        .filter(|event| event.name == "cache_created")
+        .collect();
     assert_eq!(stored.len(), events.len() - 1, "nothing but what is there");
     for Event { data, .. } in &stored {
-        assert_eq!((&data["event_type"], &data["tenant_id"]), (&json!("stored"), &json!("default")));
+        assert_eq!(
+            (&data["event_type"], &data["tenant_id"]),
+            (&json!("stored"), &json!("default"))
+        );
         let medium = match data["medium"].as_str().unwrap() {
             "gpu" => "device",
             "cpu" => "host",
@@ -111,11 +128,16 @@ fn the_standing_state_block_by_block_is_what_the_dump_says() {
     let events = Subscriber::new(&routed.router, "?snapshot=true").until("snapshot_end");
     let of_kind = |kind: &str| -> BTreeSet<Vec<String>> {
         let events = events.iter().filter(|event| event.name == kind);
-        events.map(|event| fields(&event.data, &["backend", "dp_rank", "prefix_hash"])).collect()
+        events
+            .map(|event| fields(&event.data, &["backend", "dp_rank", "prefix_hash"]))
+            .collect()
     };
     let held = |device: bool| -> BTreeSet<Vec<String>> {
-        let rows = dump(&routed).into_iter().filter(|row| !device || row["tier"] == "device");
-        rows.map(|row| fields(&row, &["worker", "dp_rank", "hash"])).collect()
+        let rows = dump(&routed)
+            .into_iter()
+            .filter(|row| !device || row["tier"] == "device");
+        rows.map(|row| fields(&row, &["worker", "dp_rank", "hash"]))
+            .collect()
     };
     assert_eq!(of_kind("cache_created"), held(false));
     // What is in host memory alone was moved there.
@@ -139,7 +161,12 @@ fn of_one_worker_only_that_worker_s_blocks_are_told() {
         (events.len() > blocks).then_some(events)
     });
     assert_eq!(events.len(), blocks + 1);
-    assert!(events.iter().all(|event| event.name == "snapshot_end" || event.data["backend"] == "b"), "{events:?}");
+    assert!(
+        events
+            .iter()
+            .all(|event| event.name == "snapshot_end" || event.data["backend"] == "b"),
+        "{events:?}"
+    );
 }
 
 #[test]
@@ -150,7 +177,10 @@ fn an_emptied_cache_is_purged_and_one_that_is_full_is_evicted_from() {
         complete(&routed, "a", topic);
     }
     let full = subscriber.until("cache_evicted");
-    assert!(full.iter().all(|event| event.name != "cache_purged"), "{full:?}");
+    assert!(
+        full.iter().all(|event| event.name != "cache_purged"),
+        "{full:?}"
+    );
     let reset = RawClient::post(&routed.engines[0].data(), "/reset_prefix_cache", b"");
     assert_eq!(reset.status, 200);
     // The engine says so with the events of its next step.

@@ -10,7 +10,14 @@ use crate::{
 #[test]
 fn a_reader_that_stops_is_cut_and_nothing_grows_for_it() {
     // Blocks of one token, and room for one prompt: each request stores and evicts thousands.
-    let routed = Routed::start(&[&["--block-size", "1", "--kv-blocks", "8192", "--max-model-len", "8192"]]);
+    let routed = Routed::start(&[&[
+        "--block-size",
+        "1",
+        "--kv-blocks",
+        "8192",
+        "--max-model-len",
+        "8192",
+    ]]);
     let fill = |n: u32| {
         let prompt: Vec<u32> = (0..8000).map(|at| (at * 7 + n) % 200).collect();
         let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1}).to_string();

@@ -43,10 +43,14 @@ impl Subscriber {
         thread::spawn(move || {
             loop {
                 // A connection that was cut reads as an error inside a chunk.
-                let chunk = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client.chunk())).unwrap_or(None);
+                let chunk =
+                    std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| client.chunk()))
+                        .unwrap_or(None);
                 let mut sent = into.lock().unwrap();
                 match chunk {
-                    Some(bytes) if !bytes.is_empty() => sent.text.push_str(&String::from_utf8_lossy(&bytes)),
+                    Some(bytes) if !bytes.is_empty() => {
+                        sent.text.push_str(&String::from_utf8_lossy(&bytes))
+                    }
                     end => {
                         sent.ended = Some(end.is_some());
                         return;
@@ -61,14 +65,21 @@ impl Subscriber {
     pub(crate) fn events(&self) -> Vec<Event> {
         let sent = self.sent.lock().unwrap();
         let whole = sent.text.rfind("\n\n").map_or("", |end| &sent.text[..end]);
-        whole.split("\n\n").filter(|event| !event.is_empty() && !event.starts_with(':')).map(Event::parse).collect()
+        whole
+            .split("\n\n")
+            .filter(|event| !event.is_empty() && !event.starts_with(':'))
+            .map(Event::parse)
+            .collect()
     }
 
     /// All events, once there is one of this name.
     pub(crate) fn until(&self, name: &str) -> Vec<Event> {
         eventually(&format!("an event {name}"), || {
             let events = self.events();
-            events.iter().any(|event| event.name == name).then_some(events)
+            events
+                .iter()
+                .any(|event| event.name == name)
+                .then_some(events)
         })
     }
 
@@ -80,12 +91,17 @@ impl Subscriber {
 
 impl Event {
     fn parse(text: &str) -> Self {
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned);
+        let field = |name: &str| {
+            text.lines()
+                .find_map(|line| line.strip_prefix(name))
+                .map(str::to_owned)
+        };
         let data = field("data: ").unwrap_or_else(|| panic!("an event without data: {text:?}"));
         Self {
             id: field("id: "),
             name: field("event: ").unwrap_or_else(|| panic!("an event without a name: {text:?}")),
-            data: serde_json::from_str(&data).unwrap_or_else(|_| panic!("data that is no JSON: {text:?}")),
+            data: serde_json::from_str(&data)
+                .unwrap_or_else(|_| panic!("data that is no JSON: {text:?}")),
         }
     }
 }
@@ -95,6 +111,10 @@ pub(crate) fn connected(router: &Program, query: &str) -> RawClient {
     let mut client = RawClient::connect(&router.admin());
     client.send("GET", &format!("/v1/kv_events{query}"), &[], b"");
     let head = client.head();
-    assert_eq!((head.status, head.header("content-type")), (200, Some("text/event-stream")), "{head:?}");
+    assert_eq!(
+        (head.status, head.header("content-type")),
+        (200, Some("text/event-stream")),
+        "{head:?}"
+    );
     client
 }

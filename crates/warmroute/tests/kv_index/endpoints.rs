@@ -12,7 +12,12 @@ use crate::{
 
 /// The keys of an object, sorted.
 fn keys(value: &Value) -> Vec<&str> {
-    let mut keys: Vec<&str> = value.as_object().unwrap().keys().map(String::as_str).collect();
+    let mut keys: Vec<&str> = value
+        .as_object()
+        .unwrap()
+        .keys()
+        .map(String::as_str)
+        .collect();
     keys.sort_unstable();
     keys
 }
@@ -22,15 +27,19 @@ fn stats(routed: &Routed) -> Value {
 }
 
 fn until_entries(routed: &Routed, entries: u64) {
-    eventually("the view to follow", || (stats(routed)["index"]["entry_count"] == entries).then_some(()));
+    eventually("the view to follow", || {
+        (stats(routed)["index"]["entry_count"] == entries).then_some(())
+    });
 }
 
 #[test]
 #[contract("CK76")]
 fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
     let stream = PrefixStream::start();
-    let routed =
-        routed(&stream, "  max_entries: 5000\n  entry_ttl_seconds: 60\n  scoring: {min_overlap_threshold: 0.25}\n");
+    let routed = routed(
+        &stream,
+        "  max_entries: 5000\n  entry_ttl_seconds: 60\n  scoring: {min_overlap_threshold: 0.25}\n",
+    );
     let template = json!({
         "enabled": "bool",
         "config": {
@@ -53,7 +62,10 @@ fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
     let before = stats(&routed);
     assert_shape(&before, &template);
     assert_eq!(
-        (&before["event_sources"][0]["last_event_at"], &before["overlap_scores"]["mean"]),
+        (
+            &before["event_sources"][0]["last_event_at"],
+            &before["overlap_scores"]["mean"]
+        ),
         (&Value::Null, &Value::Null)
     );
     assert_eq!(
@@ -68,26 +80,56 @@ fn the_stats_have_the_documented_keys_and_types_and_true_figures() {
     stream.say("cache_created", &held, 4_000);
     stream.say("cache_created", "something else", 7);
     until_entries(&routed, 2);
-    let asked = |system: &str| routed.chat(&[says("system", system), says("user", "hi")], &[]).worker;
+    let asked = |system: &str| {
+        routed
+            .chat(&[says("system", system), says("user", "hi")], &[])
+            .worker
+    };
     assert_eq!(asked(&held), "b");
     asked(&unknown);
     let after = stats(&routed);
     assert_shape(&after, &template);
-    assert_eq!(after["index"], json!({"prefix_count": 2, "entry_count": 2, "total_hits": 1, "total_evictions": 0}));
-    assert_eq!(after["routing_decisions"], json!({"kv_aware": 1, "fallback": 1, "total": 2}));
-    assert_eq!([&after["query_latency_count"], &after["overlap_score_count"]], [&json!(2), &json!(1)]);
-    let source = &after["event_sources"][0];
-    assert_eq!((&source["backend_name"], &source["connected"]), (&json!("b"), &json!(true)));
     assert_eq!(
-        (&source["events_received"], &source["events_dropped"], &source["reconnect_count"]),
+        after["index"],
+        json!({"prefix_count": 2, "entry_count": 2, "total_hits": 1, "total_evictions": 0})
+    );
+    assert_eq!(
+        after["routing_decisions"],
+        json!({"kv_aware": 1, "fallback": 1, "total": 2})
+    );
+    assert_eq!(
+        [&after["query_latency_count"], &after["overlap_score_count"]],
+        [&json!(2), &json!(1)]
+    );
+    let source = &after["event_sources"][0];
+    assert_eq!(
+        (&source["backend_name"], &source["connected"]),
+        (&json!("b"), &json!(true))
+    );
+    assert_eq!(
+        (
+            &source["events_received"],
+            &source["events_dropped"],
+            &source["reconnect_count"]
+        ),
         (&json!(2), &json!(0), &json!(0))
     );
-    assert_eq!(source["events_per_second"], 2.0 / 60.0, "two in the last minute");
+    assert_eq!(
+        source["events_per_second"],
+        2.0 / 60.0,
+        "two in the last minute"
+    );
     let scores = &after["overlap_scores"];
     assert_eq!(scores["mean"], 1.0);
     let distribution = scores["distribution"].as_array().unwrap();
-    assert_eq!((distribution.len(), &distribution[9]), (10, &json!({"up_to": 1.0, "count": 1})));
-    assert!(distribution[..9].iter().all(|range| range["count"] == 0), "{scores}");
+    assert_eq!(
+        (distribution.len(), &distribution[9]),
+        (10, &json!({"up_to": 1.0, "count": 1}))
+    );
+    assert!(
+        distribution[..9].iter().all(|range| range["count"] == 0),
+        "{scores}"
+    );
 }
 
 #[test]
@@ -124,7 +166,10 @@ fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_t
         }),
     );
     let backend = &body["backends"][0];
-    assert_eq!((&body["enabled"], &backend["backend_name"]), (&json!(true), &json!("b")));
+    assert_eq!(
+        (&body["enabled"], &backend["backend_name"]),
+        (&json!(true), &json!("b"))
+    );
     assert_eq!(
         backend["events"],
         json!({"received": 6, "processed": 5, "dropped": 0, "index_created": 3, "index_evicted": 1}),
@@ -132,7 +177,10 @@ fn each_backend_is_told_of_with_its_connection_its_events_and_what_it_holds_by_t
     );
     assert_eq!(backend["held"], json!({"gpu_hot": 1, "storage_warm": 2}));
     let connection = &backend["connection"];
-    assert_eq!((&connection["connected"], &connection["reconnect_count"]), (&json!(true), &json!(0)));
+    assert_eq!(
+        (&connection["connected"], &connection["reconnect_count"]),
+        (&json!(true), &json!(0))
+    );
     assert!(connection["last_event_at"].is_string());
 }
 
@@ -147,10 +195,19 @@ fn a_clear_says_how_many_entries_went_and_events_fill_the_index_again() {
     }
     until_entries(&routed, 3);
     let cleared = clear();
-    assert_eq!(keys(&cleared), ["cleared_entries", "entries_before_clear", "success"]);
-    assert_eq!(cleared, json!({"success": true, "entries_before_clear": 3, "cleared_entries": 3}));
+    assert_eq!(
+        keys(&cleared),
+        ["cleared_entries", "entries_before_clear", "success"]
+    );
+    assert_eq!(
+        cleared,
+        json!({"success": true, "entries_before_clear": 3, "cleared_entries": 3})
+    );
     assert_eq!(stats(&routed)["index"]["entry_count"], 0);
-    assert_eq!(clear(), json!({"success": true, "entries_before_clear": 0, "cleared_entries": 0}));
+    assert_eq!(
+        clear(),
+        json!({"success": true, "entries_before_clear": 0, "cleared_entries": 0})
+    );
     stream.say("cache_created", "two", 100);
     until_entries(&routed, 1);
 }

@@ -11,7 +11,14 @@ use crate::{
     routed,
 };
 
-const STATUSES: [&str; 6] = ["connecting", "replaying", "live", "gapped", "stale", "quarantined"];
+const STATUSES: [&str; 6] = [
+    "connecting",
+    "replaying",
+    "live",
+    "gapped",
+    "stale",
+    "quarantined",
+];
 const TYPES: [&str; 5] = ["created", "evicted", "offloaded", "reloaded", "purged"];
 /// Counters with the label `backend` alone.
 const BY_BACKEND: [&str; 4] = [
@@ -23,7 +30,12 @@ const BY_BACKEND: [&str; 4] = [
 
 /// The five types of one backend's events, in the order of [`TYPES`].
 fn events(page: &Page, backend: &str) -> [f64; 5] {
-    TYPES.map(|kind| page.value("continuum_kv_index_events_total", &[("backend", backend), ("type", kind)]))
+    TYPES.map(|kind| {
+        page.value(
+            "continuum_kv_index_events_total",
+            &[("backend", backend), ("type", kind)],
+        )
+    })
 }
 
 fn of(page: &Page, name: &str, backend: &str) -> f64 {
@@ -33,10 +45,20 @@ fn of(page: &Page, name: &str, backend: &str) -> f64 {
 /// The one status that a backend's stream has.
 fn status(page: &Page, backend: &str) -> String {
     let value = |status: &str| {
-        page.value("continuum_kv_index_event_source_status", &[("backend", backend), ("status", status)])
+        page.value(
+            "continuum_kv_index_event_source_status",
+            &[("backend", backend), ("status", status)],
+        )
     };
-    let current: Vec<&str> = STATUSES.into_iter().filter(|status| value(status) == 1.0).collect();
-    assert_eq!(STATUSES.iter().map(|status| value(status)).sum::<f64>(), 1.0, "{backend} is in one: {current:?}");
+    let current: Vec<&str> = STATUSES
+        .into_iter()
+        .filter(|status| value(status) == 1.0)
+        .collect();
+    assert_eq!(
+        STATUSES.iter().map(|status| value(status)).sum::<f64>(),
+        1.0,
+        "{backend} is in one: {current:?}"
+    );
     current[0].to_owned()
 }
 
@@ -47,30 +69,60 @@ fn every_combination_is_there_and_0_before_anything_happens() {
     let routed = routed(&stream, "");
     let page = page(&routed.router);
     for backend in ["a", "b"] {
-        assert_eq!(BY_BACKEND.map(|name| of(&page, name, backend)), [0.0; 4], "{backend}");
+        assert_eq!(
+            BY_BACKEND.map(|name| of(&page, name, backend)),
+            [0.0; 4],
+            "{backend}"
+        );
         assert_eq!(events(&page, backend), [0.0; 5], "{backend}");
-        assert_eq!(of(&page, "continuum_kv_consumer_connected", backend), 1.0, "{backend}");
+        assert_eq!(
+            of(&page, "continuum_kv_consumer_connected", backend),
+            1.0,
+            "{backend}"
+        );
         assert_eq!(status(&page, backend), "live");
     }
     for decision in ["kv_aware", "fallback"] {
-        assert_eq!(page.value("continuum_kv_index_routing_decisions_total", &[("decision", decision)]), 0.0);
+        assert_eq!(
+            page.value(
+                "continuum_kv_index_routing_decisions_total",
+                &[("decision", decision)]
+            ),
+            0.0
+        );
     }
     assert_eq!(page.value("continuum_kv_index_entries", &[]), 0.0);
-    for histogram in ["continuum_kv_index_query_latency_seconds", "continuum_kv_index_overlap_score"] {
+    for histogram in [
+        "continuum_kv_index_query_latency_seconds",
+        "continuum_kv_index_overlap_score",
+    ] {
         let buckets = format!("{histogram}_bucket");
-        assert!(page.of(&buckets).count() > 5 && page.of(&buckets).all(|bucket| bucket.value == 0.0));
+        assert!(
+            page.of(&buckets).count() > 5 && page.of(&buckets).all(|bucket| bucket.value == 0.0)
+        );
     }
-    let ends = page.of("continuum_kv_index_overlap_score_bucket").map(|bucket| bucket.labels["le"].clone());
+    let ends = page
+        .of("continuum_kv_index_overlap_score_bucket")
+        .map(|bucket| bucket.labels["le"].clone());
     assert_eq!(ends.last().as_deref(), Some("+Inf"));
-    let ends = page.of("continuum_kv_index_overlap_score_bucket").filter_map(|bucket| bucket.labels["le"].parse().ok());
-    assert!(ends.filter(|end: &f64| end.is_finite()).all(|end| (0.0..=1.0).contains(&end)), "scores are 0 to 1");
+    let ends = page
+        .of("continuum_kv_index_overlap_score_bucket")
+        .filter_map(|bucket| bucket.labels["le"].parse().ok());
+    assert!(
+        ends.filter(|end: &f64| end.is_finite())
+            .all(|end| (0.0..=1.0).contains(&end)),
+        "scores are 0 to 1"
+    );
 }
 
 #[test]
 #[contract("CK49", "CK55", "CK70", "CK71")]
 fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() {
     let stream = PrefixStream::start();
-    let routed = routed(&stream, "  storage_offloading: {enabled: true, treat_eviction_as_offload: false}\n");
+    let routed = routed(
+        &stream,
+        "  storage_offloading: {enabled: true, treat_eviction_as_offload: false}\n",
+    );
     for (kind, prompt) in [
         ("cache_created", "one"),
         ("cache_created", "two"),
@@ -90,17 +142,34 @@ fn events_of_a_stream_of_prefixes_are_counted_by_backend_and_by_what_they_did() 
     });
     assert_eq!(events(&seen, "b"), [3.0, 1.0, 1.0, 1.0, 1.0]);
     assert_eq!(of(&seen, "continuum_kv_event_processed_total", "b"), 7.0);
-    assert_eq!(seen.value("continuum_kv_index_entries", &[]), 1.0, "the third is left");
-    assert_eq!((events(&seen, "a"), of(&seen, "continuum_kv_event_received_total", "a")), ([0.0; 5], 0.0));
+    assert_eq!(
+        seen.value("continuum_kv_index_entries", &[]),
+        1.0,
+        "the third is left"
+    );
+    assert_eq!(
+        (
+            events(&seen, "a"),
+            of(&seen, "continuum_kv_event_received_total", "a")
+        ),
+        ([0.0; 5], 0.0)
+    );
 
     // More than a message may have.
     stream.say("cache_created", "four", 100);
-    stream.say_raw(&format!("event: cache_created\ndata: {}\n\n", "x".repeat((1 << 20) + 1)));
+    stream.say_raw(&format!(
+        "event: cache_created\ndata: {}\n\n",
+        "x".repeat((1 << 20) + 1)
+    ));
     let seen = eventually("the long one to be let go", || {
         let page = page(&routed.router);
         (of(&page, "continuum_kv_event_dropped_total", "b") == 1.0).then_some(page)
     });
-    assert_eq!(of(&seen, "continuum_kv_event_received_total", "b"), 10.0, "those that were let go came, too");
+    assert_eq!(
+        of(&seen, "continuum_kv_event_received_total", "b"),
+        10.0,
+        "those that were let go came, too"
+    );
 }
 
 #[test]
@@ -120,8 +189,17 @@ fn a_stream_that_goes_and_comes_back_shows_in_connected_status_and_reconnects() 
         let page = page(&routed.router);
         (of(&page, "continuum_kv_consumer_connected", "b") == 1.0).then_some(page)
     });
-    assert_eq!(of(&back, "continuum_kv_consumer_reconnects_total", "b"), 1.0);
-    assert_eq!((status(&back, "b").as_str(), of(&back, "continuum_kv_consumer_reconnects_total", "a")), ("live", 0.0));
+    assert_eq!(
+        of(&back, "continuum_kv_consumer_reconnects_total", "b"),
+        1.0
+    );
+    assert_eq!(
+        (
+            status(&back, "b").as_str(),
+            of(&back, "continuum_kv_consumer_reconnects_total", "a")
+        ),
+        ("live", 0.0)
+    );
 }
 
 #[test]
@@ -134,21 +212,49 @@ fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
     assert_eq!(first.worker, second.worker, "where it is cached");
     let (worker, other) = (&*first.worker, if first.worker == "a" { "b" } else { "a" });
     let seen = page(&routed.router);
-    let of_stream: Vec<_> = routed.streams().into_iter().filter(|stream| stream["worker"] == worker).collect();
+    let of_stream: Vec<_> = routed
+        .streams()
+        .into_iter()
+        .filter(|stream| stream["worker"] == worker)
+        .collect();
     let told = |count: &str| of_stream[0]["counts"][count].as_f64().unwrap();
-    assert_eq!(of(&seen, "continuum_kv_event_received_total", worker), told("events"));
-    assert_eq!(of(&seen, "continuum_kv_event_processed_total", worker), told("applied"));
-    let stored = seen.value("warmroute_kv_events_total", &[("worker", worker), ("kind", "stored")]);
-    assert!(stored > 0.0 && events(&seen, worker)[0] == stored, "{:?}", events(&seen, worker));
+    assert_eq!(
+        of(&seen, "continuum_kv_event_received_total", worker),
+        told("events")
+    );
+    assert_eq!(
+        of(&seen, "continuum_kv_event_processed_total", worker),
+        told("applied")
+    );
+    let stored = seen.value(
+        "warmroute_kv_events_total",
+        &[("worker", worker), ("kind", "stored")],
+    );
+    assert!(
+        stored > 0.0 && events(&seen, worker)[0] == stored,
+        "{:?}",
+        events(&seen, worker)
+    );
     assert_eq!(events(&seen, other), [0.0; 5]);
     assert_eq!(of(&seen, "continuum_kv_consumer_connected", worker), 1.0);
     let memberships = seen.value("warmroute_index_memberships", &[]);
     assert!(memberships > 0.0 && seen.value("continuum_kv_index_entries", &[]) == memberships);
     // The first prompt was nowhere; most of the second was where it went.
-    let decided = |decision| seen.value("continuum_kv_index_routing_decisions_total", &[("decision", decision)]);
+    let decided = |decision| {
+        seen.value(
+            "continuum_kv_index_routing_decisions_total",
+            &[("decision", decision)],
+        )
+    };
     assert_eq!((decided("kv_aware"), decided("fallback")), (1.0, 1.0));
-    assert_eq!(seen.value("continuum_kv_index_query_latency_seconds_count", &[]), 2.0);
-    assert_eq!(seen.value("continuum_kv_index_overlap_score_count", &[]), 1.0);
+    assert_eq!(
+        seen.value("continuum_kv_index_query_latency_seconds_count", &[]),
+        2.0
+    );
+    assert_eq!(
+        seen.value("continuum_kv_index_overlap_score_count", &[]),
+        1.0
+    );
     assert!(seen.value("continuum_kv_index_overlap_score_sum", &[]) > 0.8);
 
     // Its events end with it.
@@ -179,9 +285,22 @@ fn a_decision_by_what_a_stream_said_counts_the_query_the_decision_and_the_overla
     assert_eq!(ask(&prompt), "b");
     ask("nobody holds this");
     let seen = page(&routed.router);
-    let decided = |decision| seen.value("continuum_kv_index_routing_decisions_total", &[("decision", decision)]);
+    let decided = |decision| {
+        seen.value(
+            "continuum_kv_index_routing_decisions_total",
+            &[("decision", decision)],
+        )
+    };
     assert_eq!((decided("kv_aware"), decided("fallback")), (1.0, 1.0));
-    assert_eq!(seen.value("continuum_kv_index_query_latency_seconds_count", &[]), 2.0);
-    let overlap = |suffix: &str| seen.value(&format!("continuum_kv_index_overlap_score_{suffix}"), &[]);
-    assert_eq!((overlap("count"), overlap("sum")), (1.0, 1.0), "it holds more than the prompt has");
+    assert_eq!(
+        seen.value("continuum_kv_index_query_latency_seconds_count", &[]),
+        2.0
+    );
+    let overlap =
+        |suffix: &str| seen.value(&format!("continuum_kv_index_overlap_score_{suffix}"), &[]);
+    assert_eq!(
+        (overlap("count"), overlap("sum")),
+        (1.0, 1.0),
+        "it holds more than the prompt has"
+    );
 }

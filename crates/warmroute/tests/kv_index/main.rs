@@ -1,6 +1,9 @@
 //! The index of KV events as operators see it: its metric families, its admin endpoints, and that nothing depends on it.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -25,9 +25,18 @@ fn every_documented_key_has_its_documented_usual_value() {
     let config = get(&usual.router, "/admin/config");
     let index = &config["kv_cache_index"];
     assert_eq!(index["enabled"], false);
-    assert_eq!((&index["backend"], &index["event_sources"]), (&json!("memory"), &json!([])));
-    assert_eq!((&index["max_entries"], &index["entry_ttl_seconds"]), (&json!(100_000), &json!(600)));
-    assert_eq!(index["storage_offloading"], json!({"enabled": false, "treat_eviction_as_offload": true}));
+    assert_eq!(
+        (&index["backend"], &index["event_sources"]),
+        (&json!("memory"), &json!([]))
+    );
+    assert_eq!(
+        (&index["max_entries"], &index["entry_ttl_seconds"]),
+        (&json!(100_000), &json!(600))
+    );
+    assert_eq!(
+        index["storage_offloading"],
+        json!({"enabled": false, "treat_eviction_as_offload": true})
+    );
     for (key, value) in [
         ("overlap_weight", 0.6),
         ("load_weight", 0.3),
@@ -55,16 +64,27 @@ fn without_the_index_or_with_its_streams_gone_requests_are_routed_all_the_same()
     let prompt = words("any", 60);
     let home = asked(&off, &prompt);
     let stats = get(&off.router, "/admin/kv-index/stats");
-    assert_eq!((&stats["enabled"], &stats["event_sources"]), (&json!(false), &json!([])));
-    assert_eq!(get(&off.router, "/admin/kv-index/backends"), json!({"enabled": false, "backends": []}));
+    assert_eq!(
+        (&stats["enabled"], &stats["event_sources"]),
+        (&json!(false), &json!([]))
+    );
+    assert_eq!(
+        get(&off.router, "/admin/kv-index/backends"),
+        json!({"enabled": false, "backends": []})
+    );
     let refused = RawClient::post(&off.router.admin(), "/admin/kv-index/clear", b"");
-    assert_eq!((refused.status, refused.error_code().as_str()), (400, "invalid_request"));
+    assert_eq!(
+        (refused.status, refused.error_code().as_str()),
+        (400, "invalid_request")
+    );
     assert_eq!(asked(&off, &prompt), home);
 
     let stream = PrefixStream::start();
     let on = routed(&stream, "  entry_ttl_seconds: 1\n");
     stream.say("cache_created", &prompt, 4_000);
-    eventually("the router to go by the stream", || (asked(&on, &prompt) == "b").then_some(()));
+    eventually("the router to go by the stream", || {
+        (asked(&on, &prompt) == "b").then_some(())
+    });
     drop(stream);
     // What it said is believed for a second more; then it is as if nobody had said anything. No request fails meanwhile.
     let forgotten = || {
@@ -72,7 +92,9 @@ fn without_the_index_or_with_its_streams_gone_requests_are_routed_all_the_same()
         (get(&on.router, "/admin/kv-index/stats")["index"]["entry_count"] == 0).then_some(())
     };
     eventually("what the stream said to be over", forgotten);
-    eventually("the ring to decide", || (asked(&on, &prompt) == home).then_some(()));
+    eventually("the ring to decide", || {
+        (asked(&on, &prompt) == home).then_some(())
+    });
 }
 
 #[test]
@@ -82,14 +104,31 @@ fn another_backend_is_taken_at_the_next_start_and_a_reload_says_so() {
     let routed = routed(&stream, "");
     let file = routed.path("warmroute.yaml");
     let text = std::fs::read_to_string(&file).unwrap();
-    let changed = text.replace("  enabled: true\n  event", "  enabled: true\n  backend: redis\n  event");
+    let changed = text.replace(
+        "  enabled: true\n  event",
+        "  enabled: true\n  backend: redis\n  event",
+    );
     assert_ne!(text, changed);
-    std::fs::write(&file, changed + "response_cache: {redis: {url: \"redis://127.0.0.1:1\"}}\n").unwrap();
-    let told = RawClient::post(&routed.router.admin(), "/admin/reload", b"{\"dry_run\": true}").json();
-    let needed = told["restart_needed"].as_array().unwrap_or_else(|| panic!("{told}"));
+    std::fs::write(
+        &file,
+        changed + "response_cache: {redis: {url: \"redis://127.0.0.1:1\"}}\n",
+    )
+    .unwrap();
+    let told = RawClient::post(
+        &routed.router.admin(),
+        "/admin/reload",
+        b"{\"dry_run\": true}",
+    )
+    .json();
+    let needed = told["restart_needed"]
+        .as_array()
+        .unwrap_or_else(|| panic!("{told}"));
     assert!(needed.contains(&json!("kv_cache_index.backend")), "{told}");
     let told = RawClient::post(&routed.router.admin(), "/admin/reload", b"").json();
     assert_eq!(told["problems"], json!([]), "{told}");
-    assert_eq!(get(&routed.router, "/admin/kv-index/stats")["config"]["backend"], "memory");
+    assert_eq!(
+        get(&routed.router, "/admin/kv-index/stats")["config"]["backend"],
+        "memory"
+    );
     asked(&routed, "and goes on");
 }

@@ -16,19 +16,33 @@ pub(crate) struct Configured {
 
 impl Configured {
     /// `engines` simulated engines without events, and a file that `yaml` makes of their URLs.
-    pub(crate) fn start(engines: usize, yaml: impl Fn(&[String]) -> String, flags: &[&str]) -> Self {
-        let engines = (0..engines).map(|_| Program::engine(&["--no-kv-events"])).collect();
+    pub(crate) fn start(
+        engines: usize,
+        yaml: impl Fn(&[String]) -> String,
+        flags: &[&str],
+    ) -> Self {
+        let engines = (0..engines)
+            .map(|_| Program::engine(&["--no-kv-events"]))
+            .collect();
         Self::before(engines, yaml, flags)
     }
 
     /// The same before these engines.
-    pub(crate) fn before(engines: Vec<Program>, yaml: impl Fn(&[String]) -> String, flags: &[&str]) -> Self {
+    pub(crate) fn before(
+        engines: Vec<Program>,
+        yaml: impl Fn(&[String]) -> String,
+        flags: &[&str],
+    ) -> Self {
         let urls: Vec<_> = engines.iter().map(Program::url).collect();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("warmroute.yaml");
         std::fs::write(&path, yaml(&urls)).unwrap();
         let router = Program::serve(&[], &[&["-c", path.to_str().unwrap()], flags].concat());
-        Self { router, engines, folder }
+        Self {
+            router,
+            engines,
+            folder,
+        }
     }
 
     pub(crate) fn urls(&self) -> Vec<String> {
@@ -62,7 +76,10 @@ impl Configured {
 
     /// The value of a key that is in force, such as `/routing/policy`.
     pub(crate) fn in_force(&self, pointer: &str) -> Value {
-        self.get("/admin/config").pointer(pointer).cloned().unwrap_or(Value::Null)
+        self.get("/admin/config")
+            .pointer(pointer)
+            .cloned()
+            .unwrap_or(Value::Null)
     }
 
     /// What came of a reload that somebody asked for.
@@ -74,12 +91,19 @@ impl Configured {
     /// Names and states of the workers.
     pub(crate) fn states(&self) -> Vec<(String, String)> {
         let text = |value: &Value| value.as_str().unwrap().to_owned();
-        self.router.workers().iter().map(|worker| (text(&worker["name"]), text(&worker["state"]))).collect()
+        self.router
+            .workers()
+            .iter()
+            .map(|worker| (text(&worker["name"]), text(&worker["state"])))
+            .collect()
     }
 
     /// Waits until exactly these workers are there and ready.
     pub(crate) fn until_ready(&self, names: &[&str]) {
-        let want: Vec<_> = names.iter().map(|name| ((*name).to_owned(), "ready".to_owned())).collect();
+        let want: Vec<_> = names
+            .iter()
+            .map(|name| ((*name).to_owned(), "ready".to_owned()))
+            .collect();
         eventually(&format!("{names:?} to be ready"), || {
             let mut states = self.states();
             states.sort();

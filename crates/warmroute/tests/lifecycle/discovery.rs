@@ -20,19 +20,36 @@ fn workers_in_a_file_come_and_go_with_it_and_an_empty_or_broken_list_is_not_beli
     let list = folder.path().join("engines.yaml");
     let yaml = format!("discovery: {{file: \"{}\"}}\n", list.display());
     let it = Configured::start(2, |_| yaml.clone(), &[]);
-    assert!(it.states().is_empty(), "a file that is not there yet lists nobody");
+    assert!(
+        it.states().is_empty(),
+        "a file that is not there yet lists nobody"
+    );
     let urls = it.urls();
-    std::fs::write(&list, format!("- {{name: a, url: \"{}\"}}\n- \"b={}\"\n", urls[0], urls[1])).unwrap();
+    std::fs::write(
+        &list,
+        format!("- {{name: a, url: \"{}\"}}\n- \"b={}\"\n", urls[0], urls[1]),
+    )
+    .unwrap();
     it.until_ready(&["a", "b"]);
-    std::fs::write(&list, json!({"workers": [{"name": "a", "url": urls[0], "weight": 3}]}).to_string()).unwrap();
+    std::fs::write(
+        &list,
+        json!({"workers": [{"name": "a", "url": urls[0], "weight": 3}]}).to_string(),
+    )
+    .unwrap();
     it.until_ready(&["a"]);
-    eventually("its weight", || (it.router.workers()[0]["weight"] == 3.0).then_some(()));
+    eventually("its weight", || {
+        (it.router.workers()[0]["weight"] == 3.0).then_some(())
+    });
     for bad in ["", "[]", "- {name: a, ulr: x}\n", "nonsense: [", "3"] {
         std::fs::write(&list, bad).unwrap();
         std::thread::sleep(std::time::Duration::from_millis(1500));
         assert_eq!(it.states(), [("a".to_owned(), "ready".to_owned())], "{bad}");
     }
-    assert!(it.router.stderr().contains("ulr"), "the log says what is wrong: {}", it.router.stderr());
+    assert!(
+        it.router.stderr().contains("ulr"),
+        "the log says what is wrong: {}",
+        it.router.stderr()
+    );
 }
 
 #[test]
@@ -40,7 +57,11 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("engines.yaml");
     let yaml = |urls: &[String]| {
-        format!("workers: [{{name: a, url: \"{}\"}}]\ndiscovery: {{file: \"{}\"}}\n", urls[0], list.display())
+        format!(
+            "workers: [{{name: a, url: \"{}\"}}]\ndiscovery: {{file: \"{}\"}}\n",
+            urls[0],
+            list.display()
+        )
     };
     let it = Configured::start(3, yaml, &[]);
     it.until_ready(&["a"]);
@@ -56,28 +77,52 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
     it.until_ready(&["a", "b"]);
     let url_of = |name: &str| {
         let workers = it.router.workers();
-        let worker = workers.iter().find(|worker| worker["name"] == name).unwrap();
+        let worker = workers
+            .iter()
+            .find(|worker| worker["name"] == name)
+            .unwrap();
         (worker["url"].clone(), worker["weight"].clone())
     };
     assert_eq!(url_of("a").0, json!(urls[0]), "the file's own");
-    assert_eq!(url_of("b"), (json!(urls[1]), json!(2.0)), "of two that are found, the first");
+    assert_eq!(
+        url_of("b"),
+        (json!(urls[1]), json!(2.0)),
+        "of two that are found, the first"
+    );
     let log = it.router.stderr();
-    assert_eq!(log.matches("`a` is the name of another worker").count(), 1, "{log}");
+    assert_eq!(
+        log.matches("`a` is the name of another worker").count(),
+        1,
+        "{log}"
+    );
 
     // While it lasts, changes are taken over and leases end.
     found(3);
     eventually("its weight", || (url_of("b").1 == 3.0).then_some(()));
     let leased = json!({"url": urls[2], "lease_ttl": "1s"}).to_string();
-    assert_eq!(it.call("PUT", "/admin/workers/c", leased.as_bytes()).status, 201);
+    assert_eq!(
+        it.call("PUT", "/admin/workers/c", leased.as_bytes()).status,
+        201
+    );
     it.until_ready(&["a", "b"]);
-    assert_eq!(it.router.stderr().matches("`a` is the name of another worker").count(), 1, "said once");
+    assert_eq!(
+        it.router
+            .stderr()
+            .matches("`a` is the name of another worker")
+            .count(),
+        1,
+        "said once"
+    );
     assert_eq!(it.reload(false).0, 200);
 
     // Its name is free when the file has it no more.
     it.write(&format!("discovery: {{file: \"{}\"}}\n", list.display()));
     eventually("the one that was found", || {
         let workers = it.router.workers();
-        workers.iter().any(|worker| worker["name"] == "a" && worker["url"] == json!(urls[1])).then_some(())
+        workers
+            .iter()
+            .any(|worker| worker["name"] == "a" && worker["url"] == json!(urls[1]))
+            .then_some(())
     });
 }
 
@@ -122,7 +167,12 @@ fn every_address_behind_a_name_is_a_worker_and_a_name_server_that_fails_changes_
     it.until_ready(&[&first]);
     known.lock().unwrap().push([127, 0, 0, 2]);
     it.until_ready(&[&first, &second]);
-    assert!(it.router.workers().iter().all(|worker| worker["type"] == "vllm"));
+    assert!(
+        it.router
+            .workers()
+            .iter()
+            .all(|worker| worker["type"] == "vllm")
+    );
     known.lock().unwrap().clear();
     std::thread::sleep(std::time::Duration::from_secs(1));
     it.until_ready(&[&first, &second]);

@@ -26,10 +26,14 @@ pub(crate) struct Load {
 impl Load {
     /// So many clients, each with a request every `every`: half of them streams, each on a connection of its own.
     pub(crate) fn start(address: &str, clients: u64, every: Duration) -> Self {
-        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, asked) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let failures: Arc<Mutex<Vec<String>>> = Arc::default();
         let threads = (0..clients).map(|client| {
-            let (stop, asked, failures) = (Arc::clone(&stop), Arc::clone(&asked), Arc::clone(&failures));
+            let (stop, asked, failures) =
+                (Arc::clone(&stop), Arc::clone(&asked), Arc::clone(&failures));
             let address = address.to_owned();
             std::thread::spawn(move || {
                 let mut number = 0;
@@ -46,7 +50,12 @@ impl Load {
                 }
             })
         });
-        Self { threads: threads.collect(), stop, asked, failures }
+        Self {
+            threads: threads.collect(),
+            stop,
+            asked,
+            failures,
+        }
     }
 
     /// Requests that were answered, or were not.
@@ -78,16 +87,31 @@ fn ask(address: &str, number: u64) -> Result<(), String> {
     let mut body = chat("sim", &format!("question {number}"), 5);
     body["seed"] = json!(number);
     let body = if stream { streamed(body) } else { body }.to_string();
-    let mut connection = TcpStream::connect(address).map_err(|error| format!("refused: {error}"))?;
-    connection.set_read_timeout(Some(Duration::from_secs(30))).map_err(|error| error.to_string())?;
+    let mut connection =
+        TcpStream::connect(address).map_err(|error| format!("refused: {error}"))?;
+    connection
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .map_err(|error| error.to_string())?;
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
         body.len()
     );
-    connection.write_all(format!("{head}{body}").as_bytes()).map_err(|error| format!("not taken: {error}"))?;
+    connection
+        .write_all(format!("{head}{body}").as_bytes())
+        .map_err(|error| format!("not taken: {error}"))?;
     let mut reply = Vec::new();
-    connection.read_to_end(&mut reply).map_err(|error| format!("cut: {error}"))?;
+    connection
+        .read_to_end(&mut reply)
+        .map_err(|error| format!("cut: {error}"))?;
     let text = String::from_utf8_lossy(&reply);
-    let whole = if stream { text.contains("data: [DONE]") && text.ends_with("0\r\n\r\n") } else { text.ends_with('}') };
-    if text.starts_with("HTTP/1.1 200 ") && whole { Ok(()) } else { Err(format!("not whole: {text}")) }
+    let whole = if stream {
+        text.contains("data: [DONE]") && text.ends_with("0\r\n\r\n")
+    } else {
+        text.ends_with('}')
+    };
+    if text.starts_with("HTTP/1.1 200 ") && whole {
+        Ok(())
+    } else {
+        Err(format!("not whole: {text}"))
+    }
 }

@@ -24,7 +24,9 @@ fn silent(address: &str, count: usize) -> Vec<RawClient> {
 /// A connection that sends these bytes and nothing more.
 fn sends(address: &str, bytes: &[u8]) -> TcpStream {
     let mut stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
+    stream
+        .set_read_timeout(Some(Duration::from_secs(30)))
+        .unwrap();
     stream.write_all(bytes).unwrap();
     stream
 }
@@ -59,7 +61,11 @@ fn silent_connections_keep_no_operator_out() {
 #[test]
 #[contract("S33")]
 fn the_longest_idle_connection_yields_and_no_running_request() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--itl-ms", "20"], "server: {max_connections: 16}\n");
+    let fleet = Simulated::start(
+        1,
+        &["--no-kv-events", "--itl-ms", "20"],
+        "server: {max_connections: 16}\n",
+    );
     let data = fleet.router.data();
     let mut stream = RawClient::chat(&data, &streamed(chat("sim", "hi", 20_000)));
     stream.read_until("data: ");
@@ -68,7 +74,10 @@ fn the_longest_idle_connection_yields_and_no_running_request() {
     assert!(is_closed(kept), "it was among the longest idle ones");
     for _ in 0..32 {
         assert_eq!(RawClient::get(&data, "/livez").status, 200);
-        assert!(stream.chunk().is_some_and(|chunk| !chunk.is_empty()), "the stream goes on");
+        assert!(
+            stream.chunk().is_some_and(|chunk| !chunk.is_empty()),
+            "the stream goes on"
+        );
     }
     drop(stream);
     fleet.router.settled();
@@ -83,16 +92,26 @@ fn a_connection_without_a_request_leaves_after_the_time_for_a_head() {
     used.send("GET", "/livez", &[], b"");
     assert_eq!(used.reply().status, 200);
     assert!(is_closed(sends(&data, b"")), "it sent nothing");
-    assert!(is_closed(sends(&data, b"GET /livez HT")), "its head stopped");
+    assert!(
+        is_closed(sends(&data, b"GET /livez HT")),
+        "its head stopped"
+    );
     std::thread::sleep(Duration::from_secs(1));
     used.send("GET", "/livez", &[], b"");
-    assert_eq!(used.reply().status, 200, "one that carried a request may rest for longer");
+    assert_eq!(
+        used.reply().status,
+        200,
+        "one that carried a request may rest for longer"
+    );
 }
 
 #[test]
 #[contract("S33")]
 fn a_kept_connection_outlives_the_time_for_a_head_where_clients_may_half_close() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {head_timeout: 1s, half_close: true}\n");
+    let scripted = Scripted::one(
+        Reply::whole(fine()),
+        "server: {head_timeout: 1s, half_close: true}\n",
+    );
     let mut client = RawClient::connect(&scripted.router.data());
     for _ in 0..3 {
         client.send("GET", "/livez", &[], b"");
@@ -111,20 +130,49 @@ impl RouterWithLowLimit {
     fn start(soft: u32) -> Self {
         let script = format!("ulimit -Sn {soft} && exec \"$@\"");
         let program = env!("CARGO_BIN_EXE_warmroute");
-        let flags = ["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--print-ready"];
+        let flags = [
+            "serve",
+            "--listen",
+            "127.0.0.1:0",
+            "--admin-listen",
+            "127.0.0.1:0",
+            "--print-ready",
+        ];
         let mut command = Command::new("sh");
-        command.args(["-c", &script, "sh", program]).args(flags).args(["-w", "http://127.0.0.1:9"]);
-        let mut router = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        command
+            .args(["-c", &script, "sh", program])
+            .args(flags)
+            .args(["-w", "http://127.0.0.1:9"]);
+        let mut router = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
         let mut line = String::new();
-        BufReader::new(router.stdout.take().unwrap()).read_line(&mut line).unwrap();
-        Self { router, ready: serde_json::from_str(&line).unwrap() }
+        BufReader::new(router.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Self {
+            router,
+            ready: serde_json::from_str(&line).unwrap(),
+        }
     }
 
     /// The soft and the hard limit that the router runs with.
     fn limits(&self) -> (u64, u64) {
         let text = std::fs::read_to_string(format!("/proc/{}/limits", self.router.id())).unwrap();
-        let line = text.lines().find(|line| line.starts_with("Max open files")).unwrap();
-        let number = |at| line.split_whitespace().nth(at).unwrap().parse().unwrap_or(u64::MAX);
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("Max open files"))
+            .unwrap();
+        let number = |at| {
+            line.split_whitespace()
+                .nth(at)
+                .unwrap()
+                .parse()
+                .unwrap_or(u64::MAX)
+        };
         (number(3), number(4))
     }
 }
@@ -142,5 +190,8 @@ fn a_low_soft_limit_of_open_files_is_raised_at_the_start() {
     let limited = RouterWithLowLimit::start(256);
     let (soft, hard) = limited.limits();
     assert_eq!(soft, hard.min(65_536));
-    assert_eq!(RawClient::get(limited.ready["data"].as_str().unwrap(), "/livez").status, 200);
+    assert_eq!(
+        RawClient::get(limited.ready["data"].as_str().unwrap(), "/livez").status,
+        200
+    );
 }

@@ -13,7 +13,9 @@ fn head(fields: &str) -> String {
 }
 
 fn fields(count: usize) -> String {
-    (0..count).map(|number| format!("x-field-{number}: 1\r\n")).collect()
+    (0..count)
+        .map(|number| format!("x-field-{number}: 1\r\n"))
+        .collect()
 }
 
 #[test]
@@ -24,13 +26,30 @@ fn heads_beyond_the_limits_are_refused_by_their_own_status() {
     let body = chat("m", "hi", 1).to_string();
     let status = |fields: &str| {
         let mut client = RawClient::connect(&data);
-        client.send_bytes(format!("{}content-length: {}\r\n\r\n{body}", head(fields), body.len()).as_bytes());
+        client.send_bytes(
+            format!(
+                "{}content-length: {}\r\n\r\n{body}",
+                head(fields),
+                body.len()
+            )
+            .as_bytes(),
+        );
         client.reply().status
     };
     // Host and length are fields, too.
-    assert_eq!((status(&fields(98)), status(&fields(99))), (200, 431), "100 and 101 fields");
-    assert_eq!(status(&format!("x-long: {}\r\n", "a".repeat(33 << 10))), 431);
-    let long = format!("GET /v1/models?{} HTTP/1.1\r\nhost: a\r\n\r\n", "a".repeat(9 << 10));
+    assert_eq!(
+        (status(&fields(98)), status(&fields(99))),
+        (200, 431),
+        "100 and 101 fields"
+    );
+    assert_eq!(
+        status(&format!("x-long: {}\r\n", "a".repeat(33 << 10))),
+        431
+    );
+    let long = format!(
+        "GET /v1/models?{} HTTP/1.1\r\nhost: a\r\n\r\n",
+        "a".repeat(9 << 10)
+    );
     let mut client = RawClient::connect(&data);
     client.send_bytes(long.as_bytes());
     assert_eq!(client.reply().status, 414);
@@ -45,8 +64,12 @@ fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
     let router = Program::serve_with(yaml, &[engine.url()], &["--api-key", "right"]).ready(1);
     let ask = |fields: &str, length: usize| {
         let mut client = RawClient::connect(&router.data());
-        client
-            .send_bytes(head(&format!("{fields}expect: 100-continue\r\ncontent-length: {length}\r\n\r\n")).as_bytes());
+        client.send_bytes(
+            head(&format!(
+                "{fields}expect: 100-continue\r\ncontent-length: {length}\r\n\r\n"
+            ))
+            .as_bytes(),
+        );
         client
     };
     let key = "authorization: Bearer right\r\n";
@@ -56,8 +79,14 @@ fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
         (ask(&format!("{key}content-encoding: gzip\r\n"), 20), 415),
     ] {
         let reply = client.reply();
-        assert_eq!((reply.status, reply.header("connection")), (status, Some("close")));
-        assert!(client.is_closed(), "what follows could be the body or a request");
+        assert_eq!(
+            (reply.status, reply.header("connection")),
+            (status, Some("close"))
+        );
+        assert!(
+            client.is_closed(),
+            "what follows could be the body or a request"
+        );
     }
     let body = chat("m", "hi", 1).to_string();
     let mut client = ask(key, body.len());
@@ -89,7 +118,10 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
         for framing in ["length", "chunked"] {
             let (announced, sent) = match framing {
                 "length" => (format!("content-length: {}\r\n", body.len()), body.clone()),
-                _ => ("transfer-encoding: chunked\r\n".to_owned(), crate::harness::chunked(&[&body])),
+                _ => (
+                    "transfer-encoding: chunked\r\n".to_owned(),
+                    crate::harness::chunked(&[&body]),
+                ),
             };
             let mut client = RawClient::connect(&router.data());
             client.send_bytes(head(&format!("{fields}{announced}\r\n")).as_bytes());
@@ -100,13 +132,21 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
             // The next reply on the connection is that to the next request, or there is none.
             if reply.header("connection") != Some("close") {
                 let next = client.reply();
-                assert_eq!((next.status, next.header("x-request-id")), (200, Some("after")), "{fields:?} {framing}");
+                assert_eq!(
+                    (next.status, next.header("x-request-id")),
+                    (200, Some("after")),
+                    "{fields:?} {framing}"
+                );
             } else {
                 assert!(client.is_closed(), "{fields:?} {framing}");
             }
         }
     }
-    assert_eq!(engine.requests(), 0, "nothing of a body was taken for a request");
+    assert_eq!(
+        engine.requests(),
+        0,
+        "nothing of a body was taken for a request"
+    );
 }
 
 #[test]

@@ -12,7 +12,9 @@ const MIB: usize = 1 << 20;
 /// A plain reply of so many mebibytes.
 fn of(mebibytes: usize) -> Reply {
     let length = mebibytes * MIB;
-    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
+    let head = format!(
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
+    );
     Reply::Repeated(head.into_bytes(), vec![b'x'; MIB], mebibytes)
 }
 
@@ -27,10 +29,17 @@ fn a_plain_reply_of_400_mebibytes_passes_and_the_router_hardly_grows() {
     scripted.engines[0].script(of(400));
     let mut client = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
     let reply = client.head();
-    assert_eq!((reply.status, reply.header("content-length")), (200, Some(&*(400 * MIB).to_string())));
+    assert_eq!(
+        (reply.status, reply.header("content-length")),
+        (200, Some(&*(400 * MIB).to_string()))
+    );
     let mut most = 0;
     for quarter in 0..4 {
-        assert_eq!(client.skip(100 * MIB as u64), 100 * MIB as u64, "quarter {quarter}");
+        assert_eq!(
+            client.skip(100 * MIB as u64),
+            100 * MIB as u64,
+            "quarter {quarter}"
+        );
         most = most.max(scripted.router.resident());
     }
     let grown = most.saturating_sub(before);

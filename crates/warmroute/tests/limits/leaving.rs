@@ -4,7 +4,10 @@ use contract_id::contract;
 
 use crate::{
     fleet::{Scripted, Simulated},
-    harness::{Program, RawClient, Reply, Router as _, Sim as _, Stopwatch, chat, eventually, stream_reply, streamed},
+    harness::{
+        Program, RawClient, Reply, Router as _, Sim as _, Stopwatch, chat, eventually,
+        stream_reply, streamed,
+    },
 };
 
 const OUTCOMES: &str = "warmroute_requests_total";
@@ -39,36 +42,71 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
     }
     // A connection that is closed before its request was looked at carried none.
     let accepted = || scripted.router.metric(OUTCOMES, ROUTE);
-    eventually("the requests to have their outcomes", || (accepted() >= 120.0).then_some(()));
+    eventually("the requests to have their outcomes", || {
+        (accepted() >= 120.0).then_some(())
+    });
     scripted.router.settled();
-    let (ok, gone) = (outcome(&scripted.router, "ok"), outcome(&scripted.router, "client_gone"));
-    eprintln!("of {} requests {ok} were ok and {gone} had no client any more", accepted());
+    let (ok, gone) = (
+        outcome(&scripted.router, "ok"),
+        outcome(&scripted.router, "client_gone"),
+    );
+    eprintln!(
+        "of {} requests {ok} were ok and {gone} had no client any more",
+        accepted()
+    );
     assert_eq!(ok + gone, accepted());
-    assert!((120.0..=150.0).contains(&accepted()) && ok >= 30.0, "those that read to the end");
+    assert!(
+        (120.0..=150.0).contains(&accepted()) && ok >= 30.0,
+        "those that read to the end"
+    );
     let receipts = scripted.router.receipts();
-    assert!(receipts.iter().all(|receipt| receipt["attempts"].as_array().is_some_and(|list| list.len() <= 1)));
+    assert!(receipts.iter().all(|receipt| {
+        receipt["attempts"]
+            .as_array()
+            .is_some_and(|list| list.len() <= 1)
+    }));
 }
 
 #[test]
 #[contract("F39", "I1", "I2")]
 fn a_thousand_clients_that_leave_within_a_second_leave_nothing_behind() {
-    let fleet = Simulated::start(2, &["--no-kv-events", "--itl-ms", "20"], "queue: {enabled: false}\n");
+    let fleet = Simulated::start(
+        2,
+        &["--no-kv-events", "--itl-ms", "20"],
+        "queue: {enabled: false}\n",
+    );
     let body = |number: usize| {
         let body = chat("sim", &format!("question {number}"), 20_000);
-        if number.is_multiple_of(2) { body } else { streamed(body) }
+        if number.is_multiple_of(2) {
+            body
+        } else {
+            streamed(body)
+        }
     };
     let data = fleet.router.data();
-    let clients: Vec<_> = (0..1000).map(|number| RawClient::chat(&data, &body(number))).collect();
+    let clients: Vec<_> = (0..1000)
+        .map(|number| RawClient::chat(&data, &body(number)))
+        .collect();
     eventually("all to be at the engines", || {
-        let held: u64 = fleet.engines.iter().map(|engine| engine.stats()["requests"].as_u64().unwrap()).sum();
+        let held: u64 = fleet
+            .engines
+            .iter()
+            .map(|engine| engine.stats()["requests"].as_u64().unwrap())
+            .sum();
         (held == 1000).then_some(())
     });
     let left = Stopwatch::start();
     drop(clients);
     fleet.router.settled();
-    eprintln!("1000 clients left: nothing is held after {} ms", left.elapsed().as_millis());
+    eprintln!(
+        "1000 clients left: nothing is held after {} ms",
+        left.elapsed().as_millis()
+    );
     eventually("the engines to be idle", || {
-        let busy = fleet.engines.iter().any(|engine| engine.stats()["running"] != 0 || engine.stats()["waiting"] != 0);
+        let busy = fleet
+            .engines
+            .iter()
+            .any(|engine| engine.stats()["running"] != 0 || engine.stats()["waiting"] != 0);
         (!busy).then_some(())
     });
     assert_eq!(outcome(&fleet.router, "client_gone"), 1000.0);

@@ -1,6 +1,9 @@
 //! Limits that hold whatever clients and engines do, and what is refused at them: counts, bytes, memory, patience.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -24,8 +24,13 @@ impl Pressed {
         let engine = Program::engine(&["--no-kv-events", "--itl-ms", "20"]);
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "").unwrap();
-        let router = Program::serve(&[engine.url()], &["-c", file.path().to_str().unwrap()]).ready(1);
-        Self { router, engine, file }
+        let router =
+            Program::serve(&[engine.url()], &["-c", file.path().to_str().unwrap()]).ready(1);
+        Self {
+            router,
+            engine,
+            file,
+        }
     }
 
     fn stage(&self) -> f64 {
@@ -36,8 +41,15 @@ impl Pressed {
     fn press(&self, stage: usize) {
         eventually("the stage", || {
             let budget = self.router.resident() * 1000 / MIDDLE[stage];
-            std::fs::write(self.file.path(), format!("server: {{memory_budget: {budget}}}\n")).unwrap();
-            assert_eq!(RawClient::post(&self.router.admin(), "/admin/reload", b"{}").status, 200);
+            std::fs::write(
+                self.file.path(),
+                format!("server: {{memory_budget: {budget}}}\n"),
+            )
+            .unwrap();
+            assert_eq!(
+                RawClient::post(&self.router.admin(), "/admin/reload", b"{}").status,
+                200
+            );
             std::thread::sleep(Duration::from_millis(300));
             (self.stage() == stage as f64).then_some(())
         });
@@ -60,15 +72,20 @@ impl Pressed {
     /// Asks whether a body of so many bytes may be sent.
     fn announced(&self, bytes: usize) -> crate::harness::RawReply {
         let mut client = RawClient::connect(&self.router.data());
-        let head =
-            format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {bytes}\r\n\r\n");
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\nexpect: 100-continue\r\ncontent-length: {bytes}\r\n\r\n"
+        );
         client.send_bytes(head.as_bytes());
         client.reply()
     }
 
     fn degraded(&self) -> bool {
         let health = RawClient::get(&self.router.data(), "/health").json();
-        health["degraded"].as_array().unwrap().iter().any(|part| part == "memory")
+        health["degraded"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|part| part == "memory")
     }
 }
 
@@ -78,23 +95,45 @@ fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_n
     let pressed = Pressed::start();
     let mut stream = RawClient::chat(&pressed.router.data(), &streamed(chat("sim", "hi", 20_000)));
     stream.read_until("data: ");
-    let mut runs = || assert!(stream.chunk().is_some_and(|chunk| !chunk.is_empty()), "the stream goes on");
-    assert_eq!((pressed.post(2 << 20).status, pressed.degraded()), (200, false));
+    let mut runs = || {
+        assert!(
+            stream.chunk().is_some_and(|chunk| !chunk.is_empty()),
+            "the stream goes on"
+        )
+    };
+    assert_eq!(
+        (pressed.post(2 << 20).status, pressed.degraded()),
+        (200, false)
+    );
 
     let large = pressed.within(1, || (pressed.post(2 << 20).status, pressed.degraded()));
     assert_eq!(large, (200, true), "caches are the first to go");
     runs();
 
     let (refused, small) = pressed.within(2, || (pressed.announced(2 << 20), pressed.post(0)));
-    assert_eq!((refused.status, refused.error_code().as_str()), (503, "overloaded"));
-    assert!(refused.header("retry-after").is_some() && refused.text().contains("server.memory_budget"));
+    assert_eq!(
+        (refused.status, refused.error_code().as_str()),
+        (503, "overloaded")
+    );
+    assert!(
+        refused.header("retry-after").is_some() && refused.text().contains("server.memory_budget")
+    );
     assert_eq!(small.status, 200);
     runs();
 
-    let shed = || pressed.router.metric("warmroute_shed_total", "reason=\"memory\"");
+    let shed = || {
+        pressed
+            .router
+            .metric("warmroute_shed_total", "reason=\"memory\"")
+    };
     let (before, refused, alive, after) = pressed.within(3, || {
         let before = shed();
-        (before, pressed.post(0), RawClient::get(&pressed.router.data(), "/livez"), shed())
+        (
+            before,
+            pressed.post(0),
+            RawClient::get(&pressed.router.data(), "/livez"),
+            shed(),
+        )
     });
     assert_eq!((refused.status, after - before), (503, 1.0));
     assert_eq!(alive.status, 200, "it is alive");
@@ -104,16 +143,29 @@ fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_n
     let (answered, answer) = mpsc::channel();
     let data = pressed.router.data();
     let waits = std::thread::spawn(move || answered.send(RawClient::get(&data, "/livez").status));
-    assert!(answer.recv_timeout(Duration::from_millis(500)).is_err(), "nobody is accepted");
+    assert!(
+        answer.recv_timeout(Duration::from_millis(500)).is_err(),
+        "nobody is accepted"
+    );
     runs();
 
     pressed.press(0);
-    assert_eq!(answer.recv_timeout(Duration::from_secs(20)), Ok(200), "who waited in front of the door is let in");
+    assert_eq!(
+        answer.recv_timeout(Duration::from_secs(20)),
+        Ok(200),
+        "who waited in front of the door is let in"
+    );
     waits.join().unwrap().unwrap();
-    assert_eq!((pressed.post(2 << 20).status, pressed.degraded()), (200, false));
+    assert_eq!(
+        (pressed.post(2 << 20).status, pressed.degraded()),
+        (200, false)
+    );
     runs();
     let log = pressed.router.stderr();
-    assert!(log.contains("memory stage changed") && log.contains("not_accepting"), "{log}");
+    assert!(
+        log.contains("memory stage changed") && log.contains("not_accepting"),
+        "{log}"
+    );
     drop(stream);
     pressed.router.settled();
     drop(pressed.engine);

@@ -8,7 +8,11 @@ use crate::{
 };
 
 fn throttled(seconds: u32) -> Reply {
-    Reply::whole(json_reply("429 Slow down", &format!("retry-after: {seconds}\r\n"), r#"{"error":"slow down"}"#))
+    Reply::whole(json_reply(
+        "429 Slow down",
+        &format!("retry-after: {seconds}\r\n"),
+        r#"{"error":"slow down"}"#,
+    ))
 }
 
 fn ask(scripted: &Scripted) -> RawReply {
@@ -21,7 +25,11 @@ fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
     let scripted = Scripted::start(&[throttled(60), Reply::whole(fine())], "");
     let first = &scripted.engines[0];
     eventually("it to be asked", || {
-        assert_eq!(ask(&scripted).status, 200, "another one takes the request at once");
+        assert_eq!(
+            ask(&scripted).status,
+            200,
+            "another one takes the request at once"
+        );
         (first.requests() == 1).then_some(())
     });
     for _ in 0..10 {
@@ -32,8 +40,20 @@ fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
         assert_eq!(excluded[0]["reason"], "busy");
     }
     assert_eq!(first.requests(), 1);
-    assert_eq!(scripted.router.metric("warmroute_upstream_throttled_total", first.address()), 1.0);
-    assert!(scripted.router.workers().iter().all(|worker| worker["state"] == "ready"), "it is healthy");
+    assert_eq!(
+        scripted
+            .router
+            .metric("warmroute_upstream_throttled_total", first.address()),
+        1.0
+    );
+    assert!(
+        scripted
+            .router
+            .workers()
+            .iter()
+            .all(|worker| worker["state"] == "ready"),
+        "it is healthy"
+    );
 }
 
 #[test]
@@ -64,7 +84,12 @@ fn the_only_worker_is_asked_although_it_throttled() {
     let first = &scripted.engines[0];
     let pinned = || {
         let headers = [("x-warmroute-worker", first.address())];
-        RawClient::post_with(&scripted.router.data(), CHAT, &headers, chat("m", "hi", 1).to_string().as_bytes())
+        RawClient::post_with(
+            &scripted.router.data(),
+            CHAT,
+            &headers,
+            chat("m", "hi", 1).to_string().as_bytes(),
+        )
     };
     assert_eq!(pinned().status, 429);
     first.script(Reply::whole(fine()));
@@ -78,7 +103,14 @@ fn when_all_throttle_the_client_is_told_the_longest_wait() {
     let scripted = Scripted::start(&[throttled(3), throttled(9), throttled(5)], "");
     for _ in 0..3 {
         let reply = ask(&scripted);
-        assert_eq!((reply.status, reply.header("retry-after")), (429, Some("9")));
+        assert_eq!(
+            (reply.status, reply.header("retry-after")),
+            (429, Some("9"))
+        );
     }
-    assert!(scripted.requests() >= 9, "each of them asked all three: {}", scripted.requests());
+    assert!(
+        scripted.requests() >= 9,
+        "each of them asked all three: {}",
+        scripted.requests()
+    );
 }

@@ -7,7 +7,8 @@ use crate::{
     harness::{RawReply, Reply, Router as _, chat, eventually, stream_reply, streamed},
 };
 
-const TOKEN: &[u8] = b"data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":null}]}\n\n";
+const TOKEN: &[u8] =
+    b"data: {\"choices\":[{\"delta\":{\"content\":\"x\"},\"finish_reason\":null}]}\n\n";
 const LAST: &[u8] = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
@@ -20,7 +21,9 @@ fn ask(scripted: &Scripted) -> RawReply {
 }
 
 fn counted(scripted: &Scripted) -> f64 {
-    scripted.router.metric("warmroute_streams_incomplete_total", "")
+    scripted
+        .router
+        .metric("warmroute_streams_incomplete_total", "")
 }
 
 #[test]
@@ -32,12 +35,21 @@ fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
     assert_eq!(reply.body, [TOKEN, TOKEN].concat());
     assert_eq!(scripted.router.receipt_of(&reply)["outcome"]["kind"], "ok");
     assert_eq!(counted(&scripted), 1.0);
-    assert_eq!(scripted.router.metric("warmroute_upstream_failures_total", "incomplete"), 1.0);
+    assert_eq!(
+        scripted
+            .router
+            .metric("warmroute_upstream_failures_total", "incomplete"),
+        1.0
+    );
     scripted.engines[0].script(stream(&[]));
     let reply = ask(&scripted);
     assert!(reply.clean && reply.body.is_empty(), "{}", reply.text());
     assert_eq!(counted(&scripted), 2.0);
-    for whole in [stream(&[TOKEN, LAST]), stream(&[TOKEN, DONE]), stream(&[TOKEN, LAST, DONE])] {
+    for whole in [
+        stream(&[TOKEN, LAST]),
+        stream(&[TOKEN, DONE]),
+        stream(&[TOKEN, LAST, DONE]),
+    ] {
         scripted.engines[0].script(whole);
         assert!(ask(&scripted).clean);
     }
@@ -65,15 +77,26 @@ fn where_it_is_asked_for_such_a_stream_ends_with_the_error_and_uncleanly() {
     let reply = ask(&scripted);
     assert!(!reply.clean);
     let text = reply.text();
-    let rest = text.strip_prefix(&*String::from_utf8_lossy(&[TOKEN, TOKEN].concat())).unwrap();
-    assert!(rest.starts_with("data: {\"error\":{") && rest.contains("\"stream_interrupted\""), "{rest}");
+    let rest = text
+        .strip_prefix(&*String::from_utf8_lossy(&[TOKEN, TOKEN].concat()))
+        .unwrap();
+    assert!(
+        rest.starts_with("data: {\"error\":{") && rest.contains("\"stream_interrupted\""),
+        "{rest}"
+    );
     assert!(!rest.contains("[DONE]") && !rest.contains("finish_reason"));
-    assert_eq!(scripted.router.receipt_of(&reply)["outcome"]["kind"], "upstream_error");
+    assert_eq!(
+        scripted.router.receipt_of(&reply)["outcome"]["kind"],
+        "upstream_error"
+    );
     assert_eq!(counted(&scripted), 1.0);
     // One that never began is no answer at all.
     scripted.engines[0].script(stream(&[]));
     let reply = ask(&scripted);
-    assert_eq!((reply.status, reply.error_code().as_str()), (502, "upstream_protocol"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (502, "upstream_protocol")
+    );
     scripted.engines[0].script(stream(&[TOKEN, LAST]));
     assert!(ask(&scripted).clean);
     scripted.router.settled();

@@ -20,17 +20,25 @@ fn figures() -> serde_json::Map<String, Value> {
 
 #[test]
 fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
-    let routed = Routed::with(&[&[], &["--dp-size", "2"]], "parity: {min_joined: 4}\n", &[]);
+    let routed = Routed::with(
+        &[&[], &["--dp-size", "2"]],
+        "parity: {min_joined: 4}\n",
+        &[],
+    );
     let mut row = json!({"worker": "string", "dp_rank": "int"});
     row.as_object_mut().expect("an object").extend(figures());
     let shape = json!({"window_s": "int", "workers": [row], "total": figures()});
 
     let idle = parity(&routed);
     assert_shape(&idle, &shape);
-    assert_eq!((&idle["window_s"], &idle["total"]["state"]), (&json!(600), &json!("no_data")));
+    assert_eq!(
+        (&idle["window_s"], &idle["total"]["state"]),
+        (&json!(600), &json!("no_data"))
+    );
     let names = |it: &Value| -> Vec<(Value, Value)> {
         let rows = it["workers"].as_array().expect("rows").iter();
-        rows.map(|row| (row["worker"].clone(), row["dp_rank"].clone())).collect()
+        rows.map(|row| (row["worker"].clone(), row["dp_rank"].clone()))
+            .collect()
     };
     let targets = [("a", 0), ("b", 0), ("b", 1)].map(|(worker, rank)| (json!(worker), json!(rank)));
     assert_eq!(names(&idle), targets);
@@ -69,10 +77,16 @@ fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
     }
     assert!(cached > 0);
     assert_eq!(report["workers"][1]["requests"], 0);
-    assert_eq!([&routed.worker("a")["parity"], &routed.worker("b")["parity"]], ["ok", "no_data"]);
+    assert_eq!(
+        [&routed.worker("a")["parity"], &routed.worker("b")["parity"]],
+        ["ok", "no_data"]
+    );
     let page = Page::read(&RawClient::get(&routed.router.admin(), "/metrics").text());
     let exact = page.value("warmroute_parity_exact_ratio", &[("worker", "a")]);
     assert_eq!(exact.to_bits(), 1.0_f64.to_bits());
-    let of_b = page.of("warmroute_parity_exact_ratio").filter(|sample| sample.labels["worker"] == "b").count();
+    let of_b = page
+        .of("warmroute_parity_exact_ratio")
+        .filter(|sample| sample.labels["worker"] == "b")
+        .count();
     assert_eq!(of_b, 0, "nothing is known of b");
 }

@@ -5,7 +5,8 @@ use std::cell::Cell;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, Reply, Router as _, ScriptedEngine, chunk, json_reply, stream_head, stream_reply,
+    Program, RawClient, Reply, Router as _, ScriptedEngine, chunk, json_reply, stream_head,
+    stream_reply,
 };
 
 /// The engine is asked for nothing but what a test sends: its script would be off by that.
@@ -36,7 +37,11 @@ impl Scripted {
     fn start() -> Self {
         let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &fine(0))));
         let router = Program::serve_with(CONFIG, &[format!("a={}", engine.url())], &[]).ready(1);
-        Self { router, engine, asked: Cell::new(0) }
+        Self {
+            router,
+            engine,
+            asked: Cell::new(0),
+        }
     }
 
     /// Sends a completion with a prompt of token ids and these fields; its status.
@@ -46,13 +51,19 @@ impl Scripted {
 
     /// The same, and does this with the connection.
     fn ask_and<R>(&self, fields: &Value, act: impl FnOnce(&mut RawClient) -> R) -> R {
-        let mut body = json!({"model": "m", "prompt": (0..64).collect::<Vec<u32>>(), "max_tokens": 1});
+        let mut body =
+            json!({"model": "m", "prompt": (0..64).collect::<Vec<u32>>(), "max_tokens": 1});
         for (key, value) in fields.as_object().expect("fields") {
             body[key] = value.clone();
         }
         let id = format!("asked-{}", self.asked.replace(self.asked.get() + 1));
         let mut client = RawClient::connect(&self.router.data());
-        client.send("POST", "/v1/completions", &[("x-request-id", id.as_str())], body.to_string().as_bytes());
+        client.send(
+            "POST",
+            "/v1/completions",
+            &[("x-request-id", id.as_str())],
+            body.to_string().as_bytes(),
+        );
         let result = act(&mut client);
         drop(client);
         // Settled: judged, if it can be.
@@ -86,16 +97,26 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
     assert_eq!(scripted.row()["requests"], 1);
     // The engine refused it, failed it, or said in band that it went wrong.
     for reply in ["400 Bad", "500 Oops"] {
-        scripted.engine.once(Reply::whole(json_reply(reply, "", "{}")));
+        scripted
+            .engine
+            .once(Reply::whole(json_reply(reply, "", "{}")));
         scripted.ask(&json!({}));
     }
-    scripted.engine.once(Reply::whole(json_reply("200 OK", "", r#"{"error":{"message":"oops","code":500}}"#)));
+    scripted.engine.once(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"error":{"message":"oops","code":500}}"#,
+    )));
     scripted.ask(&json!({}));
     assert_eq!(scripted.row()["requests"], 1);
     // The client left in the middle of its stream.
     let token = format!("data: {}\n\n", fine(48));
-    scripted.engine.once(Reply::Stall([stream_head(), chunk(token.as_bytes())].concat()));
-    scripted.ask_and(&json!({"stream": true}), |client| client.read_until("cached_tokens"));
+    scripted.engine.once(Reply::Stall(
+        [stream_head(), chunk(token.as_bytes())].concat(),
+    ));
+    scripted.ask_and(&json!({"stream": true}), |client| {
+        client.read_until("cached_tokens")
+    });
     assert_eq!(scripted.row()["requests"], 1);
     assert_eq!(scripted.counted("warmroute_parity_requests_total"), 1);
 }
@@ -103,7 +124,11 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
 #[test]
 fn requests_that_look_like_those_are_judged() {
     let scripted = Scripted::start();
-    for fields in [json!({"logprobs": 1}), json!({"echo": true}), json!({"echo": false, "logprobs": 1, "n": 1})] {
+    for fields in [
+        json!({"logprobs": 1}),
+        json!({"echo": true}),
+        json!({"echo": false, "logprobs": 1, "n": 1}),
+    ] {
         scripted.ask(&fields);
     }
     scripted.ask(&json!({"prompt_logprobs": null, "kv_transfer_params": null, "truncate_prompt_tokens": null}));
@@ -113,7 +138,9 @@ fn requests_that_look_like_those_are_judged() {
 #[test]
 fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
     let scripted = Scripted::start();
-    scripted.engine.script(Reply::whole(json_reply("200 OK", "", &fine(48))));
+    scripted
+        .engine
+        .script(Reply::whole(json_reply("200 OK", "", &fine(48))));
     scripted.ask(&json!({}));
     scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
     assert_eq!(scripted.counted("warmroute_actual_cached_tokens_total"), 96);
@@ -123,14 +150,25 @@ fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
 #[test]
 fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
     let scripted = Scripted::start();
-    scripted.engine.script(Reply::whole(json_reply("200 OK", "", &fine(48))));
+    scripted
+        .engine
+        .script(Reply::whole(json_reply("200 OK", "", &fine(48))));
     scripted.ask(&json!({}));
     let usage = json!({"prompt_tokens": 64, "completion_tokens": 1, "prompt_tokens_details": null});
-    let left_out = json!({"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "usage": usage});
-    scripted.engine.script(Reply::whole(json_reply("200 OK", "", &left_out.to_string())));
+    let left_out =
+        json!({"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "usage": usage});
+    scripted.engine.script(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        &left_out.to_string(),
+    )));
     scripted.ask(&json!({}));
     let row = scripted.row();
-    assert_eq!((&row["requests"], &row["joined"], &row["actual_tokens"]), (&json!(2), &json!(2), &json!(48)), "{row}");
+    assert_eq!(
+        (&row["requests"], &row["joined"], &row["actual_tokens"]),
+        (&json!(2), &json!(2), &json!(48)),
+        "{row}"
+    );
     assert_eq!(scripted.counted("warmroute_parity_requests_total"), 2);
 }
 
@@ -138,19 +176,42 @@ fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
 fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
     let scripted = Scripted::start();
     let token = r#"{"choices":[{"index":0,"text":"x","finish_reason":null}],"usage":null}"#;
-    let (token, last) = (format!("data: {token}\n\n"), format!("data: {}\n\n", fine(48)));
-    let pieces = [token.as_bytes(), token.as_bytes(), last.as_bytes(), b"data: [DONE]\n\n"];
-    scripted.engine.once(Reply::whole(json_reply("503 Full", "retry-after: 0\r\n", "{}")));
+    let (token, last) = (
+        format!("data: {token}\n\n"),
+        format!("data: {}\n\n", fine(48)),
+    );
+    let pieces = [
+        token.as_bytes(),
+        token.as_bytes(),
+        last.as_bytes(),
+        b"data: [DONE]\n\n",
+    ];
+    scripted.engine.once(Reply::whole(json_reply(
+        "503 Full",
+        "retry-after: 0\r\n",
+        "{}",
+    )));
     scripted.engine.once(Reply::whole(stream_reply(&pieces)));
     assert_eq!(scripted.ask(&json!({"stream": true})), 200);
     assert_eq!(scripted.engine.requests(), 2, "it was tried again");
     let row = scripted.row();
-    assert_eq!((&row["requests"], &row["joined"], &row["actual_tokens"]), (&json!(1), &json!(1), &json!(48)), "{row}");
+    assert_eq!(
+        (&row["requests"], &row["joined"], &row["actual_tokens"]),
+        (&json!(1), &json!(1), &json!(48)),
+        "{row}"
+    );
     // Without usage it is counted and not joined.
-    scripted.engine.once(Reply::whole(stream_reply(&[token.as_bytes(), b"data: [DONE]\n\n"])));
+    scripted.engine.once(Reply::whole(stream_reply(&[
+        token.as_bytes(),
+        b"data: [DONE]\n\n",
+    ])));
     scripted.ask(&json!({"stream": true}));
     let row = scripted.row();
-    assert_eq!((&row["requests"], &row["joined"]), (&json!(2), &json!(1)), "{row}");
+    assert_eq!(
+        (&row["requests"], &row["joined"]),
+        (&json!(2), &json!(1)),
+        "{row}"
+    );
 }
 
 #[test]

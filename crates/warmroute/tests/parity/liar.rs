@@ -28,7 +28,11 @@ impl Liar {
     pub(crate) fn before(engine: String) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let shared = Arc::new(Shared { engine, percent: AtomicU64::new(100), stop: AtomicBool::new(false) });
+        let shared = Arc::new(Shared {
+            engine,
+            percent: AtomicU64::new(100),
+            stop: AtomicBool::new(false),
+        });
         let own = Arc::clone(&shared);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -67,13 +71,22 @@ fn while_open(mut client: BufReader<TcpStream>, shared: &Shared) {
         let reply = engine.reply();
         let percent = shared.percent.load(Ordering::SeqCst);
         let body = bent(&reply.text(), percent);
-        let mut head = format!("HTTP/1.1 {} X\r\ncontent-length: {}\r\n", reply.status, body.len()).into_bytes();
+        let mut head = format!(
+            "HTTP/1.1 {} X\r\ncontent-length: {}\r\n",
+            reply.status,
+            body.len()
+        )
+        .into_bytes();
         for (name, value) in &reply.headers {
             if !["content-length", "transfer-encoding", "connection"].contains(&name.as_str()) {
                 head.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
             }
         }
-        if client.get_mut().write_all(&[&head[..], b"\r\n", body.as_bytes()].concat()).is_err() {
+        if client
+            .get_mut()
+            .write_all(&[&head[..], b"\r\n", body.as_bytes()].concat())
+            .is_err()
+        {
             return;
         }
     }
@@ -83,7 +96,10 @@ fn read_request(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
     let (mut request, mut length) = (Vec::new(), 0);
     loop {
         let before = request.len();
-        client.read_until(b'\n', &mut request).ok().filter(|n| *n > 0)?;
+        client
+            .read_until(b'\n', &mut request)
+            .ok()
+            .filter(|n| *n > 0)?;
         let line = String::from_utf8_lossy(&request[before..]).to_ascii_lowercase();
         if let Some(value) = line.strip_prefix("content-length:") {
             length = value.trim().parse().ok()?;
@@ -100,8 +116,14 @@ fn read_request(client: &mut BufReader<TcpStream>) -> Option<Vec<u8>> {
 
 fn bent(body: &str, percent: u64) -> String {
     const KEY: &str = "\"cached_tokens\":";
-    let Some((before, after)) = body.split_once(KEY) else { return body.to_owned() };
+    let Some((before, after)) = body.split_once(KEY) else {
+        return body.to_owned();
+    };
     let digits = after.len() - after.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let cached: u64 = after[..digits].parse().expect("a number of tokens");
-    format!("{before}{KEY}{}{}", cached * percent / 100, &after[digits..])
+    format!(
+        "{before}{KEY}{}{}",
+        cached * percent / 100,
+        &after[digits..]
+    )
 }

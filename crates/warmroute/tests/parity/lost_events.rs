@@ -18,7 +18,10 @@ fn completion(routed: &Routed, topic: &str) -> Turn {
 /// `corrupt:N`: the next so many batches of events are unreadable.
 fn disturb(routed: &Routed, action: &str) {
     let body = json!({"action": action}).to_string();
-    assert_eq!(RawClient::post(&routed.engines[0].data(), "/sim/events", body.as_bytes()).status, 200);
+    assert_eq!(
+        RawClient::post(&routed.engines[0].data(), "/sim/events", body.as_bytes()).status,
+        200
+    );
 }
 
 /// Somebody else's requests push everything out of the engine's cache, and the events that say so are unreadable.
@@ -27,7 +30,15 @@ fn evict_unnoticed(routed: &Routed, round: usize) {
     for filler in 0..4 {
         let prompt = words(&format!("filler{round}x{filler}y"), 60);
         let body = json!({"model": "sim", "prompt": prompt, "max_tokens": 1}).to_string();
-        assert_eq!(RawClient::post(&routed.engines[0].data(), "/v1/completions", body.as_bytes()).status, 200);
+        assert_eq!(
+            RawClient::post(
+                &routed.engines[0].data(),
+                "/v1/completions",
+                body.as_bytes()
+            )
+            .status,
+            200
+        );
     }
     routed.caught_up();
     disturb(routed, "corrupt:0");
@@ -46,7 +57,9 @@ fn until(routed: &Routed, state: &str, mut round: impl FnMut(usize)) {
 
 /// A change of state is acted on right after it was found.
 fn cache_source_is(routed: &Routed, source: &str) {
-    eventually("the change to be acted on", || (routed.worker("a")["cache_source"] == source).then_some(()));
+    eventually("the change to be acted on", || {
+        (routed.worker("a")["cache_source"] == source).then_some(())
+    });
 }
 
 /// A worker that lost its trust because removals never arrived.
@@ -59,9 +72,14 @@ fn downgraded(config: &str) -> Routed {
         completion(&routed, "kept");
     });
     let row = parity(&routed);
-    assert!(row["predicted_tokens"].as_u64() > row["actual_tokens"].as_u64(), "{row}");
+    assert!(
+        row["predicted_tokens"].as_u64() > row["actual_tokens"].as_u64(),
+        "{row}"
+    );
     cache_source_is(&routed, "predicted");
-    eventually("the stream to be live again", || (routed.streams()[0]["state"] == "live").then_some(()));
+    eventually("the stream to be live again", || {
+        (routed.streams()[0]["state"] == "live").then_some(())
+    });
     routed
 }
 
@@ -87,7 +105,12 @@ fn events_that_stay_wrong_are_not_believed_however_right_our_own_predictions_are
         assert_eq!(turn.predicted, turn.cached);
         assert!(turn.cached > 0);
     }
-    assert_eq!(parity(&routed)["state"], "downgraded", "{}", parity(&routed));
+    assert_eq!(
+        parity(&routed)["state"],
+        "downgraded",
+        "{}",
+        parity(&routed)
+    );
     disturb(&routed, "corrupt:0");
     // Of what it stores from now on it tells the truth.
     until(&routed, "ok", |round| {

@@ -24,7 +24,11 @@ impl Lied {
         let engine = Program::engine(&["--speed", "20"]);
         let liar = Liar::before(engine.data());
         let router = Program::serve_with(CONFIG, &[format!("a={}", liar.url())], &[]).ready(1);
-        let lied = Self { router, engine, liar };
+        let lied = Self {
+            router,
+            engine,
+            liar,
+        };
         lied.caught_up();
         lied
     }
@@ -44,11 +48,19 @@ impl Lied {
     /// One chat, the same each time; its receipt.
     fn chat(&self) -> Value {
         let messages = [says("user", &words("same", 100))];
-        let body = json!({"model": "sim", "messages": messages, "max_tokens": 2, "ignore_eos": true});
-        let reply = RawClient::post(&self.router.data(), "/v1/chat/completions", body.to_string().as_bytes());
+        let body =
+            json!({"model": "sim", "messages": messages, "max_tokens": 2, "ignore_eos": true});
+        let reply = RawClient::post(
+            &self.router.data(),
+            "/v1/chat/completions",
+            body.to_string().as_bytes(),
+        );
         assert_eq!(reply.status, 200, "{}", reply.text());
         self.caught_up();
-        let path = format!("/admin/decisions/{}", reply.header("x-warmroute-decision").expect("a decision"));
+        let path = format!(
+            "/admin/decisions/{}",
+            reply.header("x-warmroute-decision").expect("a decision")
+        );
         eventually("the receipt to be settled", || {
             let receipt = RawClient::get(&self.router.admin(), &path).json();
             (!receipt["outcome"].is_null()).then_some(receipt)
@@ -97,7 +109,10 @@ fn usage_that_lies_costs_a_worker_its_trust_and_the_truth_gives_it_back() {
     lied.is_known_by("events");
 
     lied.liar.tells(90);
-    assert_eq!(lied.ask_until("drifting").last().map(String::as_str), Some("drifting"));
+    assert_eq!(
+        lied.ask_until("drifting").last().map(String::as_str),
+        Some("drifting")
+    );
     // Drift is reported and nothing else.
     lied.is_known_by("events");
     assert_eq!(lied.router.workers()[0]["parity"], "drifting");
@@ -106,23 +121,40 @@ fn usage_that_lies_costs_a_worker_its_trust_and_the_truth_gives_it_back() {
     lied.ask_until("downgraded");
     lied.is_known_by("predicted");
     let row = lied.parity();
-    assert!(row["reason"].as_str().is_some_and(|reason| reason.contains("parity.downgrade_ratio 0.2")), "{row}");
+    assert!(
+        row["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains("parity.downgrade_ratio 0.2")),
+        "{row}"
+    );
     assert!(row["over_ratio"].as_f64() > Some(0.3), "{row}");
     assert_eq!(lied.router.workers()[0]["parity"], "downgraded");
     let page = lied.page();
     for (source, value) in [("events", 0.0), ("predicted", 1.0)] {
         let labels = [("worker", "a"), ("source", source)];
-        assert_eq!(page.value("warmroute_cache_source", &labels).to_bits(), f64::to_bits(value), "{source}");
+        assert_eq!(
+            page.value("warmroute_cache_source", &labels).to_bits(),
+            f64::to_bits(value),
+            "{source}"
+        );
     }
-    let over = page.value("warmroute_parity_requests_total", &[("worker", "a"), ("result", "over")]);
+    let over = page.value(
+        "warmroute_parity_requests_total",
+        &[("worker", "a"), ("result", "over")],
+    );
     assert!(over >= 12.0, "{over}");
     assert!(page.value("warmroute_parity_exact_ratio", &[("worker", "a")]) < 1.0);
     let said = |line: &str| line.contains("\"WARN\"") && line.contains("\"state\":\"downgraded\"");
-    eventually("the log to say so", || lied.router.stderr().lines().any(said).then_some(()));
+    eventually("the log to say so", || {
+        lied.router.stderr().lines().any(said).then_some(())
+    });
 
     lied.liar.tells(100);
     let path = lied.ask_until("ok");
-    assert!(path.ends_with(&["recovering".to_owned(), "ok".to_owned()]), "{path:?}");
+    assert!(
+        path.ends_with(&["recovering".to_owned(), "ok".to_owned()]),
+        "{path:?}"
+    );
     lied.is_known_by("events");
     assert_eq!(lied.router.workers()[0]["parity"], "ok");
     assert_eq!(lied.parity()["reason"], Value::Null);

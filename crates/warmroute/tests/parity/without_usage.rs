@@ -6,18 +6,25 @@ use crate::harness::{RawClient, Routed, Stopwatch, eventually, words};
 
 /// What was predicted before that is judged apart.
 fn known_by_events(routed: &Routed) {
-    eventually("the stream to be believed", || (routed.worker("a")["cache_source"] == "events").then_some(()));
+    eventually("the stream to be believed", || {
+        (routed.worker("a")["cache_source"] == "events").then_some(())
+    });
 }
 
 /// Ten completions, each prompt twice.
 fn ask(routed: &Routed, topic: &str, fields: &Value) {
     for n in 0..10 {
         let prompt = words(&format!("{topic}{}of", n / 2), 60);
-        let mut body = json!({"model": "sim", "prompt": prompt, "max_tokens": 2, "ignore_eos": true});
+        let mut body =
+            json!({"model": "sim", "prompt": prompt, "max_tokens": 2, "ignore_eos": true});
         for (key, value) in fields.as_object().expect("fields") {
             body[key] = value.clone();
         }
-        let reply = RawClient::post(&routed.router.data(), "/v1/completions", body.to_string().as_bytes());
+        let reply = RawClient::post(
+            &routed.router.data(),
+            "/v1/completions",
+            body.to_string().as_bytes(),
+        );
         assert_eq!(reply.status, 200, "{}", reply.text());
         assert_eq!(reply.json()["usage"]["prompt_tokens_details"], Value::Null);
         routed.caught_up();
@@ -28,7 +35,8 @@ fn ask(routed: &Routed, topic: &str, fields: &Value) {
 fn row(routed: &Routed, wanted: impl Fn(&Value) -> bool) -> Value {
     let waiting = Stopwatch::start();
     loop {
-        let row = RawClient::get(&routed.router.admin(), "/admin/parity").json()["workers"][0].clone();
+        let row =
+            RawClient::get(&routed.router.admin(), "/admin/parity").json()["workers"][0].clone();
         if wanted(&row) {
             return row;
         }
@@ -43,8 +51,15 @@ fn replies_that_do_not_tell_are_judged_by_the_engines_own_counters() {
     known_by_events(&routed);
     ask(&routed, "topic", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
-    assert_eq!((&row["state"], &row["source"]), (&json!("ok"), &json!("engine_metrics")), "{row}");
-    assert_eq!((&row["requests"], &row["joined"], &row["exact_ratio"]), (&json!(10), &json!(0), &Value::Null));
+    assert_eq!(
+        (&row["state"], &row["source"]),
+        (&json!("ok"), &json!("engine_metrics")),
+        "{row}"
+    );
+    assert_eq!(
+        (&row["requests"], &row["joined"], &row["exact_ratio"]),
+        (&json!(10), &json!(0), &Value::Null)
+    );
     assert_eq!(row["predicted_tokens"], row["actual_tokens"]);
     assert!(row["actual_tokens"].as_u64() > Some(500), "{row}");
 }
@@ -55,9 +70,17 @@ fn requests_of_ours_that_cannot_be_judged_are_not_taken_for_somebody_elses() {
     known_by_events(&routed);
     ask(&routed, "unjudged", &json!({"prompt_logprobs": 1}));
     ask(&routed, "beside", &json!({}));
-    let reason = |row: &Value, part: &str| row["reason"].as_str().is_some_and(|reason| reason.contains(part));
+    let reason = |row: &Value, part: &str| {
+        row["reason"]
+            .as_str()
+            .is_some_and(|reason| reason.contains(part))
+    };
     row(&routed, |row| reason(row, "cannot be compared"));
     ask(&routed, "alone", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
-    assert_eq!((&row["state"], &row["source"]), (&json!("ok"), &json!("engine_metrics")), "{row}");
+    assert_eq!(
+        (&row["state"], &row["source"]),
+        (&json!("ok"), &json!("engine_metrics")),
+        "{row}"
+    );
 }

@@ -17,17 +17,36 @@ fn body(seen: &Seen) -> Value {
 fn sglang_gets_one_room_for_both_legs() {
     let scripted = Scripted::start("sglang", Reply::whole(whole("{}")), late_yes());
     let reply = scripted.ask("r", &streamed(chat("m", "hi", 4)).to_string());
-    let (prefill, decode) = (body(&scripted.prefill.next_request()), body(&scripted.decode.next_request()));
-    let port: u64 = scripted.prefill.address().rsplit_once(':').expect("a port").1.parse().expect("a number");
+    let (prefill, decode) = (
+        body(&scripted.prefill.next_request()),
+        body(&scripted.decode.next_request()),
+    );
+    let port: u64 = scripted
+        .prefill
+        .address()
+        .rsplit_once(':')
+        .expect("a port")
+        .1
+        .parse()
+        .expect("a number");
     for (leg, stream) in [(&prefill, false), (&decode, true)] {
-        assert_eq!((&leg["bootstrap_host"], &leg["bootstrap_port"]), (&json!("127.0.0.1"), &json!(port)));
-        assert_eq!((&leg["stream"], &leg["max_tokens"]), (&json!(stream), &json!(4)));
+        assert_eq!(
+            (&leg["bootstrap_host"], &leg["bootstrap_port"]),
+            (&json!("127.0.0.1"), &json!(port))
+        );
+        assert_eq!(
+            (&leg["stream"], &leg["max_tokens"]),
+            (&json!(stream), &json!(4))
+        );
     }
     let room = prefill["bootstrap_room"].as_u64().expect("a room");
     assert!(i64::try_from(room).is_ok(), "{room}");
     assert_eq!(decode["bootstrap_room"], room);
     let receipt = scripted.router.receipt("r");
-    assert_eq!((reply.status, rewrites(&reply, &receipt)), (200, vec!["kv_transfer".to_owned()]));
+    assert_eq!(
+        (reply.status, rewrites(&reply, &receipt)),
+        (200, vec!["kv_transfer".to_owned()])
+    );
     assert_eq!(receipt["prefill"]["skipped"], false);
     assert!(receipt["prefill"]["ms"].is_number());
     scripted.router.settled();
@@ -42,7 +61,10 @@ fn no_two_requests_meet_in_one_room() {
             body(&scripted.decode.next_request())["bootstrap_room"].clone()
         })
         .collect();
-    assert!(rooms[0] != rooms[1] && rooms[1] != rooms[2] && rooms[0] != rooms[2], "{rooms:?}");
+    assert!(
+        rooms[0] != rooms[1] && rooms[1] != rooms[2] && rooms[0] != rooms[2],
+        "{rooms:?}"
+    );
 }
 
 #[test]
@@ -54,12 +76,25 @@ fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of
         scripted.decode.once(Reply::Silence);
         let asked = chat("m", "hi", 4).to_string();
         let reply = scripted.ask("r", &asked);
-        assert_eq!((reply.status, reply.json()["choices"][0]["message"]["content"].as_str()), (200, Some("yes")));
+        assert_eq!(
+            (
+                reply.status,
+                reply.json()["choices"][0]["message"]["content"].as_str()
+            ),
+            (200, Some("yes"))
+        );
         scripted.decode.hang_up();
         assert_ne!(scripted.decode.next_request().body, asked.as_bytes());
-        assert_eq!(scripted.decode.next_request().body, asked.as_bytes(), "without a word of the prefill");
+        assert_eq!(
+            scripted.decode.next_request().body,
+            asked.as_bytes(),
+            "without a word of the prefill"
+        );
         let receipt = scripted.router.receipt("r");
-        assert_eq!(receipt["prefill"]["reason"], "prefill_failed", "{connector}");
+        assert_eq!(
+            receipt["prefill"]["reason"], "prefill_failed",
+            "{connector}"
+        );
         assert_eq!(rewrites(&reply, &receipt), [""; 0]);
         scripted.router.settled();
     }
@@ -86,12 +121,32 @@ fn mooncake_s_engines_meet_by_a_transfer_id_and_the_name_that_the_bootstrap_serv
     for n in 0..2 {
         let reply = scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
         let receipt = scripted.router.receipt(&format!("r{n}"));
-        assert_eq!((reply.status, rewrites(&reply, &receipt)), (200, vec!["kv_transfer".to_owned()]));
-        let (prefill, decode) = (body(&scripted.prefill.next_request()), body(&scripted.decode.next_request()));
-        let (ours, theirs) = (&prefill["kv_transfer_params"], &decode["kv_transfer_params"]);
-        assert_eq!((&prefill["max_tokens"], &prefill["stream"]), (&json!(1), &json!(false)));
-        assert_eq!((&ours["do_remote_decode"], &ours["do_remote_prefill"]), (&json!(true), &json!(false)));
-        assert!(ours["transfer_id"].as_str().is_some_and(|id| id.starts_with("xfer-")), "{ours}");
+        assert_eq!(
+            (reply.status, rewrites(&reply, &receipt)),
+            (200, vec!["kv_transfer".to_owned()])
+        );
+        let (prefill, decode) = (
+            body(&scripted.prefill.next_request()),
+            body(&scripted.decode.next_request()),
+        );
+        let (ours, theirs) = (
+            &prefill["kv_transfer_params"],
+            &decode["kv_transfer_params"],
+        );
+        assert_eq!(
+            (&prefill["max_tokens"], &prefill["stream"]),
+            (&json!(1), &json!(false))
+        );
+        assert_eq!(
+            (&ours["do_remote_decode"], &ours["do_remote_prefill"]),
+            (&json!(true), &json!(false))
+        );
+        assert!(
+            ours["transfer_id"]
+                .as_str()
+                .is_some_and(|id| id.starts_with("xfer-")),
+            "{ours}"
+        );
         let want = json!({
             "do_remote_decode": false,
             "do_remote_prefill": true,
@@ -113,6 +168,8 @@ fn whole(body: &str) -> Vec<u8> {
 
 /// Long enough after its request for a prefill that answers at once to be seen to have ended.
 fn late_yes() -> Reply {
-    let Reply::Pieces(pieces, _) = yes() else { unreachable!("a whole reply") };
+    let Reply::Pieces(pieces, _) = yes() else {
+        unreachable!("a whole reply")
+    };
     Reply::Late(Duration::from_millis(200), pieces.concat())
 }

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        Program, RawClient, Reply, Router as _, Sim as _, chat, eventually, json_reply, streamed, text_of, words,
+        Program, RawClient, Reply, Router as _, Sim as _, chat, eventually, json_reply, streamed,
+        text_of, words,
     },
     pools::{CHAT, Pools, Scripted, rewrites, yes},
 };
@@ -28,20 +29,37 @@ fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
         let (got, usage) = (reply.json(), &want["usage"]);
         assert_eq!(got["choices"], want["choices"]);
         let tokens = usage["prompt_tokens"].as_u64().expect("usage");
-        assert_eq!(got["usage"]["prompt_tokens_details"]["cached_tokens"], tokens - 1, "all but one came from there");
+        assert_eq!(
+            got["usage"]["prompt_tokens_details"]["cached_tokens"],
+            tokens - 1,
+            "all but one came from there"
+        );
         assert_eq!(reply.header("x-warmroute-worker"), Some("d1"));
         assert_eq!(rewrites(&reply, &receipt), ["token_ids", "kv_transfer"]);
         let prefill = &receipt["prefill"];
         assert_eq!(prefill["target"], json!({"worker": "p1", "dp_rank": 0}));
-        assert_eq!((&prefill["skipped"], &prefill["reason"]), (&json!(false), &Value::Null));
+        assert_eq!(
+            (&prefill["skipped"], &prefill["reason"]),
+            (&json!(false), &Value::Null)
+        );
         assert!(prefill["ms"].as_f64() > Some(0.0), "{prefill}");
         assert_eq!(receipt["winner"]["worker"], "d1");
-        assert_eq!(receipt["excluded"], json!([{"target": {"worker": "p1", "dp_rank": 0}, "reason": "role"}]));
+        assert_eq!(
+            receipt["excluded"],
+            json!([{"target": {"worker": "p1", "dp_rank": 0}, "reason": "role"}])
+        );
         assert_eq!(receipt["reserved"]["prefill_tokens"], 0);
-        assert_eq!(receipt["outcome"]["drift_tokens"], Value::Null, "the worker's own cache had no say");
+        assert_eq!(
+            receipt["outcome"]["drift_tokens"],
+            Value::Null,
+            "the worker's own cache had no say"
+        );
     }
     assert_eq!(
-        (&pools.prefill[0].stats()["executions"], &pools.decode[0].stats()["executions"]),
+        (
+            &pools.prefill[0].stats()["executions"],
+            &pools.decode[0].stats()["executions"]
+        ),
         (&json!(2), &json!(2))
     );
     assert_eq!(pools.counted("ok"), 2.0);
@@ -56,34 +74,57 @@ fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_
     body["stream_options"] = json!({"include_usage": true});
     let reply = pools.ask_with("s", &body, &[]);
     let alone = Program::engine(&["--speed", "20"]);
-    let want = RawClient::post(&alone.data(), CHAT, streamed(asked("stream", 10)).to_string().as_bytes());
+    let want = RawClient::post(
+        &alone.data(),
+        CHAT,
+        streamed(asked("stream", 10)).to_string().as_bytes(),
+    );
     assert_eq!(text_of(&reply), text_of(&want));
     assert!(reply.text().contains("\"usage\""), "{}", reply.text());
     let receipt = pools.router.receipt("s");
-    assert_eq!((&receipt["prefill"]["skipped"], &receipt["outcome"]["kind"]), (&json!(false), &json!("ok")));
-    assert!(receipt["outcome"]["ttft_ms"].as_f64() >= receipt["prefill"]["ms"].as_f64(), "{receipt:#}");
+    assert_eq!(
+        (&receipt["prefill"]["skipped"], &receipt["outcome"]["kind"]),
+        (&json!(false), &json!("ok"))
+    );
+    assert!(
+        receipt["outcome"]["ttft_ms"].as_f64() >= receipt["prefill"]["ms"].as_f64(),
+        "{receipt:#}"
+    );
     pools.router.settled();
 }
 
 #[test]
 #[contract("V39")]
 fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
-    let params = r#"{"remote_engine_id" : "e", "remote_block_ids":[ 1,2 ],"do_remote_prefill":true}"#;
-    let offered = format!(r#"{{"prompt_token_ids":[7, 8],"choices":[{{}}],"kv_transfer_params":{params}}}"#);
-    let scripted = Scripted::start("nixl", Reply::whole(json_reply("200 OK", "", &offered)), yes());
+    let params =
+        r#"{"remote_engine_id" : "e", "remote_block_ids":[ 1,2 ],"do_remote_prefill":true}"#;
+    let offered =
+        format!(r#"{{"prompt_token_ids":[7, 8],"choices":[{{}}],"kv_transfer_params":{params}}}"#);
+    let scripted = Scripted::start(
+        "nixl",
+        Reply::whole(json_reply("200 OK", "", &offered)),
+        yes(),
+    );
     let body = "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], \
                 \"max_tokens\": 64,\"stream\":true,\"stream_options\":{},\"min_tokens\": 3 }";
     assert_eq!(scripted.ask("r", body).status, 200);
     let prefill = scripted.prefill.next_request();
-    let same =
-        "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], ";
+    let same = "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], ";
     let sent = String::from_utf8(prefill.body.clone()).expect("text");
     assert!(
-        sent.starts_with(&format!("{same}\"max_tokens\": 1,\"stream\":false,\"max_completion_tokens\":1,")),
+        sent.starts_with(&format!(
+            "{same}\"max_tokens\": 1,\"stream\":false,\"max_completion_tokens\":1,"
+        )),
         "{sent}"
     );
-    assert!(sent.contains(r#""return_token_ids":true,"kv_transfer_params":{"do_remote_decode":true,"#), "{sent}");
-    assert!(!sent.contains("stream_options") && !sent.contains("min_tokens"), "{sent}");
+    assert!(
+        sent.contains(r#""return_token_ids":true,"kv_transfer_params":{"do_remote_decode":true,"#),
+        "{sent}"
+    );
+    assert!(
+        !sent.contains("stream_options") && !sent.contains("min_tokens"),
+        "{sent}"
+    );
     let decode = scripted.decode.next_request();
     let whole = body.strip_suffix(" }").expect("as it stands above");
     let want = format!("{whole},\"kv_transfer_params\":{params},\"prompt_token_ids\":[7, 8] }}");
@@ -93,12 +134,23 @@ fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
 
 #[test]
 fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
-    let offered = r#"{"kv_transfer_params":{"remote_host":"h"},"prompt_token_ids":null,"choices":[]}"#;
-    let scripted = Scripted::start("nixl", Reply::whole(json_reply("200 OK", "", offered)), yes());
+    let offered =
+        r#"{"kv_transfer_params":{"remote_host":"h"},"prompt_token_ids":null,"choices":[]}"#;
+    let scripted = Scripted::start(
+        "nixl",
+        Reply::whole(json_reply("200 OK", "", offered)),
+        yes(),
+    );
     let reply = scripted.ask("r", &chat("m", "hi", 4).to_string());
-    assert_eq!(rewrites(&reply, &scripted.router.receipt("r")), ["kv_transfer"]);
+    assert_eq!(
+        rewrites(&reply, &scripted.router.receipt("r")),
+        ["kv_transfer"]
+    );
     let sent: Value = serde_json::from_slice(&scripted.decode.next_request().body).expect("JSON");
-    assert_eq!((&sent["kv_transfer_params"], &sent["prompt_token_ids"]), (&json!({"remote_host": "h"}), &Value::Null));
+    assert_eq!(
+        (&sent["kv_transfer_params"], &sent["prompt_token_ids"]),
+        (&json!({"remote_host": "h"}), &Value::Null)
+    );
 }
 
 #[test]
@@ -106,7 +158,10 @@ fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
 fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
     let pools = Pools::start(2, 2, "");
     let (_, first) = pools.ask("first", &asked("again", 4));
-    for side in [&first["prefill"]["target"]["worker"], &first["winner"]["worker"]] {
+    for side in [
+        &first["prefill"]["target"]["worker"],
+        &first["winner"]["worker"],
+    ] {
         pools.warm(side.as_str().expect("a name"));
     }
     for n in 0..3 {
@@ -114,11 +169,19 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
         assert_eq!(again["prefill"]["target"], first["prefill"]["target"]);
         assert_eq!(again["winner"], first["winner"]);
         assert_eq!(again["candidates"][0]["cache_source"], "events");
-        assert!(again["candidates"][0]["warm_tokens"]["device"].as_u64() > Some(100), "{again:#}");
+        assert!(
+            again["candidates"][0]["warm_tokens"]["device"].as_u64() > Some(100),
+            "{again:#}"
+        );
     }
     // What a prefill worker reports as cached is held against what was predicted for it, and nothing else is.
     let rows = RawClient::get(&pools.router.admin(), "/admin/parity").json();
-    let judged: u64 = rows["workers"].as_array().expect("rows").iter().filter_map(|row| row["exact"].as_u64()).sum();
+    let judged: u64 = rows["workers"]
+        .as_array()
+        .expect("rows")
+        .iter()
+        .filter_map(|row| row["exact"].as_u64())
+        .sum();
     assert_eq!(judged, 4, "{rows:#}");
     pools.router.settled();
 }
@@ -130,12 +193,33 @@ fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
     let client = RawClient::chat(&scripted.router.data(), &chat("m", &words("load", 200), 4));
     scripted.prefill.next_request();
     let workers = scripted.router.workers();
-    let load = |name: &str| &workers.iter().find(|worker| worker["name"] == name).expect("a worker")["load"];
-    assert!(load("p")["queued_prefill_tokens"].as_u64() > Some(100), "{}", load("p"));
-    assert_eq!((&load("p")["decode_blocks"], &load("d")["queued_prefill_tokens"]), (&json!(0), &json!(0)));
-    assert!(load("d")["decode_blocks"].as_u64() > Some(5), "{}", load("d"));
+    let load = |name: &str| {
+        &workers
+            .iter()
+            .find(|worker| worker["name"] == name)
+            .expect("a worker")["load"]
+    };
+    assert!(
+        load("p")["queued_prefill_tokens"].as_u64() > Some(100),
+        "{}",
+        load("p")
+    );
+    assert_eq!(
+        (
+            &load("p")["decode_blocks"],
+            &load("d")["queued_prefill_tokens"]
+        ),
+        (&json!(0), &json!(0))
+    );
+    assert!(
+        load("d")["decode_blocks"].as_u64() > Some(5),
+        "{}",
+        load("d")
+    );
     drop(client);
-    eventually("the load to be given back", || (scripted.router.metric("warmroute_leases", "") == 0.0).then_some(()));
+    eventually("the load to be given back", || {
+        (scripted.router.metric("warmroute_leases", "") == 0.0).then_some(())
+    });
     scripted.router.settled();
 }
 
@@ -147,9 +231,15 @@ fn a_tail_under_the_threshold_stays_with_the_decode_worker() {
     assert_eq!(first["prefill"]["skipped"], false);
     pools.warm("d1");
     let (reply, again) = pools.ask("again", &asked("warm", 4));
-    assert_eq!(again["prefill"], json!({"target": null, "skipped": true, "reason": "under_threshold", "ms": null}));
+    assert_eq!(
+        again["prefill"],
+        json!({"target": null, "skipped": true, "reason": "under_threshold", "ms": null})
+    );
     assert_eq!(rewrites(&reply, &again), [""; 0]);
     assert_eq!(pools.prefill[0].stats()["executions"], 1);
     assert_eq!(pools.counted("under_threshold"), 1.0);
-    assert_eq!(again["outcome"]["drift_tokens"], 0, "this prediction is held against the reply: {again:#}");
+    assert_eq!(
+        again["outcome"]["drift_tokens"], 0,
+        "this prediction is held against the reply: {again:#}"
+    );
 }

@@ -10,9 +10,20 @@ use crate::{
 /// What is expected of a worker's cache for this prompt, by a decision that is not carried out.
 fn expected_at(router: &Program, name: &str, body: &Value) -> Value {
     let headers = [("x-warmroute-worker", name)];
-    let told = RawClient::post_with(&router.data(), "/v1/route", &headers, body.to_string().as_bytes()).json();
-    let rows = told["candidates"].as_array().unwrap_or_else(|| panic!("no candidates: {told}"));
-    let row = rows.iter().find(|row| row["target"]["worker"] == name).unwrap_or_else(|| panic!("no {name}: {told}"));
+    let told = RawClient::post_with(
+        &router.data(),
+        "/v1/route",
+        &headers,
+        body.to_string().as_bytes(),
+    )
+    .json();
+    let rows = told["candidates"]
+        .as_array()
+        .unwrap_or_else(|| panic!("no candidates: {told}"));
+    let row = rows
+        .iter()
+        .find(|row| row["target"]["worker"] == name)
+        .unwrap_or_else(|| panic!("no {name}: {told}"));
     row["predicted_cached_tokens"].clone()
 }
 
@@ -33,15 +44,30 @@ fn a_second_that_would_need_a_prefill_is_not_asked_and_nothing_is_expected_of_it
     assert_eq!(ask("first"), 200);
     let first = router.receipt("first");
     assert_eq!(first["prefill"]["skipped"], false, "{first}");
-    let (slow, at, other) = if first["winner"]["worker"] == "d1" { ("d1", 0, "d2") } else { ("d2", 1, "d1") };
-    assert!(expected_at(&router, slow, &asked).as_u64() > Some(0), "it has the prompt");
+    let (slow, at, other) = if first["winner"]["worker"] == "d1" {
+        ("d1", 0, "d2")
+    } else {
+        ("d2", 1, "d1")
+    };
+    assert!(
+        expected_at(&router, slow, &asked).as_u64() > Some(0),
+        "it has the prompt"
+    );
     assert_eq!(expected_at(&router, other, &asked), 0);
 
     decode[at].fault("hang", 1);
-    assert_eq!(ask("slow"), 504, "whoever has the prompt hangs, and nobody else is asked");
+    assert_eq!(
+        ask("slow"),
+        504,
+        "whoever has the prompt hangs, and nobody else is asked"
+    );
     let receipt = router.receipt("slow");
     assert_eq!(receipt["prefill"]["reason"], "under_threshold", "{receipt}");
-    assert_eq!(expected_at(&router, other, &asked), 0, "nobody was sent anything");
+    assert_eq!(
+        expected_at(&router, other, &asked),
+        0,
+        "nobody was sent anything"
+    );
     assert_eq!(decode[1 - at].stats()["executions"], 0);
     router.settled();
 }

@@ -10,13 +10,30 @@ use crate::{
 #[test]
 fn both_legs_are_told_the_chat_and_the_client_gets_a_message() {
     let prefill = json!({"choices": [{}], "kv_transfer_params": {"remote_host": "h"}, "prompt_token_ids": [1, 2]});
-    let scripted = Scripted::start("nixl", Reply::whole(json_reply("200 OK", "", &prefill.to_string())), yes());
-    let body = json!({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    let scripted = Scripted::start(
+        "nixl",
+        Reply::whole(json_reply("200 OK", "", &prefill.to_string())),
+        yes(),
+    );
+    let body =
+        json!({"model": "m", "max_tokens": 4, "messages": [{"role": "user", "content": "hi"}]})
+            .to_string();
     let headers = [("x-request-id", "r")];
-    let reply = RawClient::post_with(&scripted.router.data(), "/v1/messages", &headers, body.as_bytes());
+    let reply = RawClient::post_with(
+        &scripted.router.data(),
+        "/v1/messages",
+        &headers,
+        body.as_bytes(),
+    );
     assert_eq!(reply.status, 200, "{}", reply.text());
-    assert_eq!(reply.json()["content"], json!([{"type": "text", "text": "yes"}]));
-    let (first, second) = (scripted.prefill.next_request(), scripted.decode.next_request());
+    assert_eq!(
+        reply.json()["content"],
+        json!([{"type": "text", "text": "yes"}])
+    );
+    let (first, second) = (
+        scripted.prefill.next_request(),
+        scripted.decode.next_request(),
+    );
     for seen in [&first, &second] {
         assert_eq!(seen.line(), "POST /v1/chat/completions HTTP/1.1");
         let sent: Value = serde_json::from_slice(&seen.body).expect("JSON");
@@ -24,7 +41,10 @@ fn both_legs_are_told_the_chat_and_the_client_gets_a_message() {
         assert!(sent["kv_transfer_params"].is_object());
     }
     let receipt = scripted.router.receipt("r");
-    assert_eq!(rewrites(&reply, &receipt), ["messages", "token_ids", "kv_transfer"]);
+    assert_eq!(
+        rewrites(&reply, &receipt),
+        ["messages", "token_ids", "kv_transfer"]
+    );
     assert_eq!(receipt["prefill"]["skipped"], false);
     scripted.router.settled();
 }

@@ -2,7 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, eventually, json_reply};
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, eventually, json_reply,
+};
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
 
@@ -22,24 +24,44 @@ impl Pools {
     /// So many of each; `config` are more sections.
     pub(crate) fn start(prefill: usize, decode: usize, config: &str) -> Self {
         let engines = |role: &str, count: usize| -> Vec<Program> {
-            (0..count).map(|_| Program::engine(&["--speed", "20", "--role", role])).collect()
+            (0..count)
+                .map(|_| Program::engine(&["--speed", "20", "--role", role]))
+                .collect()
         };
         let (prefill, decode) = (engines("prefill", prefill), engines("decode", decode));
         let workers = |letter: char, role: &str, engines: &[Program]| -> String {
             let named = engines.iter().zip(1..);
-            named.map(|(engine, n)| worker(&format!("{letter}{n}"), &engine.url(), role, "")).collect()
+            named
+                .map(|(engine, n)| worker(&format!("{letter}{n}"), &engine.url(), role, ""))
+                .collect()
         };
         let workers = workers('p', "prefill", &prefill) + &workers('d', "decode", &decode);
         let router = serve(&workers, config).ready(prefill.len() + decode.len());
         router.follows_events(prefill.len() + decode.len());
-        Self { router, prefill, decode }
+        Self {
+            router,
+            prefill,
+            decode,
+        }
     }
 
     /// Sends a request under this id, with these headers besides.
     pub(crate) fn ask_with(&self, id: &str, body: &Value, headers: &[(&str, &str)]) -> RawReply {
-        let path = if body["messages"].is_null() { "/v1/completions" } else { CHAT };
-        let headers: Vec<_> = [("x-request-id", id)].into_iter().chain(headers.iter().copied()).collect();
-        RawClient::post_with(&self.router.data(), path, &headers, body.to_string().as_bytes())
+        let path = if body["messages"].is_null() {
+            "/v1/completions"
+        } else {
+            CHAT
+        };
+        let headers: Vec<_> = [("x-request-id", id)]
+            .into_iter()
+            .chain(headers.iter().copied())
+            .collect();
+        RawClient::post_with(
+            &self.router.data(),
+            path,
+            &headers,
+            body.to_string().as_bytes(),
+        )
     }
 
     /// Sends a request under this id; its receipt, once it is settled.
@@ -52,20 +74,29 @@ impl Pools {
     pub(crate) fn warm(&self, name: &str) {
         eventually("the worker's events to arrive", || {
             let workers = self.router.workers();
-            let worker = workers.iter().find(|worker| worker["name"] == name).expect("a worker of that name");
-            (worker["warm_blocks"]["device"] != 0 && worker["cache_source"] == "events").then_some(())
+            let worker = workers
+                .iter()
+                .find(|worker| worker["name"] == name)
+                .expect("a worker of that name");
+            (worker["warm_blocks"]["device"] != 0 && worker["cache_source"] == "events")
+                .then_some(())
         });
     }
 
     /// What the counter of prefills says of this result.
     pub(crate) fn counted(&self, result: &str) -> f64 {
-        self.router.metric("warmroute_prefill_total", &format!("result=\"{result}\""))
+        self.router
+            .metric("warmroute_prefill_total", &format!("result=\"{result}\""))
     }
 }
 
 /// A router before these workers. `config` are more sections; indented lines at its start belong to `routing`.
 pub(crate) fn serve(workers: &str, config: &str) -> Program {
-    Program::serve_with(&format!("workers:\n{workers}routing:\n  tokenize_budget: 60s\n{config}"), &[], &[])
+    Program::serve_with(
+        &format!("workers:\n{workers}routing:\n  tokenize_budget: 60s\n{config}"),
+        &[],
+        &[],
+    )
 }
 
 /// Scripted engines, one of each role, and the router before them.
@@ -77,33 +108,64 @@ pub(crate) struct Scripted {
 
 /// A reply that generates `yes`.
 pub(crate) fn yes() -> Reply {
-    Reply::whole(json_reply("200 OK", "", r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#))
+    Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#,
+    ))
 }
 
 impl Scripted {
     pub(crate) fn start(connector: &str, prefill: Reply, decode: Reply) -> Self {
-        Self::with(&format!("disaggregation: {{connector: {connector}}}\n"), prefill, decode)
+        Self::with(
+            &format!("disaggregation: {{connector: {connector}}}\n"),
+            prefill,
+            decode,
+        )
     }
 
     pub(crate) fn with(config: &str, prefill: Reply, decode: Reply) -> Self {
-        let (prefill, decode) = (ScriptedEngine::start(prefill), ScriptedEngine::start(decode));
-        let port = prefill.address().rsplit_once(':').expect("an address has a port").1;
-        let workers = worker("p", &prefill.url(), "prefill", &format!(", bootstrap_port: {port}"))
-            + &worker("d", &decode.url(), "decode", "");
+        let (prefill, decode) = (
+            ScriptedEngine::start(prefill),
+            ScriptedEngine::start(decode),
+        );
+        let port = prefill
+            .address()
+            .rsplit_once(':')
+            .expect("an address has a port")
+            .1;
+        let workers = worker(
+            "p",
+            &prefill.url(),
+            "prefill",
+            &format!(", bootstrap_port: {port}"),
+        ) + &worker("d", &decode.url(), "decode", "");
         let router = serve(&workers, config).ready(2);
-        Self { router, prefill, decode }
+        Self {
+            router,
+            prefill,
+            decode,
+        }
     }
 
     /// Sends exactly these bytes as a chat.
     pub(crate) fn ask(&self, id: &str, body: &str) -> RawReply {
-        RawClient::post_with(&self.router.data(), CHAT, &[("x-request-id", id)], body.as_bytes())
+        RawClient::post_with(
+            &self.router.data(),
+            CHAT,
+            &[("x-request-id", id)],
+            body.as_bytes(),
+        )
     }
 }
 
 /// What `x-warmroute-rewrites` and the receipt list: the same.
 pub(crate) fn rewrites(reply: &RawReply, receipt: &Value) -> Vec<String> {
-    let listed: Vec<String> =
-        reply.header("x-warmroute-rewrites").map_or_else(Vec::new, |list| list.split(',').map(str::to_owned).collect());
+    let listed: Vec<String> = reply
+        .header("x-warmroute-rewrites")
+        .map_or_else(Vec::new, |list| {
+            list.split(',').map(str::to_owned).collect()
+        });
     assert_eq!(receipt["rewrites"], json!(listed));
     listed
 }

@@ -72,7 +72,9 @@ impl PrefixStream {
     pub fn say(&self, kind: &str, system: &str, tokens: u32) {
         let key = Anchor::System(system.into()).key("sim", 1024);
         let key: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
-        self.say_raw(&format!("event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": {tokens}}}\n\n"));
+        self.say_raw(&format!(
+            "event: {kind}\ndata: {{\"prefix_hash\": \"{key}\", \"token_count\": {tokens}}}\n\n"
+        ));
     }
 
     /// Sends these bytes. Needs a connection.
@@ -103,6 +105,8 @@ impl Drop for PrefixStream {
 fn greeted(mut stream: TcpStream) -> Option<TcpStream> {
     let mut lines = BufReader::new(stream.try_clone().ok()?).lines();
     while !lines.next()?.ok()?.is_empty() {}
-    stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n").ok()?;
+    stream
+        .write_all(b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n")
+        .ok()?;
     Some(stream)
 }

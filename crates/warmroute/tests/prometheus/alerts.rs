@@ -17,7 +17,11 @@ const CONSUMER: &str = "WarmrouteKvConsumerDisconnected";
 fn without_waits() -> String {
     let lines = ALERTS.lines().map(|line| {
         let indent = &line[..line.len() - line.trim_start().len()];
-        if line.trim_start().starts_with("for: ") { format!("{indent}for: 0s\n") } else { format!("{line}\n") }
+        if line.trim_start().starts_with("for: ") {
+            format!("{indent}for: 0s\n")
+        } else {
+            format!("{line}\n")
+        }
     });
     lines.collect()
 }
@@ -25,14 +29,21 @@ fn without_waits() -> String {
 fn until_firing(prometheus: &Prometheus, expected: &[(&str, &str)]) {
     patiently(&format!("{expected:?} to be what fires"), || {
         let firing = prometheus.firing();
-        let firing: Vec<(&str, &str)> = firing.iter().map(|(name, backend)| (&**name, &**backend)).collect();
+        let firing: Vec<(&str, &str)> = firing
+            .iter()
+            .map(|(name, backend)| (&**name, &**backend))
+            .collect();
         (firing == expected).then_some(())
     });
 }
 
 /// The backends that a query gives a sample of.
 fn backends(prometheus: &Prometheus, query: &str) -> Vec<String> {
-    prometheus.query(query).iter().map(|series| series.label("backend").to_owned()).collect()
+    prometheus
+        .query(query)
+        .iter()
+        .map(|series| series.label("backend").to_owned())
+        .collect()
 }
 
 #[test]
@@ -50,8 +61,16 @@ fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), Some(1.0));
     let failed = prometheus.query(queries::REDIS_ERROR_RATE);
     assert_eq!(failed.len(), 3);
-    assert!(failed.iter().any(|series| series.label("type") == "connection" && series.value > 0.0), "{failed:?}");
-    assert!(backends(&prometheus, queries::CONSUMER_GONE).is_empty(), "the streams do not go through Redis");
+    assert!(
+        failed
+            .iter()
+            .any(|series| series.label("type") == "connection" && series.value > 0.0),
+        "{failed:?}"
+    );
+    assert!(
+        backends(&prometheus, queries::CONSUMER_GONE).is_empty(),
+        "the streams do not go through Redis"
+    );
     redis.start_again();
     until_firing(&prometheus, &[]);
     assert_eq!(prometheus.number(queries::FALLBACK_ACTIVE), None);

@@ -1,7 +1,10 @@
 //! What a real Prometheus makes of `/metrics`: the queries and alerts that operators of prefix routing, response cache and
 //! KV index know give true data, unchanged.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;

@@ -6,7 +6,8 @@ pub(crate) const OVERFLOW_RATE: &str = r#"rate(continuum_prefix_routing_requests
 pub(crate) const BACKEND_LOAD: &str = "continuum_prefix_routing_backend_distribution";
 pub(crate) const CACHE_HIT_RATE: &str = r#"rate(continuum_response_cache_requests_total{result="hit"}[5m])
 / rate(continuum_response_cache_requests_total{result=~"hit|miss"}[5m])"#;
-pub(crate) const CACHE_BYPASS_RATE: &str = r#"rate(continuum_response_cache_requests_total{result="skip"}[5m])"#;
+pub(crate) const CACHE_BYPASS_RATE: &str =
+    r#"rate(continuum_response_cache_requests_total{result="skip"}[5m])"#;
 pub(crate) const REDIS_GET_P99: &str = r#"histogram_quantile(0.99,
   rate(continuum_cache_redis_latency_seconds_bucket{operation="get"}[5m])
 )"#;
@@ -16,7 +17,8 @@ pub(crate) const FALLBACK_ACTIVE: &str = "continuum_cache_fallback_active == 1";
 pub(crate) const KV_AWARE_RATE: &str = r#"rate(continuum_kv_index_routing_decisions_total{decision="kv_aware"}[5m])
 / rate(continuum_kv_index_routing_decisions_total[5m])"#;
 pub(crate) const EVENT_DROP_RATE: &str = "rate(continuum_kv_event_dropped_total[5m])";
-pub(crate) const OVERLAP_P50: &str = "histogram_quantile(0.50, rate(continuum_kv_index_overlap_score_bucket[5m]))";
+pub(crate) const OVERLAP_P50: &str =
+    "histogram_quantile(0.50, rate(continuum_kv_index_overlap_score_bucket[5m]))";
 /// An alert.
 pub(crate) const CONSUMER_GONE: &str = "continuum_kv_consumer_connected == 0";
 

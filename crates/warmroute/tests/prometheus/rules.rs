@@ -17,9 +17,17 @@ fn the_shipped_rules_and_the_example_are_taken_by_prometheus() {
     for (what, file) in [("rules", "alerts.yml"), ("config", "scrape.yml")] {
         let path = format!("{FOLDER}/{file}");
         let mut check = Command::new("promtool");
-        let output = test_programs::limit::output(check.args(["check", what, &path]), Duration::from_secs(90));
-        let said = [output.stdout, output.stderr].map(|text| String::from_utf8_lossy(&text).into_owned()).concat();
-        assert!(output.status.success() && said.contains("SUCCESS"), "{file}: {said}");
+        let output = test_programs::limit::output(
+            check.args(["check", what, &path]),
+            Duration::from_secs(90),
+        );
+        let said = [output.stdout, output.stderr]
+            .map(|text| String::from_utf8_lossy(&text).into_owned())
+            .concat();
+        assert!(
+            output.status.success() && said.contains("SUCCESS"),
+            "{file}: {said}"
+        );
     }
 }
 
@@ -27,6 +35,11 @@ fn the_shipped_rules_and_the_example_are_taken_by_prometheus() {
 #[contract("CK72")]
 fn the_documented_alerts_are_among_the_shipped_ones_to_the_letter() {
     for query in [queries::FALLBACK_ACTIVE, queries::CONSUMER_GONE] {
-        assert!(ALERTS.lines().any(|line| line.trim() == format!("expr: {query}")), "{query}");
+        assert!(
+            ALERTS
+                .lines()
+                .any(|line| line.trim() == format!("expr: {query}")),
+            "{query}"
+        );
     }
 }

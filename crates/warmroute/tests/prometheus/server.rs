@@ -26,7 +26,10 @@ pub(crate) fn patiently<T>(what: &str, mut check: impl FnMut() -> Option<T>) -> 
         if let Some(value) = check() {
             return value;
         }
-        assert!(waiting.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
+        assert!(
+            waiting.elapsed() < PATIENCE,
+            "waited {PATIENCE:?} for {what}"
+        );
         std::thread::sleep(Duration::from_millis(100));
     }
 }
@@ -68,9 +71,17 @@ impl Prometheus {
         let address = port.address();
         let mut child = spawn(&folder, &address);
         if is_ready(&mut child, &address) {
-            return Self { child, address, folder, _port: port };
+            return Self {
+                child,
+                address,
+                folder,
+                _port: port,
+            };
         }
-        panic!("prometheus never became ready: {}", fs::read_to_string(file("log")).unwrap_or_default());
+        panic!(
+            "prometheus never became ready: {}",
+            fs::read_to_string(file("log")).unwrap_or_default()
+        );
     }
 
     /// What it answers to a query, as of now.
@@ -93,37 +104,74 @@ impl Prometheus {
     /// Its clock.
     pub(crate) fn time(&self) -> f64 {
         let answer = RawClient::get(&self.address, "/api/v1/query?query=time()").json();
-        answer["data"]["result"][1].as_str().and_then(|time| time.parse().ok()).expect("a time")
+        answer["data"]["result"][1]
+            .as_str()
+            .and_then(|time| time.parse().ok())
+            .expect("a time")
     }
 
     /// Waits until it has scraped the target so often, without a failure at the end.
     pub(crate) fn scraped(&self, times: u32) {
-        patiently("scrapes", || self.number("sum_over_time(up[5m])").filter(|up| *up >= f64::from(times)));
+        patiently("scrapes", || {
+            self.number("sum_over_time(up[5m])")
+                .filter(|up| *up >= f64::from(times))
+        });
     }
 
     /// The alerts that fire: their names, with the backend that each is about.
     pub(crate) fn firing(&self) -> Vec<(String, String)> {
         let alerts = RawClient::get(&self.address, "/api/v1/alerts").json();
-        let alerts = alerts["data"]["alerts"].as_array().expect("a list of alerts").clone();
-        let label = |alert: &Value, name: &str| alert["labels"][name].as_str().unwrap_or_default().to_owned();
+        let alerts = alerts["data"]["alerts"]
+            .as_array()
+            .expect("a list of alerts")
+            .clone();
+        let label = |alert: &Value, name: &str| {
+            alert["labels"][name]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
         let firing = alerts.iter().filter(|alert| alert["state"] == "firing");
-        firing.map(|alert| (label(alert, "alertname"), label(alert, "backend"))).collect()
+        firing
+            .map(|alert| (label(alert, "alertname"), label(alert, "backend")))
+            .collect()
     }
 
     /// What `promtool query instant` prints.
     pub(crate) fn promtool(&self, query: &str) -> String {
         let url = format!("http://{}", self.address);
-        let output = limit::output(Command::new("promtool").args(["query", "instant", &url, query]), PATIENCE);
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let output = limit::output(
+            Command::new("promtool").args(["query", "instant", &url, query]),
+            PATIENCE,
+        );
+        assert!(
+            output.status.success(),
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
         String::from_utf8(output.stdout).unwrap()
     }
 
     fn ask(&self, question: &str) -> Vec<Series> {
         let answer = RawClient::get(&self.address, &format!("/api/v1/query?{question}")).json();
         assert_eq!(answer["status"], "success", "{question}: {answer}");
-        let result = answer["data"]["result"].as_array().expect("a vector").clone();
-        let value = |one: &Value| one["value"][1].as_str().and_then(|value| value.parse().ok()).expect("a number");
-        result.iter().map(|one| Series { labels: one["metric"].clone(), value: value(one) }).collect()
+        let result = answer["data"]["result"]
+            .as_array()
+            .expect("a vector")
+            .clone();
+        let value = |one: &Value| {
+            one["value"][1]
+                .as_str()
+                .and_then(|value| value.parse().ok())
+                .expect("a number")
+        };
+        result
+            .iter()
+            .map(|one| Series {
+                labels: one["metric"].clone(),
+                value: value(one),
+            })
+            .collect()
     }
 }
 
@@ -141,8 +189,14 @@ impl Drop for Prometheus {
 fn spawn(folder: &TempDir, address: &str) -> Child {
     let log = fs::File::create(folder.path().join("log")).unwrap();
     Command::new("prometheus")
-        .arg(format!("--config.file={}", folder.path().join("prometheus.yml").display()))
-        .arg(format!("--storage.tsdb.path={}", folder.path().join("data").display()))
+        .arg(format!(
+            "--config.file={}",
+            folder.path().join("prometheus.yml").display()
+        ))
+        .arg(format!(
+            "--storage.tsdb.path={}",
+            folder.path().join("data").display()
+        ))
         .arg(format!("--web.listen-address={address}"))
         .arg("--log.level=warn")
         .stdin(Stdio::null())
@@ -159,7 +213,8 @@ fn is_ready(child: &mut Child, address: &str) -> bool {
         if child.try_wait().unwrap().is_some() {
             return false;
         }
-        let answers = TcpStream::connect(address).is_ok_and(|mut stream| stream.write_all(b"").is_ok());
+        let answers =
+            TcpStream::connect(address).is_ok_and(|mut stream| stream.write_all(b"").is_ok());
         if answers && RawClient::get(address, "/-/ready").status == 200 {
             return true;
         }
@@ -173,7 +228,9 @@ fn is_ready(child: &mut Child, address: &str) -> bool {
 /// As a query stands in a URL.
 fn encoded(text: &str) -> String {
     let one = |byte: u8| match byte {
-        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => char::from(byte).to_string(),
+        b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'-' | b'.' => {
+            char::from(byte).to_string()
+        }
         _ => format!("%{byte:02X}"),
     };
     text.bytes().map(one).collect()

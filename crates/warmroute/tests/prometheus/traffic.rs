@@ -48,7 +48,11 @@ impl Sent {
 impl Scene {
     pub(crate) fn start(redis: &RedisServer) -> Self {
         let stream = PrefixStream::start();
-        let cache = if queries::has_response_cache() { "enabled: true, backend: redis, " } else { "" };
+        let cache = if queries::has_response_cache() {
+            "enabled: true, backend: redis, "
+        } else {
+            ""
+        };
         let config = format!(
             "prefix_routing: {{enabled: true}}\nresponse_cache: {{{cache}redis: {{url: \"{}\", command_timeout_ms: 5000}}}}\n\
              kv_cache_index: {{enabled: true, backend: redis, event_sources: [{{backend_name: b, endpoint: \"{}\", \
@@ -57,7 +61,10 @@ impl Scene {
             stream.url()
         );
         let slow: &[&str] = &["--speed", "4"];
-        Self { routed: Routed::with(&[slow, slow], &config, &[]), stream }
+        Self {
+            routed: Routed::with(&[slow, slow], &config, &[]),
+            stream,
+        }
     }
 
     pub(crate) fn router(&self) -> &Program {
@@ -77,8 +84,14 @@ impl Scene {
         sent.skips += 1;
         let held = prompt_tokens * 45 / 100;
         self.stream.say("cache_created", &part, held);
-        self.cached_on_b(&part, f64::from(held) / f64::from(prompt_tokens), 3, &mut sent);
-        self.routed.completion(json!({"prompt": [1, 2, 3, 4], "temperature": 0.7}), &[]);
+        self.cached_on_b(
+            &part,
+            f64::from(held) / f64::from(prompt_tokens),
+            3,
+            &mut sent,
+        );
+        self.routed
+            .completion(json!({"prompt": [1, 2, 3, 4], "temperature": 0.7}), &[]);
         sent.keyless += 1;
         sent.skips += 1;
         if queries::has_response_cache() {
@@ -126,7 +139,9 @@ impl Scene {
     fn burst(&self, system: &str, sent: &mut Sent) {
         let mut body = chat(system, 0.7);
         body["max_tokens"] = 300.into();
-        let clients: Vec<RawClient> = (0..8).map(|_| RawClient::chat(&self.router().data(), &body)).collect();
+        let clients: Vec<RawClient> = (0..8)
+            .map(|_| RawClient::chat(&self.router().data(), &body))
+            .collect();
         for mut client in clients {
             let reply = client.reply();
             assert_eq!(reply.status, 200, "{}", reply.text());
@@ -162,7 +177,12 @@ impl Scene {
         let body = chat("You repeat yourself.", 0.0);
         for expected in ["MISS", "HIT", "HIT"] {
             let reply = RawClient::chat(&self.router().data(), &body).reply();
-            assert_eq!((reply.status, reply.header("x-cache")), (200, Some(expected)), "{}", reply.text());
+            assert_eq!(
+                (reply.status, reply.header("x-cache")),
+                (200, Some(expected)),
+                "{}",
+                reply.text()
+            );
         }
         sent.misses += 1;
         sent.hits += 2;
@@ -173,9 +193,14 @@ impl Scene {
     fn chat(&self, system: &str) -> Placed {
         let reply = RawClient::chat(&self.router().data(), &chat(system, 0.7)).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
-        let tokens = reply.json()["usage"]["prompt_tokens"].as_u64().expect("usage with prompt tokens");
+        let tokens = reply.json()["usage"]["prompt_tokens"]
+            .as_u64()
+            .expect("usage with prompt tokens");
         Placed {
-            worker: reply.header("x-warmroute-worker").expect("the reply names its worker").to_owned(),
+            worker: reply
+                .header("x-warmroute-worker")
+                .expect("the reply names its worker")
+                .to_owned(),
             prompt_tokens: u32::try_from(tokens).expect("a short prompt"),
         }
     }

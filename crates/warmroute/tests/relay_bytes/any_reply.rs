@@ -20,7 +20,9 @@ pub(crate) fn plain_body() -> impl Strategy<Value = (&'static str, Vec<u8>)> {
         prop::collection::vec(any::<u8>(), 20_000..40_000),
         Just(b"data: not an event stream\n\n".to_vec()),
     ];
-    (kind, body).prop_filter("a stream by its type", |(kind, _)| !kind.starts_with("text/event-stream"))
+    (kind, body).prop_filter("a stream by its type", |(kind, _)| {
+        !kind.starts_with("text/event-stream")
+    })
 }
 
 /// The bytes of an event stream.
@@ -58,6 +60,7 @@ pub(crate) fn events() -> impl Strategy<Value = Vec<u8>> {
 fn token() -> impl Strategy<Value = Vec<u8>> {
     let ends = prop_oneof![Just("\n"), Just("\r\n"), Just("\r")];
     ("\\PC{1,6}", ends).prop_map(|(text, end)| {
-        format!(r#"data: {{"choices":[{{"index":0,"delta":{{"content":{text:?}}}}}]}}{end}{end}"#).into_bytes()
+        format!(r#"data: {{"choices":[{{"index":0,"delta":{{"content":{text:?}}}}}]}}{end}{end}"#)
+            .into_bytes()
     })
 }

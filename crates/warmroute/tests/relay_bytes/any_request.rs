@@ -4,7 +4,8 @@ use proptest::prelude::*;
 
 /// A body that names the model `m`.
 pub(crate) fn body() -> impl Strategy<Value = Vec<u8>> {
-    let model = prop_oneof![Just(r#""m""#), Just(r#""\u006d""#), Just(r#""\u006D""#)].prop_map(str::to_owned);
+    let model = prop_oneof![Just(r#""m""#), Just(r#""\u006d""#), Just(r#""\u006D""#)]
+        .prop_map(str::to_owned);
     let field = (unknown_key(), value());
     let known = prop_oneof![
         Just((r#""stream""#.to_owned(), "false".to_owned())),
@@ -13,9 +14,16 @@ pub(crate) fn body() -> impl Strategy<Value = Vec<u8>> {
         Just((r#""max_tokens""#.to_owned(), "1e3".to_owned())),
         Just((r#""n""#.to_owned(), "-0.0E+1".to_owned())),
     ];
-    let messages =
-        prop_oneof![prop::collection::vec(message(), 0..4).prop_map(|all| format!("[{}]", all.join(" , "))), value(),];
-    (model, messages, prop::option::of(known), prop::collection::vec(field, 0..8))
+    let messages = prop_oneof![
+        prop::collection::vec(message(), 0..4).prop_map(|all| format!("[{}]", all.join(" , "))),
+        value(),
+    ];
+    (
+        model,
+        messages,
+        prop::option::of(known),
+        prop::collection::vec(field, 0..8),
+    )
         .prop_map(|(model, messages, known, mut fields)| {
             fields.push((r#""model""#.to_owned(), model));
             fields.push((r#""messages""#.to_owned(), messages));
@@ -33,7 +41,13 @@ pub(crate) fn body() -> impl Strategy<Value = Vec<u8>> {
             let mut text = format!("{}{{", space());
             for (number, (key, value)) in fields.iter().enumerate() {
                 let comma = if number == 0 { "" } else { "," };
-                text += &format!("{comma}{}{key}{}:{}{value}{}", space(), space(), space(), space());
+                text += &format!(
+                    "{comma}{}{key}{}:{}{value}{}",
+                    space(),
+                    space(),
+                    space(),
+                    space()
+                );
             }
             (text + "}" + space()).into_bytes()
         })
@@ -63,9 +77,15 @@ fn value() -> impl Strategy<Value = String> {
         let list = (prop::collection::vec(inner.clone(), 0..4), space());
         let object = (prop::collection::vec((string(), inner), 0..4), space());
         prop_oneof![
-            list.prop_map(|(values, space)| format!("[{space}{}{space}]", values.join(&format!("{space},")))),
+            list.prop_map(|(values, space)| format!(
+                "[{space}{}{space}]",
+                values.join(&format!("{space},"))
+            )),
             object.prop_map(|(fields, space)| {
-                let fields: Vec<_> = fields.iter().map(|(key, value)| format!("{key}{space}:{space}{value}")).collect();
+                let fields: Vec<_> = fields
+                    .iter()
+                    .map(|(key, value)| format!("{key}{space}:{space}{value}"))
+                    .collect();
                 format!("{{{space}{}}}", fields.join(","))
             }),
         ]
@@ -100,5 +120,6 @@ fn string() -> impl Strategy<Value = String> {
 }
 
 fn space() -> impl Strategy<Value = String> {
-    prop_oneof![4 => Just(""), 1 => Just(" "), 1 => Just("\r\n\t"), 1 => Just("\n  \n")].prop_map(str::to_owned)
+    prop_oneof![4 => Just(""), 1 => Just(" "), 1 => Just("\r\n\t"), 1 => Just("\n  \n")]
+        .prop_map(str::to_owned)
 }

@@ -17,11 +17,22 @@ fn requests_on_one_connection_get_their_own_replies_in_order() {
         let body = chat("m", &format!("question {number}"), 1).to_string();
         let events = format!("data: {number}\n\n");
         let streams = number % 3 == 0;
-        pair.engine.once(Reply::whole(if streams { stream_reply(&[events.as_bytes()]) } else { numbered(number) }));
+        pair.engine.once(Reply::whole(if streams {
+            stream_reply(&[events.as_bytes()])
+        } else {
+            numbered(number)
+        }));
         client.send("POST", CHAT, &[], body.as_bytes());
         let reply = client.reply();
         assert!(reply.clean);
-        assert_eq!(reply.text(), if streams { events } else { format!(r#"{{"id":"{number}"}}"#) });
+        assert_eq!(
+            reply.text(),
+            if streams {
+                events
+            } else {
+                format!(r#"{{"id":"{number}"}}"#)
+            }
+        );
         assert_eq!(pair.engine.next_request().body, body.as_bytes());
     }
 }
@@ -34,7 +45,13 @@ fn pipelined_requests_are_answered_one_after_the_other() {
     for number in 0..5 {
         pair.engine.once(Reply::whole(numbered(number)));
         let body = chat("m", &format!("question {number}"), 1).to_string();
-        sent.extend(format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}", body.len()).bytes());
+        sent.extend(
+            format!(
+                "POST {CHAT} HTTP/1.1\r\nhost: a\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .bytes(),
+        );
     }
     client.send_bytes(&sent);
     for number in 0..5 {
@@ -48,18 +65,35 @@ fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connect
     let body = chat("m", "hi", 1).to_string();
     let ask = |body: &str| {
         let mut client = RawClient::connect(&pair.router.data());
-        client.send_bytes(format!("POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).as_bytes());
+        client.send_bytes(
+            format!(
+                "POST {CHAT} HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}",
+                body.len()
+            )
+            .as_bytes(),
+        );
         let reply = client.reply();
         assert!(client.is_closed());
         reply
     };
     let reply = ask(&body);
-    assert_eq!((reply.status, reply.text().as_str(), reply.clean), (200, r#"{"id":"1"}"#, true));
+    assert_eq!(
+        (reply.status, reply.text().as_str(), reply.clean),
+        (200, r#"{"id":"1"}"#, true)
+    );
     let events = b"data: one\n\ndata: [DONE]\n\n";
-    pair.engine.once(Reply::whole(stream_reply(&[&events[..9], &events[9..]])));
+    pair.engine
+        .once(Reply::whole(stream_reply(&[&events[..9], &events[9..]])));
     let reply = ask(&streamed(chat("m", "hi", 1)).to_string());
-    assert_eq!((reply.status, reply.body.as_slice(), reply.clean), (200, events.as_slice(), true));
-    assert_eq!(reply.header("transfer-encoding"), None, "HTTP/1.0 knows no chunks");
+    assert_eq!(
+        (reply.status, reply.body.as_slice(), reply.clean),
+        (200, events.as_slice(), true)
+    );
+    assert_eq!(
+        reply.header("transfer-encoding"),
+        None,
+        "HTTP/1.0 knows no chunks"
+    );
 }
 
 #[test]
@@ -74,7 +108,10 @@ fn head_is_answered_like_get_without_the_body() {
         let head = client.head();
         assert_eq!(head.status, 200, "{path}");
         let length = head.header("content-length");
-        assert!(length.is_none() || length == get.header("content-length"), "{path}: {length:?}");
+        assert!(
+            length.is_none() || length == get.header("content-length"),
+            "{path}: {length:?}"
+        );
     }
     // Nothing of a body came in between: the connection is still in step.
     client.send("HEAD", "/nowhere", &[], b"");
@@ -89,7 +126,11 @@ fn head_is_answered_like_get_without_the_body() {
 fn a_connection_lives_on_after_an_error_of_ours() {
     let pair = Pair::start();
     let mut client = RawClient::connect(&pair.router.data());
-    for body in ["{", r#"{"model":"unknown"}"#, r#"{"model":"m","model":"m"}"#] {
+    for body in [
+        "{",
+        r#"{"model":"unknown"}"#,
+        r#"{"model":"m","model":"m"}"#,
+    ] {
         client.send("POST", CHAT, &[], body.as_bytes());
         assert!(matches!(client.reply().status, 400 | 404));
     }

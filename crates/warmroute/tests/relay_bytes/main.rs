@@ -1,6 +1,9 @@
 //! The bytes of both directions, over sockets: what the client sends is what the engine gets, and the other way round.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -30,14 +33,20 @@ impl Pair {
     fn start() -> Self {
         let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"1"}"#)));
         let router = Program::serve(&[engine.url()], &[]).ready(1);
-        Self { engine, router, idle: RefCell::default() }
+        Self {
+            engine,
+            router,
+            idle: RefCell::default(),
+        }
     }
 
     /// The connection of the case before, so that a request or reply that is misread spoils the next one; a fresh one
     /// after a case that failed.
     fn client(&self) -> RawClient {
         self.engine.forget();
-        self.idle.take().unwrap_or_else(|| RawClient::connect(&self.router.data()))
+        self.idle
+            .take()
+            .unwrap_or_else(|| RawClient::connect(&self.router.data()))
     }
 
     fn keep(&self, client: RawClient) {

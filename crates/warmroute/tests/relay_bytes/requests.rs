@@ -18,15 +18,29 @@ fn sending() -> impl Strategy<Value = (wire_form::Cuts, bool, bool)> {
 #[contract("I12")]
 fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
     let pair = Pair::start();
-    let config =
-        ProptestConfig { cases: 60, failure_persistence: None, max_shrink_iters: 200, ..ProptestConfig::default() };
+    let config = ProptestConfig {
+        cases: 60,
+        failure_persistence: None,
+        max_shrink_iters: 200,
+        ..ProptestConfig::default()
+    };
     let cases = (any_request::body(), sending());
     let result = TestRunner::new(config).run(&cases, |(body, (cuts, chunked, expect))| {
         let mut client = pair.client();
-        let framing = if chunked { Framing::Chunked } else { Framing::Length };
+        let framing = if chunked {
+            Framing::Chunked
+        } else {
+            Framing::Length
+        };
         let (framed, writes) = cuts.framed(framing, &body);
-        let expectation = if expect { "Expect: 100-continue\r\n" } else { "" };
-        client.send_bytes(format!("POST {CHAT} HTTP/1.1\r\nHost: router\r\n{expectation}{framed}\r\n").as_bytes());
+        let expectation = if expect {
+            "Expect: 100-continue\r\n"
+        } else {
+            ""
+        };
+        client.send_bytes(
+            format!("POST {CHAT} HTTP/1.1\r\nHost: router\r\n{expectation}{framed}\r\n").as_bytes(),
+        );
         if expect {
             prop_assert_eq!(client.head().status, 100);
         }
@@ -38,7 +52,10 @@ fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
         prop_assert_eq!((reply.status, reply.clean), (200, true), "{}", reply.text());
         let seen = pair.engine.next_request();
         prop_assert_eq!(seen.header("content-length"), Some(body.len().to_string()));
-        prop_assert_eq!(String::from_utf8_lossy(&seen.body), String::from_utf8_lossy(&body));
+        prop_assert_eq!(
+            String::from_utf8_lossy(&seen.body),
+            String::from_utf8_lossy(&body)
+        );
         prop_assert_eq!(seen.body, body);
         pair.keep(client);
         Ok(())
@@ -50,8 +67,19 @@ fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
 fn the_query_of_a_request_goes_with_it() {
     let pair = Pair::start();
     let body = br#"{"model":"m","messages":[]}"#;
-    assert_eq!(RawClient::post(&pair.router.data(), "/v1/chat/completions?trace=1&x=%20", body).status, 200);
-    assert_eq!(pair.engine.next_request().line(), "POST /v1/chat/completions?trace=1&x=%20 HTTP/1.1");
+    assert_eq!(
+        RawClient::post(
+            &pair.router.data(),
+            "/v1/chat/completions?trace=1&x=%20",
+            body
+        )
+        .status,
+        200
+    );
+    assert_eq!(
+        pair.engine.next_request().line(),
+        "POST /v1/chat/completions?trace=1&x=%20 HTTP/1.1"
+    );
 }
 
 #[test]
@@ -59,7 +87,10 @@ fn a_chunked_body_with_extensions_and_trailers_is_sent_on_as_its_data() {
     let pair = Pair::start();
     let mut client = RawClient::connect(&pair.router.data());
     client.send_bytes(
-        format!("POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n").as_bytes(),
+        format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: a\r\ntransfer-encoding: chunked\r\ntrailer: x-t\r\n\r\n"
+        )
+        .as_bytes(),
     );
     client
         .send_bytes(b"e;name=\"a;b\"\r\n{\"model\":\"m\", \r\n0D\r\n\"messages\":[]\r\n1\r\n}\r\n0\r\nx-t: 1\r\n\r\n");

@@ -17,14 +17,18 @@ pub(crate) struct Cuts {
 pub(crate) fn cuts() -> impl Strategy<Value = Cuts> {
     let shares = prop::collection::vec(prop_oneof![Just(0.0), 0.0..0.1f64, 0.0..1.0f64], 0..10);
     // The longest is beyond the time for which the relay keeps the start of an event.
-    let pause = prop_oneof![4 => Just(0u64), 4 => Just(1), 1 => Just(70)].prop_map(Duration::from_millis);
+    let pause =
+        prop_oneof![4 => Just(0u64), 4 => Just(1), 1 => Just(70)].prop_map(Duration::from_millis);
     (shares, pause).prop_map(|(shares, pause)| Cuts { shares, pause })
 }
 
 impl Cuts {
     /// In one piece.
     pub(crate) fn none() -> Self {
-        Self { shares: Vec::new(), pause: Duration::ZERO }
+        Self {
+            shares: Vec::new(),
+            pause: Duration::ZERO,
+        }
     }
 
     /// The pieces, none of them empty.
@@ -34,7 +38,11 @@ impl Cuts {
             if bytes.len() < 2 {
                 break;
             }
-            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a share of a length is one")]
+            #[expect(
+                clippy::cast_possible_truncation,
+                clippy::cast_sign_loss,
+                reason = "a share of a length is one"
+            )]
             let at = ((bytes.len() as f64 * share) as usize).clamp(1, bytes.len() - 1);
             let (piece, rest) = bytes.split_at(at);
             pieces.push(piece);
@@ -49,7 +57,10 @@ impl Cuts {
     pub(crate) fn framed(&self, framing: Framing, body: &[u8]) -> (String, Vec<Vec<u8>>) {
         let pieces = self.pieces(body);
         match framing {
-            Framing::Length => (format!("content-length: {}\r\n", body.len()), owned(&pieces)),
+            Framing::Length => (
+                format!("content-length: {}\r\n", body.len()),
+                owned(&pieces),
+            ),
             Framing::Close => ("connection: close\r\n".to_owned(), owned(&pieces)),
             Framing::Chunked => {
                 let mut writes: Vec<_> = pieces.iter().map(|piece| chunk(piece)).collect();
@@ -65,5 +76,9 @@ fn owned(pieces: &[&[u8]]) -> Vec<Vec<u8>> {
 }
 
 pub(crate) fn reply_framing() -> impl Strategy<Value = Framing> {
-    prop_oneof![Just(Framing::Length), Just(Framing::Chunked), Just(Framing::Close)]
+    prop_oneof![
+        Just(Framing::Length),
+        Just(Framing::Chunked),
+        Just(Framing::Close)
+    ]
 }

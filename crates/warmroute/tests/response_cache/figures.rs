@@ -21,13 +21,14 @@ const QUESTIONS: usize = 120;
 fn workload() -> Vec<Value> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let mut draw = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         f64::from(u32::try_from(state >> 32).unwrap_or_default()) / f64::from(u32::MAX)
     };
     let body = |n: usize| {
         let document = words(&format!("document {}", n % 8), 300);
-        let messages =
-            json!([{"role": "system", "content": document}, {"role": "user", "content": format!("Question {n}?")}]);
+        let messages = json!([{"role": "system", "content": document}, {"role": "user", "content": format!("Question {n}?")}]);
         json!({"model": "sim", "messages": messages, "temperature": 0, "max_tokens": 24, "stream": true})
     };
     // The k-th question about as often as 1/k of the first.
@@ -48,7 +49,12 @@ fn timed(address: &str, bodies: &[Value]) -> (Vec<f64>, usize) {
     let (mut took, mut hits) = (Vec::new(), 0);
     for body in bodies {
         let watch = Stopwatch::start();
-        client.send("POST", "/v1/chat/completions", &[], body.to_string().as_bytes());
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[],
+            body.to_string().as_bytes(),
+        );
         let reply: RawReply = client.reply();
         took.push(watch.elapsed().as_secs_f64() * 1e3);
         assert_eq!(reply.status, 200);
@@ -71,14 +77,22 @@ fn repeated_questions_beside_the_engine_itself() {
     let (direct, _) = timed(&engine.data(), &bodies);
     let mut rows = vec![("the engine itself", direct, 0)];
     for (name, config) in [
-        ("router, cache off", "cache: {enable_deduplication: false}\n"),
-        ("router, cache in memory", "response_cache: {enabled: true}\n"),
+        (
+            "router, cache off",
+            "cache: {enable_deduplication: false}\n",
+        ),
+        (
+            "router, cache in memory",
+            "response_cache: {enabled: true}\n",
+        ),
     ] {
         let router = Program::serve_with(config, &[engine.url()], &[]).ready(1);
         let (took, hits) = timed(&router.data(), &bodies);
         rows.push((name, took, hits));
     }
-    println!("| | hits | mean, ms | p50 | p90 | p99 | mean beside the engine |\n|---|--:|--:|--:|--:|--:|--:|");
+    println!(
+        "| | hits | mean, ms | p50 | p90 | p99 | mean beside the engine |\n|---|--:|--:|--:|--:|--:|--:|"
+    );
     let mean = |took: &[f64]| took.iter().sum::<f64>() / took.len() as f64;
     let engine_mean = mean(&rows[0].1);
     for (name, took, hits) in &rows {
@@ -103,13 +117,19 @@ fn repeated_questions_beside_the_engine_itself() {
 fn a_hit_in_memory() {
     let cached = Cached::start("");
     for (what, words) in [("0.3 KB", 1), ("4 KB", 600), ("64 KB", 10_000)] {
-        let body = with(question(&crate::harness::words("why", words)), "max_tokens", json!(8));
+        let body = with(
+            question(&crate::harness::words("why", words)),
+            "max_tokens",
+            json!(8),
+        );
         cached.status(&body);
         let mut stage: Vec<f64> = (0..200)
             .map(|_| {
                 let reply = cached.ask(&body);
                 assert_eq!(reply.header("x-cache"), Some("HIT"));
-                cached.router.receipt_of(&reply)["timing_us"]["cache"].as_f64().expect("a time")
+                cached.router.receipt_of(&reply)["timing_us"]["cache"]
+                    .as_f64()
+                    .expect("a time")
             })
             .collect();
         stage.sort_by(f64::total_cmp);
@@ -132,7 +152,10 @@ fn a_hit_in_memory() {
         }
         (processor_time(&cached.router) - before).as_secs_f64() * 1e6 / 4_000.0
     };
-    let (hit, refused) = (spent("/v1/chat/completions", body.as_bytes()), spent("/v1/chat/completions", b"[1]"));
+    let (hit, refused) = (
+        spent("/v1/chat/completions", body.as_bytes()),
+        spent("/v1/chat/completions", b"[1]"),
+    );
     println!(
         "processor time of a request: hit {hit:.1} us, refused after reading {refused:.1} us, difference {:.1} us",
         hit - refused
@@ -140,9 +163,18 @@ fn a_hit_in_memory() {
 }
 
 fn processor_time(program: &Program) -> Duration {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid())).expect("a process has a stat");
-    let fields: Vec<&str> = stat.rsplit(')').next().expect("fields").split_whitespace().collect();
-    let ticks: u64 = [11, 12].iter().map(|at| fields[*at].parse::<u64>().expect("ticks")).sum();
+    let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.pid()))
+        .expect("a process has a stat");
+    let fields: Vec<&str> = stat
+        .rsplit(')')
+        .next()
+        .expect("fields")
+        .split_whitespace()
+        .collect();
+    let ticks: u64 = [11, 12]
+        .iter()
+        .map(|at| fields[*at].parse::<u64>().expect("ticks"))
+        .sum();
     Duration::from_millis(ticks * 10)
 }
 
@@ -179,14 +211,24 @@ fn plot(rows: &[(&str, Vec<f64>, usize)]) -> String {
         let points: String = took
             .iter()
             .enumerate()
-            .map(|(n, ms)| format!("{:.1},{:.1} ", x(*ms), y((n + 1) as f64 / took.len() as f64)))
+            .map(|(n, ms)| {
+                format!(
+                    "{:.1},{:.1} ",
+                    x(*ms),
+                    y((n + 1) as f64 / took.len() as f64)
+                )
+            })
             .collect();
         let _ = writeln!(
             svg,
             "<polyline fill=\"none\" stroke=\"{colour}\" stroke-width=\"2\" points=\"{}\"/>",
             points.trim_end()
         );
-        let _ = writeln!(svg, "<text x=\"70\" y=\"{}\" fill=\"{colour}\">{name}</text>", 24 + 14 * number);
+        let _ = writeln!(
+            svg,
+            "<text x=\"70\" y=\"{}\" fill=\"{colour}\">{name}</text>",
+            24 + 14 * number
+        );
     }
     let _ = writeln!(
         svg,

@@ -7,12 +7,24 @@ use crate::{Cached, cache_headers, fine, question};
 #[test]
 #[contract("V42", "CK26")]
 fn the_other_routers_headers_tell_of_hits_too() {
-    let cached = Cached::with("response_cache: {enabled: true}\ncompat: {headers: [vllm-router]}\n", fine());
+    let cached = Cached::with(
+        "response_cache: {enabled: true}\ncompat: {headers: [vllm-router]}\n",
+        fine(),
+    );
     let [first, again] = [cached.ask(&question("why?")), cached.ask(&question("why?"))];
     let said = |reply: &crate::RawReply, name| reply.header(name).map(str::to_owned);
-    assert_eq!(said(&first, "x-vllm-router-cache-status").as_deref(), Some("MISS"));
-    assert_eq!(said(&again, "x-vllm-router-cache-status").as_deref(), Some("HIT"));
-    assert_eq!(said(&again, "x-vllm-router-method").as_deref(), Some("cache-hit"));
+    assert_eq!(
+        said(&first, "x-vllm-router-cache-status").as_deref(),
+        Some("MISS")
+    );
+    assert_eq!(
+        said(&again, "x-vllm-router-cache-status").as_deref(),
+        Some("HIT")
+    );
+    assert_eq!(
+        said(&again, "x-vllm-router-method").as_deref(),
+        Some("cache-hit")
+    );
 }
 
 #[test]
@@ -20,6 +32,8 @@ fn the_other_routers_headers_tell_of_hits_too() {
 fn what_the_cache_did_is_told_also_where_routing_is_not() {
     let config = "response_cache: {enabled: true}\ncompat: {expose_routing_headers: false}\n";
     let cached = Cached::with(config, fine());
-    let told: Vec<_> = (0..2).map(|_| cache_headers(&cached.ask(&question("why?")))).collect();
+    let told: Vec<_> = (0..2)
+        .map(|_| cache_headers(&cached.ask(&question("why?"))))
+        .collect();
     assert_eq!(told, ["MISS -", "HIT -"]);
 }

@@ -32,7 +32,10 @@ struct Cached {
 impl Cached {
     /// `cache`: what stands in the section beside `enabled`.
     fn start(cache: &str) -> Self {
-        Self::with(&format!("response_cache: {{enabled: true{cache}}}\n"), fine())
+        Self::with(
+            &format!("response_cache: {{enabled: true{cache}}}\n"),
+            fine(),
+        )
     }
 
     fn with(config: &str, reply: Reply) -> Self {
@@ -46,7 +49,12 @@ impl Cached {
     }
 
     fn ask_as(&self, body: &Value, headers: &[(&str, &str)]) -> RawReply {
-        RawClient::post_with(&self.router.data(), "/v1/chat/completions", headers, body.to_string().as_bytes())
+        RawClient::post_with(
+            &self.router.data(),
+            "/v1/chat/completions",
+            headers,
+            body.to_string().as_bytes(),
+        )
     }
 
     /// What the reply to this says of the cache, in both headers.
@@ -66,7 +74,11 @@ fn status(reply: &RawReply) -> String {
 
 fn cache_headers(reply: &RawReply) -> String {
     let header = |name| reply.header(name).unwrap_or("-");
-    format!("{} {}", header("x-cache"), header("x-warmroute-cache-reason"))
+    format!(
+        "{} {}",
+        header("x-cache"),
+        header("x-warmroute-cache-reason")
+    )
 }
 
 fn fine() -> Reply {

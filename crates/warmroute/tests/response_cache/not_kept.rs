@@ -7,7 +7,9 @@ use serde_json::json;
 
 use crate::{
     Cached, DONE, FINE, cache_headers, event, fine,
-    harness::{RawClient, Reply, Router as _, chunk, chunked, json_reply, stream_head, stream_reply},
+    harness::{
+        RawClient, Reply, Router as _, chunk, chunked, json_reply, stream_head, stream_reply,
+    },
     question, said, with,
 };
 
@@ -17,7 +19,12 @@ fn never_kept(what: &str, reply: Reply, streamed: bool) {
     let body = with(question("why?"), "stream", json!(streamed));
     for asked in 1..=2 {
         let reply = cached.ask(&body);
-        assert_eq!(cache_headers(&reply), "MISS not_found", "{what}: {}", reply.text());
+        assert_eq!(
+            cache_headers(&reply),
+            "MISS not_found",
+            "{what}: {}",
+            reply.text()
+        );
         assert_eq!(cached.engine.requests(), asked, "{what}");
     }
     cached.router.settled();
@@ -56,7 +63,11 @@ fn replies_that_ended_in_an_error_and_bodies_that_are_none() {
 #[test]
 #[contract("CH15", "S47")]
 fn any_status_but_200() {
-    for status in ["400 Bad Request", "404 Not Found", "500 Internal Server Error"] {
+    for status in [
+        "400 Bad Request",
+        "404 Not Found",
+        "500 Internal Server Error",
+    ] {
         let body = r#"{"error":{"message":"no"}}"#;
         let config = "response_cache: {enabled: true}\nretry: {max_attempts: 1}\n";
         let cached = Cached::with(config, Reply::whole(json_reply(status, "", body)));
@@ -77,14 +88,27 @@ fn replies_that_are_longer_than_configured() {
     let cached = Cached::start(", max_response_size: 100, max_stream_buffer_size: 100");
     let long = with(question("why?"), "stream", json!(true));
     for asked in 1..=2 {
-        assert_eq!(cache_headers(&cached.ask(&question("why?"))), "MISS not_found");
+        assert_eq!(
+            cache_headers(&cached.ask(&question("why?"))),
+            "MISS not_found"
+        );
         assert_eq!(cached.engine.requests(), asked);
     }
-    cached.engine.script(Reply::whole(stream_reply(&[&said(&"x".repeat(90), "\"stop\""), DONE])));
+    cached.engine.script(Reply::whole(stream_reply(&[
+        &said(&"x".repeat(90), "\"stop\""),
+        DONE,
+    ])));
     for asked in 3..=4 {
         let reply = cached.ask(&long);
-        assert!(reply.clean && reply.text().contains("[DONE]"), "{}", reply.text());
-        assert_eq!((cache_headers(&reply).as_str(), cached.engine.requests()), ("MISS not_found", asked));
+        assert!(
+            reply.clean && reply.text().contains("[DONE]"),
+            "{}",
+            reply.text()
+        );
+        assert_eq!(
+            (cache_headers(&reply).as_str(), cached.engine.requests()),
+            ("MISS not_found", asked)
+        );
     }
 }
 
@@ -103,14 +127,23 @@ fn streams_that_were_not_whole_and_right() {
         let pieces: Vec<&[u8]> = pieces.into_iter().map(Vec::as_slice).collect();
         never_kept(what, Reply::whole(stream_reply(&pieces)), true);
     }
-    never_kept("a cut", Reply::Cut([stream_head(), chunk(&yes)].concat()), true);
+    never_kept(
+        "a cut",
+        Reply::Cut([stream_head(), chunk(&yes)].concat()),
+        true,
+    );
 }
 
 #[test]
 #[contract("CH16", "F35")]
 fn a_stream_whose_client_left() {
     let stream = Reply::Pieces(
-        vec![stream_head(), chunk(&said("yes", "null")), chunk(&said("", "\"stop\"")), chunked(&[DONE])],
+        vec![
+            stream_head(),
+            chunk(&said("yes", "null")),
+            chunk(&said("", "\"stop\"")),
+            chunked(&[DONE]),
+        ],
         Duration::from_millis(200),
     );
     let cached = Cached::with("response_cache: {enabled: true}\n", stream);
@@ -121,5 +154,8 @@ fn a_stream_whose_client_left() {
     cached.router.settled();
     cached.engine.script(fine());
     assert_eq!(cached.stats()["entries"], 0);
-    assert_eq!(cache_headers(&cached.ask(&question("why?"))), "MISS not_found");
+    assert_eq!(
+        cache_headers(&cached.ask(&question("why?"))),
+        "MISS not_found"
+    );
 }

@@ -16,14 +16,29 @@ const PROBES: usize = 50_000;
 
 fn answer(client: &mut RawClient, bearer: &str, question: usize) -> RawReply {
     let body = crate::question(&format!("question {question}")).to_string();
-    client.send("POST", "/v1/chat/completions", &[("authorization", bearer)], body.as_bytes());
+    client.send(
+        "POST",
+        "/v1/chat/completions",
+        &[("authorization", bearer)],
+        body.as_bytes(),
+    );
     client.reply()
 }
 
 /// What of a reply does not depend on which request it is.
 fn told(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
-    let own = |name: &str| matches!(name, "x-request-id" | "x-warmroute-decision" | "date" | "age");
-    let headers = reply.headers.iter().filter(|(name, _)| !own(name)).cloned().collect();
+    let own = |name: &str| {
+        matches!(
+            name,
+            "x-request-id" | "x-warmroute-decision" | "date" | "age"
+        )
+    };
+    let headers = reply
+        .headers
+        .iter()
+        .filter(|(name, _)| !own(name))
+        .cloned()
+        .collect();
     (reply.status, headers, reply.text())
 }
 
@@ -33,11 +48,18 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
     let cached = Cached::start(", capacity: 100000");
     let mut owner = RawClient::connect(&cached.router.data());
     for question in 0..QUESTIONS {
-        assert_eq!(status(&answer(&mut owner, "Bearer a", question)), "MISS not_found");
+        assert_eq!(
+            status(&answer(&mut owner, "Bearer a", question)),
+            "MISS not_found"
+        );
     }
-    let known = (0..QUESTIONS).filter(|question| status(&answer(&mut owner, "Bearer a", *question)) == "HIT stored");
+    let known = (0..QUESTIONS)
+        .filter(|question| status(&answer(&mut owner, "Bearer a", *question)) == "HIT stored");
     let known = known.count();
-    assert!(known * 100 >= QUESTIONS * 99, "the positive control: {known} of {QUESTIONS}");
+    assert!(
+        known * 100 >= QUESTIONS * 99,
+        "the positive control: {known} of {QUESTIONS}"
+    );
     assert_eq!(cached.engine.requests(), QUESTIONS as u64);
     // Half of the probes are for what the owner asked, half for what nobody did; each of another caller.
     let clients: Vec<_> = (0..4)
@@ -61,14 +83,22 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
     for client in clients {
         let [asked_before, never_asked] = client.join().expect("it ran to its end");
         assert_eq!(asked_before, never_asked, "no reply tells them apart");
-        assert!(asked_before.iter().all(|(status, _, text)| (*status, text.as_str()) == (200, FINE)));
         assert!(
             asked_before
                 .iter()
-                .all(|(_, headers, _)| { headers.iter().any(|(name, value)| name == "x-cache" && value == b"MISS") })
+                .all(|(status, _, text)| (*status, text.as_str()) == (200, FINE))
         );
+        assert!(asked_before.iter().all(|(_, headers, _)| {
+            headers
+                .iter()
+                .any(|(name, value)| name == "x-cache" && value == b"MISS")
+        }));
     }
-    assert_eq!(cached.engine.requests(), (QUESTIONS + PROBES) as u64, "every probe reached the engine");
+    assert_eq!(
+        cached.engine.requests(),
+        (QUESTIONS + PROBES) as u64,
+        "every probe reached the engine"
+    );
     cached.router.settled();
 }
 
@@ -78,7 +108,10 @@ fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
     let cached = Cached::start("");
     let salted = |salt: &str| with(question("why?"), "cache_salt", json!(salt));
     assert_eq!(cached.status(&salted("a")), "MISS not_found");
-    assert_eq!([cached.status(&salted("b")), cached.status(&salted("a"))], ["MISS not_found", "HIT stored"]);
+    assert_eq!(
+        [cached.status(&salted("b")), cached.status(&salted("a"))],
+        ["MISS not_found", "HIT stored"]
+    );
 }
 
 #[test]
@@ -86,24 +119,39 @@ fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
 fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply() {
     let cached = Cached::start("");
     let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
-    assert_eq!([as_caller("right"), as_caller("right")], ["MISS not_found", "HIT stored"]);
-    assert_eq!([as_caller("wrong"), cached.status(&question("why?"))], ["MISS not_found", "MISS not_found"]);
+    assert_eq!(
+        [as_caller("right"), as_caller("right")],
+        ["MISS not_found", "HIT stored"]
+    );
+    assert_eq!(
+        [as_caller("wrong"), cached.status(&question("why?"))],
+        ["MISS not_found", "MISS not_found"]
+    );
     let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
     assert_eq!(status(&with_cookie), "MISS not_found");
     // In flight likewise.
-    cached
-        .engine
-        .script(crate::Reply::Late(std::time::Duration::from_millis(400), crate::json_reply("200 OK", "", FINE)));
+    cached.engine.script(crate::Reply::Late(
+        std::time::Duration::from_millis(400),
+        crate::json_reply("200 OK", "", FINE),
+    ));
     let body = question("how?").to_string();
     let mut clients: Vec<_> = ["Bearer a", "Bearer b"]
         .iter()
         .map(|caller| {
             let mut client = RawClient::connect(&cached.router.data());
-            client.send("POST", "/v1/chat/completions", &[("authorization", caller)], body.as_bytes());
+            client.send(
+                "POST",
+                "/v1/chat/completions",
+                &[("authorization", caller)],
+                body.as_bytes(),
+            );
             client
         })
         .collect();
-    let replies: Vec<_> = clients.iter_mut().map(|client| status(&client.reply())).collect();
+    let replies: Vec<_> = clients
+        .iter_mut()
+        .map(|client| status(&client.reply()))
+        .collect();
     assert_eq!(replies, ["MISS not_found", "MISS not_found"]);
     assert_eq!(cached.engine.requests(), 6);
 }

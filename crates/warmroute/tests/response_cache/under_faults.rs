@@ -32,8 +32,9 @@ const FEW: f64 = 24.0;
 
 /// A lookup waits longer than a busy machine usually stands still, and not as long as a command.
 fn in_redis(url: &str) -> Cached {
-    let redis =
-        format!("redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 500}}");
+    let redis = format!(
+        "redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 500}}"
+    );
     Cached::start(&format!(", backend: redis, lookup_budget: 200ms, {redis}"))
 }
 
@@ -52,7 +53,8 @@ impl Cached {
 
     /// Lookups that were not waited for to their end.
     fn abandoned(&self) -> f64 {
-        self.router.metric("warmroute_cache_lookups_abandoned_total", "")
+        self.router
+            .metric("warmroute_cache_lookups_abandoned_total", "")
     }
 }
 
@@ -65,9 +67,13 @@ struct Load {
 
 impl Load {
     fn on(cached: &Cached) -> Self {
-        let (stop, asked) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stop, asked) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
         let client = |client: usize| {
-            let (address, stop, asked) = (cached.router.data(), Arc::clone(&stop), Arc::clone(&asked));
+            let (address, stop, asked) =
+                (cached.router.data(), Arc::clone(&stop), Arc::clone(&asked));
             std::thread::spawn(move || {
                 let mut socket = RawClient::connect(&address);
                 let mut took = Vec::new();
@@ -89,19 +95,29 @@ impl Load {
             })
         };
         let clients = (0..CLIENTS).map(client).collect();
-        Self { stop, clients, asked }
+        Self {
+            stop,
+            clients,
+            asked,
+        }
     }
 
     /// Lets so many more requests be answered.
     fn go_on(&self, requests: u64) {
         let until = self.asked.load(Ordering::SeqCst) + requests;
-        eventually("requests to be answered", || (self.asked.load(Ordering::SeqCst) >= until).then_some(()));
+        eventually("requests to be answered", || {
+            (self.asked.load(Ordering::SeqCst) >= until).then_some(())
+        });
     }
 
     /// Every request was answered; how long each took.
     fn end(self) -> Vec<Duration> {
         self.stop.store(true, Ordering::SeqCst);
-        let mut took: Vec<_> = self.clients.into_iter().flat_map(|it| it.join().expect("no request failed")).collect();
+        let mut took: Vec<_> = self
+            .clients
+            .into_iter()
+            .flat_map(|it| it.join().expect("no request failed"))
+            .collect();
         took.sort_unstable();
         took
     }
@@ -109,7 +125,13 @@ impl Load {
 
 fn shown(what: &str, took: &[Duration]) {
     let at = |percent: usize| took[(took.len() - 1) * percent / 100];
-    eprintln!("{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}", took.len(), at(50), at(99), at(100));
+    eprintln!(
+        "{what}: {} requests, p50 {:?}, p99 {:?}, longest {:?}",
+        took.len(),
+        at(50),
+        at(99),
+        at(100)
+    );
 }
 
 #[test]
@@ -124,18 +146,33 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     redis.kill();
     load.go_on(400);
     cached.until_alone();
-    assert_eq!(cached.router.metric("continuum_cache_fallback_active", ""), 1.0);
+    assert_eq!(
+        cached.router.metric("continuum_cache_fallback_active", ""),
+        1.0
+    );
     // Memory answers meanwhile.
-    assert_eq!([cached.status(&question("now")), cached.status(&question("now"))], ["MISS not_found", "HIT stored"]);
+    assert_eq!(
+        [
+            cached.status(&question("now")),
+            cached.status(&question("now"))
+        ],
+        ["MISS not_found", "HIT stored"]
+    );
     redis.start_again();
     cached.until_shared();
-    assert_eq!(cached.router.metric("continuum_cache_fallback_active", ""), 0.0);
+    assert_eq!(
+        cached.router.metric("continuum_cache_fallback_active", ""),
+        0.0
+    );
     load.go_on(200);
     shown("killed", &load.end());
     assert!(cached.abandoned() <= FEW, "{} waited", cached.abandoned());
     cached.status(&question("later"));
     assert_eq!(cached.status(&question("later")), "HIT stored");
-    assert!(!redis.ask(&["KEYS", "cr:resp:*"]).is_empty(), "it holds replies again");
+    assert!(
+        !redis.ask(&["KEYS", "cr:resp:*"]).is_empty(),
+        "it holds replies again"
+    );
     cached.router.settled();
 }
 
@@ -153,15 +190,23 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
     cached.until_alone();
     let waited = cached.abandoned();
     assert!(waited <= FEW, "{waited} waited");
-    eventually("nobody to wait for a server that is known to be away", || {
-        let before = cached.abandoned();
-        load.go_on(400);
-        (cached.abandoned() == before).then_some(())
-    });
+    eventually(
+        "nobody to wait for a server that is known to be away",
+        || {
+            let before = cached.abandoned();
+            load.go_on(400);
+            (cached.abandoned() == before).then_some(())
+        },
+    );
     redis.resume();
     cached.until_shared();
     shown("paused", &load.end());
-    assert!(cached.router.metric("continuum_cache_redis_errors_total", "type=\"timeout\"") >= 1.0);
+    assert!(
+        cached
+            .router
+            .metric("continuum_cache_redis_errors_total", "type=\"timeout\"")
+            >= 1.0
+    );
 }
 
 #[test]
@@ -179,22 +224,33 @@ fn redis_that_is_slow_is_not_waited_for_again_and_again() {
     load.go_on(1_000);
     let waited = cached.abandoned();
     shown("slow", &load.end());
-    assert!((1.0..=FEW + f64::from(POOL)).contains(&waited), "{waited} waited");
+    assert!(
+        (1.0..=FEW + f64::from(POOL)).contains(&waited),
+        "{waited} waited"
+    );
     proxy.delay_ms.store(0, Ordering::SeqCst);
     eventually("Redis to be asked again", || {
         cached.status(&question("after"));
-        (cached.status(&question("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0").then_some(())
+        (cached.status(&question("after")) == "HIT stored" && redis.ask(&["DBSIZE"])[0] != "0")
+            .then_some(())
     });
 }
 
 #[test]
 #[contract("F45", "CK36")]
 fn a_server_that_talks_nonsense_is_as_good_as_none() {
-    for nonsense in [&b"HTTP/1.1 200 OK\r\n\r\n"[..], b"$1073741824\r\n", b"*-5\r\n"] {
+    for nonsense in [
+        &b"HTTP/1.1 200 OK\r\n\r\n"[..],
+        b"$1073741824\r\n",
+        b"*-5\r\n",
+    ] {
         let cached = in_redis(&says(nonsense));
         for text in ["a", "b"] {
             let first = cached.ask(&question(text));
-            assert_eq!((first.status, status(&cached.ask(&question(text))).as_str()), (200, "HIT stored"));
+            assert_eq!(
+                (first.status, status(&cached.ask(&question(text))).as_str()),
+                (200, "HIT stored")
+            );
         }
     }
 }
@@ -206,7 +262,12 @@ fn a_server_that_says_yes_to_everything_costs_hits_and_no_request() {
     for text in ["a", "a", "b", "b"] {
         assert_eq!(cached.ask(&question(text)).status, 200);
     }
-    assert!(cached.router.metric("continuum_cache_redis_errors_total", "type=\"other\"") >= 1.0);
+    assert!(
+        cached
+            .router
+            .metric("continuum_cache_redis_errors_total", "type=\"other\"")
+            >= 1.0
+    );
 }
 
 /// The URL of a server that answers this, whatever it is asked.
@@ -217,7 +278,9 @@ fn says(nonsense: &'static [u8]) -> String {
         for mut stream in listener.incoming().flatten().take(1_000) {
             std::thread::spawn(move || {
                 let mut asked = [0; 4_096];
-                while stream.read(&mut asked).is_ok_and(|count| count > 0) && stream.write_all(nonsense).is_ok() {}
+                while stream.read(&mut asked).is_ok_and(|count| count > 0)
+                    && stream.write_all(nonsense).is_ok()
+                {}
             });
         }
     });
@@ -229,7 +292,10 @@ fn says(nonsense: &'static [u8]) -> String {
 fn what_another_writer_changed_is_never_answered_with() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
-    let config = format!(", backend: redis, mac_key: \"of these routers alone\", redis: {{url: \"{}\"}}", redis.url());
+    let config = format!(
+        ", backend: redis, mac_key: \"of these routers alone\", redis: {{url: \"{}\"}}",
+        redis.url()
+    );
     let cached = Cached::start(&config);
     cached.until_shared();
     for text in ["a", "b"] {
@@ -243,10 +309,22 @@ fn what_another_writer_changed_is_never_answered_with() {
     redis.ask(&["SETRANGE", &keys[0], "60", "forged"]);
     for text in ["a", "b"] {
         let reply = cached.ask(&question(text));
-        assert_eq!((status(&reply).as_str(), reply.text().as_str()), ("MISS not_found", crate::FINE));
-        assert_eq!(cached.status(&question(text)), "HIT stored", "a new reply is kept");
+        assert_eq!(
+            (status(&reply).as_str(), reply.text().as_str()),
+            ("MISS not_found", crate::FINE)
+        );
+        assert_eq!(
+            cached.status(&question(text)),
+            "HIT stored",
+            "a new reply is kept"
+        );
     }
-    assert_eq!(cached.router.metric("warmroute_cache_auth_failures_total", ""), 2.0);
+    assert_eq!(
+        cached
+            .router
+            .metric("warmroute_cache_auth_failures_total", ""),
+        2.0
+    );
     // A router with another key believes nothing of it.
     let other = Cached::start(&config.replace("of these", "of other"));
     other.until_shared();
@@ -258,7 +336,10 @@ fn what_another_writer_changed_is_never_answered_with() {
 fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
-    let cached = Cached::start(&format!(", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}", redis.url()));
+    let cached = Cached::start(&format!(
+        ", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}",
+        redis.url()
+    ));
     cached.until_shared();
     cached.status(&question("why?"));
     assert_eq!(cached.status(&question("why?")), "HIT stored");
@@ -280,7 +361,9 @@ fn routers_share_replies_through_one_server() {
     other.until_shared();
     assert_eq!(one.status(&question("why?")), "MISS not_found");
     // Who asks another router may be sooner than what this one writes.
-    eventually("the reply to be there", || (redis.ask(&["KEYS", "cr:resp:*"]).len() == 1).then_some(()));
+    eventually("the reply to be there", || {
+        (redis.ask(&["KEYS", "cr:resp:*"]).len() == 1).then_some(())
+    });
     assert_eq!(other.status(&question("why?")), "HIT stored");
     assert_eq!(other.engine.requests(), 0);
 }
@@ -288,11 +371,15 @@ fn routers_share_replies_through_one_server() {
 #[test]
 #[contract("CK35", "CH20", "CH19")]
 fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
-    let config = ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
+    let config =
+        ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
     let cached = Cached::start(config);
     // No request joins a finished one that does not ask for a repeatable answer.
     let body: Value = without(question("why?"), "temperature");
-    assert_eq!([cached.status(&body), cached.status(&body)], ["BYPASS store_failed", "BYPASS store_failed"]);
+    assert_eq!(
+        [cached.status(&body), cached.status(&body)],
+        ["BYPASS store_failed", "BYPASS store_failed"]
+    );
     assert_eq!(cached.stats()["requests"]["skip"], json!(2));
 }
 
@@ -308,21 +395,32 @@ impl Proxy {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let to = redis.url().replace("redis://", "");
-        let (delay_ms, stop) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let (delay_ms, stop) = (
+            Arc::new(AtomicU64::new(0)),
+            Arc::new(AtomicBool::new(false)),
+        );
         let (delay, stopped) = (Arc::clone(&delay_ms), Arc::clone(&stop));
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
                 if stopped.load(Ordering::SeqCst) {
                     break;
                 }
-                let Ok(server) = TcpStream::connect(&to) else { continue };
-                let (Ok(from), Ok(back)) = (client.try_clone(), server.try_clone()) else { continue };
+                let Ok(server) = TcpStream::connect(&to) else {
+                    continue;
+                };
+                let (Ok(from), Ok(back)) = (client.try_clone(), server.try_clone()) else {
+                    continue;
+                };
                 std::thread::spawn(move || copy(client, server, &AtomicU64::new(0)));
                 let delay = Arc::clone(&delay);
                 std::thread::spawn(move || copy(back, from, &delay));
             }
         });
-        Self { address, delay_ms, stop }
+        Self {
+            address,
+            delay_ms,
+            stop,
+        }
     }
 
     fn url(&self) -> String {

@@ -1,6 +1,9 @@
 //! What the official SDKs of OpenAI and Anthropic see of engine and router, and that the router adds nothing to it.
 
-#![allow(clippy::unwrap_used, reason = "a set-up that does not work is a failed test")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "a set-up that does not work is a failed test"
+)]
 
 #[path = "../harness/mod.rs"]
 mod harness;
@@ -27,7 +30,14 @@ impl Bench {
         let native = Program::engine(&["--itl-ms", "2", "--anthropic"]);
         let router = Program::serve(&[engine.url()], &[]).ready(1);
         let native_router = Program::serve(&[native.url()], &[]).ready(1);
-        let cached_router = Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
-        Self { engine, native, router, native_router, cached_router }
+        let cached_router =
+            Program::serve_with("response_cache: {enabled: true}\n", &[engine.url()], &[]).ready(1);
+        Self {
+            engine,
+            native,
+            router,
+            native_router,
+            cached_router,
+        }
     }
 }

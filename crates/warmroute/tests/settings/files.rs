@@ -4,7 +4,8 @@ use contract_id::contract;
 
 use crate::harness::Program;
 
-const IDLE: &str = "workers: [\"http://127.0.0.1:1\"]\nmodel_aggregation:\n  max_cache_entries: 7\n";
+const IDLE: &str =
+    "workers: [\"http://127.0.0.1:1\"]\nmodel_aggregation:\n  max_cache_entries: 7\n";
 
 fn folder() -> tempfile::TempDir {
     tempfile::tempdir().expect("a directory")
@@ -17,16 +18,30 @@ fn the_starter_file_is_printed_or_written_and_passes_the_check() {
     let folder = folder();
     let path = folder.path().join("warmroute.yaml").display().to_string();
     let written = Program::finish(&["config", "init", &path]);
-    assert_eq!((written.code, written.stdout.as_str()), (Some(0), ""), "{}", written.stderr);
-    assert_eq!(std::fs::read_to_string(&path).expect("a file"), printed.stdout);
+    assert_eq!(
+        (written.code, written.stdout.as_str()),
+        (Some(0), ""),
+        "{}",
+        written.stderr
+    );
+    assert_eq!(
+        std::fs::read_to_string(&path).expect("a file"),
+        printed.stdout
+    );
     let check = Program::finish(&["config", "check", &path]);
-    assert_eq!((check.code, check.stdout.as_str(), check.stderr.as_str()), (Some(0), "ok\n", ""));
+    assert_eq!(
+        (check.code, check.stdout.as_str(), check.stderr.as_str()),
+        (Some(0), "ok\n", "")
+    );
     // Nobody's work is written over.
     std::fs::write(&path, "workers: []\n").expect("it can be written");
     let again = Program::finish(&["config", "init", &path]);
     assert_eq!(again.code, Some(1));
     assert!(again.stderr.contains("there already"), "{}", again.stderr);
-    assert_eq!(std::fs::read_to_string(&path).expect("a file"), "workers: []\n");
+    assert_eq!(
+        std::fs::read_to_string(&path).expect("a file"),
+        "workers: []\n"
+    );
 }
 
 #[test]
@@ -36,23 +51,38 @@ fn what_has_no_effect_yet_is_told_once_and_stops_nothing() {
     let path = folder.path().join("w.yaml").display().to_string();
     std::fs::write(&path, IDLE).expect("it can be written");
     let check = Program::finish(&["config", "check", &path]);
-    assert_eq!((check.code, check.stdout.as_str()), (Some(0), "ok\n"), "{}", check.stderr);
+    assert_eq!(
+        (check.code, check.stdout.as_str()),
+        (Some(0), "ok\n"),
+        "{}",
+        check.stderr
+    );
     let lines: Vec<_> = check.stderr.lines().collect();
     assert_eq!(lines.len(), 1, "{}", check.stderr);
-    assert!(
-        lines[0].contains("line 3, column 22: model_aggregation.max_cache_entries: known, not active in this version")
-    );
+    assert!(lines[0].contains(
+        "line 3, column 22: model_aggregation.max_cache_entries: known, not active in this version"
+    ));
     let json = Program::finish(&["config", "check", "--json", &path]);
     let told: serde_json::Value = serde_json::from_str(&json.stdout).expect("one object");
-    assert_eq!((json.code, &told["ok"], &told["problems"]), (Some(0), &true.into(), &serde_json::json!([])));
+    assert_eq!(
+        (json.code, &told["ok"], &told["problems"]),
+        (Some(0), &true.into(), &serde_json::json!([]))
+    );
     assert_eq!(
         (&told["warnings"][0]["path"], &told["warnings"][0]["line"]),
         (&"model_aggregation.max_cache_entries".into(), &3.into())
     );
     let router = Program::serve_with(IDLE, &[], &[]);
     let told = "known, not active in this version: model_aggregation.max_cache_entries (line 3)";
-    crate::harness::eventually("the line on stderr", || router.stderr().contains(told).then_some(()));
-    assert_eq!(router.stderr().matches("known, not active").count(), 1, "{}", router.stderr());
+    crate::harness::eventually("the line on stderr", || {
+        router.stderr().contains(told).then_some(())
+    });
+    assert_eq!(
+        router.stderr().matches("known, not active").count(),
+        1,
+        "{}",
+        router.stderr()
+    );
 }
 
 #[test]
@@ -65,32 +95,73 @@ fn the_other_routers_file_is_answered_with_the_command_that_converts_it_and_that
     let refused = Program::finish(&["serve", "-c", seed]);
     assert_eq!((refused.code, refused.stdout.as_str()), (Some(78), ""));
     assert_eq!(refused.stderr.lines().count(), 1, "{}", refused.stderr);
-    let command = refused.stderr.split('`').nth(1).expect("a command between backticks");
-    let words: Vec<_> = command.split(' ').skip(1).take_while(|word| *word != ">").collect();
+    let command = refused
+        .stderr
+        .split('`')
+        .nth(1)
+        .expect("a command between backticks");
+    let words: Vec<_> = command
+        .split(' ')
+        .skip(1)
+        .take_while(|word| *word != ">")
+        .collect();
     let converted = Program::finish(&words);
     assert_eq!(converted.code, Some(0), "{command}: {}", converted.stderr);
     let folder = folder();
     let path = folder.path().join("w.yaml").display().to_string();
     std::fs::write(&path, &converted.stdout).expect("it can be written");
     let check = Program::finish(&["config", "check", &path]);
-    assert_eq!((check.code, check.stdout.as_str()), (Some(0), "ok\n"), "{}", check.stderr);
+    assert_eq!(
+        (check.code, check.stdout.as_str()),
+        (Some(0), "ok\n"),
+        "{}",
+        check.stderr
+    );
 }
 
 #[test]
 fn flags_of_other_routers_are_converted_from_the_command_line_and_from_a_file() {
-    let flags = ["--worker-urls", "http://127.0.0.1:1", "--policy", "round_robin", "--api-key", "sk-hush"];
-    let from_flags = Program::finish(&[&["config", "convert", "--from", "smg", "--"][..], &flags].concat());
+    let flags = [
+        "--worker-urls",
+        "http://127.0.0.1:1",
+        "--policy",
+        "round_robin",
+        "--api-key",
+        "sk-hush",
+    ];
+    let from_flags =
+        Program::finish(&[&["config", "convert", "--from", "smg", "--"][..], &flags].concat());
     assert_eq!(from_flags.code, Some(0), "{}", from_flags.stderr);
-    assert!(from_flags.stdout.contains("# no counterpart: --api-key\n") && !from_flags.stdout.contains("sk-hush"));
+    assert!(
+        from_flags.stdout.contains("# no counterpart: --api-key\n")
+            && !from_flags.stdout.contains("sk-hush")
+    );
     let folder = folder();
     let path = |name: &str| folder.path().join(name).display().to_string();
-    std::fs::write(path("start.sh"), format!("python -m sglang_router.launch_router \\\n  {}\n", flags.join(" ")))
-        .expect("it can be written");
+    std::fs::write(
+        path("start.sh"),
+        format!(
+            "python -m sglang_router.launch_router \\\n  {}\n",
+            flags.join(" ")
+        ),
+    )
+    .expect("it can be written");
     let from_file = Program::finish(&["config", "convert", "--from", "smg", &path("start.sh")]);
     assert_eq!(from_file.stdout, from_flags.stdout);
     std::fs::write(path("w.yaml"), &from_flags.stdout).expect("it can be written");
-    assert_eq!(Program::finish(&["config", "check", &path("w.yaml")]).stdout, "ok\n");
-    let vllm = ["config", "convert", "--from", "vllm-router", "--", "--worker-urls", "http://127.0.0.1:1"];
+    assert_eq!(
+        Program::finish(&["config", "check", &path("w.yaml")]).stdout,
+        "ok\n"
+    );
+    let vllm = [
+        "config",
+        "convert",
+        "--from",
+        "vllm-router",
+        "--",
+        "--worker-urls",
+        "http://127.0.0.1:1",
+    ];
     assert!(Program::finish(&vllm).stdout.contains("http://127.0.0.1:1"));
     let continuum = concat!(
         env!("CARGO_MANIFEST_DIR"),
@@ -99,8 +170,17 @@ fn flags_of_other_routers_are_converted_from_the_command_line_and_from_a_file() 
     let theirs = Program::finish(&["config", "convert", "--from", "continuum", continuum]);
     assert_eq!(theirs.code, Some(0), "{}", theirs.stderr);
     std::fs::write(path("c.yaml"), &theirs.stdout).expect("it can be written");
-    assert_eq!(Program::finish(&["config", "check", &path("c.yaml")]).stdout, "ok\n");
+    assert_eq!(
+        Program::finish(&["config", "check", &path("c.yaml")]).stdout,
+        "ok\n"
+    );
     // That router has no flags that matter, and nothing at all is no command line.
-    assert_eq!(Program::finish(&["config", "convert", "--from", "continuum", "--", "--x"]).code, Some(2));
-    assert_eq!(Program::finish(&["config", "convert", "--from", "smg"]).code, Some(2));
+    assert_eq!(
+        Program::finish(&["config", "convert", "--from", "continuum", "--", "--x"]).code,
+        Some(2)
+    );
+    assert_eq!(
+        Program::finish(&["config", "convert", "--from", "smg"]).code,
+        Some(2)
+    );
 }

@@ -2,7 +2,9 @@
 
 use contract_id::contract;
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply};
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply,
+};
 
 fn engine() -> ScriptedEngine {
     ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)))
@@ -15,14 +17,22 @@ fn reply(config: &str) -> RawReply {
 fn reply_to(model: &str, config: &str) -> RawReply {
     let engine = engine();
     let router = Program::serve_with(config, &[format!("w1={}", engine.url())], &[]).ready(1);
-    let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat(model, "hi", 1).to_string().as_bytes());
+    let reply = RawClient::post(
+        &router.data(),
+        "/v1/chat/completions",
+        chat(model, "hi", 1).to_string().as_bytes(),
+    );
     assert_eq!(reply.status, 200, "{}", reply.text());
     reply
 }
 
 /// The headers that begin so, without that beginning.
 fn named<'a>(reply: &'a RawReply, prefix: &str) -> Vec<&'a str> {
-    reply.headers.iter().filter_map(|(name, _)| name.strip_prefix(prefix)).collect()
+    reply
+        .headers
+        .iter()
+        .filter_map(|(name, _)| name.strip_prefix(prefix))
+        .collect()
 }
 
 #[test]
@@ -30,9 +40,15 @@ fn named<'a>(reply: &'a RawReply, prefix: &str) -> Vec<&'a str> {
 fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
     let usual = reply("");
     assert!(named(&usual, "x-vllm-router-").is_empty(), "{usual:?}");
-    assert!(named(&usual, "x-warmroute-").contains(&"worker"), "{usual:?}");
+    assert!(
+        named(&usual, "x-warmroute-").contains(&"worker"),
+        "{usual:?}"
+    );
     let both = reply("compat: {headers: [vllm-router]}\nrouting: {policy: round_robin}\n");
-    assert_eq!(both.header("x-vllm-router-worker"), both.header("x-warmroute-worker"));
+    assert_eq!(
+        both.header("x-vllm-router-worker"),
+        both.header("x-warmroute-worker")
+    );
     assert_eq!(both.header("x-vllm-router-policy"), Some("round_robin"));
     assert_eq!(both.header("x-vllm-router-method"), Some("policy"));
     assert_eq!(both.header("x-vllm-router-model"), Some("m"));
@@ -44,7 +60,10 @@ fn the_other_routers_headers_stand_beside_ours_when_asked_for() {
 #[contract("V42")]
 fn routing_is_not_told_where_that_is_switched_off() {
     let silent = reply("compat: {headers: [vllm-router], expose_routing_headers: false}\n");
-    assert!(named(&silent, "x-vllm-router-").is_empty() && named(&silent, "x-warmroute-").is_empty(), "{silent:?}");
+    assert!(
+        named(&silent, "x-vllm-router-").is_empty() && named(&silent, "x-warmroute-").is_empty(),
+        "{silent:?}"
+    );
     assert!(silent.header("x-request-id").is_some());
     // That the request was changed is told in any case.
     let config = "compat: {headers: [vllm-router], expose_routing_headers: false}\nmodels: {aliases: {nick: m}}\n";

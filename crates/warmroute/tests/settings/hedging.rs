@@ -6,7 +6,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply, stream_reply, streamed,
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply,
+    stream_reply, streamed,
 };
 
 struct Pair {
@@ -21,11 +22,22 @@ fn fine(name: &str) -> Reply {
 
 /// Two workers that take turns; the one whose turn is next does this.
 fn pair(slow: Reply, config: &str) -> Pair {
-    let (one, other) = (ScriptedEngine::start(fine("slow")), ScriptedEngine::start(fine("quick")));
-    let config = format!("routing: {{policy: round_robin}}\nrequest: {{hedge_after: 150ms}}\n{config}");
-    let workers = [format!("slow={}", one.url()), format!("quick={}", other.url())];
+    let (one, other) = (
+        ScriptedEngine::start(fine("slow")),
+        ScriptedEngine::start(fine("quick")),
+    );
+    let config =
+        format!("routing: {{policy: round_robin}}\nrequest: {{hedge_after: 150ms}}\n{config}");
+    let workers = [
+        format!("slow={}", one.url()),
+        format!("quick={}", other.url()),
+    ];
     let router = Program::serve_with(&config, &workers, &[]).ready(2);
-    let pair = Pair { router, slow: one, quick: other };
+    let pair = Pair {
+        router,
+        slow: one,
+        quick: other,
+    };
     // Until it is the slow one's turn.
     while pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker") != Some("quick") {}
     pair.slow.forget();
@@ -42,11 +54,17 @@ impl Pair {
     fn attempts(&self, reply: &RawReply) -> Value {
         let receipt = self.router.receipt_of(reply);
         let attempts = receipt["attempts"].as_array().expect("a list").clone();
-        attempts.iter().map(|it| json!([it["target"]["worker"], it["class"], it["result"]])).collect()
+        attempts
+            .iter()
+            .map(|it| json!([it["target"]["worker"], it["class"], it["result"]]))
+            .collect()
     }
 
     fn count(&self, result: &str) -> f64 {
-        self.router.metric("warmroute_hedged_requests_total", &format!("result=\"{result}\""))
+        self.router.metric(
+            "warmroute_hedged_requests_total",
+            &format!("result=\"{result}\""),
+        )
     }
 }
 
@@ -54,25 +72,52 @@ impl Pair {
 fn the_first_to_answer_counts_and_the_other_is_let_go() {
     let pair = pair(Reply::Silence, "");
     let reply = pair.ask(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("quick")),
+        "{}",
+        reply.text()
+    );
     pair.slow.hang_up();
-    assert_eq!(pair.attempts(&reply), json!([["slow", null, "cancelled"], ["quick", null, "ok"]]));
+    assert_eq!(
+        pair.attempts(&reply),
+        json!([["slow", null, "cancelled"], ["quick", null, "ok"]])
+    );
     assert_eq!(pair.count("second"), 1.0);
     // Being slow is no failure.
-    let states: Vec<_> = pair.router.workers().iter().map(|worker| worker["state"].clone()).collect();
+    let states: Vec<_> = pair
+        .router
+        .workers()
+        .iter()
+        .map(|worker| worker["state"].clone())
+        .collect();
     assert_eq!(states, ["ready", "ready"]);
     pair.router.settled();
 }
 
 #[test]
 fn the_one_asked_first_may_still_win() {
-    let pair = pair(Reply::Late(Duration::from_millis(500), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
+    let pair = pair(
+        Reply::Late(
+            Duration::from_millis(500),
+            json_reply("200 OK", "", r#"{"id":"slow"}"#),
+        ),
+        "",
+    );
     pair.quick.script(Reply::Silence);
     let reply = pair.ask(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("slow")),
+        "{}",
+        reply.text()
+    );
     assert_eq!(reply.json()["id"], "slow");
     pair.quick.hang_up();
-    assert_eq!(pair.attempts(&reply), json!([["quick", null, "cancelled"], ["slow", null, "ok"]]));
+    assert_eq!(
+        pair.attempts(&reply),
+        json!([["quick", null, "cancelled"], ["slow", null, "ok"]])
+    );
     assert_eq!(pair.count("first"), 1.0);
     pair.router.settled();
 }
@@ -80,7 +125,10 @@ fn the_one_asked_first_may_still_win() {
 #[test]
 fn a_stream_is_taken_from_who_sends_the_first_event() {
     let pair = pair(Reply::Silence, "");
-    pair.quick.script(Reply::whole(stream_reply(&[b"data: {\"q\":1}\n\n", b"data: [DONE]\n\n"])));
+    pair.quick.script(Reply::whole(stream_reply(&[
+        b"data: {\"q\":1}\n\n",
+        b"data: [DONE]\n\n",
+    ])));
     let reply = pair.ask(&streamed(chat("m", "hi", 1)));
     assert_eq!(reply.text(), "data: {\"q\":1}\n\ndata: [DONE]\n\n");
     pair.slow.hang_up();
@@ -89,29 +137,67 @@ fn a_stream_is_taken_from_who_sends_the_first_event() {
 
 #[test]
 fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
-    let broken = |after: u64| Reply::Late(Duration::from_millis(after), json_reply("503 Full", "", "{}"));
+    let broken = |after: u64| {
+        Reply::Late(
+            Duration::from_millis(after),
+            json_reply("503 Full", "", "{}"),
+        )
+    };
     let pair = pair(broken(400), "");
-    pair.quick.script(Reply::Late(Duration::from_millis(600), json_reply("200 OK", "", r#"{"id":"quick"}"#)));
+    pair.quick.script(Reply::Late(
+        Duration::from_millis(600),
+        json_reply("200 OK", "", r#"{"id":"quick"}"#),
+    ));
     let reply = pair.ask(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
-    assert_eq!(pair.attempts(&reply), json!([["slow", "C2", "status"], ["quick", null, "ok"]]));
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("quick")),
+        "{}",
+        reply.text()
+    );
+    assert_eq!(
+        pair.attempts(&reply),
+        json!([["slow", "C2", "status"], ["quick", null, "ok"]])
+    );
     pair.quick.script(broken(300));
     let reply = pair.ask(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.error_code().as_str()), (503, "overloaded"), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (503, "overloaded"),
+        "{}",
+        reply.text()
+    );
     assert_eq!(pair.count("nobody"), 1.0);
     pair.router.settled();
 }
 
 #[test]
 fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
-    let pair = pair(Reply::Late(Duration::from_millis(500), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
+    let pair = pair(
+        Reply::Late(
+            Duration::from_millis(500),
+            json_reply("200 OK", "", r#"{"id":"slow"}"#),
+        ),
+        "",
+    );
     let body = chat("m", "hi", 1).to_string();
     let pinned = [("x-warmroute-worker", "slow")];
     let before = pair.quick.requests();
-    let reply = RawClient::post_with(&pair.router.data(), "/v1/chat/completions", &pinned, body.as_bytes());
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")));
+    let reply = RawClient::post_with(
+        &pair.router.data(),
+        "/v1/chat/completions",
+        &pinned,
+        body.as_bytes(),
+    );
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("slow"))
+    );
     assert_eq!(pair.quick.requests(), before);
-    assert_eq!(pair.count("first") + pair.count("second") + pair.count("nobody"), 0.0);
+    assert_eq!(
+        pair.count("first") + pair.count("second") + pair.count("nobody"),
+        0.0
+    );
 }
 
 #[test]
@@ -131,7 +217,10 @@ fn a_client_that_leaves_lets_both_go() {
 #[test]
 fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_the_same() {
     let slow = ScriptedEngine::start(Reply::Silence);
-    let (quick, native) = (ScriptedEngine::start(fine("quick")), ScriptedEngine::speaking_messages(fine("native")));
+    let (quick, native) = (
+        ScriptedEngine::start(fine("quick")),
+        ScriptedEngine::speaking_messages(fine("native")),
+    );
     let config = "routing: {policy: round_robin}\nrequest: {hedge_after: 150ms, timeout: 5s}\n";
     let workers = [
         format!("slow={}", slow.url()),
@@ -154,21 +243,42 @@ fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_t
 fn what_was_rewritten_is_told_whoever_answers_first() {
     let pair = pair(Reply::Silence, "");
     let chat = r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#;
-    pair.quick.script(Reply::whole(json_reply("200 OK", "", chat)));
-    let body = json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]}).to_string();
+    pair.quick
+        .script(Reply::whole(json_reply("200 OK", "", chat)));
+    let body =
+        json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]})
+            .to_string();
     let reply = RawClient::post(&pair.router.data(), "/v1/messages", body.as_bytes());
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("quick")), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("quick")),
+        "{}",
+        reply.text()
+    );
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("messages"));
-    assert_eq!(pair.router.receipt_of(&reply)["rewrites"], json!(["messages"]));
+    assert_eq!(
+        pair.router.receipt_of(&reply)["rewrites"],
+        json!(["messages"])
+    );
 }
 
 #[test]
 fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
-    let engines = [ScriptedEngine::start(Reply::Silence), ScriptedEngine::start(fine("quick"))];
+    let engines = [
+        ScriptedEngine::start(Reply::Silence),
+        ScriptedEngine::start(fine("quick")),
+    ];
     let worker = |(name, engine): (&str, &ScriptedEngine)| {
-        format!("  - {{name: {name}, type: vllm, url: \"{}\"}}\n", engine.url())
+        format!(
+            "  - {{name: {name}, type: vllm, url: \"{}\"}}\n",
+            engine.url()
+        )
     };
-    let workers: String = ["slow", "quick"].into_iter().zip(&engines).map(worker).collect();
+    let workers: String = ["slow", "quick"]
+        .into_iter()
+        .zip(&engines)
+        .map(worker)
+        .collect();
     let config = format!(
         "workers:\n{workers}routing: {{policy: round_robin}}\nrequest: {{hedge_after: 150ms}}\nqueue: {{engine_priority: true}}\n"
     );
@@ -179,7 +289,10 @@ fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
         let reply = RawClient::chat(&router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         let as_it_came = engines[1].next_request().body == body.to_string().into_bytes();
-        assert_eq!(reply.header("x-warmroute-rewrites"), (!as_it_came).then_some("priority"));
+        assert_eq!(
+            reply.header("x-warmroute-rewrites"),
+            (!as_it_came).then_some("priority")
+        );
         told += u32::from(!as_it_came);
         beside = engines[0].requests();
         assert!(told < 10, "the slow one has its turn");
@@ -189,13 +302,35 @@ fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
 #[test]
 #[contract("F14")]
 fn a_second_that_throttles_is_left_alone_as_a_first_is() {
-    let pair = pair(Reply::Late(Duration::from_millis(600), json_reply("200 OK", "", r#"{"id":"slow"}"#)), "");
-    pair.quick.once(Reply::whole(json_reply("429 Slow down", "retry-after: 60\r\n", "{}")));
+    let pair = pair(
+        Reply::Late(
+            Duration::from_millis(600),
+            json_reply("200 OK", "", r#"{"id":"slow"}"#),
+        ),
+        "",
+    );
+    pair.quick.once(Reply::whole(json_reply(
+        "429 Slow down",
+        "retry-after: 60\r\n",
+        "{}",
+    )));
     let reply = pair.ask(&chat("m", "hi", 1));
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("slow")), "{}", reply.text());
-    assert_eq!(pair.router.metric("warmroute_upstream_throttled_total", "quick"), 1.0);
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("slow")),
+        "{}",
+        reply.text()
+    );
+    assert_eq!(
+        pair.router
+            .metric("warmroute_upstream_throttled_total", "quick"),
+        1.0
+    );
     pair.slow.script(fine("slow"));
     for _ in 0..4 {
-        assert_eq!(pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker"), Some("slow"));
+        assert_eq!(
+            pair.ask(&chat("m", "hi", 1)).header("x-warmroute-worker"),
+            Some("slow")
+        );
     }
 }

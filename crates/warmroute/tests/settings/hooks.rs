@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::Value;
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply};
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+};
 
 struct Guarded {
     router: Program,
@@ -20,16 +22,27 @@ fn guarded(answer: Reply, keys: &str) -> Guarded {
         hook.url()
     );
     let router = Program::serve_with(&config, &[format!("w={}", engine.url())], &[]).ready(1);
-    Guarded { router, engine, hook }
+    Guarded {
+        router,
+        engine,
+        hook,
+    }
 }
 
 impl Guarded {
     fn ask(&self, model: &str) -> RawReply {
-        RawClient::post(&self.router.data(), "/v1/chat/completions", chat(model, "hi", 1).to_string().as_bytes())
+        RawClient::post(
+            &self.router.data(),
+            "/v1/chat/completions",
+            chat(model, "hi", 1).to_string().as_bytes(),
+        )
     }
 
     fn counted(&self, result: &str) -> f64 {
-        self.router.metric("warmroute_hooks_total", &format!("hook=\"guard\",result=\"{result}\""))
+        self.router.metric(
+            "warmroute_hooks_total",
+            &format!("hook=\"guard\",result=\"{result}\""),
+        )
     }
 }
 
@@ -42,31 +55,54 @@ fn says(body: &str) -> Reply {
 fn a_hook_gets_the_request_and_lets_it_go_on_as_it_came() {
     let guarded = guarded(says(r#"{"action":"allow"}"#), "");
     let reply = guarded.ask("m");
-    assert_eq!((reply.status, reply.header("x-vllm-router-hooks")), (200, Some("guard=allow")), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.header("x-vllm-router-hooks")),
+        (200, Some("guard=allow")),
+        "{}",
+        reply.text()
+    );
     assert_eq!(reply.header("x-warmroute-rewrites"), None);
     let asked = guarded.hook.next_request();
     assert_eq!(asked.line(), "POST /check HTTP/1.1");
     let question: Value = serde_json::from_slice(&asked.body).expect("JSON");
-    assert_eq!(question["request_id"].as_str(), reply.header("x-request-id"));
-    assert_eq!((&question["route"], &question["model"]), (&"/v1/chat/completions".into(), &"m".into()));
+    assert_eq!(
+        question["request_id"].as_str(),
+        reply.header("x-request-id")
+    );
+    assert_eq!(
+        (&question["route"], &question["model"]),
+        (&"/v1/chat/completions".into(), &"m".into())
+    );
     assert_eq!(question["body"], chat("m", "hi", 1));
-    assert_eq!(guarded.engine.next_request().body, chat("m", "hi", 1).to_string().as_bytes());
+    assert_eq!(
+        guarded.engine.next_request().body,
+        chat("m", "hi", 1).to_string().as_bytes()
+    );
     assert_eq!(guarded.counted("allow"), 1.0);
 }
 
 #[test]
 #[contract("V44")]
 fn a_rejected_request_reaches_nobody_and_says_why() {
-    let guarded = guarded(says(r#"{"action":"reject","status":451,"message":"not here"}"#), "");
+    let guarded = guarded(
+        says(r#"{"action":"reject","status":451,"message":"not here"}"#),
+        "",
+    );
     let reply = guarded.ask("m");
-    assert_eq!((reply.status, reply.error_code().as_str()), (451, "hook_rejected"));
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (451, "hook_rejected")
+    );
     assert_eq!(reply.header("x-vllm-router-hooks"), Some("guard=reject"));
     assert!(reply.text().contains("not here"), "{}", reply.text());
     guarded.hook.script(says(r#"{"action":"reject"}"#));
     let reply = guarded.ask("m");
     assert_eq!(reply.status, 403);
     assert!(reply.text().contains("guard"), "{}", reply.text());
-    assert_eq!((guarded.engine.requests(), guarded.counted("reject")), (0, 2.0));
+    assert_eq!(
+        (guarded.engine.requests(), guarded.counted("reject")),
+        (0, 2.0)
+    );
     guarded.router.settled();
 }
 
@@ -79,28 +115,42 @@ fn a_rejection_is_told_in_the_words_of_the_configuration_where_it_has_some() {
     );
     let reply = guarded.ask("m");
     assert_eq!(reply.status, 422);
-    assert!(reply.text().contains("house rules") && !reply.text().contains("inner"), "{}", reply.text());
+    assert!(
+        reply.text().contains("house rules") && !reply.text().contains("inner"),
+        "{}",
+        reply.text()
+    );
 }
 
 #[test]
 #[contract("V44")]
 fn a_transformed_body_is_what_the_engine_gets_and_the_reply_says_so() {
     let other = r#"{"model":"m", "messages":[{"role":"user","content":"[name]"}], "x" : 1}"#;
-    let guarded = guarded(says(&format!(r#"{{"action":"transform","body":{other}}}"#)), "");
+    let guarded = guarded(
+        says(&format!(r#"{{"action":"transform","body":{other}}}"#)),
+        "",
+    );
     // The name that the client uses means nothing to the workers; the hook's does.
     let reply = guarded.ask("public-name");
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(reply.header("x-warmroute-rewrites"), Some("hook"));
-    assert_eq!(String::from_utf8_lossy(&guarded.engine.next_request().body), other);
+    assert_eq!(
+        String::from_utf8_lossy(&guarded.engine.next_request().body),
+        other
+    );
     guarded.router.settled();
 }
 
 #[test]
 #[contract("F95", "V44")]
 fn without_a_usable_answer_the_request_goes_on_or_not_as_configured() {
-    let huge = format!(r#"{{"action":"transform","body":{{"model":"m","x":"{}"}}}}"#, "y".repeat(100 << 10));
+    let huge = format!(
+        r#"{{"action":"transform","body":{{"model":"m","x":"{}"}}}}"#,
+        "y".repeat(100 << 10)
+    );
     let flood = Reply::Endless(
-        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n".to_vec(),
+        b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n"
+            .to_vec(),
         vec![b' '; 64 << 10],
     );
     let faults = [
@@ -117,12 +167,22 @@ fn without_a_usable_answer_the_request_goes_on_or_not_as_configured() {
     for (number, fault) in (1..).zip(faults) {
         strict.hook.script(fault.clone());
         let reply = strict.ask("m");
-        assert_eq!((reply.status, reply.error_code().as_str()), (503, "hook_failed"), "{fault:?}");
+        assert_eq!(
+            (reply.status, reply.error_code().as_str()),
+            (503, "hook_failed"),
+            "{fault:?}"
+        );
         assert!(reply.header("retry-after").is_some());
         lenient.hook.script(fault);
         let reply = lenient.ask("m");
-        assert_eq!((reply.status, reply.header("x-vllm-router-hooks")), (200, Some("guard=error")));
-        assert_eq!(lenient.engine.next_request().body, chat("m", "hi", 1).to_string().as_bytes());
+        assert_eq!(
+            (reply.status, reply.header("x-vllm-router-hooks")),
+            (200, Some("guard=error"))
+        );
+        assert_eq!(
+            lenient.engine.next_request().body,
+            chat("m", "hi", 1).to_string().as_bytes()
+        );
         assert_eq!(strict.counted("error"), f64::from(number));
     }
     assert_eq!(strict.engine.requests(), 0);
@@ -157,10 +217,17 @@ fn a_client_that_leaves_ends_the_question_too() {
 #[contract("S39", "F95")]
 fn a_hook_at_an_address_of_secrets_is_not_asked() {
     let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")));
-    let config = "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 1h}]\n";
+    let config =
+        "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 1h}]\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
-    let reply = RawClient::post(&router.data(), "/v1/chat/completions", chat("m", "hi", 1).to_string().as_bytes());
+    let reply = RawClient::post(
+        &router.data(),
+        "/v1/chat/completions",
+        chat("m", "hi", 1).to_string().as_bytes(),
+    );
     // Refused, not waited for: the answer would take an hour.
     assert_eq!(reply.status, 503);
-    eventually("the reason in the log", || router.stderr().contains("metadata").then_some(()));
+    eventually("the reason in the log", || {
+        router.stderr().contains("metadata").then_some(())
+    });
 }

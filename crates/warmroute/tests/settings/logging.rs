@@ -9,29 +9,52 @@ const WORKER: &str = "workers: [\"http://127.0.0.1:1\"]\n";
 /// A router with this section, as soon as it has logged that it listens, if it does.
 fn router(logging: &str) -> Program {
     let file = tempfile::NamedTempFile::new().expect("a temporary file");
-    std::fs::write(file.path(), format!("{WORKER}logging: {{{logging}}}\n")).expect("it can be written");
+    std::fs::write(file.path(), format!("{WORKER}logging: {{{logging}}}\n"))
+        .expect("it can be written");
     let path = file.path().to_str().expect("its name is text");
     // Without the flag that other tests set: the file alone decides.
-    Program::start(&["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "-c", path]).keeping(file)
+    Program::start(&[
+        "serve",
+        "--listen",
+        "127.0.0.1:0",
+        "--admin-listen",
+        "127.0.0.1:0",
+        "-c",
+        path,
+    ])
+    .keeping(file)
 }
 
 fn listening(router: &Program) -> String {
     eventually("the line that it listens", || {
-        router.stderr().lines().find(|line| line.contains("listening")).map(str::to_owned)
+        router
+            .stderr()
+            .lines()
+            .find(|line| line.contains("listening"))
+            .map(str::to_owned)
     })
 }
 
 #[test]
 #[contract("CH29")]
 fn off_a_terminal_a_line_is_one_json_object_unless_pretty_is_asked_for() {
-    for logging in ["", "format: json", "format: auto", "format: json, enable_colors: true"] {
+    for logging in [
+        "",
+        "format: json",
+        "format: auto",
+        "format: json, enable_colors: true",
+    ] {
         let line = listening(&router(logging));
-        let read: serde_json::Value = serde_json::from_str(&line).unwrap_or_else(|_| panic!("{logging}: {line}"));
+        let read: serde_json::Value =
+            serde_json::from_str(&line).unwrap_or_else(|_| panic!("{logging}: {line}"));
         assert_eq!(read["level"], "INFO", "{logging}: {line}");
         assert_eq!(read["fields"]["message"], "listening", "{logging}: {line}");
     }
     let line = listening(&router("format: pretty"));
-    assert!(line.contains("INFO") && !line.starts_with('{') && !line.contains('\u{1b}'), "{line}");
+    assert!(
+        line.contains("INFO") && !line.starts_with('{') && !line.contains('\u{1b}'),
+        "{line}"
+    );
     let line = listening(&router("format: pretty, enable_colors: true"));
     assert!(line.contains("\u{1b}["), "{line}");
 }
@@ -48,5 +71,9 @@ fn lines_below_the_level_are_left_out() {
     assert!(!quiet.stderr().contains("listening"), "{}", quiet.stderr());
     let flag = Program::finish(&["serve", "-w", "http://127.0.0.1:1", "--log-level", "loud"]);
     assert_eq!(flag.code, Some(2));
-    assert!(flag.stderr.contains("trace, debug, info, warn, error"), "{}", flag.stderr);
+    assert!(
+        flag.stderr.contains("trace, debug, info, warn, error"),
+        "{}",
+        flag.stderr
+    );
 }

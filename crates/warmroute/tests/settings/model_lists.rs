@@ -4,16 +4,23 @@ use std::time::Duration;
 
 use contract_id::contract;
 
-use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, eventually};
+use crate::harness::{
+    Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, eventually,
+};
 
 /// Checks hardly ever come by themselves, and ask for nothing beside health and list.
 const QUIET: &str = "health_checks: {interval: 1h}\nkv_events: {enabled: false}\n";
 
 fn fleet(config: &str) -> (Program, Vec<ScriptedEngine>) {
-    let engines: Vec<_> = (0..2).map(|_| ScriptedEngine::start(Reply::Silence)).collect();
-    let workers: String =
-        engines.iter().map(|engine| format!("  - {{type: generic, url: \"{}\"}}\n", engine.url())).collect();
-    let router = Program::serve_with(&format!("{QUIET}workers:\n{workers}{config}"), &[], &[]).ready(2);
+    let engines: Vec<_> = (0..2)
+        .map(|_| ScriptedEngine::start(Reply::Silence))
+        .collect();
+    let workers: String = engines
+        .iter()
+        .map(|engine| format!("  - {{type: generic, url: \"{}\"}}\n", engine.url()))
+        .collect();
+    let router =
+        Program::serve_with(&format!("{QUIET}workers:\n{workers}{config}"), &[], &[]).ready(2);
     (router, engines)
 }
 
@@ -30,8 +37,7 @@ fn list(router: &Program) -> usize {
 #[test]
 #[contract("CH12", "CH11")]
 fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
-    let config =
-        "cache: {model_cache_ttl: 1s}\nmodel_aggregation: {cache_ttl: 1s, background_refresh: {enabled: false}}\n";
+    let config = "cache: {model_cache_ttl: 1s}\nmodel_aggregation: {cache_ttl: 1s, background_refresh: {enabled: false}}\n";
     let (router, engines) = fleet(config);
     // Everything that is asked once at the start is over, and so is the list's time.
     std::thread::sleep(Duration::from_millis(1500));
@@ -46,27 +52,43 @@ fn a_hundred_clients_at_the_end_of_the_lists_time_ask_each_worker_once() {
         .collect();
     for client in clients {
         let reply = client.join().expect("a client");
-        assert_eq!((reply.status, &reply.json()["data"][0]["id"]), (200, &"m".into()));
+        assert_eq!(
+            (reply.status, &reply.json()["data"][0]["id"]),
+            (200, &"m".into())
+        );
     }
-    let (after, rounds) = (engines.iter().map(ScriptedEngine::questions), rounds(&router) - rounds_before);
+    let (after, rounds) = (
+        engines.iter().map(ScriptedEngine::questions),
+        rounds(&router) - rounds_before,
+    );
     // One for them all; a slow machine may need several times of the list for a hundred clients.
     let most = 2.0 + 2.0 * watch.elapsed().as_secs_f64();
-    assert!((1.0..=most).contains(&rounds), "{rounds} rounds in {:?}", watch.elapsed());
+    assert!(
+        (1.0..=most).contains(&rounds),
+        "{rounds} rounds in {:?}",
+        watch.elapsed()
+    );
     for (before, after) in before.into_iter().zip(after) {
         // A look at such a worker asks for its health and for its list.
         let asked = after - before;
-        assert!(asked as f64 <= 2.0 * rounds && asked >= 1, "{asked} questions in {rounds} rounds");
+        assert!(
+            asked as f64 <= 2.0 * rounds && asked >= 1,
+            "{asked} questions in {rounds} rounds"
+        );
     }
 }
 
 #[test]
 #[contract("CH12", "CH13", "B5")]
 fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_own_time() {
-    let config = "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
+    let config =
+        "model_aggregation: {cache_ttl: 400ms, background_refresh: {check_interval: 50ms}}\n";
     let (router, engines) = fleet(config);
     let questions = || engines.iter().map(ScriptedEngine::questions).sum::<u64>();
     let before = questions();
-    eventually("rounds without a client", || (rounds(&router) >= 2.0).then_some(()));
+    eventually("rounds without a client", || {
+        (rounds(&router) >= 2.0).then_some(())
+    });
     assert_eq!(questions(), before, "their own lists are not old yet");
     assert_eq!(list(&router), 1);
 }
@@ -76,24 +98,37 @@ fn the_list_is_renewed_in_the_background_and_workers_lists_are_reused_for_their_
 fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
     // A check may hang for longer than the list is waited for: it takes nobody out meanwhile.
     let config = "health_checks: {interval: 1h, timeout: 1m}\nkv_events: {enabled: false}\ncache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
-    let (well, hangs) = (ScriptedEngine::start(Reply::Silence), Program::engine(&["--no-kv-events"]));
-    let workers: String =
-        [well.url(), hangs.url()].map(|url| format!("  - {{type: generic, url: \"{url}\"}}\n")).concat();
+    let (well, hangs) = (
+        ScriptedEngine::start(Reply::Silence),
+        Program::engine(&["--no-kv-events"]),
+    );
+    let workers: String = [well.url(), hangs.url()]
+        .map(|url| format!("  - {{type: generic, url: \"{url}\"}}\n"))
+        .concat();
     let router = Program::serve_with(&format!("{config}workers:\n{workers}"), &[], &[]).ready(2);
     // The workers' own lists get old.
     std::thread::sleep(Duration::from_millis(200));
     hangs.signal("STOP");
     let before = well.questions();
     assert_eq!(list(&router), 2);
-    eventually("the workers to be asked", || (well.questions() > before).then_some(()));
+    eventually("the workers to be asked", || {
+        (well.questions() > before).then_some(())
+    });
     let took = [(); 4].map(|()| {
         let watch = Stopwatch::start();
         assert_eq!(list(&router), 2);
         watch.elapsed()
     });
     // Whoever waits for a renewal waits 2 s: each of these would have. A busy machine may be slow in some of them.
-    assert!(took.iter().any(|took| *took < Duration::from_millis(1900)), "the lists took {took:?}");
-    assert_eq!(rounds(&router), 0.0, "the worker that hangs has answered nothing");
+    assert!(
+        took.iter().any(|took| *took < Duration::from_millis(1900)),
+        "the lists took {took:?}"
+    );
+    assert_eq!(
+        rounds(&router),
+        0.0,
+        "the worker that hangs has answered nothing"
+    );
     hangs.signal("CONT");
     eventually("the renewal", || (rounds(&router) >= 1.0).then_some(()));
     assert_eq!(list(&router), 2);

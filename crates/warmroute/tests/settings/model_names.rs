@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::json;
 
-use crate::harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply};
+use crate::harness::{
+    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+};
 
 const NAMES: &str = "\
 models:
@@ -18,14 +20,24 @@ fn sim(model: &str) -> Program {
 }
 
 fn ask(router: &Program, model: &str) -> RawReply {
-    RawClient::post(&router.data(), "/v1/chat/completions", chat(model, "hi", 2).to_string().as_bytes())
+    RawClient::post(
+        &router.data(),
+        "/v1/chat/completions",
+        chat(model, "hi", 2).to_string().as_bytes(),
+    )
 }
 
 fn fleet() -> (Program, Vec<Program>) {
     let engines = vec![sim("sim-big"), sim("small")];
-    let workers = [format!("big={}", engines[0].url()), format!("small={}", engines[1].url())];
+    let workers = [
+        format!("big={}", engines[0].url()),
+        format!("small={}", engines[1].url()),
+    ];
     let config = format!("{NAMES}health_checks: {{interval: 100ms}}\n");
-    (Program::serve_with(&config, &workers, &[]).ready(2), engines)
+    (
+        Program::serve_with(&config, &workers, &[]).ready(2),
+        engines,
+    )
 }
 
 #[test]
@@ -35,34 +47,65 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
     let reply = ask(&router, "gpt-4o");
     assert_eq!(reply.status, 200, "{}", reply.text());
     assert_eq!(
-        (reply.header("x-warmroute-worker"), reply.header("x-warmroute-rewrites")),
+        (
+            reply.header("x-warmroute-worker"),
+            reply.header("x-warmroute-rewrites")
+        ),
         (Some("small"), Some("model"))
     );
-    assert_eq!(reply.json()["model"], "small", "the engine's own word stays");
+    assert_eq!(
+        reply.json()["model"],
+        "small",
+        "the engine's own word stays"
+    );
     let receipt = router.receipt_of(&reply);
-    assert_eq!((&receipt["model"], &receipt["served_model"]), (&"gpt-4o".into(), &"small".into()));
+    assert_eq!(
+        (&receipt["model"], &receipt["served_model"]),
+        (&"gpt-4o".into(), &"small".into())
+    );
     assert_eq!(receipt["rewrites"], json!(["model"]));
     let list = RawClient::get(&router.data(), "/v1/models").json();
-    let ids: Vec<_> = list["data"].as_array().expect("a list").iter().map(|model| model["id"].clone()).collect();
+    let ids: Vec<_> = list["data"]
+        .as_array()
+        .expect("a list")
+        .iter()
+        .map(|model| model["id"].clone())
+        .collect();
     assert_eq!(ids, ["gpt-4o", "nick", "sim-big", "small"]);
-    assert_eq!(RawClient::get(&router.data(), "/v1/models/gpt-4o").json()["id"], "gpt-4o");
+    assert_eq!(
+        RawClient::get(&router.data(), "/v1/models/gpt-4o").json()["id"],
+        "gpt-4o"
+    );
     // One by its own name goes as it came.
     let own = ask(&router, "small");
-    assert_eq!((own.status, own.header("x-warmroute-rewrites")), (200, None));
+    assert_eq!(
+        (own.status, own.header("x-warmroute-rewrites")),
+        (200, None)
+    );
 }
 
 #[test]
 #[contract("V44")]
 fn only_the_models_name_changes_in_the_body() {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine","model":"m"}"#)));
+    let engine = ScriptedEngine::start(Reply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"fine","model":"m"}"#,
+    )));
     let config = "models: {aliases: {\"a/b\": m}}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let body = r#"{ "messages" : [{"role":"user","content":"é"}], "model" :  "a/b", "x": 1e2 }"#;
     let reply = RawClient::post(&router.data(), "/v1/chat/completions", body.as_bytes());
     assert_eq!(reply.status, 200, "{}", reply.text());
     let seen = engine.next_request();
-    assert_eq!(String::from_utf8_lossy(&seen.body), body.replace("\"a/b\"", "\"m\""));
-    assert_eq!(seen.header("content-length"), Some(seen.body.len().to_string()));
+    assert_eq!(
+        String::from_utf8_lossy(&seen.body),
+        body.replace("\"a/b\"", "\"m\"")
+    );
+    assert_eq!(
+        seen.header("content-length"),
+        Some(seen.body.len().to_string())
+    );
     router.settled();
 }
 
@@ -71,7 +114,12 @@ fn only_the_models_name_changes_in_the_body() {
 fn a_rule_falls_back_along_its_chain_while_nobody_can_serve_the_model_before() {
     let (router, mut engines) = fleet();
     let first = ask(&router, "claude-4");
-    assert_eq!((first.status, first.header("x-warmroute-worker")), (200, Some("big")), "{}", first.text());
+    assert_eq!(
+        (first.status, first.header("x-warmroute-worker")),
+        (200, Some("big")),
+        "{}",
+        first.text()
+    );
     engines[0].kill();
     eventually("the fallback", || {
         let reply = ask(&router, "claude-4");
@@ -83,7 +131,16 @@ fn a_rule_falls_back_along_its_chain_while_nobody_can_serve_the_model_before() {
         (reply.status == 503 && reply.text().contains("sim-big, missing, small")).then_some(())
     });
     let unknown = ask(&router, "nobody");
-    assert_eq!((unknown.status, unknown.error_code().as_str()), (404, "model_not_found"), "{}", unknown.text());
-    assert!(unknown.text().contains("nobody, no-such"), "{}", unknown.text());
+    assert_eq!(
+        (unknown.status, unknown.error_code().as_str()),
+        (404, "model_not_found"),
+        "{}",
+        unknown.text()
+    );
+    assert!(
+        unknown.text().contains("nobody, no-such"),
+        "{}",
+        unknown.text()
+    );
     router.settled();
 }

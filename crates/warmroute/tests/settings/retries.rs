@@ -8,11 +8,20 @@ use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, cha
 fn sends(config: &str) -> u64 {
     let full = || Reply::whole(json_reply("503 Full", "", "{}"));
     let engines: Vec<_> = (0..5).map(|_| ScriptedEngine::start(full())).collect();
-    let workers: Vec<_> = engines.iter().enumerate().map(|(n, engine)| format!("w{n}={}", engine.url())).collect();
+    let workers: Vec<_> = engines
+        .iter()
+        .enumerate()
+        .map(|(n, engine)| format!("w{n}={}", engine.url()))
+        .collect();
     let config = format!("circuit_breaker: {{enabled: false}}\n{config}");
     let router = Program::serve_with(&config, &workers, &[]).ready(5);
     let reply = RawClient::chat(&router.data(), &chat("m", "hi", 1)).reply();
-    assert_eq!((reply.status, reply.error_code().as_str()), (503, "overloaded"), "{}", reply.text());
+    assert_eq!(
+        (reply.status, reply.error_code().as_str()),
+        (503, "overloaded"),
+        "{}",
+        reply.text()
+    );
     router.settled();
     engines.iter().map(ScriptedEngine::requests).sum()
 }

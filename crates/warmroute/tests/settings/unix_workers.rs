@@ -12,7 +12,10 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
     let flags = ["--no-kv-events", "--speed", "20"];
     let behind_socket = Program::engine(&[&flags[..], &["--uds", &socket]].concat());
     let behind_port = Program::engine(&flags);
-    let workers = [format!("local=unix://{socket}"), format!("remote={}", behind_port.url())];
+    let workers = [
+        format!("local=unix://{socket}"),
+        format!("remote={}", behind_port.url()),
+    ];
     let router = Program::serve_with("routing: {policy: round_robin}\n", &workers, &[]).ready(2);
     let mut served = Vec::new();
     for number in 0..6 {
@@ -21,19 +24,44 @@ fn workers_behind_unix_sockets_and_ports_serve_side_by_side() {
         let reply = RawClient::chat(&router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         assert!(!text_of(&reply).is_empty(), "{}", reply.text());
-        served.push(reply.header("x-warmroute-worker").expect("a worker").to_owned());
+        served.push(
+            reply
+                .header("x-warmroute-worker")
+                .expect("a worker")
+                .to_owned(),
+        );
     }
-    assert!(["local", "remote"].iter().all(|name| served.iter().any(|worker| worker == name)), "{served:?}");
+    assert!(
+        ["local", "remote"]
+            .iter()
+            .all(|name| served.iter().any(|worker| worker == name)),
+        "{served:?}"
+    );
     // All of the API goes there, whoever is asked by name.
     let pinned = [("x-warmroute-worker", "local")];
     let body = chat("sim", "hi", 2).to_string();
-    let reply = RawClient::post_with(&router.data(), "/v1/chat/completions", &pinned, body.as_bytes());
-    assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("local")), "{}", reply.text());
+    let reply = RawClient::post_with(
+        &router.data(),
+        "/v1/chat/completions",
+        &pinned,
+        body.as_bytes(),
+    );
+    assert_eq!(
+        (reply.status, reply.header("x-warmroute-worker")),
+        (200, Some("local")),
+        "{}",
+        reply.text()
+    );
     // One whose socket is gone is left out, and the other serves on.
     drop(behind_socket);
     for _ in 0..4 {
         let reply = RawClient::chat(&router.data(), &chat("sim", "again", 2)).reply();
-        assert_eq!((reply.status, reply.header("x-warmroute-worker")), (200, Some("remote")), "{}", reply.text());
+        assert_eq!(
+            (reply.status, reply.header("x-warmroute-worker")),
+            (200, Some("remote")),
+            "{}",
+            reply.text()
+        );
     }
     router.settled();
 }

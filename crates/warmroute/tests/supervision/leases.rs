@@ -19,7 +19,11 @@ fn call(address: &str, method: &str, path: &str, body: &str) -> RawReply {
 }
 
 fn names(router: &Program) -> Vec<String> {
-    router.workers().iter().map(|worker| worker["name"].as_str().unwrap().to_owned()).collect()
+    router
+        .workers()
+        .iter()
+        .map(|worker| worker["name"].as_str().unwrap().to_owned())
+        .collect()
 }
 
 fn pause(router: &Program) {
@@ -32,7 +36,10 @@ fn pause(router: &Program) {
 #[test]
 #[contract("F65")]
 fn a_worker_whose_lease_ran_out_while_the_router_stood_still_may_renew_it() {
-    let engines = [Program::engine(&["--no-kv-events"]), Program::engine(&["--no-kv-events"])];
+    let engines = [
+        Program::engine(&["--no-kv-events"]),
+        Program::engine(&["--no-kv-events"]),
+    ];
     let router = Program::serve(&[format!("a={}", engines[0].url())], &[]).ready(1);
     let body = json!({"url": engines[1].url(), "lease_ttl": "3s"}).to_string();
     let renew = || call(&router.admin(), "PUT", "/admin/workers/b", &body).status;
@@ -40,18 +47,28 @@ fn a_worker_whose_lease_ran_out_while_the_router_stood_still_may_renew_it() {
 
     pause(&router);
 
-    assert_eq!(renew(), 200, "it is renewed, not made anew; {}", router.stderr());
+    assert_eq!(
+        renew(),
+        200,
+        "it is renewed, not made anew; {}",
+        router.stderr()
+    );
     let stalled = router.metric("warmroute_scheduler_stall_seconds_total", "");
     assert!(stalled >= 5.0, "{stalled}");
-    eventually("the stall to be logged", || router.stderr().contains("stood still").then_some(()));
-    eventually("the lease to end when nobody renews it", || (names(&router) == ["a"]).then_some(()));
+    eventually("the stall to be logged", || {
+        router.stderr().contains("stood still").then_some(())
+    });
+    eventually("the lease to end when nobody renews it", || {
+        (names(&router) == ["a"]).then_some(())
+    });
 }
 
 #[test]
 #[contract("F65")]
 fn a_reservation_survives_a_pause_that_is_longer_than_its_life() {
     let engine = Program::engine(&["--no-kv-events"]);
-    let router = Program::serve_with("routing: {reservation_ttl: 3s}", &[engine.url()], &[]).ready(1);
+    let router =
+        Program::serve_with("routing: {reservation_ttl: 3s}", &[engine.url()], &[]).ready(1);
     let mut body = chat("sim", "hi", 1);
     body["request_id"] = json!("mine");
     let reserved = call(&router.data(), "POST", "/v1/route", &body.to_string());
@@ -59,11 +76,21 @@ fn a_reservation_survives_a_pause_that_is_longer_than_its_life() {
 
     pause(&router);
 
-    let computed = call(&router.data(), "POST", "/v1/route/mine/prefill_complete", "");
+    let computed = call(
+        &router.data(),
+        "POST",
+        "/v1/route/mine/prefill_complete",
+        "",
+    );
     assert_eq!(computed.status, 200, "{}", computed.text());
-    eventually("it to end when nobody calls", || (router.metric("warmroute_leases", "") == 0.0).then_some(()));
+    eventually("it to end when nobody calls", || {
+        (router.metric("warmroute_leases", "") == 0.0).then_some(())
+    });
     let late = call(&router.data(), "DELETE", "/v1/route/mine", "");
-    assert_eq!((late.status, late.error_code().as_str()), (404, "reservation_not_found"));
+    assert_eq!(
+        (late.status, late.error_code().as_str()),
+        (404, "reservation_not_found")
+    );
 }
 
 #[test]
@@ -72,8 +99,12 @@ fn time_outs_that_a_pause_caused_are_not_held_against_a_worker() {
     let engine = Program::engine(&["--no-kv-events", "--overhead-ms", "2000"]);
     let yaml = "request: {timeout: 4s}\nretry: {max_attempts: 1}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &[]).ready(1);
-    let mut clients: Vec<_> = (0..12).map(|_| RawClient::chat(&router.data(), &chat("sim", "hi", 1))).collect();
-    eventually("all to be on their way", || (router.metric("warmroute_leases", "") == 12.0).then_some(()));
+    let mut clients: Vec<_> = (0..12)
+        .map(|_| RawClient::chat(&router.data(), &chat("sim", "hi", 1)))
+        .collect();
+    eventually("all to be on their way", || {
+        (router.metric("warmroute_leases", "") == 12.0).then_some(())
+    });
     pause(&router);
     // They may time out, once.
     for client in &mut clients {

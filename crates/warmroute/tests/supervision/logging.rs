@@ -10,8 +10,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{Program, RawClient, Router as _, chat, eventually};
 
-const LOGGED: &str =
-    "logging: {requests: true, format: json}\nserver: {drain_grace: 0s, probe_listen: \"127.0.0.1:0\"}\n";
+const LOGGED: &str = "logging: {requests: true, format: json}\nserver: {drain_grace: 0s, probe_listen: \"127.0.0.1:0\"}\n";
 
 /// A router whose log goes into a pipe that nobody reads.
 struct Unread {
@@ -25,7 +24,16 @@ impl Unread {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), LOGGED).unwrap();
         let mut child = Command::new(env!("CARGO_BIN_EXE_warmroute"))
-            .args(["serve", "--listen", "127.0.0.1:0", "--admin-listen", "127.0.0.1:0", "--print-ready", "-w", worker])
+            .args([
+                "serve",
+                "--listen",
+                "127.0.0.1:0",
+                "--admin-listen",
+                "127.0.0.1:0",
+                "--print-ready",
+                "-w",
+                worker,
+            ])
             .arg("-c")
             .arg(file.path())
             .stdin(Stdio::null())
@@ -35,7 +43,11 @@ impl Unread {
             .unwrap();
         let mut line = String::new();
         let _ = BufReader::new(child.stdout.take().unwrap()).read_line(&mut line);
-        Self { ready: serde_json::from_str(&line).unwrap(), child, _file: file }
+        Self {
+            ready: serde_json::from_str(&line).unwrap(),
+            child,
+            _file: file,
+        }
     }
 
     fn at(&self, listener: &str) -> &str {
@@ -44,7 +56,9 @@ impl Unread {
 
     fn dropped(&self) -> f64 {
         let page = RawClient::get(self.at("admin"), "/metrics").text();
-        let found = page.lines().find_map(|line| line.strip_prefix("warmroute_telemetry_dropped_total{sink=\"log\"} "));
+        let found = page
+            .lines()
+            .find_map(|line| line.strip_prefix("warmroute_telemetry_dropped_total{sink=\"log\"} "));
         found.map_or(0.0, |count| count.parse().unwrap())
     }
 }
@@ -61,13 +75,20 @@ impl Drop for Unread {
 fn a_log_that_nobody_reads_stops_nothing_and_what_it_loses_is_counted() {
     let engine = Program::engine(&["--no-kv-events", "--speed", "1000"]);
     let mut router = Unread::serve(&engine.url());
-    eventually("the worker to be known", || (RawClient::get(router.at("data"), "/readyz").status == 200).then_some(()));
+    eventually("the worker to be known", || {
+        (RawClient::get(router.at("data"), "/readyz").status == 200).then_some(())
+    });
     let body = chat("sim", "hi", 1).to_string();
     // Each request leaves a line, most of which are its id.
     let id = "r".repeat(128);
     let mut client = RawClient::connect(router.at("data"));
     let lost = (0..40_000).any(|n| {
-        client.send("POST", "/v1/chat/completions", &[("x-request-id", id.as_str())], body.as_bytes());
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[("x-request-id", id.as_str())],
+            body.as_bytes(),
+        );
         let reply = client.reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         n % 200 == 0 && router.dropped() > 0.0
@@ -75,15 +96,35 @@ fn a_log_that_nobody_reads_stops_nothing_and_what_it_loses_is_counted() {
     assert!(lost, "the log's queue never filled");
 
     for path in ["/readyz", "/livez"] {
-        assert_eq!(RawClient::get(router.at("probe"), path).status, 200, "{path}");
-        assert_eq!(RawClient::get(router.at("data"), path).status, 200, "{path}");
+        assert_eq!(
+            RawClient::get(router.at("probe"), path).status,
+            200,
+            "{path}"
+        );
+        assert_eq!(
+            RawClient::get(router.at("data"), path).status,
+            200,
+            "{path}"
+        );
     }
-    assert_eq!(RawClient::get(router.at("admin"), "/admin/workers").status, 200);
-    assert_eq!(RawClient::chat(router.at("data"), &chat("sim", "hi", 1)).reply().status, 200);
+    assert_eq!(
+        RawClient::get(router.at("admin"), "/admin/workers").status,
+        200
+    );
+    assert_eq!(
+        RawClient::chat(router.at("data"), &chat("sim", "hi", 1))
+            .reply()
+            .status,
+        200
+    );
 
-    let sent = Command::new("kill").args(["-TERM", &router.child.id().to_string()]).status();
+    let sent = Command::new("kill")
+        .args(["-TERM", &router.child.id().to_string()])
+        .status();
     assert!(sent.unwrap().success());
-    let code = eventually("the router to end, whatever becomes of its log", || router.child.try_wait().unwrap());
+    let code = eventually("the router to end, whatever becomes of its log", || {
+        router.child.try_wait().unwrap()
+    });
     assert_eq!(code.code(), Some(0));
 }
 
@@ -95,22 +136,45 @@ fn lines_come_whole_in_order_and_to_the_last_one() {
     for n in 0..200 {
         let id = format!("line-{n}");
         let body = chat("sim", "hi", 1).to_string();
-        client.send("POST", "/v1/chat/completions", &[("x-request-id", id.as_str())], body.as_bytes());
+        client.send(
+            "POST",
+            "/v1/chat/completions",
+            &[("x-request-id", id.as_str())],
+            body.as_bytes(),
+        );
         assert_eq!(client.reply().status, 200);
     }
     router.settled();
     router.signal("TERM");
     let ended = router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    let lines: Vec<Value> = ended.stderr.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
-    let place = |found: &dyn Fn(&Value) -> bool| lines.iter().position(found);
-    let listening = place(&|line| line["fields"]["message"] == "listening").expect("the start is logged");
-    let told = place(&|line| line["fields"]["message"].as_str().is_some_and(|text| text.starts_with("told to stop")));
-    let requests: Vec<usize> = (0..200)
-        .map(|n| place(&|line| line["fields"]["request_id"] == json!(format!("line-{n}"))).expect("each is logged"))
+    let lines: Vec<Value> = ended
+        .stderr
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok())
         .collect();
-    assert!(requests.is_sorted() && requests[0] > listening, "{requests:?}");
+    let place = |found: &dyn Fn(&Value) -> bool| lines.iter().position(found);
+    let listening =
+        place(&|line| line["fields"]["message"] == "listening").expect("the start is logged");
+    let told = place(&|line| {
+        line["fields"]["message"]
+            .as_str()
+            .is_some_and(|text| text.starts_with("told to stop"))
+    });
+    let requests: Vec<usize> = (0..200)
+        .map(|n| {
+            place(&|line| line["fields"]["request_id"] == json!(format!("line-{n}")))
+                .expect("each is logged")
+        })
+        .collect();
+    assert!(
+        requests.is_sorted() && requests[0] > listening,
+        "{requests:?}"
+    );
     assert!(told.expect("the end is logged") > requests[199]);
     let last = ended.stderr.lines().last().unwrap_or_default();
-    assert!(ended.stderr.ends_with('\n') && last.contains("draining"), "{last}");
+    assert!(
+        ended.stderr.ends_with('\n') && last.contains("draining"),
+        "{last}"
+    );
 }

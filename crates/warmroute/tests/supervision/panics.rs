@@ -53,8 +53,16 @@ fn requests_flow_while_housekeeping_panics_every_second() {
         (panics(&router, "housekeeping") >= 3.0).then_some(())
     });
     assert_eq!(RawClient::get(&router.data(), "/readyz").status, 200);
-    assert_eq!(router.metric("warmroute_panics_total", ""), 0.0, "no request is at fault");
-    assert!(router.stderr().contains("\"task\":\"housekeeping\""), "the log names the task: {}", router.stderr());
+    assert_eq!(
+        router.metric("warmroute_panics_total", ""),
+        0.0,
+        "no request is at fault"
+    );
+    assert!(
+        router.stderr().contains("\"task\":\"housekeeping\""),
+        "the log names the task: {}",
+        router.stderr()
+    );
     router.settled();
     assert!(served > 3);
 }
@@ -70,15 +78,23 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     eventually("each task to have panicked", || {
         let reply = ask_or_be_cut_off(&router);
         asked += 1.0;
-        let lost = reply.as_ref().is_none_or(|reply| reply.status == 500 || !reply.clean);
+        let lost = reply
+            .as_ref()
+            .is_none_or(|reply| reply.status == 500 || !reply.clean);
         failed += f64::from(u8::from(lost));
         // Until a worker is known there is nobody to ask.
         assert!(lost || reply.is_some_and(|reply| matches!(reply.status, 200 | 503)));
-        TASKS.iter().all(|task| panics(&router, task) >= 1.0).then_some(())
+        TASKS
+            .iter()
+            .all(|task| panics(&router, task) >= 1.0)
+            .then_some(())
     });
     let router = router.ready(2);
     let panicked = router.metric("warmroute_panics_total", "");
-    assert!(failed <= panicked && failed < asked, "{failed} of {asked} requests failed of {panicked} panics");
+    assert!(
+        failed <= panicked && failed < asked,
+        "{failed} of {asked} requests failed of {panicked} panics"
+    );
 
     // All of it works still: what looks at the file, what supervises workers, what follows streams.
     router.configure(&format!("{yaml}routing: {{policy: least_loaded}}\n"));
@@ -88,9 +104,15 @@ fn a_panic_costs_one_request_or_one_attempt_of_one_task() {
     });
     eventually("the stream to be live", || {
         let streams = RawClient::get(&router.admin(), "/admin/streams").json();
-        streams["streams"].as_array()?.iter().any(|stream| stream["state"] == "live").then_some(())
+        streams["streams"]
+            .as_array()?
+            .iter()
+            .any(|stream| stream["state"] == "live")
+            .then_some(())
     });
-    eventually("nothing to be left of any request", || (router.metric("warmroute_leases", "") == 0.0).then_some(()));
+    eventually("nothing to be left of any request", || {
+        (router.metric("warmroute_leases", "") == 0.0).then_some(())
+    });
     router.signal("TERM");
     let ended = router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
@@ -110,10 +132,18 @@ fn a_panic_while_a_reply_goes_out_is_counted_and_ends_that_reply_alone() {
     let mut stream = RawClient::chat(&router.data(), &streamed(chat("sim", "hi", 5000)));
     let begun = stream.read_until("content");
     let cut = stream.body(begun);
-    assert!(!cut.clean && !cut.text().contains("[DONE]"), "{}", cut.text());
-    eventually("it to be counted", || (router.metric("warmroute_panics_total", "") >= 1.0).then_some(()));
+    assert!(
+        !cut.clean && !cut.text().contains("[DONE]"),
+        "{}",
+        cut.text()
+    );
+    eventually("it to be counted", || {
+        (router.metric("warmroute_panics_total", "") >= 1.0).then_some(())
+    });
     router.settled();
-    eventually("the engine to be let go of", || (router.metric("warmroute_leases", "") == 0.0).then_some(()));
+    eventually("the engine to be let go of", || {
+        (router.metric("warmroute_leases", "") == 0.0).then_some(())
+    });
 }
 
 #[test]
@@ -137,9 +167,15 @@ fn a_router_that_cannot_accept_any_more_says_so_and_exits_with_1() {
         });
         (said == [true, true]).then_some(())
     });
-    assert!(stream.chunk().is_some_and(|chunk| !chunk.is_empty()), "what was accepted goes on");
+    assert!(
+        stream.chunk().is_some_and(|chunk| !chunk.is_empty()),
+        "what was accepted goes on"
+    );
     let ended = router.wait();
     assert_eq!(ended.code, Some(1), "{}", ended.stderr);
     let last = ended.stderr.lines().last().unwrap_or_default();
-    assert!(last.contains("ERROR") && last.contains("exit code 1"), "{last}");
+    assert!(
+        last.contains("ERROR") && last.contains("exit code 1"),
+        "{last}"
+    );
 }

@@ -29,7 +29,9 @@ const CONTEXT: usize = 16;
 pub(super) fn read(body: &[u8]) -> Result<Command<'_>, ProtocolError> {
     let broken = ProtocolError::Command;
     let (&length, rest) = body.split_first().ok_or(broken.clone())?;
-    let (name, data) = rest.split_at_checked(usize::from(length)).ok_or(broken.clone())?;
+    let (name, data) = rest
+        .split_at_checked(usize::from(length))
+        .ok_or(broken.clone())?;
     Ok(match name {
         b"READY" => Command::Ready(data),
         b"ERROR" => Command::Error(error_reason(data)),
@@ -42,7 +44,10 @@ pub(super) fn read(body: &[u8]) -> Result<Command<'_>, ProtocolError> {
             }
             let tenths = u16::from_be_bytes(*ttl);
             let time_to_live = (tenths > 0).then(|| Duration::from_millis(100) * u32::from(tenths));
-            Command::Ping { time_to_live, context }
+            Command::Ping {
+                time_to_live,
+                context,
+            }
         }
         b"PONG" => Command::Pong,
         _ => Command::Unknown,
@@ -50,6 +55,8 @@ pub(super) fn read(body: &[u8]) -> Result<Command<'_>, ProtocolError> {
 }
 
 fn error_reason(data: &[u8]) -> &[u8] {
-    let Some((&length, rest)) = data.split_first() else { return data };
+    let Some((&length, rest)) = data.split_first() else {
+        return data;
+    };
     rest.get(..usize::from(length)).unwrap_or(rest)
 }

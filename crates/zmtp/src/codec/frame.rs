@@ -29,7 +29,9 @@ pub(super) enum Kind {
 
 /// Reads a header; `None` if it has not come completely. Judges the flags, not the length.
 pub(super) fn header(bytes: &[u8]) -> Result<Option<Header>, ProtocolError> {
-    let Some((&flags, rest)) = bytes.split_first() else { return Ok(None) };
+    let Some((&flags, rest)) = bytes.split_first() else {
+        return Ok(None);
+    };
     let kind = match flags & !LONG {
         0 => Kind::Last,
         MORE => Kind::Part,
@@ -37,14 +39,24 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<Header>, ProtocolError> {
         _ => return Err(ProtocolError::Flags { flags }),
     };
     if flags & LONG == 0 {
-        return Ok(rest.first().map(|&body| Header { kind, body: u64::from(body), length: 2 }));
+        return Ok(rest.first().map(|&body| Header {
+            kind,
+            body: u64::from(body),
+            length: 2,
+        }));
     }
-    Ok(rest.first_chunk().map(|body| Header { kind, body: u64::from_be_bytes(*body), length: 9 }))
+    Ok(rest.first_chunk().map(|body| Header {
+        kind,
+        body: u64::from_be_bytes(*body),
+        length: 9,
+    }))
 }
 
 /// Appends a message; one without frames is nothing.
 pub fn encode_message<F: AsRef<[u8]>>(frames: &[F], out: &mut BytesMut) {
-    let Some((last, parts)) = frames.split_last() else { return };
+    let Some((last, parts)) = frames.split_last() else {
+        return;
+    };
     out.reserve(frames.iter().map(|frame| frame.as_ref().len() + 9).sum());
     for part in parts {
         encode(MORE, part.as_ref(), out);

@@ -33,10 +33,18 @@ pub(super) fn read(bytes: &[u8]) -> Result<Option<u8>, ProtocolError> {
     {
         return Err(ProtocolError::Version { major });
     }
-    let Some(greeting) = bytes.get(..LENGTH) else { return Ok(None) };
+    let Some(greeting) = bytes.get(..LENGTH) else {
+        return Ok(None);
+    };
     if greeting[MECHANISM] != *NULL {
-        let name: Vec<u8> = greeting[MECHANISM].iter().copied().take_while(|byte| *byte != 0).collect();
-        return Err(ProtocolError::Mechanism { name: String::from_utf8_lossy(&name).escape_debug().to_string() });
+        let name: Vec<u8> = greeting[MECHANISM]
+            .iter()
+            .copied()
+            .take_while(|byte| *byte != 0)
+            .collect();
+        return Err(ProtocolError::Mechanism {
+            name: String::from_utf8_lossy(&name).escape_debug().to_string(),
+        });
     }
     // A later major version is obliged to speak ours when greeted with it.
     Ok(Some(if greeting[10] > 3 { 1 } else { greeting[11] }))

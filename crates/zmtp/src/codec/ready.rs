@@ -45,15 +45,25 @@ pub(super) fn read(mut data: &[u8], ours: SocketType) -> Result<Ready, ProtocolE
     if ours.talks_to(socket) {
         Ok(Ready { identity })
     } else {
-        let peer = String::from_utf8_lossy(&socket[..socket.len().min(32)]).escape_debug().to_string();
-        Err(ProtocolError::Socket { peer, ours: ours.as_str(), expected: ours.partners() })
+        let peer = String::from_utf8_lossy(&socket[..socket.len().min(32)])
+            .escape_debug()
+            .to_string();
+        Err(ProtocolError::Socket {
+            peer,
+            ours: ours.as_str(),
+            expected: ours.partners(),
+        })
     }
 }
 
 fn property(name: &str, value: &[u8], out: &mut Vec<u8>) {
     out.push(u8::try_from(name.len()).expect("property names are ours and short"));
     out.extend_from_slice(name.as_bytes());
-    out.extend_from_slice(&u32::try_from(value.len()).expect("property values are short").to_be_bytes());
+    out.extend_from_slice(
+        &u32::try_from(value.len())
+            .expect("property values are short")
+            .to_be_bytes(),
+    );
     out.extend_from_slice(value);
 }
 
@@ -61,6 +71,7 @@ fn next_property(data: &[u8]) -> Option<(&[u8], &[u8], &[u8])> {
     let (&length, rest) = data.split_first()?;
     let (name, rest) = rest.split_at_checked(usize::from(length))?;
     let (length, rest) = rest.split_first_chunk()?;
-    let (value, rest) = rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
+    let (value, rest) =
+        rest.split_at_checked(usize::try_from(u32::from_be_bytes(*length)).ok()?)?;
     (!name.is_empty()).then_some((name, value, rest))
 }

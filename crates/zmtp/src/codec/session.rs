@@ -47,7 +47,9 @@ pub enum Incoming {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ProtocolError {
     /// Another protocol altogether.
-    #[error("the peer does not speak zmtp 3: check that the endpoint is a zeromq socket and not, say, an http port")]
+    #[error(
+        "the peer does not speak zmtp 3: check that the endpoint is a zeromq socket and not, say, an http port"
+    )]
     NotZmtp,
     /// An older ZeroMQ.
     #[error("the peer speaks zmtp {major}: version 3 is needed, which zeromq has had since 4.0")]
@@ -56,13 +58,17 @@ pub enum ProtocolError {
         major: u8,
     },
     /// A security mechanism.
-    #[error("the peer asks for the security mechanism {name}: only NULL is supported, switch it off at the publisher")]
+    #[error(
+        "the peer asks for the security mechanism {name}: only NULL is supported, switch it off at the publisher"
+    )]
     Mechanism {
         /// Its name.
         name: String,
     },
     /// A socket that does not fit ours.
-    #[error("the peer is a {peer:?} socket: our {ours} talks to {expected}, check that the endpoints are not swapped")]
+    #[error(
+        "the peer is a {peer:?} socket: our {ours} talks to {expected}, check that the endpoints are not swapped"
+    )]
     Socket {
         /// Its type.
         peer: String,
@@ -154,12 +160,18 @@ impl Session {
     /// Takes the next event out of `bytes`; `None`: more bytes are needed. After an error the connection is over.
     pub fn receive(&mut self, bytes: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
         if self.phase == Phase::Greeting {
-            let Some(minor) = greeting::read(bytes)? else { return Ok(None) };
+            let Some(minor) = greeting::read(bytes)? else {
+                return Ok(None);
+            };
             bytes.advance(greeting::LENGTH);
             self.peer_minor = minor;
             self.phase = Phase::Handshake;
             // Not before the peer's greeting: libzmq stalls on some peers that send ahead of it.
-            frame::encode_command("READY", &ready::ours(self.socket, &self.identity), &mut self.outgoing);
+            frame::encode_command(
+                "READY",
+                &ready::ours(self.socket, &self.identity),
+                &mut self.outgoing,
+            );
         }
         while let Some(header) = frame::header(bytes)? {
             let body = self.admit(header)?;
@@ -229,7 +241,9 @@ impl Session {
     fn admit(&self, header: Header) -> Result<usize, ProtocolError> {
         if header.kind == Kind::Command {
             if header.body > MAX_COMMAND {
-                return Err(ProtocolError::CommandTooLong { announced: header.body });
+                return Err(ProtocolError::CommandTooLong {
+                    announced: header.body,
+                });
             }
             if !self.parts.is_empty() {
                 return Err(ProtocolError::Command);
@@ -239,11 +253,16 @@ impl Session {
                 return Err(ProtocolError::Early);
             }
             if self.parts.len() >= self.max_frames {
-                return Err(ProtocolError::TooManyFrames { limit: self.max_frames });
+                return Err(ProtocolError::TooManyFrames {
+                    limit: self.max_frames,
+                });
             }
             let announced = self.parts_bytes.saturating_add(header.body);
             if announced > self.max_message as u64 {
-                return Err(ProtocolError::MessageTooLong { announced, limit: self.max_message });
+                return Err(ProtocolError::MessageTooLong {
+                    announced,
+                    limit: self.max_message,
+                });
             }
         }
         Ok(usize::try_from(header.body).expect("checked against a limit that is a usize"))
@@ -256,17 +275,24 @@ impl Session {
             return Err(ProtocolError::Refused { reason });
         }
         if self.phase == Phase::Handshake {
-            let Command::Ready(data) = command else { return Err(ProtocolError::Early) };
+            let Command::Ready(data) = command else {
+                return Err(ProtocolError::Early);
+            };
             let ready = ready::read(data, self.socket)?;
             self.phase = Phase::Open;
-            return Ok(Some(Incoming::Ready { identity: ready.identity }));
+            return Ok(Some(Incoming::Ready {
+                identity: ready.identity,
+            }));
         }
         Ok(match command {
             Command::Ready(_) | Command::Error(_) => return Err(ProtocolError::Command),
             // Topics are copied: a slice would keep the whole read buffer alive for as long as the subscription.
             Command::Subscribe(topic) => self.publishing(Incoming::Subscribe, topic),
             Command::Cancel(topic) => self.publishing(Incoming::Cancel, topic),
-            Command::Ping { time_to_live, context } => {
+            Command::Ping {
+                time_to_live,
+                context,
+            } => {
                 self.peer_ttl = time_to_live;
                 frame::encode_command("PONG", context, &mut self.outgoing);
                 None
@@ -307,7 +333,9 @@ impl SocketType {
     }
 
     pub(super) fn talks_to(self, peer: &[u8]) -> bool {
-        self.partners().split(" or ").any(|partner| partner.as_bytes() == peer)
+        self.partners()
+            .split(" or ")
+            .any(|partner| partner.as_bytes() == peer)
     }
 
     pub(super) fn partners(self) -> &'static str {

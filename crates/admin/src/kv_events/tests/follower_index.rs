@@ -4,7 +4,8 @@ use std::{collections::HashSet, ops::Range, pin::Pin};
 
 use kv_blocks::{HashScheme, Moment};
 use kv_events::standard::{
-    HashedUpdate, Ordered, StandardChange, StandardEvent, StreamKey, Streams, StreamsSettings, decode_json, to_hashed,
+    HashedUpdate, Ordered, StandardChange, StandardEvent, StreamKey, Streams, StreamsSettings,
+    decode_json, to_hashed,
 };
 use proptest::prelude::*;
 
@@ -23,20 +24,42 @@ struct Reader {
 
 impl Reader {
     fn new() -> Self {
-        let index = KvIndex::new(IndexSettings { secret: 7, ..IndexSettings::default() });
+        let index = KvIndex::new(IndexSettings {
+            secret: 7,
+            ..IndexSettings::default()
+        });
         (0..3).for_each(|worker| index.register(target(worker), "m".into()));
-        Self { index, streams: Streams::new(StreamsSettings::default()), told: HashSet::new() }
+        Self {
+            index,
+            streams: Streams::new(StreamsSettings::default()),
+            told: HashSet::new(),
+        }
     }
 
     /// A block stored twice is a copy to whoever counts them, and one removal leaves the other.
     fn note(&mut self, event: &StandardEvent) {
-        let StreamKey { backend_id, medium, salt, .. } = &event.stream;
-        let key = |hash: &u64| (backend_id.clone().unwrap(), medium.clone().unwrap(), salt.clone(), *hash);
+        let StreamKey {
+            backend_id,
+            medium,
+            salt,
+            ..
+        } = &event.stream;
+        let key = |hash: &u64| {
+            (
+                backend_id.clone().unwrap(),
+                medium.clone().unwrap(),
+                salt.clone(),
+                *hash,
+            )
+        };
         match &event.change {
             StandardChange::Stored { seq_hashes, .. } => {
                 let counted = medium.as_deref() == Some("gpu");
                 for hash in seq_hashes {
-                    assert!(self.told.insert(key(hash)) || !counted, "told twice: {event:?}");
+                    assert!(
+                        self.told.insert(key(hash)) || !counted,
+                        "told twice: {event:?}"
+                    );
                 }
             }
             StandardChange::Removed { seq_hashes, .. } => {
@@ -55,18 +78,35 @@ impl Reader {
             }
             for event in decode_json(line.as_bytes()).unwrap() {
                 for ordered in self.streams.take(Moment::START, event.unwrap()) {
-                    let Ordered::Event(event) = ordered else { panic!("nothing is missing: {ordered:?}") };
+                    let Ordered::Event(event) = ordered else {
+                        panic!("nothing is missing: {ordered:?}")
+                    };
                     self.note(&event);
-                    let worker = event.stream.backend_id.as_ref().unwrap()[1..].parse().unwrap();
+                    let worker = event.stream.backend_id.as_ref().unwrap()[1..]
+                        .parse()
+                        .unwrap();
                     let namespace = event.stream.namespace().unwrap();
                     match to_hashed(&event, HashScheme::default()).unwrap() {
-                        HashedUpdate::Stored { parent, hashes, tier } => {
-                            self.index.store_hashes(target(worker), &namespace, parent, &hashes, tier);
+                        HashedUpdate::Stored {
+                            parent,
+                            hashes,
+                            tier,
+                        } => {
+                            self.index.store_hashes(
+                                target(worker),
+                                &namespace,
+                                parent,
+                                &hashes,
+                                tier,
+                            );
                         }
                         HashedUpdate::Removed { hashes, tier } => {
-                            self.index.remove_hashes(target(worker), &namespace, &hashes, tier);
+                            self.index
+                                .remove_hashes(target(worker), &namespace, &hashes, tier);
                         }
-                        HashedUpdate::Cleared { tier } => self.index.clear_stream(target(worker), &namespace, tier),
+                        HashedUpdate::Cleared { tier } => {
+                            self.index.clear_stream(target(worker), &namespace, tier)
+                        }
                     }
                 }
             }
@@ -77,9 +117,21 @@ impl Reader {
 /// One thing that happens: at the index, or that some of the stream is read. Blocks in units of [`SCALE`].
 #[derive(Clone, Debug)]
 enum Step {
-    Store { worker: u32, salt: u32, blocks: Range<u32>, tier: Tier },
-    Remove { worker: u32, salt: u32, blocks: Range<u32>, tier: Tier },
-    Clear { worker: u32 },
+    Store {
+        worker: u32,
+        salt: u32,
+        blocks: Range<u32>,
+        tier: Tier,
+    },
+    Remove {
+        worker: u32,
+        salt: u32,
+        blocks: Range<u32>,
+        tier: Tier,
+    },
+    Clear {
+        worker: u32,
+    },
     Read,
 }
 
@@ -108,10 +160,20 @@ fn steps(begin: f64) -> impl Strategy<Value = Vec<Step>> {
 fn apply(index: &KvIndex, step: &Step) {
     let scaled = |blocks: &Range<u32>| blocks.start * SCALE..blocks.end * SCALE;
     match step {
-        Step::Store { worker, salt, blocks, tier } => {
+        Step::Store {
+            worker,
+            salt,
+            blocks,
+            tier,
+        } => {
             index.apply(target(*worker), &stored(*salt, scaled(blocks), *tier));
         }
-        Step::Remove { worker, salt, blocks, tier } => {
+        Step::Remove {
+            worker,
+            salt,
+            blocks,
+            tier,
+        } => {
             index.apply(target(*worker), &removed(*salt, scaled(blocks), *tier));
         }
         Step::Clear { worker } => index.clear(target(*worker)),
@@ -120,13 +182,19 @@ fn apply(index: &KvIndex, step: &Step) {
 }
 
 async fn read_some(events: &mut Pin<Box<impl Stream<Item = String>>>) -> String {
-    tokio::time::timeout(Duration::from_millis(50), events.next()).await.map_or(String::new(), Option::unwrap)
+    tokio::time::timeout(Duration::from_millis(50), events.next())
+        .await
+        .map_or(String::new(), Option::unwrap)
 }
 
 async fn follow_through(before: Vec<Step>, after: Vec<Step>) {
     let index = index();
     before.iter().for_each(|step| apply(&index, step));
-    let query = [("snapshot", "true"), ("format", "rfc1527"), ("salts", "plain")];
+    let query = [
+        ("snapshot", "true"),
+        ("format", "rfc1527"),
+        ("salts", "plain"),
+    ];
     let mut events = Box::pin(subscribe_to(&index, &query));
     let mut reader = Reader::new();
     for step in after {
@@ -144,11 +212,18 @@ async fn follow_through(before: Vec<Step>, after: Vec<Step>) {
 /// A state of several pieces, of which the first is read.
 async fn begun(index: &Arc<KvIndex>) -> (Pin<Box<impl Stream<Item = String> + use<>>>, Reader) {
     index.apply(target(0), &stored(0, 0..30_000, Tier::Device));
-    let query = [("snapshot", "true"), ("format", "rfc1527"), ("salts", "plain")];
+    let query = [
+        ("snapshot", "true"),
+        ("format", "rfc1527"),
+        ("salts", "plain"),
+    ];
     let mut events = Box::pin(subscribe_to(index, &query));
     let mut reader = Reader::new();
     reader.read(&events.next().await.unwrap());
-    assert!(reader.index.blocks_per_tier(target(0))[0] < 20_000, "most is to come");
+    assert!(
+        reader.index.blocks_per_tier(target(0))[0] < 20_000,
+        "most is to come"
+    );
     (events, reader)
 }
 

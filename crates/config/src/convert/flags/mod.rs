@@ -69,10 +69,21 @@ pub fn convert_command(router: FlagsOf, name: &str, text: &str) -> Result<String
 /// assert!(ours.contains("  policy: round_robin\n"));
 /// assert!(ours.contains("# no counterpart: --log-dir\n"));
 /// ```
-pub fn convert_flags(router: FlagsOf, name: &str, words: &[String]) -> Result<String, Vec<Problem>> {
-    let mut line = Line { router, ..Line::new() };
-    let mut words =
-        words.iter().take(MAX_WORDS).map(String::as_str).skip_while(|word| !word.starts_with("--")).peekable();
+pub fn convert_flags(
+    router: FlagsOf,
+    name: &str,
+    words: &[String],
+) -> Result<String, Vec<Problem>> {
+    let mut line = Line {
+        router,
+        ..Line::new()
+    };
+    let mut words = words
+        .iter()
+        .take(MAX_WORDS)
+        .map(String::as_str)
+        .skip_while(|word| !word.starts_with("--"))
+        .peekable();
     while let Some(word) = words.next() {
         let (flag, joined) = match word.split_once('=') {
             Some((flag, value)) => (flag, Some(value)),
@@ -121,26 +132,48 @@ impl Line {
     fn flag(&mut self, flag: &str, values: &[&str]) {
         // `python -m sglang_router` names its own flags behind `--router-` where an engine has flags too.
         let plain = flag.trim_start_matches("--");
-        let bare = plain.strip_prefix("router-").filter(|_| plain != "router-temperature").unwrap_or(plain);
+        let bare = plain
+            .strip_prefix("router-")
+            .filter(|_| plain != "router-temperature")
+            .unwrap_or(plain);
         let found = FLAGS.iter().find(|known| known.name == bare);
         let from = origin(flag);
         let Some(Flag { means, .. }) = found else {
             self.unused.push(crate::tree::shown_text(flag));
             return;
         };
-        let text = |text: &str| Located { node: Node::Text(text.to_owned()), origin: from.clone() };
+        let text = |text: &str| Located {
+            node: Node::Text(text.to_owned()),
+            origin: from.clone(),
+        };
         match (*means, values) {
             (Means::Workers, urls) => self.workers.extend(urls.iter().map(|url| text(url))),
             (Means::Split, _) => self.split = true,
             (Means::Prefill, [url]) => self.prefill.push(text(url)),
             (Means::Prefill, [url, port, ..]) => {
-                let node = if port.eq_ignore_ascii_case("none") { Node::Null } else { Node::Loose((*port).to_owned()) };
-                let pair = vec![text(url), Located { node, origin: from.clone() }];
-                self.prefill.push(Located { node: Node::List(pair), origin: from });
+                let node = if port.eq_ignore_ascii_case("none") {
+                    Node::Null
+                } else {
+                    Node::Loose((*port).to_owned())
+                };
+                let pair = vec![
+                    text(url),
+                    Located {
+                        node,
+                        origin: from.clone(),
+                    },
+                ];
+                self.prefill.push(Located {
+                    node: Node::List(pair),
+                    origin: from,
+                });
             }
             (Means::Decode, [url, ..]) => self.decode.push(text(url)),
             (Means::Policy(key), [name, ..]) => {
-                let known = POLICY_NAMES.iter().find(|(theirs, _)| theirs == name).map_or(*name, |(_, ours)| *ours);
+                let known = POLICY_NAMES
+                    .iter()
+                    .find(|(theirs, _)| theirs == name)
+                    .map_or(*name, |(_, ours)| *ours);
                 self.put(&[key, "type"], known, &from);
             }
             (Means::Key(path), [value, ..]) => self.put(path, value, &from),
@@ -154,28 +187,45 @@ impl Line {
                 }
             }
             (Means::Prefill | Means::Decode | Means::Policy(_) | Means::Key(_), []) => {
-                self.problems.push(Draft::new("", "the flag has no value").expected("a value behind it").at(from));
+                self.problems.push(
+                    Draft::new("", "the flag has no value")
+                        .expected("a value behind it")
+                        .at(from),
+                );
             }
         }
     }
 
     fn refuse(&mut self, flag: &str, value: &str, expected: &str) {
-        let draft = Draft::new("", format!("cannot use `{}`", crate::tree::shown_text(value)));
-        self.problems.push(draft.expected(expected).at(origin(flag)));
+        let draft = Draft::new(
+            "",
+            format!("cannot use `{}`", crate::tree::shown_text(value)),
+        );
+        self.problems
+            .push(draft.expected(expected).at(origin(flag)));
     }
 
     /// The last of several flags of one name counts, as there.
     fn put(&mut self, path: &[&str], value: &str, from: &Origin) {
-        let place = path.iter().try_fold(&mut self.tree, |at, key| at.get_or_insert(key, from));
+        let place = path
+            .iter()
+            .try_fold(&mut self.tree, |at, key| at.get_or_insert(key, from));
         if let Some(place) = place {
-            *place = Located { node: Node::Loose(value.to_owned()), origin: from.clone() };
+            *place = Located {
+                node: Node::Loose(value.to_owned()),
+                origin: from.clone(),
+            };
         }
     }
 
     /// The same as a file, and the flags that it has no place for.
     fn tree(mut self) -> (Located, Vec<String>) {
         let split = self.split || !(self.prefill.is_empty() && self.decode.is_empty());
-        let mode = if split { self.router.pools() } else { "regular" };
+        let mode = if split {
+            self.router.pools()
+        } else {
+            "regular"
+        };
         let from = origin(if split { "--prefill" } else { "--worker-urls" });
         self.put(&["mode", "type"], mode, &from);
         let lists = if split {
@@ -185,15 +235,25 @@ impl Line {
         };
         let mut tree = self.tree;
         for (key, urls) in lists {
-            let place = tree.get_or_insert("mode", &from).and_then(|mode| mode.get_or_insert(key, &from));
+            let place = tree
+                .get_or_insert("mode", &from)
+                .and_then(|mode| mode.get_or_insert(key, &from));
             if let Some(place) = place {
-                *place = Located { node: Node::List(urls), origin: from.clone() };
+                *place = Located {
+                    node: Node::List(urls),
+                    origin: from.clone(),
+                };
             }
         }
         for (path, value) in [(&["policy", "type"][..], POLICY), (&["port"][..], PORT)] {
-            let place = path.iter().try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));
+            let place = path
+                .iter()
+                .try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));
             if let Some(place) = place.filter(|place| matches!(place.node, Node::Null)) {
-                *place = Located { node: Node::Loose(value.to_owned()), origin: from.clone() };
+                *place = Located {
+                    node: Node::Loose(value.to_owned()),
+                    origin: from.clone(),
+                };
             }
         }
         (tree, self.unused)
@@ -205,5 +265,8 @@ fn origin(flag: &str) -> Origin {
 }
 
 fn map(origin: &Origin) -> Located {
-    Located { node: Node::Map(Vec::<Entry>::new()), origin: origin.clone() }
+    Located {
+        node: Node::Map(Vec::<Entry>::new()),
+        origin: origin.clone(),
+    }
 }

@@ -41,7 +41,10 @@ mod tests {
     #[test]
     fn a_command_is_taken_apart_as_in_a_shell() {
         let text = "# start\npython -m r \\\n  --a 'x y' --b=\"1 \\\" 2\"\t--c\\ d # done\n";
-        assert_eq!(words(text), ["python", "-m", "r", "--a", "x y", "--b=1 \" 2", "--c d"]);
+        assert_eq!(
+            words(text),
+            ["python", "-m", "r", "--a", "x y", "--b=1 \" 2", "--c d"]
+        );
         for text in ["", "'open", "\\", "\"a\\"] {
             let _ = words(text);
         }

@@ -18,29 +18,64 @@ const CLUSTERS: &[Key] = &[
         ..key(
             "embedding_timeout_ms",
             "routing.semantic_clusters.timeout",
-            Kind::Int { min: 1, max: MAX_DURATION.as_secs() * 1_000 },
+            Kind::Int {
+                min: 1,
+                max: MAX_DURATION.as_secs() * 1_000,
+            },
         )
     },
-    key("embeddings_model", "routing.semantic_clusters.embedding_model", Kind::Text),
+    key(
+        "embeddings_model",
+        "routing.semantic_clusters.embedding_model",
+        Kind::Text,
+    ),
 ];
 
 const PREFIXES: &[Key] = &[
-    key("prefix_chars", "routing.shared_prefix_routing.prefix_chars", Kind::Int { min: 1, max: 65_536 }),
+    key(
+        "prefix_chars",
+        "routing.shared_prefix_routing.prefix_chars",
+        Kind::Int {
+            min: 1,
+            max: 65_536,
+        },
+    ),
     Key {
         unit: "s",
-        ..key("ttl_secs", "routing.shared_prefix_routing.ttl", Kind::Int { min: 1, max: MAX_DURATION.as_secs() })
+        ..key(
+            "ttl_secs",
+            "routing.shared_prefix_routing.ttl",
+            Kind::Int {
+                min: 1,
+                max: MAX_DURATION.as_secs(),
+            },
+        )
     },
-    key("write_probability", "routing.shared_prefix_routing.write_probability", WEIGHT),
+    key(
+        "write_probability",
+        "routing.shared_prefix_routing.write_probability",
+        WEIGHT,
+    ),
 ];
 
 const BACKEND: Kind = Kind::Word(&[
-    Choice { word: "memory", also: &[], built: Built::Now },
-    Choice { word: "redis", also: &[], built: Built::Now },
+    Choice {
+        word: "memory",
+        also: &[],
+        built: Built::Now,
+    },
+    Choice {
+        word: "redis",
+        also: &[],
+        built: Built::Now,
+    },
 ]);
 
 impl Work {
     pub(super) fn content(&mut self, top: &mut Fields<'_>) {
-        let clusters = top.take("semantic_cluster").and_then(|clusters| self.given.fields(&clusters));
+        let clusters = top
+            .take("semantic_cluster")
+            .and_then(|clusters| self.given.fields(&clusters));
         if let Some(clusters) = clusters {
             self.clusters(clusters);
         }
@@ -48,7 +83,11 @@ impl Work {
         let place = top.place("shared_prefix_routing", prefixes.as_ref());
         let prefixes = prefixes.and_then(|prefixes| self.given.fields(&prefixes));
         if let Some(mut prefixes) = prefixes {
-            self.set("routing.shared_prefix_routing.enabled", "true".to_owned(), &place);
+            self.set(
+                "routing.shared_prefix_routing.enabled",
+                "true".to_owned(),
+                &place,
+            );
             self.keys(PREFIXES, &mut prefixes);
             if let Some(backend) = prefixes.take("backend")
                 && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
@@ -63,18 +102,35 @@ impl Work {
     /// The server of vectors becomes one more worker: that is where ours asks for them.
     fn clusters(&mut self, mut clusters: Fields<'_>) {
         let place = clusters.place("clusters", None);
-        self.set("routing.semantic_clusters.enabled", "true".to_owned(), &place);
+        self.set(
+            "routing.semantic_clusters.enabled",
+            "true".to_owned(),
+            &place,
+        );
         if let Some(url) = clusters.take("embeddings_url")
             && let Some(url) = self.given.url(&url, any_url)
             && self.ours.workers.iter().all(|worker| worker.url != url)
         {
-            self.ours.workers.push(Worker { url, word: None, bootstrap_port: None });
+            self.ours.workers.push(Worker {
+                url,
+                word: None,
+                bootstrap_port: None,
+            });
         }
         self.keys(CLUSTERS, &mut clusters);
         if let Some(list) = clusters.take("clusters") {
             let place = (list.path.clone(), list.value.origin.clone());
-            let entries: Vec<String> = self.given.items(&list).iter().filter_map(|entry| self.cluster(entry)).collect();
-            self.set("routing.semantic_clusters.clusters", format!("[{}]", entries.join(", ")), &place);
+            let entries: Vec<String> = self
+                .given
+                .items(&list)
+                .iter()
+                .filter_map(|entry| self.cluster(entry))
+                .collect();
+            self.set(
+                "routing.semantic_clusters.clusters",
+                format!("[{}]", entries.join(", ")),
+                &place,
+            );
         }
         self.given.leave(clusters);
     }
@@ -82,23 +138,35 @@ impl Work {
     /// One cluster as YAML on a line.
     fn cluster(&mut self, entry: &Field<'_>) -> Option<String> {
         let mut fields = self.given.fields(entry)?;
-        let name = self.given.required(&mut fields, "name", "the cluster's name");
+        let name = self
+            .given
+            .required(&mut fields, "name", "the cluster's name");
         let name = name.and_then(|name| self.given.value(&name, &Kind::Text));
         let mut texts = Vec::new();
-        for example in fields.take("examples").map(|list| self.given.items(&list)).unwrap_or_default() {
+        for example in fields
+            .take("examples")
+            .map(|list| self.given.items(&list))
+            .unwrap_or_default()
+        {
             if let Some(Value::Text(text)) = self.given.value(&example, &Kind::Text) {
                 texts.push(quoted(&text));
             }
         }
         let mut workers = Vec::new();
-        for worker in fields.take("workers").map(|list| self.given.items(&list)).unwrap_or_default() {
+        for worker in fields
+            .take("workers")
+            .map(|list| self.given.items(&list))
+            .unwrap_or_default()
+        {
             if let Some(url) = self.given.url(&worker, any_url) {
                 // Ours are named, those without a name by where they are.
                 workers.push(quoted(&host(&url)));
             }
         }
         self.given.leave(fields);
-        let Some(Value::Text(name)) = name else { return None };
+        let Some(Value::Text(name)) = name else {
+            return None;
+        };
         Some(format!(
             "{{name: {}, examples: [{}], workers: [{}]}}",
             quoted(&name),

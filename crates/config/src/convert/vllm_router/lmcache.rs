@@ -20,40 +20,82 @@ const API_KEY: &str = "routing.lmcache.controller_api_key";
 const USUAL_SERVER: &str = "redis://localhost:6379";
 const SERVER: &str = "response_cache.redis.url";
 
-const SECONDS: Kind = Kind::Int { min: 1, max: MAX_DURATION.as_secs() };
+const SECONDS: Kind = Kind::Int {
+    min: 1,
+    max: MAX_DURATION.as_secs(),
+};
 
 const MODE: Kind = Kind::Word(&[plain("occupancy"), plain("prefix_lookup")]);
 const BACKEND: Kind = Kind::Word(&[plain("memory"), plain("redis")]);
 
 const fn plain(word: &'static str) -> Choice {
-    Choice { word, also: &[], built: Built::Now }
+    Choice {
+        word,
+        also: &[],
+        built: Built::Now,
+    }
 }
 
 const CONTROLLER: &[Key] = &[
     key("lookup_mode", "routing.lmcache.mode", MODE),
-    Key { unit: "s", ..key("poll_interval_secs", "routing.lmcache.poll_interval", SECONDS) },
+    Key {
+        unit: "s",
+        ..key(
+            "poll_interval_secs",
+            "routing.lmcache.poll_interval",
+            SECONDS,
+        )
+    },
     Key {
         unit: "ms",
         ..key(
             "controller_timeout_ms",
             "routing.lmcache.controller_timeout",
-            Kind::Int { min: 1, max: MAX_DURATION.as_secs() * 1_000 },
+            Kind::Int {
+                min: 1,
+                max: MAX_DURATION.as_secs() * 1_000,
+            },
         )
     },
     key("cache_weight", "routing.lmcache.cache_weight", WEIGHT),
 ];
 
 const CACHE: &[Key] = &[
-    Key { unit: "s", ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS) },
-    key("max_entries", "routing.lmcache.prompt_cache.capacity", Kind::Int { min: 2, max: 10_000_000 }),
+    Key {
+        unit: "s",
+        ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS)
+    },
+    key(
+        "max_entries",
+        "routing.lmcache.prompt_cache.capacity",
+        Kind::Int {
+            min: 2,
+            max: 10_000_000,
+        },
+    ),
 ];
 
-const MILLISECONDS: Kind = Kind::Int { min: 1, max: 3_600_000 };
+const MILLISECONDS: Kind = Kind::Int {
+    min: 1,
+    max: 3_600_000,
+};
 
 const REDIS: &[Key] = &[
-    key("pool_size", "response_cache.redis.pool_size", Kind::Int { min: 1, max: 1_024 }),
-    key("connection_timeout_ms", "response_cache.redis.connect_timeout_ms", MILLISECONDS),
-    key("command_timeout_ms", "response_cache.redis.command_timeout_ms", MILLISECONDS),
+    key(
+        "pool_size",
+        "response_cache.redis.pool_size",
+        Kind::Int { min: 1, max: 1_024 },
+    ),
+    key(
+        "connection_timeout_ms",
+        "response_cache.redis.connect_timeout_ms",
+        MILLISECONDS,
+    ),
+    key(
+        "command_timeout_ms",
+        "response_cache.redis.command_timeout_ms",
+        MILLISECONDS,
+    ),
 ];
 
 impl Work {
@@ -76,7 +118,10 @@ impl Work {
             let place = (key.path.clone(), key.value.origin.clone());
             if let Some(Value::Secret(secret)) = self.given.value(&key, &Kind::Secret) {
                 self.set(API_KEY, quoted(secret.expose()), &place);
-                self.ours.note(API_KEY, "better as ${NAME} of an environment variable".to_owned());
+                self.ours.note(
+                    API_KEY,
+                    "better as ${NAME} of an environment variable".to_owned(),
+                );
             }
         }
         if let Some(map) = policy.take("lmcache_worker_map") {
@@ -87,7 +132,9 @@ impl Work {
     /// Ours takes those that need no key of the request.
     fn fallback(&mut self, field: Field<'_>) {
         let place = (field.path.clone(), field.value.origin.clone());
-        let Some(Value::Text(name)) = self.given.value(&field, &Kind::Text) else { return };
+        let Some(Value::Text(name)) = self.given.value(&field, &Kind::Text) else {
+            return;
+        };
         match FALLBACKS.iter().find(|word| word.matches(&name)) {
             Some(word) => self.set("routing.lmcache.fallback", word.word.to_owned(), &place),
             None => self.given.unused(field),
@@ -97,29 +144,47 @@ impl Work {
     /// Workers of ours are called after their URLs.
     fn worker_map(&mut self, map: &Field<'_>) {
         let place = (map.path.clone(), map.value.origin.clone());
-        let Some(mut fields) = self.given.fields(map) else { return };
+        let Some(mut fields) = self.given.fields(map) else {
+            return;
+        };
         let mut entries = Vec::new();
         for instance in fields.names() {
-            let Some(url) = fields.take(&instance) else { continue };
+            let Some(url) = fields.take(&instance) else {
+                continue;
+            };
             if let Some(url) = self.given.url(&url, any_url) {
-                entries.push(format!("{}: {}", serde_json::Value::from(instance), quoted(&host(&url))));
+                entries.push(format!(
+                    "{}: {}",
+                    serde_json::Value::from(instance),
+                    quoted(&host(&url))
+                ));
             }
         }
         if !entries.is_empty() {
-            self.set("routing.lmcache.worker_map", format!("{{{}}}", entries.join(", ")), &place);
+            self.set(
+                "routing.lmcache.worker_map",
+                format!("{{{}}}", entries.join(", ")),
+                &place,
+            );
         }
         self.given.leave(fields);
     }
 
     /// The section at the top.
     pub(super) fn prompt_cache(&mut self, top: &mut Fields<'_>) {
-        let cache = top.take("prompt_cache").and_then(|cache| self.given.fields(&cache));
+        let cache = top
+            .take("prompt_cache")
+            .and_then(|cache| self.given.fields(&cache));
         if let Some(mut cache) = cache {
             if let Some(backend) = cache.take("backend")
                 && self.given.value(&backend, &BACKEND) == Some(Value::Word("redis"))
             {
                 let place = (backend.path.clone(), backend.value.origin.clone());
-                self.set("routing.lmcache.prompt_cache.backend", "redis".to_owned(), &place);
+                self.set(
+                    "routing.lmcache.prompt_cache.backend",
+                    "redis".to_owned(),
+                    &place,
+                );
                 self.server(&mut cache, &place);
             }
             self.keys(CACHE, &mut cache);
@@ -129,18 +194,27 @@ impl Work {
 
     /// Where the prompts of `cache` are shared, because `chosen` says so.
     fn server(&mut self, cache: &mut Fields<'_>, chosen: &(String, Origin)) {
-        let redis = cache.take("redis").and_then(|redis| self.given.fields(&redis));
-        let Some(mut redis) = redis else { return self.usual_server(chosen) };
+        let redis = cache
+            .take("redis")
+            .and_then(|redis| self.given.fields(&redis));
+        let Some(mut redis) = redis else {
+            return self.usual_server(chosen);
+        };
         match redis.take("url") {
             None => self.usual_server(chosen),
             Some(url) => {
                 let place = (url.path.clone(), url.value.origin.clone());
                 let checked = self.given.value(&url, &Kind::RedisUrl);
                 // As it stands there: the checked one does not show its password.
-                if let (Some(Value::RedisUrl(checked)), Node::Text(text)) = (checked, &url.value.node) {
+                if let (Some(Value::RedisUrl(checked)), Node::Text(text)) =
+                    (checked, &url.value.node)
+                {
                     self.set(SERVER, quoted(text), &place);
                     if checked.password().is_some() {
-                        self.ours.note(SERVER, "better as ${NAME} of an environment variable".to_owned());
+                        self.ours.note(
+                            SERVER,
+                            "better as ${NAME} of an environment variable".to_owned(),
+                        );
                     }
                 }
             }
@@ -151,6 +225,7 @@ impl Work {
 
     fn usual_server(&mut self, chosen: &(String, Origin)) {
         self.set(SERVER, quoted(USUAL_SERVER), chosen);
-        self.ours.note(SERVER, "the file names no server".to_owned());
+        self.ours
+            .note(SERVER, "the file names no server".to_owned());
     }
 }

@@ -5,37 +5,73 @@ use std::net::{IpAddr, SocketAddr};
 use super::{Key, Work, key};
 use crate::{checked::Value, convert::given::Fields, scalar::MAX_DURATION, schema::Kind};
 
-const SECONDS: Kind = Kind::Int { min: 1, max: MAX_DURATION.as_secs() };
-const MILLISECONDS: Kind = Kind::Int { min: 0, max: MAX_DURATION.as_secs() * 1_000 };
-const COUNT: Kind = Kind::Int { min: 1, max: 1_000_000 };
-const ANY_PORT: Kind = Kind::Int { min: 0, max: 65_535 };
+const SECONDS: Kind = Kind::Int {
+    min: 1,
+    max: MAX_DURATION.as_secs(),
+};
+const MILLISECONDS: Kind = Kind::Int {
+    min: 0,
+    max: MAX_DURATION.as_secs() * 1_000,
+};
+const COUNT: Kind = Kind::Int {
+    min: 1,
+    max: 1_000_000,
+};
+const ANY_PORT: Kind = Kind::Int {
+    min: 0,
+    max: 65_535,
+};
 /// What that router calls retries are sends: one is to try once.
 const SENDS: Kind = Kind::Int { min: 1, max: 100 };
 
 /// Beside the number of sends.
 const RETRY: &[Key] = &[
-    Key { unit: "ms", ..key("initial_backoff_ms", "retry.base_delay", MILLISECONDS) },
-    Key { unit: "ms", ..key("max_backoff_ms", "retry.max_delay", MILLISECONDS) },
+    Key {
+        unit: "ms",
+        ..key("initial_backoff_ms", "retry.base_delay", MILLISECONDS)
+    },
+    Key {
+        unit: "ms",
+        ..key("max_backoff_ms", "retry.max_delay", MILLISECONDS)
+    },
 ];
 
 const HEALTH_CHECK: &[Key] = &[
-    Key { unit: "s", ..key("check_interval_secs", "health_checks.interval", SECONDS) },
-    Key { unit: "s", ..key("timeout_secs", "health_checks.timeout", SECONDS) },
-    key("failure_threshold", "health_checks.unhealthy_threshold", COUNT),
-    key("success_threshold", "health_checks.healthy_threshold", COUNT),
+    Key {
+        unit: "s",
+        ..key("check_interval_secs", "health_checks.interval", SECONDS)
+    },
+    Key {
+        unit: "s",
+        ..key("timeout_secs", "health_checks.timeout", SECONDS)
+    },
+    key(
+        "failure_threshold",
+        "health_checks.unhealthy_threshold",
+        COUNT,
+    ),
+    key(
+        "success_threshold",
+        "health_checks.healthy_threshold",
+        COUNT,
+    ),
     key("endpoint", "health_checks.endpoint", Kind::UrlPath),
 ];
 
 impl Work {
     pub(super) fn serving(&mut self, top: &mut Fields<'_>) {
         self.listen(top);
-        let retry = top.take("retry").and_then(|retry| self.given.fields(&retry));
+        let retry = top
+            .take("retry")
+            .and_then(|retry| self.given.fields(&retry));
         if let Some(mut retry) = retry {
             self.sends(&mut retry);
             self.keys(RETRY, &mut retry);
             self.given.leave(retry);
         }
-        let checks = top.take("health_check").and_then(|checks| self.given.fields(&checks));
+        let checks = top
+            .take("health_check")
+            .and_then(|checks| self.given.fields(&checks));
         if let Some(mut checks) = checks {
             self.keys(HEALTH_CHECK, &mut checks);
             self.given.leave(checks);
@@ -58,8 +94,14 @@ impl Work {
             return;
         };
         let text = self.given.value(&host, &Kind::Text);
-        let Some(Value::Text(text)) = text else { return };
-        let address = if text == "localhost" { Ok(IpAddr::from([127, 0, 0, 1])) } else { text.parse::<IpAddr>() };
+        let Some(Value::Text(text)) = text else {
+            return;
+        };
+        let address = if text == "localhost" {
+            Ok(IpAddr::from([127, 0, 0, 1]))
+        } else {
+            text.parse::<IpAddr>()
+        };
         let Ok(address) = address else {
             self.given.unused(host);
             if let Some(port) = port {
@@ -72,13 +114,16 @@ impl Work {
         let listen = SocketAddr::new(address, port.unwrap_or(8080));
         self.set("server.listen", format!("\"{listen}\""), &place);
         if !address.is_loopback() {
-            let note = "others can reach this: protect it with a key (--api-key), or set insecure_open";
+            let note =
+                "others can reach this: protect it with a key (--api-key), or set insecure_open";
             self.ours.note("server.listen", note.to_owned());
         }
     }
 
     fn sends(&mut self, retry: &mut Fields<'_>) {
-        let Some(field) = retry.take("max_retries") else { return };
+        let Some(field) = retry.take("max_retries") else {
+            return;
+        };
         let place = (field.path.clone(), field.value.origin.clone());
         if let Some(Value::Int(sends)) = self.given.value(&field, &SENDS) {
             self.set("retry.max_attempts", sends.to_string(), &place);

@@ -23,11 +23,20 @@ pub(super) fn conversation(
 ) {
     let mut system: Vec<Cow<'_, str>> = Vec::new();
     let mut turns: Vec<Turn> = Vec::new();
-    for (at, said) in messages.and_then(RawJson::elements).into_iter().flatten().enumerate() {
+    for (at, said) in messages
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+        .enumerate()
+    {
         let role = said.member("role").and_then(RawJson::string);
         let (role, blocks) = match role.as_deref() {
             Some("system" | "developer") => {
-                system.extend(said.member("content").and_then(content_text).filter(|text| !text.is_empty()));
+                system.extend(
+                    said.member("content")
+                        .and_then(content_text)
+                        .filter(|text| !text.is_empty()),
+                );
                 continue;
             }
             Some("assistant") => ("assistant", of_assistant(said, at, untranslatable)),
@@ -45,7 +54,9 @@ pub(super) fn conversation(
         texts => {
             let mut blocks = message.array("system");
             for text in texts {
-                blocks.next().push_str(&block("text", |block| block.text("text", text)));
+                blocks
+                    .next()
+                    .push_str(&block("text", |block| block.text("text", text)));
             }
             blocks.close();
         }
@@ -80,17 +91,33 @@ fn text_block(text: &str) -> Option<String> {
 
 /// What somebody said: text and pictures.
 fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
-    let Some(content) = said.member("content") else { return Vec::new() };
+    let Some(content) = said.member("content") else {
+        return Vec::new();
+    };
     if let Some(text) = content.string() {
         return text_block(&text).into_iter().collect();
     }
     let mut blocks = Vec::new();
     for part in content.elements().into_iter().flatten() {
-        let text = part.member("text").or(part.member("refusal")).and_then(RawJson::string);
-        let url = part.member("image_url").map(|image| image.member("url").unwrap_or(image)).and_then(RawJson::string);
-        match (part.member("type").and_then(RawJson::string).as_deref(), text, url) {
-            (Some("image_url"), _, Some(url)) => blocks.push(block("image", |block| source(block, &url))),
-            (Some("text" | "input_text" | "refusal"), Some(text), _) => blocks.extend(text_block(&text)),
+        let text = part
+            .member("text")
+            .or(part.member("refusal"))
+            .and_then(RawJson::string);
+        let url = part
+            .member("image_url")
+            .map(|image| image.member("url").unwrap_or(image))
+            .and_then(RawJson::string);
+        match (
+            part.member("type").and_then(RawJson::string).as_deref(),
+            text,
+            url,
+        ) {
+            (Some("image_url"), _, Some(url)) => {
+                blocks.push(block("image", |block| source(block, &url)))
+            }
+            (Some("text" | "input_text" | "refusal"), Some(text), _) => {
+                blocks.extend(text_block(&text))
+            }
             (kind, ..) => {
                 let kind: String = kind.unwrap_or("").chars().take(60).collect();
                 untranslatable.get_or_insert_with(|| {
@@ -105,7 +132,9 @@ fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> V
 /// Where a picture is.
 fn source(block: &mut Object<'_>, url: &str) {
     let mut source = block.object("source");
-    let inline = url.strip_prefix("data:").and_then(|rest| rest.split_once(";base64,"));
+    let inline = url
+        .strip_prefix("data:")
+        .and_then(|rest| rest.split_once(";base64,"));
     match inline {
         Some((media_type, data)) => {
             source.text("type", "base64");
@@ -124,14 +153,26 @@ fn source(block: &mut Object<'_>, url: &str) {
 /// are refused.
 fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> Vec<String> {
     let mut blocks = parts(said, at, untranslatable);
-    for call in said.member("tool_calls").and_then(RawJson::elements).into_iter().flatten() {
+    for call in said
+        .member("tool_calls")
+        .and_then(RawJson::elements)
+        .into_iter()
+        .flatten()
+    {
         let function = call.member("function");
-        let arguments = function.and_then(|function| function.member("arguments")).and_then(RawJson::string);
+        let arguments = function
+            .and_then(|function| function.member("arguments"))
+            .and_then(RawJson::string);
         let arguments = arguments.unwrap_or_default();
-        let input = json::whole(&arguments).ok().filter(|input| input.members().is_some());
+        let input = json::whole(&arguments)
+            .ok()
+            .filter(|input| input.members().is_some());
         blocks.push(block("tool_use", |block| {
             block.some("id", call.member("id"));
-            block.some("name", function.and_then(|function| function.member("name")));
+            block.some(
+                "name",
+                function.and_then(|function| function.member("name")),
+            );
             block.raw("input", input.map_or("{}", RawJson::as_str));
         }));
     }
@@ -142,6 +183,12 @@ fn of_assistant(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String
 fn result(said: RawJson<'_>) -> String {
     block("tool_result", |block| {
         block.some("tool_use_id", said.member("tool_call_id"));
-        block.text("content", &said.member("content").and_then(content_text).unwrap_or_default());
+        block.text(
+            "content",
+            &said
+                .member("content")
+                .and_then(content_text)
+                .unwrap_or_default(),
+        );
     })
 }

@@ -19,16 +19,28 @@ use crate::{
 pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u8>> {
     let reply = json::object(body)?;
     let content = reply.member("content")?;
-    let is = |block: &RawJson<'_>, kind: &str| block.member("type").and_then(RawJson::string).as_deref() == Some(kind);
+    let is = |block: &RawJson<'_>, kind: &str| {
+        block.member("type").and_then(RawJson::string).as_deref() == Some(kind)
+    };
     let texts = |kind: &'static str| -> Option<String> {
         let blocks = content.elements()?.filter(|block| is(block, kind));
-        Some(blocks.filter_map(|block| block.member(kind).and_then(RawJson::string)).collect())
+        Some(
+            blocks
+                .filter_map(|block| block.member(kind).and_then(RawJson::string))
+                .collect(),
+        )
     };
     let mut out = String::with_capacity(body.len() + 256);
     let mut chat = Object::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
     let id = reply.member("id").and_then(RawJson::string);
-    head(&mut chat, "chat.completion", &completion_id(id.as_deref()), created, named.as_deref().unwrap_or(model));
+    head(
+        &mut chat,
+        "chat.completion",
+        &completion_id(id.as_deref()),
+        created,
+        named.as_deref().unwrap_or(model),
+    );
     let mut choices = chat.array("choices");
     let mut choice = choices.object();
     choice.number("index", 0);
@@ -41,7 +53,10 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
     if let Some(thoughts) = texts("thinking").filter(|thoughts| !thoughts.is_empty()) {
         said.text("reasoning_content", &thoughts);
     }
-    let mut calls = content.elements()?.filter(|block| is(block, "tool_use")).peekable();
+    let mut calls = content
+        .elements()?
+        .filter(|block| is(block, "tool_use"))
+        .peekable();
     if calls.peek().is_some() {
         let mut list = said.array("tool_calls");
         for call in calls {
@@ -50,7 +65,10 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
             one.text("type", "function");
             let mut function = one.object("function");
             function.some("name", call.member("name"));
-            function.text("arguments", call.member("input").map_or("{}", RawJson::as_str));
+            function.text(
+                "arguments",
+                call.member("input").map_or("{}", RawJson::as_str),
+            );
             function.close();
             one.close();
         }
@@ -58,10 +76,21 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
     }
     said.close();
     choice.raw("logprobs", "null");
-    choice.text("finish_reason", finish(reply.member("stop_reason").and_then(RawJson::string).as_deref()));
+    choice.text(
+        "finish_reason",
+        finish(
+            reply
+                .member("stop_reason")
+                .and_then(RawJson::string)
+                .as_deref(),
+        ),
+    );
     choice.close();
     choices.close();
-    write_usage(&mut chat, reply.member("usage").and_then(usage).unwrap_or_default());
+    write_usage(
+        &mut chat,
+        reply.member("usage").and_then(usage).unwrap_or_default(),
+    );
     chat.close();
     Some(out.into_bytes())
 }
@@ -93,7 +122,12 @@ pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
     let mut usage = object.object("usage");
     usage.number("prompt_tokens", counted.prompt_tokens);
     usage.number("completion_tokens", counted.completion_tokens);
-    usage.number("total_tokens", counted.prompt_tokens.saturating_add(counted.completion_tokens));
+    usage.number(
+        "total_tokens",
+        counted
+            .prompt_tokens
+            .saturating_add(counted.completion_tokens),
+    );
     if let Some(cached) = counted.cached_tokens {
         let mut details = usage.object("prompt_tokens_details");
         details.number("cached_tokens", cached);
@@ -105,9 +139,18 @@ pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
 /// The words of a worker that answered a message with this status, for a client that asked for a chat completion.
 pub fn error_from_message(status: u16, body: &[u8], request_id: &str) -> Vec<u8> {
     let error = json::object(body).and_then(|said| said.member("error"));
-    let text = |name: &str| error.and_then(|error| error.member(name)).and_then(RawJson::string);
-    let message = text("message")
-        .map_or_else(|| format!("the worker refused the request with status {status}"), std::borrow::Cow::into_owned);
-    let kind = text("type").map_or_else(|| "invalid_request_error".to_owned(), std::borrow::Cow::into_owned);
+    let text = |name: &str| {
+        error
+            .and_then(|error| error.member(name))
+            .and_then(RawJson::string)
+    };
+    let message = text("message").map_or_else(
+        || format!("the worker refused the request with status {status}"),
+        std::borrow::Cow::into_owned,
+    );
+    let kind = text("type").map_or_else(
+        || "invalid_request_error".to_owned(),
+        std::borrow::Cow::into_owned,
+    );
     openai_error(&message, &kind, None, &kind, Some(request_id))
 }

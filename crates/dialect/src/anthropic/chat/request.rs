@@ -49,30 +49,57 @@ const USUAL_LENGTH: &str = "4096";
 pub fn chat_to_messages(body: &[u8]) -> Result<Translated, ViewError> {
     let there = |value: Option<RawJson<'_>>| value.is_some_and(|value| !value.is_null());
     let read = fields(body, KEYS)?;
-    let [model, messages, max_tokens, max_completion, stop, stream, tools, choice, parallel, user, format, n, ..] =
-        read.map(|value| value.filter(|value| there(Some(*value))));
+    let [
+        model,
+        messages,
+        max_tokens,
+        max_completion,
+        stop,
+        stream,
+        tools,
+        choice,
+        parallel,
+        user,
+        format,
+        n,
+        ..,
+    ] = read.map(|value| value.filter(|value| there(Some(*value))));
     // `fields` has read it as text.
     let text = std::str::from_utf8(body).unwrap_or_default();
     let mut untranslatable = None;
     if n.and_then(RawJson::integer).is_some_and(|n| n > 1) {
-        untranslatable = Some("n is above 1, and a message is one reply: send the request several times".to_owned());
+        untranslatable = Some(
+            "n is above 1, and a message is one reply: send the request several times".to_owned(),
+        );
     }
     let mut out = String::with_capacity(text.len() + 256);
     let mut message = Object::open(&mut out);
     message.some("model", model);
-    message.raw("max_tokens", max_completion.or(max_tokens).map_or(USUAL_LENGTH, RawJson::as_str));
+    message.raw(
+        "max_tokens",
+        max_completion
+            .or(max_tokens)
+            .map_or(USUAL_LENGTH, RawJson::as_str),
+    );
     match messages {
         // What is no list is the worker's to refuse.
         Some(value) if value.elements().is_none() => message.raw("messages", value.as_str()),
         _ => content::conversation(&mut message, messages, &mut untranslatable),
     }
     match stop {
-        Some(stop) if stop.string().is_some() => message.raw("stop_sequences", &format!("[{}]", stop.as_str())),
+        Some(stop) if stop.string().is_some() => {
+            message.raw("stop_sequences", &format!("[{}]", stop.as_str()))
+        }
         stop => message.some("stop_sequences", stop),
     }
     message.some("stream", stream);
     functions(&mut message, tools);
-    chosen(&mut message, choice, parallel.and_then(RawJson::flag) == Some(false), tools.is_some());
+    chosen(
+        &mut message,
+        choice,
+        parallel.and_then(RawJson::flag) == Some(false),
+        tools.is_some(),
+    );
     if let Some(user) = user {
         let mut metadata = message.object("metadata");
         metadata.some("user_id", Some(user));
@@ -88,12 +115,17 @@ pub fn chat_to_messages(body: &[u8]) -> Result<Translated, ViewError> {
         }
     }
     message.close();
-    Ok(Translated { body: out.into_bytes(), untranslatable })
+    Ok(Translated {
+        body: out.into_bytes(),
+        untranslatable,
+    })
 }
 
 /// The functions that may be called, each with its schema as the client wrote it.
 fn functions(message: &mut Object<'_>, tools: Option<RawJson<'_>>) {
-    let Some(elements) = tools.and_then(RawJson::elements) else { return };
+    let Some(elements) = tools.and_then(RawJson::elements) else {
+        return;
+    };
     let mut list = message.array("tools");
     for tool in elements {
         let Some(function) = tool.member("function") else {
@@ -104,7 +136,9 @@ fn functions(message: &mut Object<'_>, tools: Option<RawJson<'_>>) {
         let mut one = list.object();
         one.some("name", function.member("name"));
         one.some("description", function.member("description"));
-        let schema = function.member("parameters").map_or(r#"{"type":"object"}"#, RawJson::as_str);
+        let schema = function
+            .member("parameters")
+            .map_or(r#"{"type":"object"}"#, RawJson::as_str);
         one.raw("input_schema", schema);
         one.close();
     }
@@ -113,7 +147,9 @@ fn functions(message: &mut Object<'_>, tools: Option<RawJson<'_>>) {
 
 fn chosen(message: &mut Object<'_>, choice: Option<RawJson<'_>>, alone: bool, any_tools: bool) {
     let word = choice.and_then(RawJson::string);
-    let name = choice.and_then(|choice| choice.member("function")).and_then(|function| function.member("name"));
+    let name = choice
+        .and_then(|choice| choice.member("function"))
+        .and_then(|function| function.member("name"));
     let kind = match (word.as_deref(), name) {
         (_, Some(_)) => "tool",
         (Some("none"), _) => "none",
@@ -133,8 +169,13 @@ fn chosen(message: &mut Object<'_>, choice: Option<RawJson<'_>>, alone: bool, an
 
 /// The form of the reply.
 fn wanted(message: &mut Object<'_>, format: RawJson<'_>, untranslatable: &mut Option<String>) {
-    let schema = format.member("json_schema").and_then(|wanted| wanted.member("schema"));
-    match (format.member("type").and_then(RawJson::string).as_deref(), schema) {
+    let schema = format
+        .member("json_schema")
+        .and_then(|wanted| wanted.member("schema"));
+    match (
+        format.member("type").and_then(RawJson::string).as_deref(),
+        schema,
+    ) {
         (Some("json_schema"), Some(schema)) => {
             let mut config = message.object("output_config");
             let mut format = config.object("format");
@@ -146,7 +187,8 @@ fn wanted(message: &mut Object<'_>, format: RawJson<'_>, untranslatable: &mut Op
         (Some("text"), _) => {}
         _ => {
             untranslatable.get_or_insert_with(|| {
-                "response_format has no word in a message: use json_schema, or leave it out".to_owned()
+                "response_format has no word in a message: use json_schema, or leave it out"
+                    .to_owned()
             });
         }
     }

@@ -43,7 +43,13 @@ pub struct ChatStream {
 impl ChatStream {
     /// At the start of the stream that answers this.
     pub fn new(asked: Completion) -> Self {
-        Self { asked, id: completion_id(None), calls: Vec::new(), usage: None, over: false }
+        Self {
+            asked,
+            id: completion_id(None),
+            calls: Vec::new(),
+            usage: None,
+            over: false,
+        }
     }
 
     /// Takes the data of the next event, and writes the chunks that follow from it to `out`.
@@ -71,7 +77,10 @@ impl ChatStream {
             Some("content_block_delta") => self.delta(event, out),
             Some("message_delta") => {
                 self.count(event.member("usage"));
-                let why = event.member("delta").and_then(|delta| delta.member("stop_reason")).and_then(RawJson::string);
+                let why = event
+                    .member("delta")
+                    .and_then(|delta| delta.member("stop_reason"))
+                    .and_then(RawJson::string);
                 if let Some(why) = why {
                     self.choice(out, Some(finish(Some(&why))), |_| {});
                 }
@@ -81,7 +90,12 @@ impl ChatStream {
                 return Streamed::Whole;
             }
             Some("error") => {
-                let text = |name| event.member("error").and_then(|error| error.member(name)).and_then(RawJson::string);
+                let text = |name| {
+                    event
+                        .member("error")
+                        .and_then(|error| error.member(name))
+                        .and_then(RawJson::string)
+                };
                 let (kind, message) = (text("type"), text("message"));
                 let message = message.as_deref().unwrap_or("the worker's reply broke off");
                 return self.fail(out, kind.as_deref().unwrap_or("api_error"), message);
@@ -94,12 +108,20 @@ impl ChatStream {
 
     /// The worker's stream ended. Unless its message had, it was cut; nothing is left to be written.
     pub fn finish(&self) -> Streamed {
-        if self.over { Streamed::Whole } else { Streamed::Going }
+        if self.over {
+            Streamed::Whole
+        } else {
+            Streamed::Going
+        }
     }
 
     fn begin(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
         let message = event.member("message");
-        let text = |name| message.and_then(|message| message.member(name)).and_then(RawJson::string);
+        let text = |name| {
+            message
+                .and_then(|message| message.member(name))
+                .and_then(RawJson::string)
+        };
         self.id = completion_id(text("id").as_deref());
         if let Some(model) = text("model") {
             self.asked.model = model.into_owned();
@@ -112,14 +134,25 @@ impl ChatStream {
     }
 
     fn block(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) -> Streamed {
-        let Some(block) = event.member("content_block") else { return Streamed::Going };
+        let Some(block) = event.member("content_block") else {
+            return Streamed::Going;
+        };
         if block.member("type").and_then(RawJson::string).as_deref() != Some("tool_use") {
             return Streamed::Going;
         }
         if self.calls.len() >= MOST_CALLS {
-            return self.fail(out, "api_error", "the worker's stream has more than 256 calls");
+            return self.fail(
+                out,
+                "api_error",
+                "the worker's stream has more than 256 calls",
+            );
         }
-        self.calls.push(event.member("index").and_then(RawJson::integer).unwrap_or(-1));
+        self.calls.push(
+            event
+                .member("index")
+                .and_then(RawJson::integer)
+                .unwrap_or(-1),
+        );
         let number = self.calls.len() - 1;
         self.choice(out, None, |delta| {
             call(delta, number, |call| {
@@ -136,7 +169,10 @@ impl ChatStream {
 
     fn delta(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
         let said = event.member("delta");
-        let text = |name| said.and_then(|said| said.member(name)).and_then(RawJson::string);
+        let text = |name| {
+            said.and_then(|said| said.member(name))
+                .and_then(RawJson::string)
+        };
         let kind = text("type");
         match kind.as_deref() {
             Some("text_delta") => {
@@ -148,8 +184,13 @@ impl ChatStream {
                 self.choice(out, None, |delta| delta.text("reasoning_content", &text));
             }
             Some("input_json_delta") => {
-                let index = event.member("index").and_then(RawJson::integer).unwrap_or(-1);
-                let Some(number) = self.calls.iter().position(|call| *call == index) else { return };
+                let index = event
+                    .member("index")
+                    .and_then(RawJson::integer)
+                    .unwrap_or(-1);
+                let Some(number) = self.calls.iter().position(|call| *call == index) else {
+                    return;
+                };
                 let text = text("partial_json").unwrap_or_default();
                 self.choice(out, None, |delta| {
                     call(delta, number, |call| {
@@ -176,10 +217,18 @@ impl ChatStream {
     }
 
     fn count(&mut self, counted: Option<RawJson<'_>>) {
-        self.usage = counted.and_then(usage).map(|usage| usage.after(self.usage)).or(self.usage);
+        self.usage = counted
+            .and_then(usage)
+            .map(|usage| usage.after(self.usage))
+            .or(self.usage);
     }
 
-    fn choice(&self, out: &mut Vec<u8>, finish_reason: Option<&str>, describe: impl FnOnce(&mut Object<'_>)) {
+    fn choice(
+        &self,
+        out: &mut Vec<u8>,
+        finish_reason: Option<&str>,
+        describe: impl FnOnce(&mut Object<'_>),
+    ) {
         self.chunk(out, |chunk| {
             let mut choices = chunk.array("choices");
             let mut choice = choices.object();
@@ -200,7 +249,13 @@ impl ChatStream {
         let mut text = String::with_capacity(200);
         text.push_str("data: ");
         let mut chunk = Object::open(&mut text);
-        head(&mut chunk, "chat.completion.chunk", &self.id, self.asked.created, &self.asked.model);
+        head(
+            &mut chunk,
+            "chat.completion.chunk",
+            &self.id,
+            self.asked.created,
+            &self.asked.model,
+        );
         describe(&mut chunk);
         chunk.close();
         text.push_str("\n\n");

@@ -18,15 +18,25 @@ pub(crate) enum Limit {
 pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError> {
     let asked: Value = request::parse(body)?;
     if limit == Limit::Needed && !asked["max_tokens"].is_u64() {
-        return Err(refused("max_tokens is missing or wrong: expected a whole number.", "max_tokens"));
+        return Err(refused(
+            "max_tokens is missing or wrong: expected a whole number.",
+            "max_tokens",
+        ));
     }
     let mut messages = Vec::new();
     let system = texts(&asked["system"], "system")?.concat();
     if !system.is_empty() {
         messages.push(json!({"role": "system", "content": system}));
     }
-    let turns = asked["messages"].as_array().filter(|turns| !turns.is_empty());
-    for turn in turns.ok_or_else(|| refused("messages is missing or empty: expected at least one.", "messages"))? {
+    let turns = asked["messages"]
+        .as_array()
+        .filter(|turns| !turns.is_empty());
+    for turn in turns.ok_or_else(|| {
+        refused(
+            "messages is missing or empty: expected at least one.",
+            "messages",
+        )
+    })? {
         match turn["role"].as_str() {
             Some("user") => user(&turn["content"], &mut messages)?,
             Some("assistant") => messages.push(assistant(&turn["content"])?),
@@ -37,7 +47,10 @@ pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError
         }
     }
     let alone = asked["tool_choice"]["disable_parallel_tool_use"] == true;
-    let thinks = matches!(asked["thinking"]["type"].as_str(), Some("enabled" | "adaptive"));
+    let thinks = matches!(
+        asked["thinking"]["type"].as_str(),
+        Some("enabled" | "adaptive")
+    );
     request::chat([
         ("model", asked["model"].clone()),
         ("messages", Value::Array(messages)),
@@ -50,8 +63,18 @@ pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError
         ("cache_salt", asked["cache_salt"].clone()),
         ("priority", asked["priority"].clone()),
         ("ignore_eos", asked["ignore_eos"].clone()),
-        ("parallel_tool_calls", if alone { false.into() } else { Value::Null }),
-        ("chat_template_kwargs", if thinks { json!({"enable_thinking": true}) } else { Value::Null }),
+        (
+            "parallel_tool_calls",
+            if alone { false.into() } else { Value::Null },
+        ),
+        (
+            "chat_template_kwargs",
+            if thinks {
+                json!({"enable_thinking": true})
+            } else {
+                Value::Null
+            },
+        ),
     ])
 }
 
@@ -61,11 +84,19 @@ fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, ApiError> 
         Value::Null => Ok(Vec::new()),
         Value::String(text) => Ok(vec![text.clone()]),
         Value::Array(blocks) => {
-            let text = |block: &Value| block["text"].as_str().filter(|_| block["type"] == "text").map(str::to_owned);
+            let text = |block: &Value| {
+                block["text"]
+                    .as_str()
+                    .filter(|_| block["type"] == "text")
+                    .map(str::to_owned)
+            };
             let texts = blocks.iter().map(text).collect::<Option<_>>();
             texts.ok_or_else(|| refused(format!("{field} has a block that is no text."), field))
         }
-        _ => Err(refused(format!("{field} is wrong: expected a text or blocks."), field)),
+        _ => Err(refused(
+            format!("{field} is wrong: expected a text or blocks."),
+            field,
+        )),
     }
 }
 
@@ -93,7 +124,9 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
 }
 
 fn assistant(content: &Value) -> Result<Value, ApiError> {
-    let Value::Array(blocks) = content else { return Ok(json!({"role": "assistant", "content": content})) };
+    let Value::Array(blocks) = content else {
+        return Ok(json!({"role": "assistant", "content": content}));
+    };
     let (mut parts, mut calls, mut thought) = (Vec::new(), Vec::new(), String::new());
     for block in blocks {
         match block["type"].as_str() {
@@ -101,7 +134,8 @@ fn assistant(content: &Value) -> Result<Value, ApiError> {
             Some("thinking") => thought.push_str(block["thinking"].as_str().unwrap_or_default()),
             Some("redacted_thinking") => {}
             Some("tool_use") => {
-                let function = json!({"name": block["name"], "arguments": block["input"].to_string()});
+                let function =
+                    json!({"name": block["name"], "arguments": block["input"].to_string()});
                 calls.push(json!({"id": block["id"], "type": "function", "function": function}));
             }
             other => return Err(unknown_block(other)),
@@ -136,7 +170,9 @@ fn tool(tool: &Value) -> Result<Value, ApiError> {
             Ok(json!({"type": "function", "function": function}))
         }
         Some(other) => Err(refused(
-            format!("tools has one of type {other:?}: this simulated engine has custom tools only."),
+            format!(
+                "tools has one of type {other:?}: this simulated engine has custom tools only."
+            ),
             "tools",
         )),
     }
@@ -152,7 +188,9 @@ fn tool_choice(choice: &Value) -> Value {
 }
 
 fn format(asked: &Value) -> Value {
-    let format = [&asked["output_config"]["format"], &asked["output_format"]].into_iter().find(|one| one.is_object());
+    let format = [&asked["output_config"]["format"], &asked["output_format"]]
+        .into_iter()
+        .find(|one| one.is_object());
     format.map_or(
         Value::Null,
         |format| json!({"type": "json_schema", "json_schema": {"name": "reply", "schema": format["schema"]}}),
@@ -160,7 +198,12 @@ fn format(asked: &Value) -> Value {
 }
 
 fn unknown_block(kind: Option<&str>) -> ApiError {
-    refused(format!("A message has a block of type {kind:?}: this simulated engine reads texts and tools."), "messages")
+    refused(
+        format!(
+            "A message has a block of type {kind:?}: this simulated engine reads texts and tools."
+        ),
+        "messages",
+    )
 }
 
 fn refused(message: impl Into<String>, field: &'static str) -> ApiError {

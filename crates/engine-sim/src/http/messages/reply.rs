@@ -34,12 +34,21 @@ const SIGNATURE: &str = "c2lt";
 
 impl MessageReply {
     pub(crate) fn new(state: Arc<ServerState>, id: String, model: String) -> Self {
-        Self { state, id, model, begun: false, blocks: 0, open: None, ending: Ending::Stop }
+        Self {
+            state,
+            id,
+            model,
+            begun: false,
+            blocks: 0,
+            open: None,
+            ending: Ending::Stop,
+        }
     }
 
     fn message(&self, content: Value, ending: Option<&Ending>, usage: &Value) -> Value {
         let (reason, sequence) = ending.map_or((Value::Null, Value::Null), reasons);
-        let mut message = json!({"id": format!("msg_{}", self.id), "type": "message", "role": "assistant"});
+        let mut message =
+            json!({"id": format!("msg_{}", self.id), "type": "message", "role": "assistant"});
         message["content"] = content;
         message["model"] = json!(self.model);
         message["stop_reason"] = reason;
@@ -50,7 +59,11 @@ impl MessageReply {
 
     /// Counts in Anthropic's way: what was cached is not among the input.
     fn usage(&self, usage: Usage) -> Value {
-        let cached = if usage.tells_cached(self.state.config.usage_details) { usage.cached } else { 0 };
+        let cached = if usage.tells_cached(self.state.config.usage_details) {
+            usage.cached
+        } else {
+            0
+        };
         json!({
             "input_tokens": (usage.prompt as u64).saturating_sub(cached),
             "output_tokens": usage.completion,
@@ -60,23 +73,31 @@ impl MessageReply {
     }
 
     fn begin(&mut self, channel: Channel, block: &Value) -> Bytes {
-        let event = named(&json!({"type": "content_block_start", "index": self.blocks, "content_block": block}));
+        let event = named(
+            &json!({"type": "content_block_start", "index": self.blocks, "content_block": block}),
+        );
         self.blocks += 1;
         self.open = Some(channel);
         event
     }
 
     fn delta(&self, delta: &Value) -> Bytes {
-        named(&json!({"type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta}))
+        named(
+            &json!({"type": "content_block_delta", "index": self.blocks.saturating_sub(1), "delta": delta}),
+        )
     }
 
     fn close(&mut self) -> Vec<Bytes> {
-        let Some(channel) = self.open.take() else { return Vec::new() };
+        let Some(channel) = self.open.take() else {
+            return Vec::new();
+        };
         let mut events = Vec::new();
         if channel == Channel::Reasoning {
             events.push(self.delta(&json!({"type": "signature_delta", "signature": SIGNATURE})));
         }
-        events.push(named(&json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)})));
+        events.push(named(
+            &json!({"type": "content_block_stop", "index": self.blocks.saturating_sub(1)}),
+        ));
         events
     }
 }
@@ -113,11 +134,9 @@ impl Reply for MessageReply {
         let mut ending = Ending::Stop;
         for one in finished {
             ending = one.ending.clone();
-            blocks.extend(
-                one.reasoning
-                    .as_ref()
-                    .map(|thought| json!({"type": "thinking", "thinking": thought, "signature": SIGNATURE})),
-            );
+            blocks.extend(one.reasoning.as_ref().map(
+                |thought| json!({"type": "thinking", "thinking": thought, "signature": SIGNATURE}),
+            ));
             if !one.content.is_empty() {
                 blocks.push(json!({"type": "text", "text": one.content}));
             }
@@ -127,7 +146,11 @@ impl Reply for MessageReply {
                 json!({"type": "tool_use", "id": tool_id(call), "name": call.name, "input": input})
             }));
         }
-        self.message(blocks.into(), Some(&ending), &self.usage(Usage::of(finished)))
+        self.message(
+            blocks.into(),
+            Some(&ending),
+            &self.usage(Usage::of(finished)),
+        )
     }
 
     fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
@@ -135,7 +158,12 @@ impl Reply for MessageReply {
         if !self.begun {
             self.begun = true;
             let cached = u64::from(spoken.cached_tokens);
-            let usage = Usage { prompt: line.generation.prompt.len(), completion: 1, cached, reasoning: 0 };
+            let usage = Usage {
+                prompt: line.generation.prompt.len(),
+                completion: 1,
+                cached,
+                reasoning: 0,
+            };
             let begun = self.message(json!([]), None, &self.usage(usage));
             events.push(named(&json!({"type": "message_start", "message": begun})));
         }
@@ -144,7 +172,9 @@ impl Reply for MessageReply {
         }
         let (channel, text) = (spoken.said.channel, &spoken.said.text);
         if self.open != Some(channel) {
-            let Some(block) = begun_block(channel, line) else { return events };
+            let Some(block) = begun_block(channel, line) else {
+                return events;
+            };
             events.extend(self.close());
             events.push(self.begin(channel, &block));
         }
@@ -162,7 +192,9 @@ impl Reply for MessageReply {
         let mut events = self.close();
         let (stop_reason, stop_sequence) = reasons(&self.ending);
         let delta = json!({"stop_reason": stop_reason, "stop_sequence": stop_sequence});
-        events.push(named(&json!({"type": "message_delta", "delta": delta, "usage": self.usage(usage)})));
+        events.push(named(
+            &json!({"type": "message_delta", "delta": delta, "usage": self.usage(usage)}),
+        ));
         events
     }
 

@@ -12,7 +12,11 @@ pub(super) fn messages(input: &Value) -> Result<Vec<Value>, ApiError> {
     let items = match input {
         Value::String(text) => return Ok(vec![json!({"role": "user", "content": text})]),
         Value::Array(items) => items,
-        _ => return Err(refused("input is missing or wrong: expected a text or a list of items.")),
+        _ => {
+            return Err(refused(
+                "input is missing or wrong: expected a text or a list of items.",
+            ));
+        }
     };
     let mut messages: Vec<Value> = Vec::new();
     for item in items {
@@ -41,19 +45,31 @@ pub(super) fn messages(input: &Value) -> Result<Vec<Value>, ApiError> {
 }
 
 fn message(item: &Value) -> Result<Value, ApiError> {
-    let role = item["role"].as_str().ok_or_else(|| refused("A message of input has no role: expected a text."))?;
+    let role = item["role"]
+        .as_str()
+        .ok_or_else(|| refused("A message of input has no role: expected a text."))?;
     Ok(json!({"role": role, "content": content(&item["content"])?}))
 }
 
 /// Text, or parts that hold text, as chats have them.
 fn content(content: &Value) -> Result<Value, ApiError> {
-    let Value::Array(parts) = content else { return Ok(content.clone()) };
-    let text = |part: &Value| match part["type"].as_str() {
-        Some("input_text" | "output_text" | "text") => Ok(json!({"type": "text", "text": part["text"]})),
-        Some("refusal") => Ok(json!({"type": "text", "text": part["refusal"]})),
-        other => Err(refused(format!("input has a part of type {other:?}: this simulated engine reads texts only."))),
+    let Value::Array(parts) = content else {
+        return Ok(content.clone());
     };
-    parts.iter().map(text).collect::<Result<Vec<_>, _>>().map(Value::Array)
+    let text = |part: &Value| match part["type"].as_str() {
+        Some("input_text" | "output_text" | "text") => {
+            Ok(json!({"type": "text", "text": part["text"]}))
+        }
+        Some("refusal") => Ok(json!({"type": "text", "text": part["refusal"]})),
+        other => Err(refused(format!(
+            "input has a part of type {other:?}: this simulated engine reads texts only."
+        ))),
+    };
+    parts
+        .iter()
+        .map(text)
+        .collect::<Result<Vec<_>, _>>()
+        .map(Value::Array)
 }
 
 /// The chat request that `asked` comes down to.
@@ -72,8 +88,18 @@ pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, 
         ("max_tokens", asked["max_output_tokens"].clone()),
         ("reasoning_effort", asked["reasoning"]["effort"].clone()),
     ];
-    let same = ["stream", "parallel_tool_calls", "cache_salt", "priority", "chat_template_kwargs", "ignore_eos"];
-    request::chat(said.into_iter().chain(same.map(|name| (name, asked[name].clone()))))
+    let same = [
+        "stream",
+        "parallel_tool_calls",
+        "cache_salt",
+        "priority",
+        "chat_template_kwargs",
+        "ignore_eos",
+    ];
+    request::chat(
+        said.into_iter()
+            .chain(same.map(|name| (name, asked[name].clone()))),
+    )
 }
 
 fn tool(tool: &Value) -> Result<Value, ApiError> {
@@ -85,7 +111,9 @@ fn tool(tool: &Value) -> Result<Value, ApiError> {
             }
             Ok(json!({"type": "function", "function": function}))
         }
-        other => Err(refused(format!("tools has one of type {other:?}: this simulated engine has functions only."))),
+        other => Err(refused(format!(
+            "tools has one of type {other:?}: this simulated engine has functions only."
+        ))),
     }
 }
 

@@ -37,7 +37,10 @@ pub(super) fn message(id: &str, parts: Value, status: Status) -> Value {
 
 /// A thought.
 pub(super) fn reasoning(id: &str, text: Option<&str>, status: Status) -> Value {
-    let content = text.map_or(json!([]), |text| json!([{"type": "reasoning_text", "text": text}]));
+    let content = text.map_or(
+        json!([]),
+        |text| json!([{"type": "reasoning_text", "text": text}]),
+    );
     json!({
         "id": format!("rs_{id}"), "type": "reasoning", "summary": [], "content": content, "encrypted_content": null,
         "status": status.word(),

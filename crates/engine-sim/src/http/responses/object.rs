@@ -14,7 +14,13 @@ pub(super) struct Head {
 }
 
 /// A response with this output; `usage` once it has ended, `cut` if the limit of tokens ended it.
-pub(super) fn response(head: &Head, frame: &Frame, output: &[Value], usage: Option<Usage>, cut: bool) -> Value {
+pub(super) fn response(
+    head: &Head,
+    frame: &Frame,
+    output: &[Value],
+    usage: Option<Usage>,
+    cut: bool,
+) -> Value {
     let asked = |field: &str, default: Value| match frame.asked.get(field) {
         None | Some(Value::Null) => default,
         Some(value) => value.clone(),

@@ -46,9 +46,24 @@ struct Open {
 }
 
 impl ResponseReply {
-    pub(crate) fn new(state: Arc<ServerState>, id: String, created: i64, model: String, frame: Frame) -> Self {
+    pub(crate) fn new(
+        state: Arc<ServerState>,
+        id: String,
+        created: i64,
+        model: String,
+        frame: Frame,
+    ) -> Self {
         let head = Head { id, created, model };
-        Self { state, head, frame, output: Vec::new(), open: None, sequence: 0, cut: false, usage: Usage::default() }
+        Self {
+            state,
+            head,
+            frame,
+            output: Vec::new(),
+            open: None,
+            sequence: 0,
+            cut: false,
+            usage: Usage::default(),
+        }
     }
 
     /// An event of this type, numbered.
@@ -74,7 +89,9 @@ impl ResponseReply {
         let text = (status != Status::InProgress).then_some(open.text.as_str());
         match (open.channel, &open.call) {
             (Channel::Reasoning, _) => items::reasoning(&self.head.id, text, status),
-            (Channel::Call(_), Some(call)) => items::function_call(call, text.unwrap_or_default(), status),
+            (Channel::Call(_), Some(call)) => {
+                items::function_call(call, text.unwrap_or_default(), status)
+            }
             _ => {
                 let parts = text.map_or(json!([]), |text| json!([items::part(text)]));
                 items::message(&self.head.id, parts, status)
@@ -83,11 +100,19 @@ impl ResponseReply {
     }
 
     fn begin(&mut self, channel: Channel, call: Option<Call>) -> Vec<Bytes> {
-        let mut open = Open { id: Value::Null, channel, call, text: String::new() };
+        let mut open = Open {
+            id: Value::Null,
+            channel,
+            call,
+            text: String::new(),
+        };
         let item = self.item(&open, Status::InProgress);
         open.id = item["id"].clone();
         let place = self.output.len();
-        let mut events = vec![self.event("response.output_item.added", json!({"output_index": place, "item": item}))];
+        let mut events = vec![self.event(
+            "response.output_item.added",
+            json!({"output_index": place, "item": item}),
+        )];
         if channel == Channel::Content {
             let fields = json!({"content_index": 0, "part": items::part("")});
             events.push(self.about_item("response.content_part.added", open.id.clone(), fields));
@@ -97,7 +122,9 @@ impl ResponseReply {
     }
 
     fn close(&mut self, status: Status) -> Vec<Bytes> {
-        let Some(open) = self.open.take() else { return Vec::new() };
+        let Some(open) = self.open.take() else {
+            return Vec::new();
+        };
         let (item, text) = (self.item(&open, status), &open.text);
         let mut events = Vec::new();
         match open.channel {
@@ -107,7 +134,11 @@ impl ResponseReply {
             }
             Channel::Call(_) => {
                 let fields = json!({"name": item["name"], "arguments": text});
-                events.push(self.about_item("response.function_call_arguments.done", open.id, fields));
+                events.push(self.about_item(
+                    "response.function_call_arguments.done",
+                    open.id,
+                    fields,
+                ));
             }
             _ => {
                 let fields = json!({"content_index": 0, "text": text, "logprobs": []});
@@ -117,23 +148,38 @@ impl ResponseReply {
             }
         }
         let place = self.output.len();
-        events.push(self.event("response.output_item.done", json!({"output_index": place, "item": item})));
+        events.push(self.event(
+            "response.output_item.done",
+            json!({"output_index": place, "item": item}),
+        ));
         self.output.push(item);
         events
     }
 
     fn status(&self) -> Status {
-        if self.cut { Status::Incomplete } else { Status::Completed }
+        if self.cut {
+            Status::Incomplete
+        } else {
+            Status::Completed
+        }
     }
 
     /// The response as it ends; from now on others can go on with it.
     fn ended(&mut self) -> Value {
-        let whole = response(&self.head, &self.frame, &self.output, Some(self.usage), self.cut);
+        let whole = response(
+            &self.head,
+            &self.frame,
+            &self.output,
+            Some(self.usage),
+            self.cut,
+        );
         if self.frame.store {
             let mut messages = std::mem::take(&mut self.frame.messages);
             // What was said is an input like any other.
             messages.extend(super::input::messages(&whole["output"]).unwrap_or_default());
-            self.state.responses.put(whole["id"].as_str().unwrap_or_default(), messages);
+            self.state
+                .responses
+                .put(whole["id"].as_str().unwrap_or_default(), messages);
         }
         whole
     }
@@ -146,11 +192,22 @@ impl Reply for ResponseReply {
             self.cut = one.ending == Ending::Length;
             let status = self.status();
             let id = self.head.id.clone();
-            self.output.extend(one.reasoning.as_ref().map(|text| items::reasoning(&id, Some(text), status)));
+            self.output.extend(
+                one.reasoning
+                    .as_ref()
+                    .map(|text| items::reasoning(&id, Some(text), status)),
+            );
             if !one.content.is_empty() || (one.reasoning.is_none() && one.calls.is_empty()) {
-                self.output.push(items::message(&id, json!([items::part(&one.content)]), status));
+                self.output.push(items::message(
+                    &id,
+                    json!([items::part(&one.content)]),
+                    status,
+                ));
             }
-            let calls = one.calls.iter().map(|(call, arguments)| items::function_call(call, arguments, status));
+            let calls = one
+                .calls
+                .iter()
+                .map(|(call, arguments)| items::function_call(call, arguments, status));
             self.output.extend(calls);
         }
         self.ended()
@@ -169,7 +226,11 @@ impl Reply for ResponseReply {
         if channel == Channel::Hidden {
             return events;
         }
-        if self.open.as_ref().is_none_or(|open| open.channel != channel) {
+        if self
+            .open
+            .as_ref()
+            .is_none_or(|open| open.channel != channel)
+        {
             events.extend(self.close(Status::Completed));
             let call = match channel {
                 Channel::Call(place) => line.generation.call(place).cloned(),
@@ -178,13 +239,24 @@ impl Reply for ResponseReply {
             events.extend(self.begin(channel, call));
         }
         let text = &spoken.said.text;
-        let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else { return events };
+        let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else {
+            return events;
+        };
         open.text.push_str(text);
         let id = open.id.clone();
         let (kind, fields) = match channel {
-            Channel::Reasoning => ("response.reasoning_text.delta", json!({"content_index": 0, "delta": text})),
-            Channel::Call(_) => ("response.function_call_arguments.delta", json!({"delta": text})),
-            _ => ("response.output_text.delta", json!({"content_index": 0, "delta": text, "logprobs": []})),
+            Channel::Reasoning => (
+                "response.reasoning_text.delta",
+                json!({"content_index": 0, "delta": text}),
+            ),
+            Channel::Call(_) => (
+                "response.function_call_arguments.delta",
+                json!({"delta": text}),
+            ),
+            _ => (
+                "response.output_text.delta",
+                json!({"content_index": 0, "delta": text, "logprobs": []}),
+            ),
         };
         events.push(self.about_item(kind, id, fields));
         events
@@ -202,7 +274,11 @@ impl Reply for ResponseReply {
     }
 
     fn last(&mut self) -> Bytes {
-        let kind = if self.cut { "response.incomplete" } else { "response.completed" };
+        let kind = if self.cut {
+            "response.incomplete"
+        } else {
+            "response.completed"
+        };
         let whole = self.ended();
         self.event(kind, json!({"response": whole}))
     }

@@ -27,11 +27,18 @@ struct Kept {
 
 impl ResponseStore {
     pub(crate) fn get(&self, id: &str) -> Option<Arc<[Value]>> {
-        self.0.lock().by_id.get(id).map(|(messages, _)| Arc::clone(messages))
+        self.0
+            .lock()
+            .by_id
+            .get(id)
+            .map(|(messages, _)| Arc::clone(messages))
     }
 
     pub(crate) fn put(&self, id: &str, messages: Vec<Value>) {
-        let bytes = messages.iter().map(|message| message.to_string().len()).sum();
+        let bytes = messages
+            .iter()
+            .map(|message| message.to_string().len())
+            .sum();
         let mut kept = self.0.lock();
         if let Some((_, before)) = kept.by_id.insert(id.to_owned(), (messages.into(), bytes)) {
             kept.bytes -= before;
@@ -40,7 +47,9 @@ impl ResponseStore {
         }
         kept.bytes += bytes;
         while kept.by_id.len() > MOST_ENTRIES || kept.bytes > MOST_BYTES {
-            let Some(oldest) = kept.order.pop_front() else { break };
+            let Some(oldest) = kept.order.pop_front() else {
+                break;
+            };
             if let Some((_, bytes)) = kept.by_id.remove(&oldest) {
                 kept.bytes -= bytes;
             }

@@ -18,7 +18,9 @@ pub(super) fn form(body: &GenerationBody) -> Result<Option<Form>, ApiError> {
     if let Some(schema) = given(&body.guided_json) {
         return Ok(Some(Form::Schema(schema_of(&schema, "guided_json")?)));
     }
-    given(&body.guided_choice).map(|choices| choice(&choices, "guided_choice")).transpose()
+    given(&body.guided_choice)
+        .map(|choices| choice(&choices, "guided_choice"))
+        .transpose()
 }
 
 fn response_format(format: &Value) -> Result<Option<Form>, ApiError> {
@@ -26,13 +28,25 @@ fn response_format(format: &Value) -> Result<Option<Form>, ApiError> {
         Some("text") => Ok(None),
         Some("json_object") => Ok(Some(any_object())),
         Some("json_schema") => {
-            let schema = format["json_schema"].get("schema").or_else(|| format["json_schema"].get("json_schema"));
-            let missing =
-                || refused("response_format has no json_schema.schema: expected a schema.", "response_format");
-            Ok(Some(Form::Schema(schema_of(schema.ok_or_else(missing)?, "response_format")?)))
+            let schema = format["json_schema"]
+                .get("schema")
+                .or_else(|| format["json_schema"].get("json_schema"));
+            let missing = || {
+                refused(
+                    "response_format has no json_schema.schema: expected a schema.",
+                    "response_format",
+                )
+            };
+            Ok(Some(Form::Schema(schema_of(
+                schema.ok_or_else(missing)?,
+                "response_format",
+            )?)))
         }
         _ => Err(refused(
-            format!("response_format.type is {}: expected text, json_object or json_schema.", format["type"]),
+            format!(
+                "response_format.type is {}: expected text, json_object or json_schema.",
+                format["type"]
+            ),
             "response_format",
         )),
     }
@@ -47,8 +61,15 @@ fn structured(outputs: &Value) -> Result<Option<Form>, ApiError> {
         choice(choices, FIELD).map(Some)
     } else if given("json_object") == Some(&Value::Bool(true)) {
         Ok(Some(any_object()))
-    } else if given("regex").or_else(|| given("grammar")).or_else(|| given("structural_tag")).is_some() {
-        Err(refused("This simulated engine knows no regular expressions and grammars: send json or choice.", FIELD))
+    } else if given("regex")
+        .or_else(|| given("grammar"))
+        .or_else(|| given("structural_tag"))
+        .is_some()
+    {
+        Err(refused(
+            "This simulated engine knows no regular expressions and grammars: send json or choice.",
+            FIELD,
+        ))
     } else {
         Ok(None)
     }
@@ -68,15 +89,25 @@ fn schema_of(given: &Value, field: &'static str) -> Result<Value, ApiError> {
     if schema.is_object() {
         Ok(schema)
     } else {
-        Err(refused(format!("{field} holds no JSON schema: expected an object."), field))
+        Err(refused(
+            format!("{field} holds no JSON schema: expected an object."),
+            field,
+        ))
     }
 }
 
 fn choice(given: &Value, field: &'static str) -> Result<Form, ApiError> {
-    let texts = given.as_array().into_iter().flatten().map(|text| text.as_str().map(str::to_owned));
+    let texts = given
+        .as_array()
+        .into_iter()
+        .flatten()
+        .map(|text| text.as_str().map(str::to_owned));
     match texts.collect::<Option<Vec<_>>>() {
         Some(texts) if !texts.is_empty() => Ok(Form::Choice(texts)),
-        _ => Err(refused(format!("The choices of {field} are wrong: expected a list of texts."), field)),
+        _ => Err(refused(
+            format!("The choices of {field} are wrong: expected a list of texts."),
+            field,
+        )),
     }
 }
 

@@ -117,7 +117,11 @@ pub struct Relay {
 
 impl Relay {
     /// Tells `tell` what an operator wants to hear.
-    pub fn new(spec: RelaySpec, clock: Clock, tell: impl Fn(RelayNotice) + Send + Sync + 'static) -> Self {
+    pub fn new(
+        spec: RelaySpec,
+        clock: Clock,
+        tell: impl Fn(RelayNotice) + Send + Sync + 'static,
+    ) -> Self {
         Self {
             spec,
             clock,
@@ -139,7 +143,9 @@ impl Relay {
     pub async fn run<S: Future>(self, stop: S) -> Result<(S::Output, RelayCounts), RelayError> {
         let topics: &[&[u8]] = &[self.spec.topic.as_bytes()];
         let sub = if self.spec.bind {
-            Sub::bind(&self.spec.endpoint, topics, Limits::default()).await?.0
+            Sub::bind(&self.spec.endpoint, topics, Limits::default())
+                .await?
+                .0
         } else {
             Sub::connect(&self.spec.endpoint, topics, Limits::default())?
         };
@@ -199,7 +205,10 @@ impl Relay {
     fn tell_lost(&self, reason: String, said: &mut Option<String>) {
         if said.as_ref() != Some(&reason) {
             *said = Some(reason.clone());
-            (self.tell)(RelayNotice::EngineLost { endpoint: self.spec.endpoint.clone(), reason });
+            (self.tell)(RelayNotice::EngineLost {
+                endpoint: self.spec.endpoint.clone(),
+                reason,
+            });
         }
     }
 
@@ -209,12 +218,19 @@ impl Relay {
             Err(error) => return self.not_relayable(error.to_string()),
         };
         let Some(seq) = live.seq else {
-            return self
-                .not_relayable("it has no sequence number, without which nobody sees what is missing".to_owned());
+            return self.not_relayable(
+                "it has no sequence number, without which nobody sees what is missing".to_owned(),
+            );
         };
         // The layout has the topic first and the payload last.
-        let (Some(topic), Some(payload)) = (message.first(), message.last()) else { return };
-        self.push(Item::Batch { seq, topic: topic.clone(), payload: payload.clone() });
+        let (Some(topic), Some(payload)) = (message.first(), message.last()) else {
+            return;
+        };
+        self.push(Item::Batch {
+            seq,
+            topic: topic.clone(),
+            payload: payload.clone(),
+        });
     }
 
     fn not_relayable(&self, reason: String) {
@@ -272,7 +288,9 @@ impl Relay {
     /// Publishes over one connection until it is over.
     async fn use_link(&self, mut link: Link) {
         let client = link.client.clone();
-        let Ok(requests) = client.subscribe(self.spec.to.subject().replay()).await else { return };
+        let Ok(requests) = client.subscribe(self.spec.to.subject().replay()).await else {
+            return;
+        };
         *self.client.lock() = Some(client.clone());
         let state = {
             let mut outbox = self.outbox.lock();
@@ -326,16 +344,24 @@ impl Relay {
     async fn send(&self, client: &Client, item: Item) -> Result<(), ()> {
         let (headers, payload, is_batch) = match item {
             Item::Note(note) => (wire::note_headers(note), Bytes::new(), false),
-            Item::Batch { seq, topic, payload } => match wire::batch_headers(seq, &topic) {
+            Item::Batch {
+                seq,
+                topic,
+                payload,
+            } => match wire::batch_headers(seq, &topic) {
                 Some(headers) => (headers, payload, true),
                 None => {
-                    self.not_relayable(format!("its number {seq} or its topic cannot stand in a header"));
+                    self.not_relayable(format!(
+                        "its number {seq} or its topic cannot stand in a header"
+                    ));
                     return Ok(());
                 }
             },
         };
         let bytes = payload.len();
-        let sent = client.publish_with_headers(self.spec.to.subject().to_string(), headers, payload).await;
+        let sent = client
+            .publish_with_headers(self.spec.to.subject().to_string(), headers, payload)
+            .await;
         match sent {
             Ok(()) if is_batch => {
                 Tallies::count(&self.tallies.published);
@@ -343,7 +369,10 @@ impl Relay {
             Ok(()) => {}
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 if Tallies::count(&self.tallies.too_large) == 0 {
-                    (self.tell)(RelayNotice::TooLarge { bytes, limit: client.max_payload() });
+                    (self.tell)(RelayNotice::TooLarge {
+                        bytes,
+                        limit: client.max_payload(),
+                    });
                 }
             }
             Err(_) => return Err(()),
@@ -353,11 +382,17 @@ impl Relay {
 
     /// Tells readers that nothing more comes; they would find out later by themselves.
     async fn say_farewell(&self) {
-        let Some(client) = self.client.lock().take() else { return };
+        let Some(client) = self.client.lock().take() else {
+            return;
+        };
         let farewell = async {
             let headers = wire::note_headers(Note::Disconnected);
             let subject = self.spec.to.subject().to_string();
-            if client.publish_with_headers(subject, headers, Bytes::new()).await.is_ok() {
+            if client
+                .publish_with_headers(subject, headers, Bytes::new())
+                .await
+                .is_ok()
+            {
                 let _ = client.flush().await;
             }
         };
@@ -367,6 +402,8 @@ impl Relay {
 
 impl fmt::Debug for Relay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Relay").field("spec", &self.spec).finish_non_exhaustive()
+        f.debug_struct("Relay")
+            .field("spec", &self.spec)
+            .finish_non_exhaustive()
     }
 }

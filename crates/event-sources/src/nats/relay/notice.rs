@@ -48,19 +48,26 @@ impl fmt::Display for RelayNotice {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::EngineConnected(endpoint) => write!(f, "connected to {endpoint}"),
-            Self::EngineLost { endpoint, reason } => write!(f, "no connection to {endpoint}: {reason}"),
+            Self::EngineLost { endpoint, reason } => {
+                write!(f, "no connection to {endpoint}: {reason}")
+            }
             Self::Relaying(endpoint) => write!(f, "relaying to {endpoint}"),
             Self::NatsLost(server) => write!(f, "connection to {server} lost"),
             Self::NatsUnreachable(reason) | Self::NatsFault(reason) => write!(f, "nats: {reason}"),
-            Self::Overflowing => {
-                f.write_str("nats takes less than is published: the oldest waiting messages are let go")
-            }
-            Self::LetGo { messages } => write!(f, "{messages} messages were let go; readers see what is missing"),
+            Self::Overflowing => f.write_str(
+                "nats takes less than is published: the oldest waiting messages are let go",
+            ),
+            Self::LetGo { messages } => write!(
+                f,
+                "{messages} messages were let go; readers see what is missing"
+            ),
             Self::TooLarge { bytes, limit } => write!(
                 f,
                 "a message of {bytes} bytes is let go, as all above the server's limit of {limit}: raise its max_payload"
             ),
-            Self::NotRelayable(reason) => write!(f, "a message is let go, as all like it: {reason}"),
+            Self::NotRelayable(reason) => {
+                write!(f, "a message is let go, as all like it: {reason}")
+            }
         }
     }
 }

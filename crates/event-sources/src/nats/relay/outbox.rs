@@ -17,7 +17,11 @@ const PLACE: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     Note(Note),
-    Batch { seq: u64, topic: Bytes, payload: Bytes },
+    Batch {
+        seq: u64,
+        topic: Bytes,
+        payload: Bytes,
+    },
 }
 
 impl Item {
@@ -44,7 +48,14 @@ pub(super) struct Outbox {
 
 impl Outbox {
     pub(super) fn new(max_bytes: usize) -> Self {
-        Self { items: VecDeque::new(), bytes: 0, max_bytes, before: Note::Disconnected, owed: true, let_go: 0 }
+        Self {
+            items: VecDeque::new(),
+            bytes: 0,
+            max_bytes,
+            before: Note::Disconnected,
+            owed: true,
+            let_go: 0,
+        }
     }
 
     pub(super) fn push(&mut self, item: Item) {
@@ -84,7 +95,11 @@ impl Outbox {
 
     /// Whether the engine is connected, as readers have been told.
     pub(super) fn told(&self) -> Note {
-        if self.owed { Note::Disconnected } else { self.before }
+        if self.owed {
+            Note::Disconnected
+        } else {
+            self.before
+        }
     }
 
     /// Messages that were let go, ever.
@@ -98,7 +113,11 @@ mod tests {
     use super::*;
 
     fn batch(seq: u64) -> Item {
-        Item::Batch { seq, topic: Bytes::new(), payload: Bytes::from_static(&[0; 72]) }
+        Item::Batch {
+            seq,
+            topic: Bytes::new(),
+            payload: Bytes::from_static(&[0; 72]),
+        }
     }
 
     fn popped(outbox: &mut Outbox) -> Vec<Item> {
@@ -110,7 +129,11 @@ mod tests {
         let mut outbox = Outbox::new(1_000);
         outbox.push(Item::Note(Note::Connected));
         outbox.push(batch(0));
-        let expected = [Item::Note(Note::Disconnected), Item::Note(Note::Connected), batch(0)];
+        let expected = [
+            Item::Note(Note::Disconnected),
+            Item::Note(Note::Connected),
+            batch(0),
+        ];
         assert_eq!(popped(&mut outbox), expected);
         outbox.owe();
         outbox.push(batch(1));
@@ -132,7 +155,10 @@ mod tests {
             outbox.push(batch(seq));
         }
         // Of the old life nothing is left, and that there is a new one is said.
-        assert_eq!(popped(&mut outbox), [Item::Note(Note::Connected), batch(2), batch(3)]);
+        assert_eq!(
+            popped(&mut outbox),
+            [Item::Note(Note::Connected), batch(2), batch(3)]
+        );
         assert_eq!(outbox.let_go(), 3);
     }
 
@@ -141,6 +167,9 @@ mod tests {
         let mut outbox = Outbox::new(10);
         outbox.push(batch(0));
         outbox.push(batch(1));
-        assert_eq!(popped(&mut outbox), [Item::Note(Note::Disconnected), batch(1)]);
+        assert_eq!(
+            popped(&mut outbox),
+            [Item::Note(Note::Disconnected), batch(1)]
+        );
     }
 }

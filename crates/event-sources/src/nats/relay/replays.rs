@@ -32,7 +32,9 @@ pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscrib
         };
         let Some(request) = request else { return };
         while running.try_join_next().is_some() {}
-        let Some(inbox) = inbox(&request) else { continue };
+        let Some(inbox) = inbox(&request) else {
+            continue;
+        };
         let answer = |headers| client.publish_with_headers(inbox.clone(), headers, Bytes::new());
         let refusal = match wire::request(&request.payload) {
             Err(error) => error.to_string(),
@@ -40,16 +42,27 @@ pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscrib
                 let _ = answer(wire::end_headers()).await;
                 continue;
             }
-            Ok(KNOCK) => format!("it is not connected to the engine at {}", relay.spec.endpoint),
-            Ok(_) if running.len() >= AT_ONCE => format!("{AT_ONCE} replays are running already, ask again later"),
+            Ok(KNOCK) => format!(
+                "it is not connected to the engine at {}",
+                relay.spec.endpoint
+            ),
+            Ok(_) if running.len() >= AT_ONCE => {
+                format!("{AT_ONCE} replays are running already, ask again later")
+            }
             Ok(from) => match &relay.spec.replay_endpoint {
                 Some(endpoint) => {
                     let (client, tallies) = (client.clone(), Arc::clone(&relay.tallies));
-                    let replaying = Replaying { client, inbox, endpoint: endpoint.clone(), tallies };
+                    let replaying = Replaying {
+                        client,
+                        inbox,
+                        endpoint: endpoint.clone(),
+                        tallies,
+                    };
                     running.spawn(replaying.run(from));
                     continue;
                 }
-                None => "the engine's replay socket is not known to it: start it with --replay".to_owned(),
+                None => "the engine's replay socket is not known to it: start it with --replay"
+                    .to_owned(),
             },
         };
         let _ = answer(wire::error_headers(&refusal)).await;
@@ -57,7 +70,11 @@ pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscrib
 }
 
 fn inbox(request: &Message) -> Option<String> {
-    request.reply.as_ref().map(ToString::to_string).filter(|inbox| inbox.starts_with(INBOXES))
+    request
+        .reply
+        .as_ref()
+        .map(ToString::to_string)
+        .filter(|inbox| inbox.starts_with(INBOXES))
 }
 
 /// One answer on its way.
@@ -80,25 +97,50 @@ impl Replaying {
 
     async fn relay(&self, from: u64) -> Result<(), String> {
         let said = |error: zmtp::Disconnect| error.to_string();
-        let mut dealer = Dealer::connect(&self.endpoint, Limits::default(), PATIENCE).await.map_err(said)?;
-        dealer.send(&frames::replay_request(from)).await.map_err(said)?;
+        let mut dealer = Dealer::connect(&self.endpoint, Limits::default(), PATIENCE)
+            .await
+            .map_err(said)?;
+        dealer
+            .send(&frames::replay_request(from))
+            .await
+            .map_err(said)?;
         loop {
             let silent = |_| format!("nothing came for {PATIENCE:?}");
-            let message = timeout(PATIENCE, dealer.recv()).await.map_err(silent)?.map_err(said)?;
-            let Replay::Batch { seq, payload } = frames::replay(&message).map_err(|error| error.to_string())? else {
+            let message = timeout(PATIENCE, dealer.recv())
+                .await
+                .map_err(silent)?
+                .map_err(said)?;
+            let Replay::Batch { seq, payload } =
+                frames::replay(&message).map_err(|error| error.to_string())?
+            else {
                 return self.send(wire::end_headers(), Bytes::new()).await;
             };
             // Both layouts end with the payload; only the newer one has the topic, in front of the number.
-            let topic = if let [_, topic, _, _] = &message[..] { &topic[..] } else { b"" };
+            let topic = if let [_, topic, _, _] = &message[..] {
+                &topic[..]
+            } else {
+                b""
+            };
             if let Some(headers) = wire::batch_headers(seq, topic) {
-                self.send(headers, message.last().map(|frame| frame.slice_ref(payload)).unwrap_or_default()).await?;
+                self.send(
+                    headers,
+                    message
+                        .last()
+                        .map(|frame| frame.slice_ref(payload))
+                        .unwrap_or_default(),
+                )
+                .await?;
             }
         }
     }
 
     /// What is too large for the server is missing in the answer.
     async fn send(&self, headers: HeaderMap, payload: Bytes) -> Result<(), String> {
-        match self.client.publish_with_headers(self.inbox.clone(), headers, payload).await {
+        match self
+            .client
+            .publish_with_headers(self.inbox.clone(), headers, payload)
+            .await
+        {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
                 Tallies::count(&self.tallies.too_large);

@@ -15,9 +15,20 @@ use crate::{
 };
 
 /// Headers that change what engines answer.
-const RELEVANT: [&str; 4] = ["anthropic-beta", "anthropic-version", "openai-beta", "x-cache-salt"];
+const RELEVANT: [&str; 4] = [
+    "anthropic-beta",
+    "anthropic-version",
+    "openai-beta",
+    "x-cache-salt",
+];
 /// Headers that say who asks, as engines and clients have them.
-const CREDENTIALS: [&str; 5] = ["authorization", "x-api-key", "api-key", "x-router-key", "cookie"];
+const CREDENTIALS: [&str; 5] = [
+    "authorization",
+    "x-api-key",
+    "api-key",
+    "x-router-key",
+    "cookie",
+];
 /// The digest of a longer body would hold up others on this thread.
 const LONG_BODY: usize = 64 * 1024;
 
@@ -67,11 +78,15 @@ pub(super) enum Form {
 impl Asked {
     pub(super) async fn of(gateway: &Gateway, call: &Call, dialect: Dialect) -> Self {
         let settings = gateway.cache.settings();
-        let is_kept = matches!(dialect, Dialect::Chat | Dialect::Completions | Dialect::Messages);
+        let is_kept = matches!(
+            dialect,
+            Dialect::Chat | Dialect::Completions | Dialect::Messages
+        );
         let store = of_cache(&call.headers);
         // What an engine keeps of a response is for one client to go on from.
-        let may_be_shared =
-            dialect != Dialect::Responses && gateway.rules.deduplication.is_some() && store == Store::Usual;
+        let may_be_shared = dialect != Dialect::Responses
+            && gateway.rules.deduplication.is_some()
+            && store == Store::Usual;
         let needed = if is_kept && settings.enabled {
             store != Store::Nothing
         } else {
@@ -105,7 +120,13 @@ impl Asked {
                 Form::Whole | Form::Stream { .. } => Ok(()),
             }
         });
-        Self { standing, dialect, fresh: store == Store::Fresh, said, own_way }
+        Self {
+            standing,
+            dialect,
+            fresh: store == Store::Fresh,
+            said,
+            own_way,
+        }
     }
 
     /// What is asked last, and the rest.
@@ -115,8 +136,17 @@ impl Asked {
             return None;
         }
         let (tenant, headers) = (tenant(&call.headers), relevant(&call.headers));
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
-        dialect::last_question(self.dialect, call.body.bytes(), &tenant, call.target.as_str(), &headers)
+        let headers: Vec<(&str, &[u8])> = headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_slice()))
+            .collect();
+        dialect::last_question(
+            self.dialect,
+            call.body.bytes(),
+            &tenant,
+            call.target.as_str(),
+            &headers,
+        )
     }
 
     /// The key of those that are alike; `None` for a request that is to be sent by itself. `kept`: whether the reply will be.
@@ -142,7 +172,11 @@ enum Store {
 fn of_cache(headers: &HeaderMap) -> Store {
     let mut store = Store::Usual;
     for value in headers.get_all(header::CACHE_CONTROL) {
-        for directive in value.as_bytes().split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+        for directive in value
+            .as_bytes()
+            .split(|byte| *byte == b',')
+            .map(<[u8]>::trim_ascii)
+        {
             match directive.to_ascii_lowercase().as_slice() {
                 b"no-store" => return Store::Nothing,
                 b"no-cache" | b"max-age=0" => store = Store::Fresh,
@@ -155,7 +189,8 @@ fn of_cache(headers: &HeaderMap) -> Store {
 
 /// Whether a body may ask for a repeatable answer: most do not, and are not walked for it.
 fn mentions(body: &[u8]) -> bool {
-    std::str::from_utf8(body).is_ok_and(|body| body.contains("\"temperature\"") || body.contains("\"seed\""))
+    std::str::from_utf8(body)
+        .is_ok_and(|body| body.contains("\"temperature\"") || body.contains("\"seed\""))
 }
 
 async fn said(call: &Call) -> Option<Said> {
@@ -166,17 +201,31 @@ async fn said(call: &Call) -> Option<Said> {
         return Said::read(body, &tenant, route, &headers);
     }
     let (body, route) = (body.clone(), route.to_owned());
-    tokio::task::spawn_blocking(move || Said::read(&body, &tenant, &route, &headers)).await.ok().flatten()
+    tokio::task::spawn_blocking(move || Said::read(&body, &tenant, &route, &headers))
+        .await
+        .ok()
+        .flatten()
 }
 
 impl Said {
-    fn read(body: &Bytes, tenant: &str, route: &str, headers: &[(&'static str, Vec<u8>)]) -> Option<Self> {
+    fn read(
+        body: &Bytes,
+        tenant: &str,
+        route: &str,
+        headers: &[(&'static str, Vec<u8>)],
+    ) -> Option<Self> {
         let repeated = Repeated::read(body)?;
-        let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_slice())).collect();
+        let headers: Vec<(&str, &[u8])> = headers
+            .iter()
+            .map(|(name, value)| (*name, value.as_slice()))
+            .collect();
         let (temperature, asks_repeatable) = (repeated.temperature(), repeated.asks_repeatable());
         // Most are neither kept nor joined, and their bodies may be long.
         let may_be_same = asks_repeatable || temperature != Temperature::Other;
-        let digests = || Same { key: repeated.key(tenant, route, &headers), form: repeated.form() };
+        let digests = || Same {
+            key: repeated.key(tenant, route, &headers),
+            form: repeated.form(),
+        };
         Some(Self {
             same: may_be_same.then(digests),
             model: repeated.model().unwrap_or_default().into(),
@@ -184,7 +233,9 @@ impl Said {
             temperature,
             answer: match (repeated.stream(), repeated.other_stream_options()) {
                 (false, _) => Form::Whole,
-                (true, false) => Form::Stream { usage: repeated.include_usage() },
+                (true, false) => Form::Stream {
+                    usage: repeated.include_usage(),
+                },
                 (true, true) => Form::OtherStream,
             },
         })
@@ -192,7 +243,12 @@ impl Said {
 }
 
 fn relevant(headers: &HeaderMap) -> Vec<(&'static str, Vec<u8>)> {
-    let values = |name: &'static str| headers.get_all(name).iter().map(move |value| (name, value.as_bytes().to_vec()));
+    let values = |name: &'static str| {
+        headers
+            .get_all(name)
+            .iter()
+            .map(move |value| (name, value.as_bytes().to_vec()))
+    };
     RELEVANT.into_iter().flat_map(values).collect()
 }
 
@@ -210,5 +266,13 @@ fn tenant(headers: &HeaderMap) -> String {
             digest.update(value.as_bytes());
         }
     }
-    if any { digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect() } else { "default".to_owned() }
+    if any {
+        digest
+            .finalize()
+            .iter()
+            .map(|byte| format!("{byte:02x}"))
+            .collect()
+    } else {
+        "default".to_owned()
+    }
 }

@@ -59,9 +59,15 @@ impl Fill {
     }
 
     /// The same reply. `good`: said when its account is settled.
-    pub(super) fn watch(self, response: Response<ReplyBody>, good: Arc<OnceLock<bool>>) -> Response<ReplyBody> {
+    pub(super) fn watch(
+        self,
+        response: Response<ReplyBody>,
+        good: Arc<OnceLock<bool>>,
+    ) -> Response<ReplyBody> {
         let takes = self.takes_new;
-        let Some(form) = form(self.dialect, response.status(), response.headers()).filter(|_| takes) else {
+        let Some(form) =
+            form(self.dialect, response.status(), response.headers()).filter(|_| takes)
+        else {
             return response;
         };
         let most = match form {
@@ -72,8 +78,21 @@ impl Fill {
             return response;
         }
         let room = self.keeper.room();
-        let held = Held { fill: self, form, good, body: Vec::new(), room, most, mark: None };
-        response.map(|inner| ReplyBody::Kept(Box::new(Kept { inner, held: Some(held) })))
+        let held = Held {
+            fill: self,
+            form,
+            good,
+            body: Vec::new(),
+            room,
+            most,
+            mark: None,
+        };
+        response.map(|inner| {
+            ReplyBody::Kept(Box::new(Kept {
+                inner,
+                held: Some(held),
+            }))
+        })
     }
 }
 
@@ -87,7 +106,8 @@ fn form(dialect: Dialect, status: StatusCode, head: &HeaderMap) -> Option<Form> 
     if kind.eq_ignore_ascii_case("text/event-stream") {
         return (dialect != Dialect::Messages).then_some(Form::Stream);
     }
-    kind.eq_ignore_ascii_case("application/json").then_some(Form::Whole)
+    kind.eq_ignore_ascii_case("application/json")
+        .then_some(Form::Whole)
 }
 
 /// The body of a reply that may be kept.
@@ -126,25 +146,54 @@ impl Kept {
         // Its account is settled now, and says whether all went well.
         drop(std::mem::replace(&mut self.inner, ReplyBody::empty()));
         let Some(held) = self.held.take() else { return };
-        let Held { fill, form, good, body, room, mark, .. } = held;
+        let Held {
+            fill,
+            form,
+            good,
+            body,
+            room,
+            mark,
+            ..
+        } = held;
         if good.get() == Some(&true) {
             let mark = mark.unwrap_or_else(|| fill.keeper.mark(fill.key));
-            let Fill { keeper, dialect, begun, sought, .. } = fill;
-            keeper.keep(WholeReply { dialect, form, body, room, begun, sought, mark });
+            let Fill {
+                keeper,
+                dialect,
+                begun,
+                sought,
+                ..
+            } = fill;
+            keeper.keep(WholeReply {
+                dialect,
+                form,
+                body,
+                room,
+                begun,
+                sought,
+                mark,
+            });
         }
     }
 }
 
 /// Whether the last event of a stream begins in these bytes: words of a generated text do not begin a line.
 fn tells_its_end(data: &[u8]) -> bool {
-    data.starts_with(DONE) || data.split(|byte| *byte == b'\n').skip(1).any(|line| line.starts_with(DONE))
+    data.starts_with(DONE)
+        || data
+            .split(|byte| *byte == b'\n')
+            .skip(1)
+            .any(|line| line.starts_with(DONE))
 }
 
 impl Body for Kept {
     type Data = Bytes;
     type Error = io::Error;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, io::Error>>> {
         let this = self.get_mut();
         let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
         match &frame {
@@ -175,6 +224,9 @@ impl Body for Kept {
 impl std::fmt::Debug for Kept {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let held = self.held.as_ref().map(|held| held.body.len());
-        f.debug_struct("Kept").field("inner", &self.inner).field("held_bytes", &held).finish()
+        f.debug_struct("Kept")
+            .field("inner", &self.inner)
+            .field("held_bytes", &held)
+            .finish()
     }
 }

@@ -49,19 +49,31 @@ impl Found {
             Form::Stream { usage } => (replayed(dialect, entry.body, usage).await?, true),
             Form::Whole | Form::OtherStream => return None,
         };
-        Some(Self { body, stream, stored_at: entry.stored_at, similarity: None })
+        Some(Self {
+            body,
+            stream,
+            stored_at: entry.stored_at,
+            similarity: None,
+        })
     }
 
     /// It is the reply to another question that means the same.
     pub(super) fn alike(self, similarity: f64) -> Self {
-        Self { similarity: Some(similarity), ..self }
+        Self {
+            similarity: Some(similarity),
+            ..self
+        }
     }
 }
 
 async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
     let is_long = body.len() > LONG;
     let replay = move || dialect::replay(dialect, &body, usage).map(Bytes::from);
-    if is_long { tokio::task::spawn_blocking(replay).await.ok().flatten() } else { replay() }
+    if is_long {
+        tokio::task::spawn_blocking(replay).await.ok().flatten()
+    } else {
+        replay()
+    }
 }
 
 /// Answers with a kept reply.
@@ -73,18 +85,33 @@ pub(super) fn answer(
     found: Found,
 ) -> Response<ReplyBody> {
     about(call, asked, &mut settle);
-    let method = if found.similarity.is_some() { Method::SemanticHit } else { Method::CacheHit };
+    let method = if found.similarity.is_some() {
+        Method::SemanticHit
+    } else {
+        Method::CacheHit
+    };
     settle.answered_by(method, gateway.router.policy(None), 200);
     let mut head = HeaderMap::with_capacity(8);
-    let content_type = if found.stream { "text/event-stream" } else { "application/json" };
+    let content_type = if found.stream {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
     head.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
     if found.stream {
         head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     }
     let now = u64::try_from(gateway.clock.unix_s()).unwrap_or_default();
-    head.insert(header::AGE, HeaderValue::from(now.saturating_sub(found.stored_at)));
+    head.insert(
+        header::AGE,
+        HeaderValue::from(now.saturating_sub(found.stored_at)),
+    );
     reply::explain(&mut head, &settle);
-    let reason = if found.similarity.is_some() { Reason::Similar } else { Reason::Stored };
+    let reason = if found.similarity.is_some() {
+        Reason::Similar
+    } else {
+        Reason::Stored
+    };
     Status::hit(reason).tell(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, method);
     if let Some(similarity) = found.similarity {
@@ -105,7 +132,10 @@ pub(super) fn joined(
     settle.answered_by(Method::Dedup, gateway.router.policy(None), status.as_u16());
     Status::hit(Reason::Joined).tell(&mut head, settle.reply_headers());
     under_own_name(&mut head, &settle, Method::Dedup);
-    reply::with_head((status, head), ReplyBody::Shared(Box::new(body.settling(settle))))
+    reply::with_head(
+        (status, head),
+        ReplyBody::Shared(Box::new(body.settling(settle))),
+    )
 }
 
 fn about(call: &Call, asked: &Asked, settle: &mut Settle) {
@@ -117,19 +147,35 @@ fn about(call: &Call, asked: &Asked, settle: &mut Settle) {
             stream: said.answer != Form::Whole,
             priority: call.overrides.priority,
             cluster: None,
-            prompt: PromptNote { source: PromptSource::None, tokens: 0, new_tokens: 0 },
+            prompt: PromptNote {
+                source: PromptSource::None,
+                tokens: 0,
+                new_tokens: 0,
+            },
         });
     }
 }
 
 /// The request's own id and decision, whoever was asked.
 fn under_own_name(head: &mut HeaderMap, settle: &Settle, method: Method) {
-    reply::insert(head, HeaderName::from_static(REQUEST_ID), settle.request_id());
+    reply::insert(
+        head,
+        HeaderName::from_static(REQUEST_ID),
+        settle.request_id(),
+    );
     let shown = settle.reply_headers();
     if shown.expose {
-        reply::insert(head, HeaderName::from_static("x-warmroute-decision"), &settle.id().to_string());
+        reply::insert(
+            head,
+            HeaderName::from_static("x-warmroute-decision"),
+            &settle.id().to_string(),
+        );
         if shown.vllm_router {
-            let method = if method == Method::SemanticHit { "semantic-hit" } else { "cache-hit" };
+            let method = if method == Method::SemanticHit {
+                "semantic-hit"
+            } else {
+                "cache-hit"
+            };
             head.insert("x-vllm-router-method", HeaderValue::from_static(method));
         }
     }
@@ -139,9 +185,17 @@ fn under_own_name(head: &mut HeaderMap, settle: &Settle, method: Method) {
 fn near(head: &mut HeaderMap, settle: &Settle, similarity: f64) {
     let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
     if shown.expose {
-        reply::insert(head, HeaderName::from_static("x-warmroute-cache-similarity"), &similarity);
+        reply::insert(
+            head,
+            HeaderName::from_static("x-warmroute-cache-similarity"),
+            &similarity,
+        );
         if shown.vllm_router {
-            reply::insert(head, HeaderName::from_static("x-vllm-router-cache-similarity"), &similarity);
+            reply::insert(
+                head,
+                HeaderName::from_static("x-vllm-router-cache-similarity"),
+                &similarity,
+            );
         }
     }
 }

@@ -17,13 +17,19 @@ pub(super) enum Looked {
 
 /// Looks for a reply, never longer than the cache's own budget.
 pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Looked {
-    let Some(standing) = asked.standing else { return Looked::Sent(None, None) };
+    let Some(standing) = asked.standing else {
+        return Looked::Sent(None, None);
+    };
     let cache = &gateway.cache;
     let bypass = |reason, fill| Looked::Sent(Some(Status::bypass(reason)), fill);
     if let Err(reason) = standing {
         return bypass(reason, None);
     }
-    let Some((said, same)) = asked.said.as_ref().and_then(|said| Some((said, said.same?))) else {
+    let Some((said, same)) = asked
+        .said
+        .as_ref()
+        .and_then(|said| Some((said, said.same?)))
+    else {
         return bypass(Reason::Unreadable, None);
     };
     // Before the lookup: what is cleared after it is not to come back.
@@ -32,7 +38,10 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
         return bypass(Reason::NoCache, Some(fill));
     }
     let began = gateway.clock.now();
-    gateway.keeper.kept(&same.key, cache.settings().lookup_budget).await;
+    gateway
+        .keeper
+        .kept(&same.key, cache.settings().lookup_budget)
+        .await;
     let waited = gateway.clock.now().since(began);
     let key = CacheKey(*same.key.as_bytes());
     let found = match cache.get_after(&key, waited).await {
@@ -52,10 +61,18 @@ pub(super) async fn up(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> Lo
     }
 }
 
-async fn by_meaning(gateway: &Arc<Gateway>, call: &Call, asked: &Asked, said: &Said, fill: Fill) -> Looked {
+async fn by_meaning(
+    gateway: &Arc<Gateway>,
+    call: &Call,
+    asked: &Asked,
+    said: &Said,
+    fill: Fill,
+) -> Looked {
     let (nearest, sought) = similar::look(gateway, call, asked).await;
     let found = match nearest {
-        Some(it) => Found::of(asked.dialect, it.entry, said).await.map(|found| found.alike(it.similarity)),
+        Some(it) => Found::of(asked.dialect, it.entry, said)
+            .await
+            .map(|found| found.alike(it.similarity)),
         None => None,
     };
     match found {

@@ -51,9 +51,20 @@ pub(super) async fn generate(
         }
         Looked::Sent(status, fill) => (status, fill),
     };
-    let afterwards = if fill.is_some() { Afterwards::KeptElsewhere } else { Afterwards::Answers };
-    let place = asked.alike(gateway, fill.is_some()).map(|key| gateway.alike.enter(key, afterwards));
-    let own = Own { gateway: Arc::clone(gateway), dialect, status, fill };
+    let afterwards = if fill.is_some() {
+        Afterwards::KeptElsewhere
+    } else {
+        Afterwards::Answers
+    };
+    let place = asked
+        .alike(gateway, fill.is_some())
+        .map(|key| gateway.alike.enter(key, afterwards));
+    let own = Own {
+        gateway: Arc::clone(gateway),
+        dialect,
+        status,
+        fill,
+    };
     match place {
         None => own.generate(call, settle).await,
         Some(Place::First(seat)) => {
@@ -65,7 +76,9 @@ pub(super) async fn generate(
                 // Others may get the reply who cannot read it otherwise.
                 let mut call = call;
                 call.headers.remove(header::ACCEPT_ENCODING);
-                let reply = AssertUnwindSafe(own.generate(call, settle)).catch_unwind().await;
+                let reply = AssertUnwindSafe(own.generate(call, settle))
+                    .catch_unwind()
+                    .await;
                 reply.unwrap_or_else(|_| super::panicked(&gateway, shape, &request_id))
             };
             seat.lead(Box::pin(reply)).await
@@ -92,7 +105,12 @@ struct Own {
 
 impl Own {
     async fn generate(self, mut call: Call, mut settle: Settle) -> Response<ReplyBody> {
-        let Self { gateway, dialect, status, fill } = self;
+        let Self {
+            gateway,
+            dialect,
+            status,
+            fill,
+        } = self;
         if let Some(status) = status {
             gateway.cache.looked(status.looked());
         }

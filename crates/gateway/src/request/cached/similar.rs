@@ -25,18 +25,35 @@ pub(super) struct Nearest {
 }
 
 /// The reply to the nearest question, and what is needed to keep this one's.
-pub(super) async fn look(gateway: &Arc<Gateway>, call: &Call, asked: &Asked) -> (Option<Nearest>, Option<Sought>) {
+pub(super) async fn look(
+    gateway: &Arc<Gateway>,
+    call: &Call,
+    asked: &Asked,
+) -> (Option<Nearest>, Option<Sought>) {
     let settings = gateway.cache.settings();
-    let (Some(embedder), true) = (&gateway.meaning, settings.semantic.enabled) else { return (None, None) };
-    let Some(question) = asked.last_question(call) else { return (None, None) };
-    let direction = match embedder.direction(&question.text, settings.semantic.timeout).await {
+    let (Some(embedder), true) = (&gateway.meaning, settings.semantic.enabled) else {
+        return (None, None);
+    };
+    let Some(question) = asked.last_question(call) else {
+        return (None, None);
+    };
+    let direction = match embedder
+        .direction(&question.text, settings.semantic.timeout)
+        .await
+    {
         Ok(direction) => direction,
         Err(why) => {
-            tracing::debug!(?why, "a request is answered without looking for one that means the same");
+            tracing::debug!(
+                ?why,
+                "a request is answered without looking for one that means the same"
+            );
             return (None, None);
         }
     };
     let rest = CacheKey(*question.rest.as_bytes());
     let nearest = gateway.cache.similar(&rest, &direction);
-    (nearest.map(|(entry, similarity)| Nearest { entry, similarity }), Some(Sought { rest, direction }))
+    (
+        nearest.map(|(entry, similarity)| Nearest { entry, similarity }),
+        Some(Sought { rest, direction }),
+    )
 }

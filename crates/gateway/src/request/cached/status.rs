@@ -63,24 +63,39 @@ impl Status {
     }
 
     pub(super) fn hit(reason: Reason) -> Self {
-        Self { word: "HIT", reason }
+        Self {
+            word: "HIT",
+            reason,
+        }
     }
 
     pub(super) fn miss() -> Self {
-        Self { word: "MISS", reason: Reason::NotFound }
+        Self {
+            word: "MISS",
+            reason: Reason::NotFound,
+        }
     }
 
     pub(super) fn bypass(reason: Reason) -> Self {
-        Self { word: "BYPASS", reason }
+        Self {
+            word: "BYPASS",
+            reason,
+        }
     }
 
     /// `X-Cache` is told always; why, where headers tell of the routing.
     pub(super) fn tell(self, fields: &mut HeaderMap, shown: ReplyHeaders) {
         fields.insert("x-cache", HeaderValue::from_static(self.word));
         if shown.expose {
-            fields.insert("x-warmroute-cache-reason", HeaderValue::from_static(self.reason.as_str()));
+            fields.insert(
+                "x-warmroute-cache-reason",
+                HeaderValue::from_static(self.reason.as_str()),
+            );
             if shown.vllm_router {
-                fields.insert("x-vllm-router-cache-status", HeaderValue::from_static(self.word));
+                fields.insert(
+                    "x-vllm-router-cache-status",
+                    HeaderValue::from_static(self.word),
+                );
             }
         }
     }

@@ -90,12 +90,19 @@ impl Membership {
     }
 
     pub(crate) fn note(&self) -> ClusterNote {
-        ClusterNote { name: Arc::clone(&self.cluster.name), similarity: self.similarity }
+        ClusterNote {
+            name: Arc::clone(&self.cluster.name),
+            similarity: self.similarity,
+        }
     }
 }
 
 /// The cluster of a request, where there are any.
-pub(super) async fn of(gateway: &Gateway, headers: &HeaderMap, view: &RequestView<'_>) -> Option<Membership> {
+pub(super) async fn of(
+    gateway: &Gateway,
+    headers: &HeaderMap,
+    view: &RequestView<'_>,
+) -> Option<Membership> {
     match &gateway.clusters {
         Some(clusters) => clusters.of(headers, view).await,
         None => None,
@@ -123,7 +130,12 @@ impl Clusters {
         connect_timeout: Duration,
         results: Results,
     ) -> Self {
-        let ClusterSettings { embedding_model, threshold, timeout, clusters } = settings;
+        let ClusterSettings {
+            embedding_model,
+            threshold,
+            timeout,
+            clusters,
+        } = settings;
         let embedder = Embedder::new(fleet, pools, clock, connect_timeout, embedding_model);
         Self {
             clusters: clusters.into_iter().map(Arc::new).collect(),
@@ -136,16 +148,30 @@ impl Clusters {
     }
 
     /// The cluster of a request with these headers. A client that names one is believed; one that names another is left to it.
-    pub(crate) async fn of(&self, headers: &HeaderMap, view: &RequestView<'_>) -> Option<Membership> {
+    pub(crate) async fn of(
+        &self,
+        headers: &HeaderMap,
+        view: &RequestView<'_>,
+    ) -> Option<Membership> {
         if let Some(named) = headers.get(CLUSTER_ID).filter(|named| !named.is_empty()) {
-            let cluster = self.clusters.iter().find(|cluster| cluster.name.as_bytes() == named.as_bytes())?;
+            let cluster = self
+                .clusters
+                .iter()
+                .find(|cluster| cluster.name.as_bytes() == named.as_bytes())?;
             self.results.count("named");
-            return Some(Membership { cluster: Arc::clone(cluster), similarity: None });
+            return Some(Membership {
+                cluster: Arc::clone(cluster),
+                similarity: None,
+            });
         }
         let (result, membership) = match self.nearest(view).await {
-            Ok((cluster, similarity)) if similarity >= self.threshold => {
-                ("matched", Some(Membership { cluster, similarity: Some(similarity) }))
-            }
+            Ok((cluster, similarity)) if similarity >= self.threshold => (
+                "matched",
+                Some(Membership {
+                    cluster,
+                    similarity: Some(similarity),
+                }),
+            ),
             Ok(_) => ("below_threshold", None),
             Err(why) => (why, None),
         };
@@ -156,10 +182,14 @@ impl Clusters {
     async fn nearest(&self, view: &RequestView<'_>) -> Result<(Arc<Cluster>, f64), &'static str> {
         let middles = self.middles.get().ok_or("not_learnt")?;
         let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
-        let direction = self.embedder.direction(&said, self.timeout).await.map_err(|why| {
-            tracing::debug!(?why, "a request goes without a cluster");
-            "failed"
-        })?;
+        let direction = self
+            .embedder
+            .direction(&said, self.timeout)
+            .await
+            .map_err(|why| {
+                tracing::debug!(?why, "a request goes without a cluster");
+                "failed"
+            })?;
         let (at, similarity) = direction.nearest(middles).ok_or("failed")?;
         let cluster = self.clusters.get(at).ok_or("failed")?;
         Ok((Arc::clone(cluster), similarity))
@@ -177,7 +207,9 @@ impl Clusters {
                     return pending().await;
                 }
                 // While workers come up that is how it should be.
-                Err(NoVectors::NoWorker) => tracing::debug!("no worker for the examples of semantic clusters yet"),
+                Err(NoVectors::NoWorker) => {
+                    tracing::debug!("no worker for the examples of semantic clusters yet")
+                }
                 Err(NoVectors::NoAnswer | NoVectors::Refused | NoVectors::Resting) => {
                     tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }

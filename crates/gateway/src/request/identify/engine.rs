@@ -99,28 +99,54 @@ impl EngineTokens {
     ) -> Self {
         let longest = budget.saturating_mul(BUDGETS);
         let ToldTokens { here, shared } = told;
-        let book = Mutex::new(Book { known: Known::new(here), ..Book::default() });
+        let book = Mutex::new(Book {
+            known: Known::new(here),
+            ..Book::default()
+        });
         let turn = AtomicUsize::new(0);
-        Self { fleet, pools, clock, longest, connect_timeout, ttl: here.ttl, shared, turn, book }
+        Self {
+            fleet,
+            pools,
+            clock,
+            longest,
+            connect_timeout,
+            ttl: here.ttl,
+            shared,
+            turn,
+            book,
+        }
     }
 
     /// The engine's ids of the prompt, or nothing where they cannot be had in time.
     pub(super) async fn tokens(&self, asked: Asked<'_>) -> Option<Told> {
-        let question = asked.work(Question::cost(asked.view), Question::about).await.flatten()?;
+        let question = asked
+            .work(Question::cost(asked.view), Question::about)
+            .await
+            .flatten()?;
         let digest = question.digest;
         let snapshot = self.fleet.snapshot();
         let known = |teller: &Teller| teller.is_in(&snapshot);
         let asking = {
             let mut book = self.book.lock();
             if let Some(tokens) = book.known.get(&digest, self.clock.now(), known) {
-                return Some(Told { tokens, known: true });
+                return Some(Told {
+                    tokens,
+                    known: true,
+                });
             }
             Arc::clone(book.asking.entry(digest).or_default())
         };
-        let waiting = Waiting { book: &self.book, digest, asking: Some(asking) };
+        let waiting = Waiting {
+            book: &self.book,
+            digest,
+            asking: Some(asking),
+        };
         // Whoever asked first may hang up: the next one who waits asks then.
         let asking = waiting.asking.as_ref()?;
-        asking.get_or_init(|| self.ask(&asked.view.model, question, asked.seats)).await.clone()
+        asking
+            .get_or_init(|| self.ask(&asked.view.model, question, asked.seats))
+            .await
+            .clone()
     }
 
     /// Whether new answers are kept.
@@ -135,7 +161,10 @@ impl EngineTokens {
 
     async fn ask(&self, model: &str, question: Question, seats: &Seats) -> Option<Told> {
         if let Some(tokens) = self.told_elsewhere(model, &question.digest).await {
-            return Some(Told { tokens, known: true });
+            return Some(Told {
+                tokens,
+                known: true,
+            });
         }
         let turn = self.next_worker(model)?;
         let worker = &turn.worker;
@@ -149,16 +178,35 @@ impl EngineTokens {
                 let tokens: Arc<[u32]> = tokens.into();
                 book.standings.answered(worker.id);
                 let (ids, teller) = (Arc::clone(&tokens), Teller::of(worker));
-                book.known.keep(digest, known::Answer { ids, teller, told_at: now, left: Duration::MAX });
+                book.known.keep(
+                    digest,
+                    known::Answer {
+                        ids,
+                        teller,
+                        told_at: now,
+                        left: Duration::MAX,
+                    },
+                );
                 drop(book);
                 if let Some(shared) = &self.shared {
                     shared.keep(&digest, Whose::of(worker, model), &tokens, self.ttl);
                 }
-                return Some(Told { tokens, known: false });
+                return Some(Told {
+                    tokens,
+                    known: false,
+                });
             }
             Err(why) => why,
         };
-        let rest = book.standings.failed(worker.id, Failure { why, question: digest, length }, now);
+        let rest = book.standings.failed(
+            worker.id,
+            Failure {
+                why,
+                question: digest,
+                length,
+            },
+            now,
+        );
         drop(book);
         tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
         None
@@ -169,10 +217,20 @@ impl EngineTokens {
         let shared = self.shared.as_ref()?;
         let snapshot = self.fleet.snapshot();
         // One stands for all: where their versions differ for a while, some answers are not found.
-        let worker = &snapshot.model(model).filter(|model| !model.panic)?.candidates.first()?.worker;
+        let worker = &snapshot
+            .model(model)
+            .filter(|model| !model.panic)?
+            .candidates
+            .first()?
+            .worker;
         let found = shared.find(question, Whose::of(worker, model)).await?;
         let (ids, teller) = (Arc::clone(&found.ids), Teller::of(worker));
-        let answer = known::Answer { ids, teller, told_at: self.clock.now(), left: found.left };
+        let answer = known::Answer {
+            ids,
+            teller,
+            told_at: self.clock.now(),
+            left: found.left,
+        };
         self.book.lock().known.keep(*question, answer);
         Some(found.ids)
     }
@@ -183,16 +241,29 @@ impl EngineTokens {
         let model = snapshot.model(model).filter(|model| !model.panic)?;
         let now = self.clock.now();
         let mut book = self.book.lock();
-        book.standings.forget_gone(|worker| snapshot.worker(worker).is_some());
+        book.standings
+            .forget_gone(|worker| snapshot.worker(worker).is_some());
         let may = |worker| book.standings.may_be_asked(worker, now);
-        let free: Vec<_> = model.candidates.iter().filter(|one| may(one.target.worker)).collect();
+        let free: Vec<_> = model
+            .candidates
+            .iter()
+            .filter(|one| may(one.target.worker))
+            .collect();
         let turn = self.turn.fetch_add(1, Relaxed).checked_rem(free.len())?;
         let worker = Arc::clone(&free.get(turn)?.worker);
         book.standings.asked(worker.id);
-        Some(Turn { book: &self.book, worker })
+        Some(Turn {
+            book: &self.book,
+            worker,
+        })
     }
 
-    async fn ask_worker(&self, worker: &WorkerView, question: Bytes, seats: &Seats) -> Result<Vec<u32>, Failed> {
+    async fn ask_worker(
+        &self,
+        worker: &WorkerView,
+        question: Bytes,
+        seats: &Seats,
+    ) -> Result<Vec<u32>, Failed> {
         let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
         let question = ask::Question {
             worker,
@@ -201,16 +272,25 @@ impl EngineTokens {
             most_bytes: most,
             connect_timeout: self.connect_timeout,
         };
-        let answered = ask::ask(&self.pools, self.clock, question).await.map_err(|why| match why {
-            Unanswered::Unreachable => Failed::Unreachable,
-            Unanswered::Lost => Failed::Late,
-            Unanswered::Broken => Failed::Broken,
-        })?;
+        let answered =
+            ask::ask(&self.pools, self.clock, question)
+                .await
+                .map_err(|why| match why {
+                    Unanswered::Unreachable => Failed::Unreachable,
+                    Unanswered::Lost => Failed::Late,
+                    Unanswered::Broken => Failed::Broken,
+                })?;
         match answered.status {
             200 => {
                 let cost = own::cost_of(answered.body.len(), COST_PER_BYTE);
-                let read = seats.run(cost, move || serde_json::from_slice::<TokenizeReply>(&answered.body)).await;
-                read.and_then(Result::ok).map(|reply| reply.tokens).ok_or(Failed::Broken)
+                let read = seats
+                    .run(cost, move || {
+                        serde_json::from_slice::<TokenizeReply>(&answered.body)
+                    })
+                    .await;
+                read.and_then(Result::ok)
+                    .map(|reply| reply.tokens)
+                    .ok_or(Failed::Broken)
             }
             400 | 413 | 422 => Err(Failed::Refused),
             _ => Err(Failed::Broken),
@@ -243,7 +323,11 @@ impl Drop for Waiting<'_> {
         let mut book = self.book.lock();
         // Given up under the lock, as all are taken under it: whoever is the last one to leave finds only the book's.
         drop(self.asking.take());
-        if book.asking.get(&self.digest).is_some_and(|asking| Arc::strong_count(asking) == 1) {
+        if book
+            .asking
+            .get(&self.digest)
+            .is_some_and(|asking| Arc::strong_count(asking) == 1)
+        {
             book.asking.remove(&self.digest);
         }
     }
@@ -263,7 +347,11 @@ mod tests {
         let (book, digest) = (Mutex::new(Book::default()), Digest::default());
         let wait = || {
             let asking = Arc::clone(book.lock().asking.entry(digest).or_default());
-            Waiting { book: &book, digest, asking: Some(asking) }
+            Waiting {
+                book: &book,
+                digest,
+                asking: Some(asking),
+            }
         };
         let (first, second) = (wait(), wait());
         drop(first);

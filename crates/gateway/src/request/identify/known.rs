@@ -31,7 +31,10 @@ pub struct TokenCache {
 impl Default for TokenCache {
     /// Ten minutes, and as many as there are bytes for.
     fn default() -> Self {
-        Self { ttl: Duration::from_secs(600), capacity: usize::MAX }
+        Self {
+            ttl: Duration::from_secs(600),
+            capacity: usize::MAX,
+        }
     }
 }
 
@@ -45,12 +48,18 @@ pub(super) struct Teller {
 
 impl Teller {
     pub(super) fn of(worker: &WorkerView) -> Self {
-        Self { worker: worker.id, since_ns: worker.since.unix_timestamp_nanos(), ended: worker.ended }
+        Self {
+            worker: worker.id,
+            since_ns: worker.since.unix_timestamp_nanos(),
+            ended: worker.ended,
+        }
     }
 
     /// Whether the worker is still what it was.
     pub(super) fn is_in(&self, snapshot: &Snapshot) -> bool {
-        snapshot.worker(self.worker).is_some_and(|worker| Self::of(worker) == *self)
+        snapshot
+            .worker(self.worker)
+            .is_some_and(|worker| Self::of(worker) == *self)
     }
 }
 
@@ -84,7 +93,10 @@ pub(super) struct Known {
 
 impl Known {
     pub(super) fn new(bounds: TokenCache) -> Self {
-        Self { bounds, ..Self::default() }
+        Self {
+            bounds,
+            ..Self::default()
+        }
     }
 
     /// The ids, if whoever told them is `still` the same.
@@ -95,7 +107,9 @@ impl Known {
         still: impl FnOnce(&Teller) -> bool,
     ) -> Option<Arc<[u32]>> {
         let ttl = self.bounds.ttl;
-        let holds = |answer: &Answer| now.since(answer.told_at) < ttl.min(answer.left) && still(&answer.teller);
+        let holds = |answer: &Answer| {
+            now.since(answer.told_at) < ttl.min(answer.left) && still(&answer.teller)
+        };
         if let Some(answer) = self.young.get(question) {
             if holds(answer) {
                 return Some(Arc::clone(&answer.ids));
@@ -149,7 +163,11 @@ mod tests {
 
     /// Where nothing else is said.
     const MAX_AGE: Duration = Duration::from_secs(600);
-    const TELLER: Teller = Teller { worker: WorkerId(1), since_ns: 7, ended: 0 };
+    const TELLER: Teller = Teller {
+        worker: WorkerId(1),
+        since_ns: 7,
+        ended: 0,
+    };
 
     fn digest(number: u32) -> Digest {
         let mut digest = Digest::default();
@@ -158,7 +176,12 @@ mod tests {
     }
 
     fn told(ids: Vec<u32>) -> Answer {
-        Answer { ids: ids.into(), teller: TELLER, told_at: Moment::default(), left: Duration::MAX }
+        Answer {
+            ids: ids.into(),
+            teller: TELLER,
+            told_at: Moment::default(),
+            left: Duration::MAX,
+        }
     }
 
     fn get(known: &mut Known, number: u32) -> Option<Arc<[u32]>> {
@@ -171,9 +194,18 @@ mod tests {
         known.keep(digest(u32::MAX), told(vec![7]));
         for number in 0..20_000 {
             known.keep(digest(number), told(vec![number; 1_000]));
-            assert_eq!(get(&mut known, u32::MAX).as_deref(), Some(&[7][..]), "forgotten before {number}");
+            assert_eq!(
+                get(&mut known, u32::MAX).as_deref(),
+                Some(&[7][..]),
+                "forgotten before {number}"
+            );
         }
-        let held: usize = known.young.values().chain(known.old.values()).map(Answer::bytes).sum();
+        let held: usize = known
+            .young
+            .values()
+            .chain(known.old.values())
+            .map(Answer::bytes)
+            .sum();
         assert!((BUDGET_BYTES / 4..=BUDGET_BYTES).contains(&held), "{held}");
         assert_eq!(get(&mut known, 0), None);
     }
@@ -181,15 +213,25 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn it_holds_no_more_answers_than_configured_and_no_longer() {
-        let mut known = Known::new(TokenCache { ttl: Duration::from_secs(3600), capacity: 10 });
+        let mut known = Known::new(TokenCache {
+            ttl: Duration::from_secs(3600),
+            capacity: 10,
+        });
         known.keep(digest(u32::MAX), told(vec![7]));
         for number in 0..100 {
             known.keep(digest(number), told(vec![number]));
-            assert!(get(&mut known, u32::MAX).is_some(), "forgotten before {number}, though it is met");
+            assert!(
+                get(&mut known, u32::MAX).is_some(),
+                "forgotten before {number}, though it is met"
+            );
             assert!(known.young.len() + known.old.len() <= 10);
         }
         assert_eq!(get(&mut known, 0), None);
-        let at = |known: &mut Known, age| known.get(&digest(99), Moment::default() + age, |_| true).is_some();
+        let at = |known: &mut Known, age| {
+            known
+                .get(&digest(99), Moment::default() + age, |_| true)
+                .is_some()
+        };
         assert!(at(&mut known, Duration::from_secs(3599)));
         assert!(!at(&mut known, Duration::from_secs(3600)));
     }
@@ -197,9 +239,22 @@ mod tests {
     #[test]
     #[contract("V30")]
     fn what_another_router_was_told_earlier_holds_for_the_rest_of_its_time() {
-        let mut known = Known::new(TokenCache { ttl: Duration::from_secs(3600), capacity: 10 });
-        known.keep(digest(1), Answer { left: Duration::from_secs(60), ..told(vec![7]) });
-        let at = |known: &mut Known, age| known.get(&digest(1), Moment::default() + age, |_| true).is_some();
+        let mut known = Known::new(TokenCache {
+            ttl: Duration::from_secs(3600),
+            capacity: 10,
+        });
+        known.keep(
+            digest(1),
+            Answer {
+                left: Duration::from_secs(60),
+                ..told(vec![7])
+            },
+        );
+        let at = |known: &mut Known, age| {
+            known
+                .get(&digest(1), Moment::default() + age, |_| true)
+                .is_some()
+        };
         assert!(at(&mut known, Duration::from_secs(59)));
         assert!(!at(&mut known, Duration::from_secs(60)));
     }
@@ -212,8 +267,16 @@ mod tests {
             known.keep(digest(number), told(vec![number; 1_000]));
         }
         known.shrink();
-        let held: usize = known.young.values().chain(known.old.values()).map(Answer::bytes).sum();
-        assert!(held <= YOUNG_BYTES && get(&mut known, 19_999).is_some(), "{held}");
+        let held: usize = known
+            .young
+            .values()
+            .chain(known.old.values())
+            .map(Answer::bytes)
+            .sum();
+        assert!(
+            held <= YOUNG_BYTES && get(&mut known, 19_999).is_some(),
+            "{held}"
+        );
         known.take_new(false);
         known.keep(digest(u32::MAX), told(vec![7]));
         assert_eq!(get(&mut known, u32::MAX), None);
@@ -226,13 +289,18 @@ mod tests {
     #[test]
     fn an_answer_ends_with_its_teller_and_with_its_age_however_often_it_is_met() {
         let (mut known, start) = (Known::default(), Moment::default());
-        let at = |known: &mut Known, age: Duration| known.get(&digest(1), start + age, |_| true).is_some();
+        let at = |known: &mut Known, age: Duration| {
+            known.get(&digest(1), start + age, |_| true).is_some()
+        };
         known.keep(digest(1), told(vec![7]));
         assert!(at(&mut known, MAX_AGE / 2) && at(&mut known, MAX_AGE - Duration::from_secs(1)));
         assert!(!at(&mut known, MAX_AGE));
         assert!(!at(&mut known, Duration::ZERO), "it is gone");
         known.keep(digest(1), told(vec![7]));
-        assert_eq!(known.get(&digest(1), start, |teller| *teller != TELLER), None);
+        assert_eq!(
+            known.get(&digest(1), start, |teller| *teller != TELLER),
+            None
+        );
         assert_eq!((known.young.len(), known.young_bytes), (0, 0));
         // Moving to the young ones makes it no younger.
         known.keep(digest(1), told(vec![7]));

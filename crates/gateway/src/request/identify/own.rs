@@ -34,11 +34,16 @@ pub(super) fn tokenise(
     let (text, special) = match text_of(model, &view.prompt, &view.rendering, clock)? {
         Ok(found) => found,
         Err(error) => {
-            tracing::debug!(why = error.word(), "the chat could not be rendered, going by its text");
+            tracing::debug!(
+                why = error.word(),
+                "the chat could not be rendered, going by its text"
+            );
             return None;
         }
     };
-    if model.predicted_cost(text.len()) > budget && model.predicted_cost(model.new_bytes(&text, special)) > budget {
+    if model.predicted_cost(text.len()) > budget
+        && model.predicted_cost(model.new_bytes(&text, special)) > budget
+    {
         return None;
     }
     let rendered = clock.now();
@@ -75,9 +80,16 @@ pub(in crate::request) fn text_of<'v>(
                 continue_final_message: rendering.continue_final_message.unwrap_or(false),
                 add_special_tokens,
             };
-            Some(model.chat_text(&chat, clock.unix_s()).map(|text| (Cow::Owned(text), add_special_tokens)))
+            Some(
+                model
+                    .chat_text(&chat, clock.unix_s())
+                    .map(|text| (Cow::Owned(text), add_special_tokens)),
+            )
         }
-        PromptPart::Text(text) => Some(Ok((Cow::Borrowed(&**text), rendering.add_special_tokens.unwrap_or(true)))),
+        PromptPart::Text(text) => Some(Ok((
+            Cow::Borrowed(&**text),
+            rendering.add_special_tokens.unwrap_or(true),
+        ))),
         PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => None,
     }
 }
@@ -93,11 +105,15 @@ mod tests {
     use super::*;
 
     fn model() -> PromptModel {
-        let files = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real/tiny-qwen");
+        let files = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+            .join("../../tests/fixtures/vllm-real/tiny-qwen");
         let read = |name: &str| std::fs::read(files.join(name)).expect("the fixture is there");
         let (tokenizer_json, config) = (read("tokenizer.json"), read("tokenizer_config.json"));
-        let artefacts =
-            Artefacts { tokenizer_json: &tokenizer_json, tokenizer_config: Some(&config), chat_template: None };
+        let artefacts = Artefacts {
+            tokenizer_json: &tokenizer_json,
+            tokenizer_config: Some(&config),
+            chat_template: None,
+        };
         PromptModel::load(artefacts).expect("the fixture is a model's own files")
     }
 

@@ -40,8 +40,16 @@ impl Question {
 
 /// Bytes of what goes into a question, about.
 fn size(view: &RequestView<'_>) -> usize {
-    let template = [view.rendering.chat_template, view.rendering.chat_template_kwargs];
-    super::prompt_bytes(view) + template.into_iter().flatten().map(|value| value.as_str().len()).sum::<usize>()
+    let template = [
+        view.rendering.chat_template,
+        view.rendering.chat_template_kwargs,
+    ];
+    super::prompt_bytes(view)
+        + template
+            .into_iter()
+            .flatten()
+            .map(|value| value.as_str().len())
+            .sum::<usize>()
 }
 
 /// The fields of a request that decide its tokens, as `/tokenize` takes them.
@@ -92,7 +100,9 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
         PromptPart::Text(text) => question.prompt = Some(text),
         PromptPart::Messages(messages) => {
             // Generations know this field by two names, `/tokenize` by one.
-            if messages.as_str().contains("\"reasoning_content\"") || !prompt::text_only(messages.as_str()) {
+            if messages.as_str().contains("\"reasoning_content\"")
+                || !prompt::text_only(messages.as_str())
+            {
                 return None;
             }
             question.messages = Some(serde_json::from_str(messages.as_str()).ok()?);
@@ -108,5 +118,7 @@ fn body(view: &RequestView<'_>) -> Option<Bytes> {
 }
 
 fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
-    value.map(|value| serde_json::from_str(value.as_str())).transpose()
+    value
+        .map(|value| serde_json::from_str(value.as_str()))
+        .transpose()
 }

@@ -71,7 +71,11 @@ impl NotComputed {
 impl Seats {
     pub(super) fn new(seats: usize) -> Self {
         let share = seats.saturating_sub(1).max(1);
-        Self { all: Arc::new(Semaphore::new(seats)), share, models: Arc::default() }
+        Self {
+            all: Arc::new(Semaphore::new(seats)),
+            share,
+            models: Arc::default(),
+        }
     }
 
     /// Does work of our own, such as reading a body, where its `cost`, as predicted, belongs. `None` if it panicked.
@@ -107,7 +111,8 @@ impl Seats {
         }
         let (flag, progress) = (CancelFlag::default(), Arc::default());
         let _cancel = flag.cancel_on_drop();
-        let computed = tokio::time::timeout(limit, self.seated(&own, (flag.clone(), &progress), work)).await;
+        let computed =
+            tokio::time::timeout(limit, self.seated(&own, (flag.clone(), &progress), work)).await;
         match computed {
             Ok(Some(result)) => {
                 own.lateness.lock().in_time();
@@ -115,7 +120,11 @@ impl Seats {
             }
             Ok(None) => Err(NotComputed::Failed),
             Err(_) => {
-                if let Some(rest) = own.mark_late(&progress).then(|| own.lateness.lock().late(clock.now())).flatten() {
+                if let Some(rest) = own
+                    .mark_late(&progress)
+                    .then(|| own.lateness.lock().late(clock.now()))
+                    .flatten()
+                {
                     tracing::warn!(
                         digest = model.tokenizer_digest(),
                         ?limit,
@@ -154,7 +163,10 @@ impl Seats {
     fn of(&self, model: &Arc<PromptModel>) -> Arc<ModelSeats> {
         let mut models = self.models.lock();
         let address = Arc::as_ptr(model) as usize;
-        if let Some(known) = models.get(&address).filter(|known| known.model.strong_count() > 0) {
+        if let Some(known) = models
+            .get(&address)
+            .filter(|known| known.model.strong_count() > 0)
+        {
             return Arc::clone(known);
         }
         models.retain(|_, known| known.model.strong_count() > 0);
@@ -183,7 +195,8 @@ struct ModelSeats {
 
 impl ModelSeats {
     fn is_resting(&self, now: Moment) -> bool {
-        self.stuck.load(Relaxed) >= self.share || self.lateness.lock().until.is_some_and(|until| until > now)
+        self.stuck.load(Relaxed) >= self.share
+            || self.lateness.lock().until.is_some_and(|until| until > now)
     }
 
     /// Whether a computation that is late had begun and has not ended: it is stuck from now on.
@@ -260,7 +273,11 @@ mod tests {
 
     fn model() -> Arc<PromptModel> {
         let json = br#"{"version":"1.0","model":{"type":"WordLevel","vocab":{"a":0,"u":1},"unk_token":"u"}}"#;
-        let artefacts = Artefacts { tokenizer_json: json, tokenizer_config: None, chat_template: None };
+        let artefacts = Artefacts {
+            tokenizer_json: json,
+            tokenizer_config: None,
+            chat_template: None,
+        };
         Arc::new(PromptModel::load(artefacts).expect("a small tokenizer"))
     }
 
@@ -289,14 +306,24 @@ mod tests {
         let seats = Seats::new(2);
         let (stuck_model, other) = (model(), model());
         let (release, work) = stuck();
-        assert_eq!(compute(&seats, &stuck_model, LIMIT, work).await, Err(NotComputed::Late));
+        assert_eq!(
+            compute(&seats, &stuck_model, LIMIT, work).await,
+            Err(NotComputed::Late)
+        );
         // Its one seat is taken as long as that goes on, and nobody waits for it.
-        assert_eq!(compute(&seats, &stuck_model, LONG, || 7).await, Err(NotComputed::Resting));
+        assert_eq!(
+            compute(&seats, &stuck_model, LONG, || 7).await,
+            Err(NotComputed::Resting)
+        );
         let (_releases, works): (Vec<_>, Vec<_>) = (0..2).map(|_| stuck()).unzip();
         for work in works {
             assert!(compute(&seats, &model(), LIMIT, work).await.is_err());
         }
-        assert_eq!(seats.all.available_permits(), 2, "what nobody waits for holds no seat of all");
+        assert_eq!(
+            seats.all.available_permits(),
+            2,
+            "what nobody waits for holds no seat of all"
+        );
         assert_eq!(compute(&seats, &other, LONG, || 7).await, Ok(7));
         drop(release);
         while compute(&seats, &stuck_model, LONG, || 7).await != Ok(7) {
@@ -344,9 +371,14 @@ mod tests {
             let (seats, model) = (seats.clone(), Arc::clone(&model));
             async move { compute(&seats, &model, LONG, work).await }
         });
-        tokio::task::spawn_blocking(move || has_begun.recv()).await.expect("no panic").expect("it begins");
+        tokio::task::spawn_blocking(move || has_begun.recv())
+            .await
+            .expect("no panic")
+            .expect("it begins");
         task.abort();
-        let ended = tokio::task::spawn_blocking(move || has_ended.recv_timeout(LONG)).await.expect("no panic");
+        let ended = tokio::task::spawn_blocking(move || has_ended.recv_timeout(LONG))
+            .await
+            .expect("no panic");
         assert_eq!(ended, Ok(()));
     }
 

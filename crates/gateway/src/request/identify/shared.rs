@@ -5,7 +5,10 @@
 //!
 //! **Invariant**: a request waits for Redis at most [`tier::LOOKUP_BUDGET`], and never for what is written there.
 
-#![cfg_attr(not(feature = "redis-cache"), allow(dead_code, reason = "what only a program with Redis uses"))]
+#![cfg_attr(
+    not(feature = "redis-cache"),
+    allow(dead_code, reason = "what only a program with Redis uses")
+)]
 
 mod name;
 #[cfg(feature = "redis-cache")]
@@ -53,11 +56,17 @@ impl SharedTokens {
     ///
     /// # Errors
     /// Always.
-    pub fn start(_: Option<Arc<crate::RedisPool>>, _: net::Clock) -> Result<Self, SharedTokensError> {
+    pub fn start(
+        _: Option<Arc<crate::RedisPool>>,
+        _: net::Clock,
+    ) -> Result<Self, SharedTokensError> {
         Err(SharedTokensError::NotBuilt)
     }
 
-    #[expect(clippy::unused_async, reason = "as where there is something to wait for")]
+    #[expect(
+        clippy::unused_async,
+        reason = "as where there is something to wait for"
+    )]
     pub(super) async fn find(&self, _: &super::known::Digest, _: Whose<'_>) -> Option<Found> {
         match *self {}
     }

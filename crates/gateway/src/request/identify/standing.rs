@@ -68,7 +68,9 @@ pub(super) struct Standings(HashMap<WorkerId, Standing>);
 
 impl Standings {
     pub(super) fn may_be_asked(&self, worker: WorkerId, now: Moment) -> bool {
-        self.0.get(&worker).is_none_or(|standing| standing.asked < AT_ONCE && !standing.rests(now))
+        self.0
+            .get(&worker)
+            .is_none_or(|standing| standing.asked < AT_ONCE && !standing.rests(now))
     }
 
     /// A question goes to the worker. Each is followed by [`Self::over`].
@@ -86,13 +88,25 @@ impl Standings {
     /// The worker answered a question.
     pub(super) fn answered(&mut self, worker: WorkerId) {
         if let Some(standing) = self.0.get_mut(&worker) {
-            *standing = Standing { asked: standing.asked, ..Standing::default() };
+            *standing = Standing {
+                asked: standing.asked,
+                ..Standing::default()
+            };
         }
     }
 
     /// The worker failed a question. Says for how long it is left alone, if it is from now on.
-    pub(super) fn failed(&mut self, worker: WorkerId, failure: Failure, now: Moment) -> Option<Duration> {
-        let Failure { why, question, length } = failure;
+    pub(super) fn failed(
+        &mut self,
+        worker: WorkerId,
+        failure: Failure,
+        now: Moment,
+    ) -> Option<Duration> {
+        let Failure {
+            why,
+            question,
+            length,
+        } = failure;
         if why == Failed::Refused {
             self.answered(worker);
             return None;
@@ -108,7 +122,11 @@ impl Standings {
             return None;
         }
         standing.failed.clear();
-        standing.rest = if why == Failed::Late { (standing.rest * 2).clamp(SHORT_REST, REST) } else { REST };
+        standing.rest = if why == Failed::Late {
+            (standing.rest * 2).clamp(SHORT_REST, REST)
+        } else {
+            REST
+        };
         standing.until = Some(now + standing.rest);
         Some(standing.rest)
     }
@@ -126,26 +144,45 @@ mod tests {
     const WORKER: WorkerId = WorkerId(1);
 
     fn failure(why: Failed, question: u8, length: usize) -> Failure {
-        Failure { why, question: [question; 32], length }
+        Failure {
+            why,
+            question: [question; 32],
+            length,
+        }
     }
 
     #[test]
     fn different_questions_in_a_row_rest_a_worker_and_one_question_never_does() {
         let (mut all, now) = (Standings::default(), Moment::default());
         for _ in 0..10 {
-            assert_eq!(all.failed(WORKER, failure(Failed::Broken, 1, 10), now), None);
+            assert_eq!(
+                all.failed(WORKER, failure(Failed::Broken, 1, 10), now),
+                None
+            );
         }
-        assert_eq!(all.failed(WORKER, failure(Failed::Broken, 2, 10), now), None);
+        assert_eq!(
+            all.failed(WORKER, failure(Failed::Broken, 2, 10), now),
+            None
+        );
         all.answered(WORKER);
         for question in [3, 4] {
-            assert_eq!(all.failed(WORKER, failure(Failed::Broken, question, 10), now), None);
+            assert_eq!(
+                all.failed(WORKER, failure(Failed::Broken, question, 10), now),
+                None
+            );
         }
         all.failed(WORKER, failure(Failed::Refused, 9, 10), now);
         for question in [5, 6] {
-            assert_eq!(all.failed(WORKER, failure(Failed::Broken, question, 10), now), None);
+            assert_eq!(
+                all.failed(WORKER, failure(Failed::Broken, question, 10), now),
+                None
+            );
         }
         assert!(all.may_be_asked(WORKER, now));
-        assert_eq!(all.failed(WORKER, failure(Failed::Broken, 7, 10), now), Some(REST));
+        assert_eq!(
+            all.failed(WORKER, failure(Failed::Broken, 7, 10), now),
+            Some(REST)
+        );
         assert!(!all.may_be_asked(WORKER, now));
         assert!(all.may_be_asked(WORKER, now + REST));
     }
@@ -154,7 +191,14 @@ mod tests {
     fn long_questions_may_be_late_and_short_ones_cost_longer_and_longer_rests() {
         let (mut all, mut now) = (Standings::default(), Moment::default());
         for question in 0..10 {
-            assert_eq!(all.failed(WORKER, failure(Failed::Late, question, LONG_QUESTION + 1), now), None);
+            assert_eq!(
+                all.failed(
+                    WORKER,
+                    failure(Failed::Late, question, LONG_QUESTION + 1),
+                    now
+                ),
+                None
+            );
         }
         let mut rests = Vec::new();
         for question in 0..24 {
@@ -167,7 +211,10 @@ mod tests {
         }
         assert_eq!(rests, [250, 500, 1_000, 2_000, 4_000, 5_000, 5_000, 5_000]);
         all.answered(WORKER);
-        assert_eq!(all.failed(WORKER, failure(Failed::Unreachable, 1, 10), now), Some(REST));
+        assert_eq!(
+            all.failed(WORKER, failure(Failed::Unreachable, 1, 10), now),
+            Some(REST)
+        );
     }
 
     #[test]

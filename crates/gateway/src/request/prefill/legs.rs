@@ -54,7 +54,9 @@ impl Legs<'_> {
         // It was read as one object before anything was decided.
         let spliced = dialect::splice(self.call.body.bytes(), edits);
         let unspliced = |error| Failure::protocol(format!("the body cannot be spliced: {error}"));
-        spliced.map(Bytes::from).map_err(|error| Box::new(unspliced(error)))
+        spliced
+            .map(Bytes::from)
+            .map_err(|error| Box::new(unspliced(error)))
     }
 
     /// Sends the prefill and waits for all of its reply. It may take half of the time that the request has left: the
@@ -71,32 +73,54 @@ impl Legs<'_> {
 
     async fn prefill_reply(&self, body: Bytes) -> Result<Bytes, Box<Failure>> {
         let (gateway, worker) = (self.gateway, self.prefill);
-        let most = body.len().saturating_mul(REPLY_FACTOR).saturating_add(REPLY_SLACK);
+        let most = body
+            .len()
+            .saturating_mul(REPLY_FACTOR)
+            .saturating_add(REPLY_SLACK);
         let outgoing = Outgoing {
             worker: worker.id,
             url: &worker.url,
             request: dispatch::request(self.call, body, worker, self.leg.target),
             connect_timeout: gateway.rules.connect_timeout,
         };
-        let Answer { response, connection } =
-            gateway.pools.send(outgoing, &gateway.clock).await.map_err(Failure::of_send)?;
+        let Answer {
+            response,
+            connection,
+        } = gateway
+            .pools
+            .send(outgoing, &gateway.clock)
+            .await
+            .map_err(Failure::of_send)?;
         let (head, body) = response.into_parts();
         let status = head.status.as_u16();
         let reply = whole(body, most).await?;
-        gateway.pools.give_back(worker.id, connection, gateway.clock);
+        gateway
+            .pools
+            .give_back(worker.id, connection, gateway.clock);
         let failure = match status {
             200..=299 => return Ok(reply),
             429 | 502 | 503 | 504 => Failure::of_status(head, reply),
             500..=599 => Failure::internal(status),
             // The request's own fault, most likely: the decode worker will say so to the client.
-            _ => Failure { kind: None, ..Failure::internal(status) },
+            _ => Failure {
+                kind: None,
+                ..Failure::internal(status)
+            },
         };
         Err(Box::new(failure))
     }
 
     /// The decode leg alone.
     pub(super) async fn decode(&self, body: Bytes) -> Result<Committed, Failure> {
-        dispatch::attempt(self.gateway, self.call, body, self.decode, self.target, self.deadline).await
+        dispatch::attempt(
+            self.gateway,
+            self.call,
+            body,
+            self.decode,
+            self.target,
+            self.deadline,
+        )
+        .await
     }
 
     /// Both legs at once, for engines that meet by themselves. A decode worker whose prompt will not come is hung up on;
@@ -135,7 +159,10 @@ pub(super) async fn whole(mut body: Incoming, most: usize) -> Result<Bytes, Box<
     while let Some(data) = dispatch::next_data(&mut body).await {
         held.push(data.map_err(|_| Failure::no_answer())?);
         if held.len() > most {
-            return Err(Failure::protocol(format!("the prefill worker's reply is longer than {most} bytes")).into());
+            return Err(Failure::protocol(format!(
+                "the prefill worker's reply is longer than {most} bytes"
+            ))
+            .into());
         }
     }
     Ok(held.into_bytes())

@@ -73,14 +73,20 @@ impl Handover {
     }
 
     fn not(reason: PrefillSkip) -> Self {
-        Self::Not(PrefillNote { skipped: Some(reason), ..PrefillNote::default() })
+        Self::Not(PrefillNote {
+            skipped: Some(reason),
+            ..PrefillNote::default()
+        })
     }
 }
 
 /// Refuses what only engines say to each other: hosts and blocks that a client names could hold the prompts of others.
 pub(super) fn transfer_fields_are_ours(view: &RequestView<'_>) -> Result<(), ApiError> {
-    let Some(field) = view.transfer_field else { return Ok(()) };
-    let message = format!("{field} is set by the router, between the engines of one request: leave it out");
+    let Some(field) = view.transfer_field else {
+        return Ok(());
+    };
+    let message =
+        format!("{field} is set by the router, between the engines of one request: leave it out");
     Err(ApiError::new(ErrorCode::FieldNotAllowed, message).param(field))
 }
 
@@ -99,11 +105,17 @@ impl Policies {
         let policy = |asked| gateway.router.policy(asked);
         let own = gateway.rules.by_model.of(model);
         match gateway.prefill.split(model) {
-            None => Self { decode: policy(overrides.policy.or(own.policy)), prefill: None },
+            None => Self {
+                decode: policy(overrides.policy.or(own.policy)),
+                prefill: None,
+            },
             Some(rules) => {
                 let decode = own.decode_policy.or(own.policy).or(rules.decode_policy);
                 let prefill = own.prefill_policy.or(own.policy).or(rules.prefill_policy);
-                Self { decode: policy(overrides.policy.or(decode)), prefill: Some(policy(prefill)) }
+                Self {
+                    decode: policy(overrides.policy.or(decode)),
+                    prefill: Some(policy(prefill)),
+                }
             }
         }
     }
@@ -124,7 +136,10 @@ pub(crate) struct Prefills {
 
 impl Prefills {
     pub(crate) fn new(rules: Disaggregation) -> Self {
-        Self { rules, engine_ids: EngineIds::default() }
+        Self {
+            rules,
+            engine_ids: EngineIds::default(),
+        }
     }
 
     /// The rules for requests of this model, if they are split at all. Read from the snapshot for each request: a role

@@ -49,11 +49,22 @@ struct Row {
 impl EngineIds {
     fn known(&self, worker: &WorkerView, rank: DpRank) -> Option<String> {
         let known = self.0.lock();
-        known.get(&worker.id).filter(|known| known.ended == worker.ended)?.by_rank.get(&rank).cloned()
+        known
+            .get(&worker.id)
+            .filter(|known| known.ended == worker.ended)?
+            .by_rank
+            .get(&rank)
+            .cloned()
     }
 
     fn keep(&self, worker: &WorkerView, by_rank: HashMap<DpRank, String>) {
-        self.0.lock().insert(worker.id, Known { ended: worker.ended, by_rank });
+        self.0.lock().insert(
+            worker.id,
+            Known {
+                ended: worker.ended,
+                by_rank,
+            },
+        );
     }
 
     /// They may have changed.
@@ -85,7 +96,9 @@ async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
     };
     let engine_id = engine_id(legs, &server).await?;
     let transfer_id = format!("xfer-{:016x}", legs.gateway.ids.draw());
-    let ours = json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer_id}).to_string();
+    let ours =
+        json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer_id})
+            .to_string();
     let theirs = json!({
         "do_remote_decode": false,
         "do_remote_prefill": true,
@@ -101,21 +114,37 @@ async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
         Edit::Remove("stream_options"),
         Edit::Set("kv_transfer_params", &ours),
     ])?;
-    Ok((prefill, legs.body(&[Edit::Set("kv_transfer_params", &theirs.to_string())])?))
+    Ok((
+        prefill,
+        legs.body(&[Edit::Set("kv_transfer_params", &theirs.to_string())])?,
+    ))
 }
 
 /// The name of the prefill's engine, asked for where it is not known.
 async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Failure>> {
-    let Legs { gateway, prefill, leg, .. } = legs;
+    let Legs {
+        gateway,
+        prefill,
+        leg,
+        ..
+    } = legs;
     let (names, rank) = (&gateway.prefill.engine_ids, leg.target.rank);
     if let Some(name) = names.known(prefill, rank) {
         return Ok(name);
     }
     let left = legs.deadline.since(gateway.clock.now()) / 2;
-    let answer = tokio::time::timeout(left, ask(gateway, server)).await.map_err(|_| Failure::timeout(left))??;
-    let unusable = || Failure::protocol(format!("the bootstrap server at {server} did not name its engines"));
+    let answer = tokio::time::timeout(left, ask(gateway, server))
+        .await
+        .map_err(|_| Failure::timeout(left))??;
+    let unusable = || {
+        Failure::protocol(format!(
+            "the bootstrap server at {server} did not name its engines"
+        ))
+    };
     let rows: HashMap<String, Row> = serde_json::from_slice(&answer).map_err(|_| unusable())?;
-    let named = rows.into_iter().filter_map(|(rank, row)| Some((DpRank(rank.parse().ok()?), row.engine_id)));
+    let named = rows
+        .into_iter()
+        .filter_map(|(rank, row)| Some((DpRank(rank.parse().ok()?), row.engine_id)));
     let by_rank: HashMap<DpRank, String> = named.collect();
     let name = by_rank.get(&rank).cloned().ok_or_else(unusable)?;
     names.keep(prefill, by_rank);
@@ -125,11 +154,17 @@ async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Fail
 async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<Failure>> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.uri_mut() = http::Uri::from_static("/query");
-    let host = HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
+    let host =
+        HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = upstream::ask_once(server, request, gateway.rules.connect_timeout).await.map_err(Failure::of_send)?;
+    let answer = upstream::ask_once(server, request, gateway.rules.connect_timeout)
+        .await
+        .map_err(Failure::of_send)?;
     // Owned until the end: dropping it closes the connection.
-    let upstream::Answer { response, connection: _connection } = answer;
+    let upstream::Answer {
+        response,
+        connection: _connection,
+    } = answer;
     if !response.status().is_success() {
         return Err(Failure::internal(response.status().as_u16()).into());
     }

@@ -42,7 +42,10 @@ async fn decode_body(legs: &Legs<'_>, settle: &mut Settle) -> Result<bytes::Byte
     let reply = legs.prefill(legs.body(&PREFILL)?).await?;
     let reply = read(&reply)?;
     let params = reply.kv_transfer_params.ok_or_else(|| {
-        Failure::protocol("the prefill worker's reply has no kv_transfer_params: is its KV connector on?".to_owned())
+        Failure::protocol(
+            "the prefill worker's reply has no kv_transfer_params: is its KV connector on?"
+                .to_owned(),
+        )
     })?;
     let mut edits = vec![Edit::Set("kv_transfer_params", params.as_str())];
     let mut rewrites = vec!["kv_transfer"];

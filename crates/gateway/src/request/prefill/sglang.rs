@@ -12,7 +12,10 @@ use super::{
 pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
     // A worker with a role has a host: unix sockets are refused with the configuration.
     let host = serde_json::Value::from(legs.prefill.url.host().unwrap_or_default()).to_string();
-    let port = legs.prefill.bootstrap_port.map_or_else(|| "null".to_owned(), |port| port.to_string());
+    let port = legs
+        .prefill
+        .bootstrap_port
+        .map_or_else(|| "null".to_owned(), |port| port.to_string());
     // Signed at the engine.
     let room = (legs.gateway.ids.draw() >> 1).to_string();
     let mut edits = vec![

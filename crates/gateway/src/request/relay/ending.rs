@@ -18,7 +18,11 @@ impl Ending {
         let words: &[&[u8]] = match dialect {
             Dialect::Chat | Dialect::Completions => &[b"finish_reason"],
             Dialect::Messages => &[b"message_stop"],
-            Dialect::Responses => &[b"response.completed", b"response.incomplete", b"response.failed"],
+            Dialect::Responses => &[
+                b"response.completed",
+                b"response.incomplete",
+                b"response.failed",
+            ],
             Dialect::Embeddings | Dialect::Rerank | Dialect::Score => return None,
         };
         Some(Self { words, seen: false })
@@ -63,12 +67,24 @@ mod tests {
     #[contract("F20")]
     fn each_dialect_has_its_own_word_for_whole() {
         for (dialect, last) in [
-            (Dialect::Chat, r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#),
-            (Dialect::Completions, r#"{"choices":[{"text":"","finish_reason":"length"}]}"#),
+            (
+                Dialect::Chat,
+                r#"{"choices":[{"delta":{},"finish_reason":"stop"}]}"#,
+            ),
+            (
+                Dialect::Completions,
+                r#"{"choices":[{"text":"","finish_reason":"length"}]}"#,
+            ),
             (Dialect::Chat, "[DONE]"),
             (Dialect::Messages, r#"{"type":"message_stop"}"#),
-            (Dialect::Responses, r#"{"type":"response.completed","response":{"id":"r"}}"#),
-            (Dialect::Responses, r#"{"type":"response.incomplete","response":{"id":"r"}}"#),
+            (
+                Dialect::Responses,
+                r#"{"type":"response.completed","response":{"id":"r"}}"#,
+            ),
+            (
+                Dialect::Responses,
+                r#"{"type":"response.incomplete","response":{"id":"r"}}"#,
+            ),
         ] {
             assert!(whole(dialect, &["{}", last]), "{last}");
         }
@@ -78,10 +94,22 @@ mod tests {
     #[contract("F20")]
     fn words_of_the_generated_text_end_nothing() {
         for (dialect, data) in [
-            (Dialect::Chat, r#"{"choices":[{"delta":{"content":"finish_reason"},"finish_reason":null}]}"#),
-            (Dialect::Chat, r#"{"choices":[{"delta":{"content":"[DONE]"},"finish_reason":null}]}"#),
-            (Dialect::Messages, r#"{"type":"content_block_delta","delta":{"text":"message_stop"}}"#),
-            (Dialect::Responses, r#"{"type":"response.output_text.delta","delta":"response.completed"}"#),
+            (
+                Dialect::Chat,
+                r#"{"choices":[{"delta":{"content":"finish_reason"},"finish_reason":null}]}"#,
+            ),
+            (
+                Dialect::Chat,
+                r#"{"choices":[{"delta":{"content":"[DONE]"},"finish_reason":null}]}"#,
+            ),
+            (
+                Dialect::Messages,
+                r#"{"type":"content_block_delta","delta":{"text":"message_stop"}}"#,
+            ),
+            (
+                Dialect::Responses,
+                r#"{"type":"response.output_text.delta","delta":"response.completed"}"#,
+            ),
         ] {
             assert!(!whole(dialect, &[data]), "{data}");
         }

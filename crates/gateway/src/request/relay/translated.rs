@@ -18,7 +18,10 @@ pub(super) struct Translation {
 
 impl Translation {
     pub(super) fn new(stream: Words) -> Self {
-        Self { stream, reached: Streamed::Going }
+        Self {
+            stream,
+            reached: Streamed::Going,
+        }
     }
 
     /// The client has all of its reply: what becomes of the worker's rest is no matter.
@@ -30,7 +33,9 @@ impl Translation {
 impl Relay {
     /// Puts what these bytes complete into the client's words.
     pub(super) fn translate(&mut self, data: &[u8]) {
-        let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else { return };
+        let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
+            return;
+        };
         let Translation { stream, reached } = translation;
         let (settle, mut out) = (&mut self.settle, Vec::new());
         let mut too_long = false;
@@ -55,7 +60,9 @@ impl Relay {
 
     /// The worker's stream has ended.
     pub(super) fn translated_end(&mut self) {
-        let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else { return };
+        let (Some(events), Some(translation)) = (&mut self.events, &mut self.translation) else {
+            return;
+        };
         let Translation { stream, reached } = translation;
         let (settle, mut out) = (&mut self.settle, Vec::new());
         events.splitter.finish(|event| {

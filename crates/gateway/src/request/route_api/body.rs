@@ -41,18 +41,27 @@ pub(super) struct Asked<'a> {
 pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>, ApiError> {
     // The strict walk comes first: it bounds depth and number of values for the reading below.
     let mut view = dialect::view(Dialect::Completions, body)?;
-    let mut fields: Fields =
-        serde_json::from_slice(body).map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
+    let mut fields: Fields = serde_json::from_slice(body)
+        .map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
     if let Some(twice) = fields.twice {
         let message = format!("the key {twice:?} stands in the body twice; send it once");
         return Err(ApiError::new(ErrorCode::DuplicateKey, message).param(twice));
     }
-    let dialect = if fields.messages { Dialect::Chat } else { Dialect::Completions };
+    let dialect = if fields.messages {
+        Dialect::Chat
+    } else {
+        Dialect::Completions
+    };
     if fields.messages {
         view = dialect::view(Dialect::Chat, body)?;
     }
     let token_ids = fields.take("token_ids").map(token_ids).transpose()?;
-    if [fields.messages, fields.prompt, token_ids.is_some()].into_iter().filter(|there| *there).count() != 1 {
+    if [fields.messages, fields.prompt, token_ids.is_some()]
+        .into_iter()
+        .filter(|there| *there)
+        .count()
+        != 1
+    {
         let message = "the body must have exactly one of messages, prompt and token_ids";
         return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("messages"));
     }
@@ -62,15 +71,26 @@ pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>,
         check_form(&view.prompt)?;
     }
     let mut overrides = headers.clone();
-    let worker = fields.take("worker").map(|value| text("worker", value, "the name of a worker, or name/rank"));
-    let worker_param = if worker.is_some() { "worker" } else { "x-warmroute-worker" };
+    let worker = fields
+        .take("worker")
+        .map(|value| text("worker", value, "the name of a worker, or name/rank"));
+    let worker_param = if worker.is_some() {
+        "worker"
+    } else {
+        "x-warmroute-worker"
+    };
     if let Some(name) = worker.transpose()? {
         overrides.worker = Some(name.into());
     }
     if let Some(value) = fields.take("policy") {
         let name = text("policy", value, "the name of a policy")?;
-        let unknown = |error: routing::UnknownPolicy| ApiError::new(ErrorCode::UnknownPolicy, error.to_string());
-        overrides.policy = Some(name.parse::<Policy>().map_err(|error| unknown(error).param("policy"))?);
+        let unknown = |error: routing::UnknownPolicy| {
+            ApiError::new(ErrorCode::UnknownPolicy, error.to_string())
+        };
+        overrides.policy = Some(
+            name.parse::<Policy>()
+                .map_err(|error| unknown(error).param("policy"))?,
+        );
     }
     if let Some(value) = fields.take("router_config_override") {
         router_config(value, &mut overrides)?;
@@ -78,8 +98,16 @@ pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>,
     Ok(Asked {
         dialect,
         request_id: fields.take("request_id").map(request_id).transpose()?,
-        expected_output_tokens: fields.take("expected_output_tokens").map(output).transpose()?.or(view.max_tokens),
-        exclude: fields.take("exclude").map(names).transpose()?.unwrap_or_default(),
+        expected_output_tokens: fields
+            .take("expected_output_tokens")
+            .map(output)
+            .transpose()?
+            .or(view.max_tokens),
+        exclude: fields
+            .take("exclude")
+            .map(names)
+            .transpose()?
+            .unwrap_or_default(),
         view,
         overrides,
         worker_param,
@@ -87,8 +115,15 @@ pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>,
 }
 
 /// The fields that are read here, `null` being as good as absent.
-const OWN: [&str; 7] =
-    ["token_ids", "request_id", "expected_output_tokens", "policy", "worker", "exclude", "router_config_override"];
+const OWN: [&str; 7] = [
+    "token_ids",
+    "request_id",
+    "expected_output_tokens",
+    "policy",
+    "worker",
+    "exclude",
+    "router_config_override",
+];
 
 #[derive(Default)]
 struct Fields {
@@ -142,8 +177,13 @@ impl<'de> Deserialize<'de> for Fields {
 fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
     let (param, expected) = match prompt {
         PromptPart::None => ("prompt", "a text, a list of token ids, or a list of either"),
-        PromptPart::Messages(messages) if !is_chat(*messages) => ("messages", "a list of one or more messages"),
-        PromptPart::Messages(_) | PromptPart::Text(_) | PromptPart::TokenIds(_) | PromptPart::Batch { .. } => {
+        PromptPart::Messages(messages) if !is_chat(*messages) => {
+            ("messages", "a list of one or more messages")
+        }
+        PromptPart::Messages(_)
+        | PromptPart::Text(_)
+        | PromptPart::TokenIds(_)
+        | PromptPart::Batch { .. } => {
             return Ok(());
         }
     };
@@ -153,31 +193,58 @@ fn check_form(prompt: &PromptPart<'_>) -> Result<(), ApiError> {
 
 fn is_chat(messages: RawJson<'_>) -> bool {
     let count = messages.elements().map_or(0, Iterator::count);
-    let objects = messages.elements().into_iter().flatten().filter(|message| message.members().is_some()).count();
+    let objects = messages
+        .elements()
+        .into_iter()
+        .flatten()
+        .filter(|message| message.members().is_some())
+        .count();
     count > 0 && objects == count
 }
 
 fn token_ids(value: Value) -> Result<Vec<u32>, ApiError> {
     let id = |value: &Value| value.as_u64().and_then(|id| u32::try_from(id).ok());
-    let ids = value.as_array().filter(|ids| !ids.is_empty()).and_then(|ids| ids.iter().map(id).collect());
-    ids.ok_or_else(|| wrong("token_ids", &value, "a list of one or more token ids, whole numbers below 2^32"))
+    let ids = value
+        .as_array()
+        .filter(|ids| !ids.is_empty())
+        .and_then(|ids| ids.iter().map(id).collect());
+    ids.ok_or_else(|| {
+        wrong(
+            "token_ids",
+            &value,
+            "a list of one or more token ids, whole numbers below 2^32",
+        )
+    })
 }
 
 fn request_id(value: Value) -> Result<Arc<str>, ApiError> {
     let expected = "1 to 128 visible ascii characters";
     let fine = value.as_str().filter(|id| ids::is_usable(id.as_bytes()));
-    fine.map(Arc::from).ok_or_else(|| wrong("request_id", &value, expected))
+    fine.map(Arc::from)
+        .ok_or_else(|| wrong("request_id", &value, expected))
 }
 
 fn output(value: Value) -> Result<u32, ApiError> {
-    let tokens = value.as_u64().and_then(|tokens| u32::try_from(tokens).ok()).filter(|tokens| *tokens > 0);
-    tokens.ok_or_else(|| wrong("expected_output_tokens", &value, "a whole number of tokens from 1 to 4294967295"))
+    let tokens = value
+        .as_u64()
+        .and_then(|tokens| u32::try_from(tokens).ok())
+        .filter(|tokens| *tokens > 0);
+    tokens.ok_or_else(|| {
+        wrong(
+            "expected_output_tokens",
+            &value,
+            "a whole number of tokens from 1 to 4294967295",
+        )
+    })
 }
 
 fn names(value: Value) -> Result<Vec<String>, ApiError> {
-    let names = value
-        .as_array()
-        .and_then(|names| names.iter().map(|name| name.as_str().map(str::to_owned)).collect::<Option<Vec<_>>>());
+    let names = value.as_array().and_then(|names| {
+        names
+            .iter()
+            .map(|name| name.as_str().map(str::to_owned))
+            .collect::<Option<Vec<_>>>()
+    });
     names.ok_or_else(|| wrong("exclude", &value, "a list of names of workers"))
 }
 
@@ -191,13 +258,18 @@ fn text(param: &str, value: Value, expected: &str) -> Result<String, ApiError> {
 fn router_config(value: Value, overrides: &mut Overrides) -> Result<(), ApiError> {
     const NAME: &str = "router_config_override";
     let expected = "an object with overlap_score_weight, router_temperature or both";
-    let Value::Object(members) = value else { return Err(wrong(NAME, &value, expected)) };
+    let Value::Object(members) = value else {
+        return Err(wrong(NAME, &value, expected));
+    };
     for (key, value) in members {
         let (place, range) = match key.as_str() {
             "overlap_score_weight" => (&mut overrides.overlap_weight, OVERLAP_WEIGHT),
             "router_temperature" => (&mut overrides.temperature, TEMPERATURE),
             _ => {
-                let message = format!("{NAME} has the unknown key {:?}: expected {expected}", printable(&key));
+                let message = format!(
+                    "{NAME} has the unknown key {:?}: expected {expected}",
+                    printable(&key)
+                );
                 return Err(ApiError::new(ErrorCode::InvalidRequest, message).param(NAME));
             }
         };
@@ -218,7 +290,11 @@ fn wrong(param: &str, value: &Value, expected: &str) -> ApiError {
         Value::String(text) => format!("{:?}", printable(text)),
         other => other.to_string(),
     };
-    ApiError::new(ErrorCode::InvalidRequest, format!("{param} is {found}: expected {expected}")).param(param)
+    ApiError::new(
+        ErrorCode::InvalidRequest,
+        format!("{param} is {found}: expected {expected}"),
+    )
+    .param(param)
 }
 
 #[cfg(test)]
@@ -234,31 +310,74 @@ mod tests {
 
     #[test]
     fn the_prompt_is_messages_or_text_or_token_ids() {
-        let prompt =
-            |body: &str| format!("{:?}", read(body.as_bytes(), &Overrides::default()).expect(body).view.prompt);
-        assert!(prompt(r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#).starts_with("Messages"));
-        assert_eq!(prompt(r#"{"model":"m","prompt":"a b","messages":null}"#), r#"Text("a b")"#);
-        assert_eq!(prompt(r#"{"model":"m","prompt":[7,8]}"#), "TokenIds([7, 8])");
-        assert_eq!(prompt(r#"{"model":"m","token_ids":[1,2,4294967295]}"#), "TokenIds([1, 2, 4294967295])");
+        let prompt = |body: &str| {
+            format!(
+                "{:?}",
+                read(body.as_bytes(), &Overrides::default())
+                    .expect(body)
+                    .view
+                    .prompt
+            )
+        };
+        assert!(
+            prompt(r#"{"model":"m","messages":[{"role":"user","content":"a"}]}"#)
+                .starts_with("Messages")
+        );
+        assert_eq!(
+            prompt(r#"{"model":"m","prompt":"a b","messages":null}"#),
+            r#"Text("a b")"#
+        );
+        assert_eq!(
+            prompt(r#"{"model":"m","prompt":[7,8]}"#),
+            "TokenIds([7, 8])"
+        );
+        assert_eq!(
+            prompt(r#"{"model":"m","token_ids":[1,2,4294967295]}"#),
+            "TokenIds([1, 2, 4294967295])"
+        );
         for body in [
             r#"{"model":"m"}"#,
             r#"{"model":"m","prompt":"a","token_ids":[1]}"#,
             r#"{"model":"m","prompt":"a","messages":[]}"#,
             r#"{"model":"m","prompt":null}"#,
         ] {
-            assert_eq!(refused(body), (ErrorCode::InvalidRequest, Some("messages".into())), "{body}");
+            assert_eq!(
+                refused(body),
+                (ErrorCode::InvalidRequest, Some("messages".into())),
+                "{body}"
+            );
         }
     }
 
     #[test]
     fn a_prompt_of_no_known_form_is_refused() {
-        for prompt in ["5", "true", "{}", "[]", "[-1]", "[1.5]", "[{}]", "[null]", "[[]]", "[[\"a\"]]", "[1,\"a\"]"] {
+        for prompt in [
+            "5",
+            "true",
+            "{}",
+            "[]",
+            "[-1]",
+            "[1.5]",
+            "[{}]",
+            "[null]",
+            "[[]]",
+            "[[\"a\"]]",
+            "[1,\"a\"]",
+        ] {
             let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
-            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("prompt".into())), "{prompt}");
+            assert_eq!(
+                refused(&body),
+                (ErrorCode::InvalidRequest, Some("prompt".into())),
+                "{prompt}"
+            );
         }
         for messages in ["5", "\"hello\"", "{}", "[]", "[\"hello\"]", "[{},null]"] {
             let body = format!(r#"{{"model":"m","messages":{messages}}}"#);
-            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("messages".into())), "{messages}");
+            assert_eq!(
+                refused(&body),
+                (ErrorCode::InvalidRequest, Some("messages".into())),
+                "{messages}"
+            );
         }
         for prompt in ["\"\"", "[\"a\"]", "[\"a\",\"b\"]", "[[1],[2]]", "[[1]]"] {
             let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
@@ -277,7 +396,10 @@ mod tests {
             priority: 7,
         };
         let plain = read(br#"{"model":"m","prompt":"a"}"#, &headers).expect("a good body");
-        assert_eq!((plain.overrides, plain.worker_param), (headers.clone(), "x-warmroute-worker"));
+        assert_eq!(
+            (plain.overrides, plain.worker_param),
+            (headers.clone(), "x-warmroute-worker")
+        );
         let body = br#"{"model":"m","prompt":"a","policy":"round-robin","worker":"w2/1",
                         "router_config_override":{"overlap_score_weight":0,"router_temperature":null}}"#;
         let asked = read(body, &headers).expect("a good body");
@@ -314,28 +436,63 @@ mod tests {
                 ErrorCode::InvalidRequest,
                 "router_config_override.router_temperature",
             ),
-            (r#""router_config_override":{"temperature":1}"#, ErrorCode::InvalidRequest, "router_config_override"),
-            (r#""router_config_override":[]"#, ErrorCode::InvalidRequest, "router_config_override"),
-            (r#""expected_output_tokens":0"#, ErrorCode::InvalidRequest, "expected_output_tokens"),
-            (r#""expected_output_tokens":1.5"#, ErrorCode::InvalidRequest, "expected_output_tokens"),
+            (
+                r#""router_config_override":{"temperature":1}"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override",
+            ),
+            (
+                r#""router_config_override":[]"#,
+                ErrorCode::InvalidRequest,
+                "router_config_override",
+            ),
+            (
+                r#""expected_output_tokens":0"#,
+                ErrorCode::InvalidRequest,
+                "expected_output_tokens",
+            ),
+            (
+                r#""expected_output_tokens":1.5"#,
+                ErrorCode::InvalidRequest,
+                "expected_output_tokens",
+            ),
             (r#""policy":"best""#, ErrorCode::UnknownPolicy, "policy"),
             (r#""policy":3"#, ErrorCode::InvalidRequest, "policy"),
             (r#""worker":["w1"]"#, ErrorCode::InvalidRequest, "worker"),
             (r#""exclude":"w1""#, ErrorCode::InvalidRequest, "exclude"),
             (r#""exclude":[1]"#, ErrorCode::InvalidRequest, "exclude"),
-            (r#""request_id":"""#, ErrorCode::InvalidRequest, "request_id"),
-            (r#""request_id":"two words""#, ErrorCode::InvalidRequest, "request_id"),
+            (
+                r#""request_id":"""#,
+                ErrorCode::InvalidRequest,
+                "request_id",
+            ),
+            (
+                r#""request_id":"two words""#,
+                ErrorCode::InvalidRequest,
+                "request_id",
+            ),
             (&long, ErrorCode::InvalidRequest, "request_id"),
-            (r#""policy":"warm","policy":"warm""#, ErrorCode::DuplicateKey, "policy"),
+            (
+                r#""policy":"warm","policy":"warm""#,
+                ErrorCode::DuplicateKey,
+                "policy",
+            ),
         ] {
             let body = format!(r#"{{"model":"m","prompt":"a",{field}}}"#);
             assert_eq!(refused(&body), (code, Some(param.to_owned())), "{field}");
         }
         for ids in ["[]", "[-1]", "[1.0]", "[4294967296]", "\"1\"", "[[1]]"] {
             let body = format!(r#"{{"model":"m","token_ids":{ids}}}"#);
-            assert_eq!(refused(&body), (ErrorCode::InvalidRequest, Some("token_ids".into())), "{ids}");
+            assert_eq!(
+                refused(&body),
+                (ErrorCode::InvalidRequest, Some("token_ids".into())),
+                "{ids}"
+            );
         }
-        assert_eq!(refused(r#"{"prompt":"a"}"#), (ErrorCode::InvalidRequest, Some("model".into())));
+        assert_eq!(
+            refused(r#"{"prompt":"a"}"#),
+            (ErrorCode::InvalidRequest, Some("model".into()))
+        );
         assert_eq!(refused("[1]").0, ErrorCode::InvalidRequest);
         assert_eq!(refused("{").0, ErrorCode::InvalidJson);
     }

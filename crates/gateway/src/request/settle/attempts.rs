@@ -68,12 +68,19 @@ impl Settle {
         }
         self.gateway.metrics.throttled(name);
         if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
-            self.gateway.on_hold.put(target.worker, self.gateway.clock.now(), wait);
+            self.gateway
+                .on_hold
+                .put(target.worker, self.gateway.clock.now(), wait);
         }
     }
 
     /// The attempt under way, if there is one, came to this.
-    pub(super) fn close_attempt(&mut self, class: Option<AttemptClass>, result: AttemptResult, status: Option<u16>) {
+    pub(super) fn close_attempt(
+        &mut self,
+        class: Option<AttemptClass>,
+        result: AttemptResult,
+        status: Option<u16>,
+    ) {
         if let Some(open) = self.open.take() {
             self.closed(open, class, result, status);
         }
@@ -87,14 +94,22 @@ impl Settle {
         result: AttemptResult,
         status: Option<u16>,
     ) {
-        let OpenAttempt { target, name, started } = attempt;
-        self.gateway.metrics.attempted(class.map_or("", AttemptClass::as_str), result.as_str());
+        let OpenAttempt {
+            target,
+            name,
+            started,
+        } = attempt;
+        self.gateway
+            .metrics
+            .attempted(class.map_or("", AttemptClass::as_str), result.as_str());
         // A whole reply may be judged yet, and of an attempt of class C0 the engine has seen nothing.
         if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
             self.unjudged(target, started);
         }
         self.attempts.push(Attempt {
-            n: u32::try_from(self.attempts.len()).unwrap_or(u32::MAX).saturating_add(1),
+            n: u32::try_from(self.attempts.len())
+                .unwrap_or(u32::MAX)
+                .saturating_add(1),
             target,
             name,
             class,
@@ -106,8 +121,12 @@ impl Settle {
 
     /// The engine may have looked the prompt up, and what came of it says nothing.
     pub(super) fn unjudged(&self, target: Target, sent: Moment) {
-        let Some(looked_up) = self.looked_up else { return };
+        let Some(looked_up) = self.looked_up else {
+            return;
+        };
         let until = self.first_token.unwrap_or_else(|| self.gateway.clock.now());
-        self.gateway.judge.unjudged(target, looked_up.unjudged(sent, until));
+        self.gateway
+            .judge
+            .unjudged(target, looked_up.unjudged(sent, until));
     }
 }

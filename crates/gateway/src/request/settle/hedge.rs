@@ -8,7 +8,12 @@ use crate::request::{decide::Placed, dispatch::Failure, turn};
 
 impl Settle {
     /// The second worker is the one now, asked at `since`. The first failed so, or is given up.
-    pub(in crate::request) fn hedge_won(&mut self, placed: Placed, since: Moment, failure: Option<&Failure>) {
+    pub(in crate::request) fn hedge_won(
+        &mut self,
+        placed: Placed,
+        since: Moment,
+        failure: Option<&Failure>,
+    ) {
         match failure {
             Some(failure) => self.attempt_failed(failure),
             None => {
@@ -17,7 +22,9 @@ impl Settle {
                 self.close_attempt(None, AttemptResult::Cancelled, None);
             }
         }
-        let Placed { decision, lease, .. } = placed;
+        let Placed {
+            decision, lease, ..
+        } = placed;
         // Both were asked in the same words, and only the first was told its turn.
         let mut rewrites = std::mem::take(&mut self.rewrites);
         rewrites.retain(|rewrite| *rewrite != turn::REWRITE);
@@ -32,9 +39,20 @@ impl Settle {
     }
 
     /// The first worker stays the one. The second, asked at `since`, failed so, or is given up.
-    pub(in crate::request) fn hedge_lost(&mut self, placed: Placed, since: Moment, failure: Option<&Failure>) {
-        let Placed { decision, lease, .. } = placed;
-        let second = OpenAttempt { target: lease.target(), name: decision.winner_name, started: since };
+    pub(in crate::request) fn hedge_lost(
+        &mut self,
+        placed: Placed,
+        since: Moment,
+        failure: Option<&Failure>,
+    ) {
+        let Placed {
+            decision, lease, ..
+        } = placed;
+        let second = OpenAttempt {
+            target: lease.target(),
+            name: decision.winner_name,
+            started: since,
+        };
         match failure {
             Some(failure) => {
                 lease.fail();

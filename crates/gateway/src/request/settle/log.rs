@@ -42,14 +42,24 @@ pub(super) struct Logged {
 impl Settle {
     /// The prompt by which the request is decided.
     pub(crate) fn prompt(&mut self, prompt: Option<&Arc<PromptBlocks>>) {
-        if self.gateway.log.as_ref().is_some_and(|log| log.wants_chains()) {
+        if self
+            .gateway
+            .log
+            .as_ref()
+            .is_some_and(|log| log.wants_chains())
+        {
             self.logged.prompt = prompt.cloned();
         }
     }
 
     /// The prompt's text, where the log is to have it; nobody else ever does.
     pub(crate) fn text(&mut self, view: &RequestView<'_>) {
-        if self.gateway.log.as_ref().is_some_and(|log| log.wants_text()) {
+        if self
+            .gateway
+            .log
+            .as_ref()
+            .is_some_and(|log| log.wants_text())
+        {
             self.logged.text = dialect::opening(view, usize::MAX).map(RequestText::new);
         }
     }
@@ -58,7 +68,11 @@ impl Settle {
     pub(super) fn log_shown(&mut self, receipt: &Receipt) {
         let Some(log) = &self.gateway.log else { return };
         if receipt.outcome.is_some() {
-            log.submit(receipt.clone(), self.logged.prompt.as_deref(), self.logged.text.take());
+            log.submit(
+                receipt.clone(),
+                self.logged.prompt.as_deref(),
+                self.logged.text.take(),
+            );
         } else {
             self.logged.receipt = Some(Box::new(receipt.clone()));
         }
@@ -66,8 +80,14 @@ impl Settle {
 
     /// The request is over.
     pub(super) fn log_end(&mut self, end: &End) {
-        let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else { return };
+        let (Some(log), Some(mut receipt)) = (&self.gateway.log, self.logged.receipt.take()) else {
+            return;
+        };
         end.clone().complete(&mut receipt);
-        log.submit(*receipt, self.logged.prompt.as_deref(), self.logged.text.take());
+        log.submit(
+            *receipt,
+            self.logged.prompt.as_deref(),
+            self.logged.text.take(),
+        );
     }
 }

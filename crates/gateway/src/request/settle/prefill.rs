@@ -33,7 +33,9 @@ impl Settle {
 
     /// The prefill is over, and nobody failed: the prompt is computed, or the request ended without it.
     pub(crate) fn prefill_over(&mut self, computed: bool, usage: Option<Usage>) {
-        let Some((leg, started)) = self.leg.take() else { return };
+        let Some((leg, started)) = self.leg.take() else {
+            return;
+        };
         if let Some(lease) = &mut self.lease {
             lease.prefill_over(computed);
         }
@@ -49,11 +51,18 @@ impl Settle {
             policy: "",
             predicted_cached_tokens: leg.predicted_cached_tokens,
             announced_cached_tokens: leg.announced_cached_tokens,
-            basis: if leg.cache == CacheSource::Events { Basis::Events } else { Basis::Decisions },
+            basis: if leg.cache == CacheSource::Events {
+                Basis::Events
+            } else {
+                Basis::Decisions
+            },
             target: leg.target,
             sent: started,
         };
-        match self.looked_up.and_then(|looked_up| looked_up.of_prefill().sample(&asked, usage)) {
+        match self
+            .looked_up
+            .and_then(|looked_up| looked_up.of_prefill().sample(&asked, usage))
+        {
             Some(sample) => drop(self.gateway.judge.observe(leg.target, sample)),
             None => self.unjudged(leg.target, started),
         }
@@ -61,7 +70,9 @@ impl Settle {
 
     /// The prefill came to nothing. Both loads are free, and who was to generate is asked anew.
     pub(crate) fn prefill_failed(&mut self, failure: &Failure) {
-        let Some((leg, started)) = self.leg.take() else { return };
+        let Some((leg, started)) = self.leg.take() else {
+            return;
+        };
         if let Some(kind) = failure.kind {
             self.worker_failed(leg.target, &leg.name, kind);
         }
@@ -105,12 +116,23 @@ impl Settle {
 
     /// Whether the prompt's KV came from another worker.
     pub(super) fn is_handed_over(&self) -> bool {
-        self.prefill.as_ref().is_some_and(|note: &PrefillNote| note.skipped.is_none())
+        self.prefill
+            .as_ref()
+            .is_some_and(|note: &PrefillNote| note.skipped.is_none())
     }
 
     /// The reply's usage, as far as it speaks of the worker's own cache.
     pub(super) fn own_usage(&self) -> Option<Usage> {
         let handed_over = self.is_handed_over();
-        self.usage.map(|usage| if handed_over { Usage { cached_tokens: None, ..usage } } else { usage })
+        self.usage.map(|usage| {
+            if handed_over {
+                Usage {
+                    cached_tokens: None,
+                    ..usage
+                }
+            } else {
+                usage
+            }
+        })
     }
 }

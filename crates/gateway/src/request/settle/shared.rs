@@ -20,7 +20,9 @@ impl Settle {
 
     /// Another request's reply answers this one: nobody is asked, and the receipt says so.
     pub(crate) fn answered_by(&mut self, method: Method, policy: Policy, status: u16) {
-        self.gateway.metrics.answered_by(policy.as_str(), method.as_str());
+        self.gateway
+            .metrics
+            .answered_by(policy.as_str(), method.as_str());
         self.status = Some(status);
         self.verdict = Some(Verdict::Answered(method, policy));
         self.publish(None);

@@ -31,9 +31,14 @@ impl Settle {
 
     /// What one event, or the whole body, said about the reply.
     pub(crate) fn note(&mut self, chunk: &Chunk<'_>) {
-        self.usage = chunk.usage.map(|usage| usage.after(self.usage)).or(self.usage);
+        self.usage = chunk
+            .usage
+            .map(|usage| usage.after(self.usage))
+            .or(self.usage);
         if let (true, Some(id), Some(won)) = (self.is_kept(), &chunk.response_id, &self.won) {
-            self.gateway.response_homes.learn(id, won.target.worker, self.gateway.clock.now());
+            self.gateway
+                .response_homes
+                .learn(id, won.target.worker, self.gateway.clock.now());
         }
         if let Some(reason) = &chunk.finish_reason {
             self.finish_reason = Some(Arc::from(&**reason));

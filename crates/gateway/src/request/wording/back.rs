@@ -20,15 +20,26 @@ pub(in crate::request) enum Back {
     /// As it came.
     AsItCame,
     /// A chat completion becomes a message.
-    Message { model: Arc<str>, prompt_tokens: u32, request_id: Arc<str> },
+    Message {
+        model: Arc<str>,
+        prompt_tokens: u32,
+        request_id: Arc<str>,
+    },
     /// A message becomes a chat completion.
-    Chat { completion: Completion, request_id: Arc<str> },
+    Chat {
+        completion: Completion,
+        request_id: Arc<str>,
+    },
 }
 
 impl Back {
     /// The reply, of which a stream is still in the worker's words: see [`Self::stream`]. `left` is the time for the rest of
     /// one that is long.
-    pub(in crate::request) async fn reply(&self, committed: Committed, left: Duration) -> Result<Committed, Failure> {
+    pub(in crate::request) async fn reply(
+        &self,
+        committed: Committed,
+        left: Duration,
+    ) -> Result<Committed, Failure> {
         if matches!(self, Self::AsItCame) {
             return Ok(committed);
         }
@@ -52,9 +63,11 @@ impl Back {
     pub(in crate::request) fn stream(&self) -> Option<Words> {
         match self {
             Self::AsItCame => None,
-            Self::Message { model, prompt_tokens, .. } => {
-                Some(Words::Message(MessageStream::new(&**model, *prompt_tokens)))
-            }
+            Self::Message {
+                model,
+                prompt_tokens,
+                ..
+            } => Some(Words::Message(MessageStream::new(&**model, *prompt_tokens))),
             Self::Chat { completion, .. } => Some(Words::Chat(ChatStream::new(completion.clone()))),
         }
     }
@@ -63,9 +76,14 @@ impl Back {
         let Committed { mut head, content } = committed;
         let ok = head.status.is_success();
         let bytes = match content {
-            Content::Begun { kind: BodyKind::Events, .. } if ok => return Ok(Committed { head, content }),
+            Content::Begun {
+                kind: BodyKind::Events,
+                ..
+            } if ok => return Ok(Committed { head, content }),
             Content::Whole(bytes) => bytes,
-            Content::Begun { first, mut rest, .. } => {
+            Content::Begun {
+                first, mut rest, ..
+            } => {
                 let mut held = Held::default();
                 held.push(first);
                 while let Some(data) = dispatch::next_data(&mut rest).await {
@@ -78,21 +96,28 @@ impl Back {
             }
         };
         let translated = if ok {
-            self.whole(&bytes).ok_or_else(|| unread("is not in the words that it was asked in"))?
+            self.whole(&bytes)
+                .ok_or_else(|| unread("is not in the words that it was asked in"))?
         } else {
             self.error(head.status.as_u16(), &bytes).unwrap_or(bytes)
         };
         is_json(&mut head);
-        Ok(Committed { head, content: Content::Whole(translated) })
+        Ok(Committed {
+            head,
+            content: Content::Whole(translated),
+        })
     }
 
     /// A whole reply; `None`: it is none.
     fn whole(&self, bytes: &Bytes) -> Option<Bytes> {
         match self {
             Self::AsItCame => Some(bytes.clone()),
-            Self::Message { model, .. } => dialect::message_from_chat(bytes, model).map(Bytes::from),
+            Self::Message { model, .. } => {
+                dialect::message_from_chat(bytes, model).map(Bytes::from)
+            }
             Self::Chat { completion, .. } => {
-                dialect::chat_from_message(bytes, &completion.model, completion.created).map(Bytes::from)
+                dialect::chat_from_message(bytes, &completion.model, completion.created)
+                    .map(Bytes::from)
             }
         }
     }
@@ -101,14 +126,21 @@ impl Back {
     fn error(&self, status: u16, bytes: &[u8]) -> Option<Bytes> {
         match self {
             Self::AsItCame => None,
-            Self::Message { request_id, .. } => Some(dialect::error_from_chat(status, bytes, request_id).into()),
-            Self::Chat { request_id, .. } => Some(dialect::error_from_message(status, bytes, request_id).into()),
+            Self::Message { request_id, .. } => {
+                Some(dialect::error_from_chat(status, bytes, request_id).into())
+            }
+            Self::Chat { request_id, .. } => {
+                Some(dialect::error_from_message(status, bytes, request_id).into())
+            }
         }
     }
 }
 
 fn is_json(head: &mut Parts) {
-    head.headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    head.headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
 }
 
 fn unread(why: &str) -> Failure {

@@ -90,7 +90,9 @@ impl Streams {
         let mut out = Vec::new();
         let key = event.stream.clone();
         let used = self.use_of(now, &key, event.event_id, &mut out);
-        let Some(stream) = self.streams.get_mut(&key) else { return out };
+        let Some(stream) = self.streams.get_mut(&key) else {
+            return out;
+        };
         stream.used = used;
         let before = stream.waiting_bytes();
         if stream.is_overdue(now, self.settings.max_wait) {
@@ -102,7 +104,8 @@ impl Streams {
                 stream.wait(now, event, &mut self.counts);
                 let others = self.waiting_bytes - before;
                 while stream.waiting_events() > self.settings.max_waiting_events.max(1)
-                    || stream.waiting_events() > 0 && others + stream.waiting_bytes() > self.settings.max_waiting_bytes
+                    || stream.waiting_events() > 0
+                        && others + stream.waiting_bytes() > self.settings.max_waiting_bytes
                 {
                     stream.give_up(now, &mut self.counts, &mut out);
                 }
@@ -141,33 +144,54 @@ impl Streams {
     pub fn refuse(&mut self, stream: &StreamKey, why: &Refused) -> bool {
         self.counts.refused += 1;
         self.counts.mismatches += u64::from(matches!(why, Refused::Mismatch { .. }));
-        self.streams.get_mut(stream).is_some_and(|stream| !std::mem::replace(&mut stream.was_refused, true))
+        self.streams
+            .get_mut(stream)
+            .is_some_and(|stream| !std::mem::replace(&mut stream.was_refused, true))
     }
 
     /// Totals so far.
     pub fn counts(&self) -> StreamCounts {
-        let waiting = self.streams.values().map(|stream| stream.waiting_events() as u64).sum();
-        StreamCounts { waiting, streams: self.streams.len() as u64, ..self.counts }
+        let waiting = self
+            .streams
+            .values()
+            .map(|stream| stream.waiting_events() as u64)
+            .sum();
+        StreamCounts {
+            waiting,
+            streams: self.streams.len() as u64,
+            ..self.counts
+        }
     }
 
     /// Makes sure that there is such a stream, which may cost the one that was silent longest its place.
-    fn use_of(&mut self, now: Moment, key: &StreamKey, event_id: u64, out: &mut Vec<Ordered>) -> u64 {
+    fn use_of(
+        &mut self,
+        now: Moment,
+        key: &StreamKey,
+        event_id: u64,
+        out: &mut Vec<Ordered>,
+    ) -> u64 {
         self.uses += 1;
         if let Some(stream) = self.streams.get(key) {
             self.idle.remove(&stream.used);
         } else {
             while self.streams.len() >= self.settings.max_streams.max(1) {
-                let Some((_, oldest)) = self.idle.pop_first() else { break };
+                let Some((_, oldest)) = self.idle.pop_first() else {
+                    break;
+                };
                 self.forget(now, &oldest, out);
             }
-            self.streams.insert(key.clone(), Stream::new(event_id, self.uses));
+            self.streams
+                .insert(key.clone(), Stream::new(event_id, self.uses));
         }
         self.idle.insert(self.uses, key.clone());
         self.uses
     }
 
     fn forget(&mut self, now: Moment, key: &StreamKey, out: &mut Vec<Ordered>) {
-        let Some(mut stream) = self.streams.remove(key) else { return };
+        let Some(mut stream) = self.streams.remove(key) else {
+            return;
+        };
         self.waiting_bytes -= stream.waiting_bytes();
         self.counts.forgotten += 1;
         while stream.waiting_events() > 0 {

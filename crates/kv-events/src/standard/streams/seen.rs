@@ -39,13 +39,26 @@ pub(super) enum Low {
 impl Seen {
     pub(super) fn low(&mut self, event: &StandardEvent) -> Low {
         let id = event.event_id;
-        if let Some((_, digest)) = self.events.iter().chain(&self.first).find(|(known, _)| *known == id) {
-            return if *digest == self::digest(event) { Low::Repeated } else { Low::Reborn };
+        if let Some((_, digest)) = self
+            .events
+            .iter()
+            .chain(&self.first)
+            .find(|(known, _)| *known == id)
+        {
+            return if *digest == self::digest(event) {
+                Low::Repeated
+            } else {
+                Low::Reborn
+            };
         }
         let (expected, row) = self.strays;
         let row = if id == expected { row + 1 } else { 1 };
         self.strays = (id.saturating_add(1), row);
-        if id <= LAST_OF_FIRST || row >= STRAYS { Low::Reborn } else { Low::Late }
+        if id <= LAST_OF_FIRST || row >= STRAYS {
+            Low::Reborn
+        } else {
+            Low::Late
+        }
     }
 
     /// Notes an event that is given out, and tells it its parent if only its depth is known.
@@ -56,16 +69,38 @@ impl Seen {
             self.first.push((event.event_id, digest));
         }
         self.strays = (0, 0);
-        let StandardChange::Stored { seq_hashes, base_block_idx, parent_hash, .. } = &mut event.change else { return };
+        let StandardChange::Stored {
+            seq_hashes,
+            base_block_idx,
+            parent_hash,
+            ..
+        } = &mut event.change
+        else {
+            return;
+        };
         if let (Some(base @ 1..), None) = (*base_block_idx, *parent_hash) {
             // Of several ends of this depth the latest is the likeliest. A wrong one credits nobody: a rolling hash is
             // found behind its own prefix only.
-            *parent_hash = self.ends.iter().rev().find(|(depth, _)| *depth == base).map(|(_, hash)| *hash);
+            *parent_hash = self
+                .ends
+                .iter()
+                .rev()
+                .find(|(depth, _)| *depth == base)
+                .map(|(_, hash)| *hash);
         }
-        let depth_of = |hash: u64| self.ends.iter().rev().find(|(_, end)| *end == hash).map(|(depth, _)| *depth);
+        let depth_of = |hash: u64| {
+            self.ends
+                .iter()
+                .rev()
+                .find(|(_, end)| *end == hash)
+                .map(|(depth, _)| *depth)
+        };
         let base = base_block_idx.or_else(|| parent_hash.and_then(depth_of));
         if let (Some(base), Some(last)) = (base, seq_hashes.last()) {
-            remember(&mut self.ends, (base.saturating_add(seq_hashes.len() as u64), *last));
+            remember(
+                &mut self.ends,
+                (base.saturating_add(seq_hashes.len() as u64), *last),
+            );
         }
     }
 }

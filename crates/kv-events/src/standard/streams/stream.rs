@@ -51,7 +51,10 @@ impl Stream {
 
     /// Another life of its publisher.
     pub(super) fn begin_again(&mut self, first: u64) {
-        *self = Self { was_refused: self.was_refused, ..Self::new(first, self.used) };
+        *self = Self {
+            was_refused: self.was_refused,
+            ..Self::new(first, self.used)
+        };
     }
 
     pub(super) fn waiting_events(&self) -> usize {
@@ -98,7 +101,12 @@ impl Stream {
         self.since = now;
     }
 
-    fn give_out(&mut self, mut event: StandardEvent, counts: &mut StreamCounts, out: &mut Vec<Ordered>) {
+    fn give_out(
+        &mut self,
+        mut event: StandardEvent,
+        counts: &mut StreamCounts,
+        out: &mut Vec<Ordered>,
+    ) {
         self.next = event.event_id.saturating_add(1);
         counts.delivered += 1;
         self.seen.note(&mut event);
@@ -115,8 +123,15 @@ impl Stream {
     }
 
     /// What is missing in front of the first event that waits is lost.
-    pub(super) fn give_up(&mut self, now: Moment, counts: &mut StreamCounts, out: &mut Vec<Ordered>) {
-        let Some((id, event)) = self.waiting.pop_first() else { return };
+    pub(super) fn give_up(
+        &mut self,
+        now: Moment,
+        counts: &mut StreamCounts,
+        out: &mut Vec<Ordered>,
+    ) {
+        let Some((id, event)) = self.waiting.pop_first() else {
+            return;
+        };
         self.waiting_bytes -= weight(&event);
         counts.holes += 1;
         counts.lost = counts.lost.saturating_add(id - self.next);
@@ -127,12 +142,23 @@ impl Stream {
 
 /// Bytes an event takes while it waits, about.
 fn weight(event: &StandardEvent) -> usize {
-    let texts = [&event.stream.model, &event.stream.salt, &event.stream.lora, &event.stream.tenant];
-    let texts = texts.into_iter().chain([&event.stream.backend_id, &event.stream.medium, &event.object_key]);
+    let texts = [
+        &event.stream.model,
+        &event.stream.salt,
+        &event.stream.lora,
+        &event.stream.tenant,
+    ];
+    let texts = texts.into_iter().chain([
+        &event.stream.backend_id,
+        &event.stream.medium,
+        &event.object_key,
+    ]);
     let blocks = match &event.change {
-        StandardChange::Stored { seq_hashes, token_ids, .. } => {
-            seq_hashes.len() * 8 + token_ids.as_ref().map_or(0, |tokens| tokens.len() * 4)
-        }
+        StandardChange::Stored {
+            seq_hashes,
+            token_ids,
+            ..
+        } => seq_hashes.len() * 8 + token_ids.as_ref().map_or(0, |tokens| tokens.len() * 4),
         StandardChange::Removed { seq_hashes, .. } => seq_hashes.len() * 8,
         StandardChange::Cleared => 0,
     };

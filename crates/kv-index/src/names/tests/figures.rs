@@ -29,8 +29,9 @@ fn what_names_cost() {
     for of_run in [16, 128, 1024] {
         let mut names = names(0..2);
         names.table = Table::new(BLOCKS);
-        let runs: Vec<Vec<EngineHash>> =
-            (0..BLOCKS / of_run).map(|run| (run * of_run..(run + 1) * of_run).map(scattered).collect()).collect();
+        let runs: Vec<Vec<EngineHash>> = (0..BLOCKS / of_run)
+            .map(|run| (run * of_run..(run + 1) * of_run).map(scattered).collect())
+            .collect();
         println!("runs of {of_run} blocks, {BLOCKS} in all");
         for (member, what) in [(0, "announced first"), (1, "announced by another")] {
             measure(what, || {
@@ -58,8 +59,15 @@ fn what_names_cost() {
         });
         measure("carried along when parting", || {
             let end = u32::try_from(of_run).unwrap();
-            let refused = Contradiction { name: EngineHash(1), spot: spot(0, 0) };
-            names.part(1, (0..u32::try_from(runs.len()).unwrap()).map(|run| (run, 0..end)), refused);
+            let refused = Contradiction {
+                name: EngineHash(1),
+                spot: spot(0, 0),
+            };
+            names.part(
+                1,
+                (0..u32::try_from(runs.len()).unwrap()).map(|run| (run, 0..end)),
+                refused,
+            );
         });
     }
 }

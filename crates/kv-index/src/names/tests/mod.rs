@@ -44,22 +44,38 @@ fn names(members: Range<u32>) -> Names {
 
 /// An announcement of blocks of 16 tokens that contradicts nothing, and moves nothing.
 fn say(names: &mut Names, member: u32, said: &[EngineHash], run: u32, at: u32) {
-    assert_eq!(names.announce(member, size(16), said, run, at), Ok(Announced::default()));
+    assert_eq!(
+        names.announce(member, size(16), said, run, at),
+        Ok(Announced::default())
+    );
 }
 
 /// An announcement that its family refuses; the member, which holds `held`, parts, and then it is taken.
-fn say_and_part(names: &mut Names, member: u32, said: &[EngineHash], run: u32, at: u32, held: &[(u32, Range<u32>)]) {
+fn say_and_part(
+    names: &mut Names,
+    member: u32,
+    said: &[EngineHash],
+    run: u32,
+    at: u32,
+    held: &[(u32, Range<u32>)],
+) {
     let refused = names.announce(member, size(16), said, run, at).unwrap_err();
     names.part(member, held.iter().cloned(), refused);
     say(names, member, said, run, at);
 }
 
 fn resolve(names: &Names, member: u32, name: EngineHash) -> Option<(Spot, bool)> {
-    names.resolve(member, name, size(16)).map(|resolved| (resolved.spot, resolved.proven))
+    names
+        .resolve(member, name, size(16))
+        .map(|resolved| (resolved.spot, resolved.proven))
 }
 
 fn family(names: &Names, member: u32) -> u32 {
-    names.members().find(|known| known.member == member).unwrap().family
+    names
+        .members()
+        .find(|known| known.member == member)
+        .unwrap()
+        .family
 }
 
 #[test]
@@ -68,7 +84,11 @@ fn a_name_stands_for_the_block_it_was_announced_for() {
     say(&mut names, 0, &longs(1..4), 9, 100);
     assert_eq!(resolve(&names, 0, long(2)), Some((spot(9, 101), true)));
     assert_eq!(resolve(&names, 0, long(4)), None);
-    assert_eq!(names.resolve(0, long(2), size(32)), None, "names are kept per block size");
+    assert_eq!(
+        names.resolve(0, long(2), size(32)),
+        None,
+        "names are kept per block size"
+    );
     assert_eq!(resolve(&names, 1, long(2)), None, "nobody");
 }
 
@@ -82,7 +102,11 @@ fn members_that_say_the_same_share_their_names() {
         names.join(member, QWEN);
         say(&mut names, member, &longs(0..1000), 0, 0);
     }
-    assert!(names.bytes() < bytes + 20 * 1024, "{bytes} bytes became {}", names.bytes());
+    assert!(
+        names.bytes() < bytes + 20 * 1024,
+        "{bytes} bytes became {}",
+        names.bytes()
+    );
     assert_eq!(resolve(&names, 7, long(500)), Some((spot(0, 500), true)));
 }
 
@@ -92,12 +116,24 @@ fn what_another_member_announced_is_proven_only_by_a_long_name_in_common() {
     let mut names = names(0..3);
     say(&mut names, 0, &longs(1..9), 0, 0);
     say(&mut names, 0, &counted(1..9), 1, 0);
-    assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), false)), "it announced nothing");
+    assert_eq!(
+        resolve(&names, 1, long(1)),
+        Some((spot(0, 0), false)),
+        "it announced nothing"
+    );
     say(&mut names, 1, &counted(1..2), 1, 0);
-    assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), false)), "two engines may count alike");
+    assert_eq!(
+        resolve(&names, 1, long(1)),
+        Some((spot(0, 0), false)),
+        "two engines may count alike"
+    );
     say(&mut names, 1, &longs(3..4), 0, 2);
     assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), true)));
-    assert_eq!(resolve(&names, 0, long(1)), Some((spot(0, 0), true)), "its own words");
+    assert_eq!(
+        resolve(&names, 0, long(1)),
+        Some((spot(0, 0), true)),
+        "its own words"
+    );
     assert_eq!(resolve(&names, 2, long(1)), Some((spot(0, 0), false)));
 }
 
@@ -116,15 +152,37 @@ fn engines_that_count_their_blocks_part_at_the_first_number_that_means_something
     let mut names = names(0..2);
     say(&mut names, 0, &counted(1..5), 0, 0);
     say(&mut names, 1, &counted(1..3), 0, 0);
-    let refused = names.announce(1, size(16), &counted(9..10), 0, 2).unwrap_err();
-    assert_eq!(refused, Contradiction { name: EngineHash(9), spot: spot(0, 2) }, "the block has another name");
-    let refused = names.announce(1, size(16), &counted(3..5), 1, 0).unwrap_err();
-    assert_eq!(refused, Contradiction { name: EngineHash(3), spot: spot(1, 0) }, "the name has another block");
+    let refused = names
+        .announce(1, size(16), &counted(9..10), 0, 2)
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        Contradiction {
+            name: EngineHash(9),
+            spot: spot(0, 2)
+        },
+        "the block has another name"
+    );
+    let refused = names
+        .announce(1, size(16), &counted(3..5), 1, 0)
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        Contradiction {
+            name: EngineHash(3),
+            spot: spot(1, 0)
+        },
+        "the name has another block"
+    );
     names.part(1, [(0, 0..2)], refused);
     say(&mut names, 1, &counted(3..5), 1, 0);
     assert_eq!(resolve(&names, 0, EngineHash(3)), Some((spot(0, 2), true)));
     assert_eq!(resolve(&names, 1, EngineHash(3)), Some((spot(1, 0), true)));
-    assert_eq!(resolve(&names, 1, EngineHash(2)), Some((spot(0, 1), false)), "what it held came along");
+    assert_eq!(
+        resolve(&names, 1, EngineHash(2)),
+        Some((spot(0, 1), false)),
+        "what it held came along"
+    );
 }
 
 #[test]
@@ -139,7 +197,11 @@ fn a_refused_announcement_leaves_nothing_behind() {
     assert_eq!(names.names_of(1).count(), 0);
     assert_eq!(names.table.bytes(), before);
     // A name twice within one announcement is no better.
-    assert!(names.announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0).is_err());
+    assert!(
+        names
+            .announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0)
+            .is_err()
+    );
     assert_eq!(names.names_of(1).count(), 0);
 }
 
@@ -150,7 +212,11 @@ fn a_member_that_parts_joins_those_who_speak_like_it() {
     say_and_part(&mut names, 1, &longs(101..109), 0, 0, &[]);
     say_and_part(&mut names, 2, &longs(101..105), 0, 0, &[]);
     assert_eq!(family(&names, 1), family(&names, 2));
-    assert_eq!(resolve(&names, 2, long(108)), Some((spot(0, 7), true)), "they have a long name in common");
+    assert_eq!(
+        resolve(&names, 2, long(108)),
+        Some((spot(0, 7), true)),
+        "they have a long name in common"
+    );
     // The next one agrees with them about this block, but not about what it holds.
     say(&mut names, 3, &longs(201..202), 1, 0);
     say(&mut names, 1, &longs(301..302), 1, 0);
@@ -168,7 +234,11 @@ fn whoever_parts_again_is_alone_and_never_refused() {
     assert_eq!(family(&names, 1), family(&names, 2));
     say_and_part(&mut names, 2, &counted(1..2), 0, 1, &[(0, 0..1)]);
     assert!(family(&names, 2) != family(&names, 1) && family(&names, 2) != family(&names, 0));
-    assert_eq!(resolve(&names, 2, EngineHash(101)), Some((spot(0, 0), false)), "what it held came along");
+    assert_eq!(
+        resolve(&names, 2, EngineHash(101)),
+        Some((spot(0, 0), false)),
+        "what it held came along"
+    );
     assert_eq!(resolve(&names, 2, EngineHash(1)), Some((spot(0, 1), false)));
 }
 
@@ -188,7 +258,10 @@ fn a_copy_is_known_by_either_of_its_names_and_a_name_of_zero_is_a_name() {
     say(&mut names, 0, &counted(0..2), 0, 0);
     say(&mut names, 0, &counted(10..12), 0, 0);
     for (name, at) in [(0, 0), (1, 1), (10, 0), (11, 1)] {
-        assert_eq!(resolve(&names, 0, EngineHash(name)), Some((spot(0, at), true)));
+        assert_eq!(
+            resolve(&names, 0, EngineHash(name)),
+            Some((spot(0, at), true))
+        );
     }
     names.forget(0, 0..2);
     assert!((0..12).all(|name| resolve(&names, 0, EngineHash(name)).is_none()));
@@ -201,7 +274,11 @@ fn the_names_of_one_block_are_bounded() {
         say(&mut names, 0, &counted(name..name + 1), 0, 0);
     }
     let known = (1..1000).filter(|name| resolve(&names, 0, EngineHash(*name)).is_some());
-    assert_eq!(known.collect::<Vec<_>>(), [1, 993, 994, 995, 996, 997, 998, 999], "the first and the newest");
+    assert_eq!(
+        known.collect::<Vec<_>>(),
+        [1, 993, 994, 995, 996, 997, 998, 999],
+        "the first and the newest"
+    );
 }
 
 #[test]
@@ -210,11 +287,19 @@ fn a_cleared_member_starts_again_and_others_keep_what_they_share() {
     say(&mut names, 0, &counted(1..4), 0, 0);
     say(&mut names, 1, &counted(1..2), 0, 0);
     names.clear(0);
-    assert_eq!(resolve(&names, 0, EngineHash(1)), Some((spot(0, 0), false)), "another's word now, its own or not");
+    assert_eq!(
+        resolve(&names, 0, EngineHash(1)),
+        Some((spot(0, 0), false)),
+        "another's word now, its own or not"
+    );
     names.leave(1);
     assert_eq!(resolve(&names, 1, EngineHash(1)), None);
     names.clear(0);
-    assert_eq!(resolve(&names, 0, EngineHash(1)), None, "nobody is left who said so");
+    assert_eq!(
+        resolve(&names, 0, EngineHash(1)),
+        None,
+        "nobody is left who said so"
+    );
 }
 
 #[test]
@@ -243,7 +328,11 @@ fn names_of_a_family_that_ended_go_as_new_ones_come() {
         let said = longs(round * 1000..(round + 1) * 1000);
         say(&mut names, 0, &said, 0, 0);
     }
-    assert!(names.sheets.bytes() + names.table.bytes() < 200 << 10, "{} bytes", names.bytes());
+    assert!(
+        names.sheets.bytes() + names.table.bytes() < 200 << 10,
+        "{} bytes",
+        names.bytes()
+    );
 }
 
 #[test]
@@ -270,14 +359,29 @@ fn a_removal_finds_a_name_in_every_size_the_member_announced() {
         found.push((at, size.tokens(), resolved.spot));
     });
     found.sort_unstable();
-    assert_eq!(found, [(0, 16, spot(0, 38)), (2, 16, spot(0, 1)), (2, 256, spot(1, 1))]);
+    assert_eq!(
+        found,
+        [
+            (0, 16, spot(0, 38)),
+            (2, 16, spot(0, 1)),
+            (2, 256, spot(1, 1))
+        ]
+    );
 }
 
 #[test]
 fn a_member_may_announce_eight_block_sizes() {
     let mut names = names(0..1);
     for tokens in 1..=8 {
-        names.announce(0, size(tokens), &longs(1..2), u32::try_from(tokens).unwrap(), 0).unwrap();
+        names
+            .announce(
+                0,
+                size(tokens),
+                &longs(1..2),
+                u32::try_from(tokens).unwrap(),
+                0,
+            )
+            .unwrap();
     }
     assert!(!names.admits(0, size(9)) && names.admits(0, size(3)));
     names.announce(0, size(9), &longs(1..2), 9, 0).unwrap();
@@ -308,12 +412,19 @@ fn members_and_names_come_back_as_they_were() {
     let mut after = Names::new(8, 1 << 20);
     let mut families: Vec<Membership> = Vec::new();
     for was in before.members() {
-        let relative = families.iter().find(|relative| relative.family == was.family).map(|relative| relative.member);
+        let relative = families
+            .iter()
+            .find(|relative| relative.family == was.family)
+            .map(|relative| relative.member);
         after.restore(QWEN, was, relative);
         families.push(was);
     }
     for stretch in before.names_of(0) {
-        let member = families.iter().find(|member| member.family == stretch.family).unwrap().member;
+        let member = families
+            .iter()
+            .find(|member| member.family == stretch.family)
+            .unwrap()
+            .member;
         after.restore_names(member, 0, &stretch);
     }
     for member in 0..4 {
@@ -322,7 +433,15 @@ fn members_and_names_come_back_as_they_were() {
             assert_eq!(spot(&after), spot(&before), "{name:?} of {member}");
         }
     }
-    assert_eq!(resolve(&after, 1, long(70)), Some((spot(0, 70), true)), "it was proven");
-    assert_eq!(resolve(&after, 0, long(70)), Some((spot(0, 70), false)), "nobody knows any more who said so");
+    assert_eq!(
+        resolve(&after, 1, long(70)),
+        Some((spot(0, 70), true)),
+        "it was proven"
+    );
+    assert_eq!(
+        resolve(&after, 0, long(70)),
+        Some((spot(0, 70), false)),
+        "nobody knows any more who said so"
+    );
     assert_eq!(family(&after, 3), family(&after, 0));
 }

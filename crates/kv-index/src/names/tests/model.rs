@@ -16,12 +16,29 @@ const RUN: u32 = 6;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Announce { member: u32, names: Vec<EngineHash>, spot: Spot },
-    Forget { run: u32, range: Range<u32> },
-    Unname { member: u32, name: EngineHash },
-    Clear { member: u32 },
-    Leave { member: u32 },
-    Join { member: u32, common: u32 },
+    Announce {
+        member: u32,
+        names: Vec<EngineHash>,
+        spot: Spot,
+    },
+    Forget {
+        run: u32,
+        range: Range<u32>,
+    },
+    Unname {
+        member: u32,
+        name: EngineHash,
+    },
+    Clear {
+        member: u32,
+    },
+    Leave {
+        member: u32,
+    },
+    Join {
+        member: u32,
+        common: u32,
+    },
     Tidy,
 }
 
@@ -33,14 +50,26 @@ fn name() -> impl Strategy<Value = EngineHash> {
 fn step() -> impl Strategy<Value = Step> {
     let member = || 0..MEMBERS;
     let spot = (0..RUNS, 0..RUN).prop_map(|(run, at)| Spot { run, at });
-    let announce = (member(), prop::collection::vec(name(), 1..4), spot).prop_map(|(member, mut names, spot)| {
-        names.truncate((RUN - spot.at) as usize);
-        Step::Announce { member, names, spot }
-    });
+    let announce = (member(), prop::collection::vec(name(), 1..4), spot).prop_map(
+        |(member, mut names, spot)| {
+            names.truncate((RUN - spot.at) as usize);
+            Step::Announce {
+                member,
+                names,
+                spot,
+            }
+        },
+    );
     // Content with a name of its own, as engines that hash it say: members agree on it.
     let agreed = (member(), 0..RUNS - 1, 0..RUN, 1..4_u32).prop_map(|(member, run, at, count)| {
-        let names = (at..RUN.min(at + count)).map(|at| long(u64::from(100 + run * 10 + at))).collect();
-        Step::Announce { member, names, spot: Spot { run, at } }
+        let names = (at..RUN.min(at + count))
+            .map(|at| long(u64::from(100 + run * 10 + at)))
+            .collect();
+        Step::Announce {
+            member,
+            names,
+            spot: Spot { run, at },
+        }
     });
     prop_oneof![
         8 => announce,
@@ -82,7 +111,12 @@ impl Model {
     }
 
     /// What an announcement does to a family; the first contradiction of a shared one.
-    fn announce(said: &mut Said, alone: bool, names: &[EngineHash], from: Spot) -> Result<Vec<Spot>, Contradiction> {
+    fn announce(
+        said: &mut Said,
+        alone: bool,
+        names: &[EngineHash],
+        from: Spot,
+    ) -> Result<Vec<Spot>, Contradiction> {
         let (mut moved, mut after) = (Vec::new(), said.clone());
         for (name, at) in names.iter().zip(from.at..) {
             let (key, spot) = ((size_of_run(from.run), *name), Spot { run: from.run, at });
@@ -106,7 +140,9 @@ impl Model {
     }
 
     fn forget(&mut self, gone: impl Fn(Spot) -> bool) {
-        self.families.values_mut().for_each(|said| said.retain(|_, spot| !gone(*spot)));
+        self.families
+            .values_mut()
+            .for_each(|said| said.retain(|_, spot| !gone(*spot)));
         for said in self.own.values_mut().chain(self.words.values_mut()) {
             said.retain(|(_, spot)| !gone(*spot));
         }
@@ -114,7 +150,11 @@ impl Model {
 }
 
 fn alone(names: &Names, family: u32) -> bool {
-    names.members().filter(|member| member.family == family).count() == 1
+    names
+        .members()
+        .filter(|member| member.family == family)
+        .count()
+        == 1
 }
 
 fn announce(
@@ -128,7 +168,8 @@ fn announce(
         let of = family(names, member);
         let before = model.families.entry(of).or_default();
         let known = said.iter().zip(spot.at..).any(|(name, at)| {
-            name.0 > 1 << 32 && before.get(&(size_of_run(spot.run), *name)) == Some(&Spot { run: spot.run, at })
+            name.0 > 1 << 32
+                && before.get(&(size_of_run(spot.run), *name)) == Some(&Spot { run: spot.run, at })
         });
         let wanted = Model::announce(before, alone(names, of), said, spot);
         let got = names.announce(member, size_of_run(spot.run), said, spot.run, spot.at);
@@ -152,10 +193,18 @@ fn announce(
         };
         prop_assert!(parted < 2, "parted twice, and still refused");
         let held = model.held(member);
-        names.part(member, held.iter().map(|spot| (spot.run, spot.at..spot.at + 1)), refused);
+        names.part(
+            member,
+            held.iter().map(|spot| (spot.run, spot.at..spot.at + 1)),
+            refused,
+        );
         let joined = family(names, member);
         prop_assert_ne!(joined, of);
-        let along: Vec<_> = model.families[&of].clone().into_iter().filter(|(_, spot)| held.contains(spot)).collect();
+        let along: Vec<_> = model.families[&of]
+            .clone()
+            .into_iter()
+            .filter(|(_, spot)| held.contains(spot))
+            .collect();
         if alone(names, joined) {
             model.families.insert(joined, Said::new());
         } else if refused.name.0 > 1 << 32 {
@@ -164,7 +213,10 @@ fn announce(
         let there = model.families.get_mut(&joined).unwrap();
         for (name, spot) in along {
             let other = there.insert(name, spot);
-            prop_assert!(other.is_none_or(|other| other == spot), "it joined a family that contradicts it");
+            prop_assert!(
+                other.is_none_or(|other| other == spot),
+                "it joined a family that contradicts it"
+            );
         }
     }
     Ok(())
@@ -172,7 +224,11 @@ fn announce(
 
 fn apply(names: &mut Names, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
     match step {
-        Step::Announce { member, names: said, spot } => {
+        Step::Announce {
+            member,
+            names: said,
+            spot,
+        } => {
             if model.own.contains_key(&member) {
                 announce(names, model, member, &said, spot)?;
             }
@@ -183,8 +239,16 @@ fn apply(names: &mut Names, model: &mut Model, step: Step) -> Result<(), TestCas
         }
         Step::Unname { member, name } => {
             if model.own.contains_key(&member) && alone(names, family(names, member)) {
-                model.families.entry(family(names, member)).or_default().remove(&(size(16), name));
-                model.own.get_mut(&member).unwrap().retain(|(known, _)| *known != (size(16), name));
+                model
+                    .families
+                    .entry(family(names, member))
+                    .or_default()
+                    .remove(&(size(16), name));
+                model
+                    .own
+                    .get_mut(&member)
+                    .unwrap()
+                    .retain(|(known, _)| *known != (size(16), name));
             }
             names.unname(member, name, size(16));
         }
@@ -214,12 +278,20 @@ fn compare(names: &Names, model: &Model) -> Result<(), TestCaseError> {
     for run in 0..RUNS {
         for stretch in names.names_of(run) {
             for (name, at) in stretch.names.iter().zip(stretch.at..) {
-                let other = exported.entry(stretch.family).or_default().insert((stretch.size, *name), Spot { run, at });
+                let other = exported
+                    .entry(stretch.family)
+                    .or_default()
+                    .insert((stretch.size, *name), Spot { run, at });
                 prop_assert_eq!(other, None);
             }
         }
     }
-    let wanted: BTreeMap<_, _> = model.families.clone().into_iter().filter(|(_, said)| !said.is_empty()).collect();
+    let wanted: BTreeMap<_, _> = model
+        .families
+        .clone()
+        .into_iter()
+        .filter(|(_, said)| !said.is_empty())
+        .collect();
     prop_assert_eq!(exported, wanted);
     for (member, own) in &model.own {
         let said = model.families.get(&family(names, *member));
@@ -231,11 +303,21 @@ fn compare(names: &Names, model: &Model) -> Result<(), TestCaseError> {
                 prop_assert_eq!(resolved.map(|resolved| resolved.spot), spot);
                 let Some(resolved) = resolved else { continue };
                 let own = model.words[member].contains(&(key, resolved.spot));
-                prop_assert!(own || !resolved.proven || model.agreed.contains(member), "{:?}: not {}'s", key, member);
+                prop_assert!(
+                    own || !resolved.proven || model.agreed.contains(member),
+                    "{:?}: not {}'s",
+                    key,
+                    member
+                );
             }
         }
         for ((size, name), spot) in own {
-            prop_assert_eq!(names.resolve(*member, *name, *size).map(|resolved| resolved.spot), Some(*spot));
+            prop_assert_eq!(
+                names
+                    .resolve(*member, *name, *size)
+                    .map(|resolved| resolved.spot),
+                Some(*spot)
+            );
         }
     }
     Ok(())

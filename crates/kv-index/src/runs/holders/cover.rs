@@ -39,7 +39,12 @@ impl Holders {
 
     /// Enters a stretch that meets none of the slot's in that tier; returns false if there was no room to say so.
     pub(crate) fn put(&mut self, span: Span) -> bool {
-        let Span { slot, tier, start, end } = span;
+        let Span {
+            slot,
+            tier,
+            start,
+            end,
+        } = span;
         if tier == 0 && start == 0 {
             return self.set_leading(slot, end);
         }
@@ -59,7 +64,12 @@ impl Holders {
                 return 0;
             }
             if end >= leading {
-                return leading - if self.set_leading(slot, start) { start } else { 0 };
+                return leading
+                    - if self.set_leading(slot, start) {
+                        start
+                    } else {
+                        0
+                    };
             }
         }
         let mut stretches = std::mem::take(&mut self.scratch);
@@ -87,11 +97,15 @@ impl Holders {
 
     /// Replaces what `slot` holds in `tier`; returns how many blocks that is now.
     fn set_stretches(&mut self, slot: u32, tier: u32, stretches: &[(u32, u32)]) -> u32 {
-        self.spans.retain(|span| span.slot != slot || span.tier != tier);
+        self.spans
+            .retain(|span| span.slot != slot || span.tier != tier);
         let mut total = 0;
         let mut rest = stretches;
         if tier == 0 {
-            let leading = stretches.first().filter(|(from, _)| *from == 0).map_or(0, |(_, to)| *to);
+            let leading = stretches
+                .first()
+                .filter(|(from, _)| *from == 0)
+                .map_or(0, |(_, to)| *to);
             if self.set_leading(slot, leading) {
                 total += leading;
             }
@@ -99,7 +113,12 @@ impl Holders {
         }
         for (start, end) in rest.iter().copied() {
             if self.spans.len() < MOST_SPANS {
-                self.spans.push(Span { slot, tier, start, end });
+                self.spans.push(Span {
+                    slot,
+                    tier,
+                    start,
+                    end,
+                });
                 total += end - start;
             }
         }

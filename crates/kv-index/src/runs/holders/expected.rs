@@ -6,7 +6,13 @@ use crate::runs::Span;
 impl Holders {
     /// `slot` is not expected to hold blocks `start..end` any more; returns whether it was. `dropped` gets the stamps of what
     /// went, with the number of blocks.
-    pub(crate) fn unexpect(&mut self, slot: u32, start: u32, end: u32, dropped: &mut Vec<(u64, u32)>) -> bool {
+    pub(crate) fn unexpect(
+        &mut self,
+        slot: u32,
+        start: u32,
+        end: u32,
+        dropped: &mut Vec<(u64, u32)>,
+    ) -> bool {
         if self.expected.is_empty() {
             return false;
         }
@@ -19,7 +25,10 @@ impl Holders {
             }
             dropped.push((expected.stamp, span.end.min(end) - span.start.max(start)));
             if span.end > end {
-                behind.push(Expected { span: Span { start: end, ..span }, ..*expected });
+                behind.push(Expected {
+                    span: Span { start: end, ..span },
+                    ..*expected
+                });
             }
             expected.span.end = start;
             span.start < start
@@ -34,8 +43,14 @@ impl Holders {
 
     /// Enters what is expected; next to what else bears the stamp it becomes one with it. Returns how many blocks were entered.
     pub(crate) fn expect(&mut self, new: Expected) -> u32 {
-        let alike = |known: &&mut Expected| known.stamp == new.stamp && known.expires == new.expires;
-        if let Some(known) = self.expected.iter_mut().filter(alike).find(|known| known.span.end == new.span.start) {
+        let alike =
+            |known: &&mut Expected| known.stamp == new.stamp && known.expires == new.expires;
+        if let Some(known) = self
+            .expected
+            .iter_mut()
+            .filter(alike)
+            .find(|known| known.span.end == new.span.start)
+        {
             known.span.end = new.span.end;
         } else if self.expected.len() < MOST_SPANS {
             self.expected.push(new);
@@ -47,7 +62,10 @@ impl Holders {
 
     /// Nobody is expected to hold anything.
     pub(crate) fn unexpect_all(&mut self, dropped: &mut Vec<(u64, u32)>) {
-        dropped
-            .extend(self.expected.drain(..).map(|expected| (expected.stamp, expected.span.end - expected.span.start)));
+        dropped.extend(
+            self.expected
+                .drain(..)
+                .map(|expected| (expected.stamp, expected.span.end - expected.span.start)),
+        );
     }
 }

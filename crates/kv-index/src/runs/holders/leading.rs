@@ -64,7 +64,11 @@ impl Holders {
     /// Moves single holders of `cut` blocks to bits, if there are enough of them to make it worth it.
     fn gather(&mut self, cut: u32) {
         let alike = || self.parts.iter().filter(|(_, known)| *known == cut);
-        let need = alike().map(|(slot, _)| *slot as usize / 64 + 1).max().unwrap_or(0).max(self.width);
+        let need = alike()
+            .map(|(slot, _)| *slot as usize / 64 + 1)
+            .max()
+            .unwrap_or(0)
+            .max(self.width);
         let (count, words) = (alike().count(), need + usize::from(cut != WHOLE));
         if count < GROUP_FROM.max(2 * words) || cut != WHOLE && self.cuts.len() >= MOST_GROUPS {
             return;
@@ -109,8 +113,15 @@ impl Holders {
         if !self.spans.is_empty() || !self.expected.is_empty() {
             return None;
         }
-        let bits = |words: &[u64]| words.iter().map(|word| word.count_ones() as usize).sum::<usize>();
-        if self.width > 0 && self.parts.len() + bits(&self.whole) + bits(&self.group_bits) <= INLINE_HOLDERS {
+        let bits = |words: &[u64]| {
+            words
+                .iter()
+                .map(|word| word.count_ones() as usize)
+                .sum::<usize>()
+        };
+        if self.width > 0
+            && self.parts.len() + bits(&self.whole) + bits(&self.group_bits) <= INLINE_HOLDERS
+        {
             self.scatter();
         }
         if self.width > 0 || self.parts.len() > INLINE_HOLDERS {
@@ -130,7 +141,10 @@ impl Holders {
         each_bit(&whole, |slot| self.parts.push((slot, WHOLE)));
         for (group, cut) in self.cuts.iter().enumerate() {
             let parts = &mut self.parts;
-            each_bit(&bits[group * self.width..(group + 1) * self.width], |slot| parts.push((slot, *cut)));
+            each_bit(
+                &bits[group * self.width..(group + 1) * self.width],
+                |slot| parts.push((slot, *cut)),
+            );
         }
         self.cuts.clear();
         self.width = 0;

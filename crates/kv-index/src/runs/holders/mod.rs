@@ -48,11 +48,14 @@ impl Holders {
     pub(crate) fn read(&mut self, head: &Head, body: &Chunks) {
         self.clear(head.blocks());
         if !head.has_area() {
-            self.parts.extend((0..head.inline_holders()).map(|number| head.holder(number)));
+            self.parts
+                .extend((0..head.inline_holders()).map(|number| head.holder(number)));
             return;
         }
         let (line, words) = head.area();
-        let area = body.words(line, words).expect("the writer knows which areas there are");
+        let area = body
+            .words(line, words)
+            .expect("the writer knows which areas there are");
         let word = |at: usize| area[at].load(Ordering::Relaxed);
         let title = Title::decode(word(0));
         self.width = title.width;
@@ -60,15 +63,23 @@ impl Holders {
         for group in 0..title.groups {
             let at = title.groups_at() + group * (1 + title.width);
             self.cuts.push(word(at) as u32);
-            self.group_bits.extend((at + 1..=at + title.width).map(word));
+            self.group_bits
+                .extend((at + 1..=at + title.width).map(word));
         }
         for part in 0..title.parts {
-            self.parts.push(unpack_part((word(title.parts_at() + part / 2) >> (32 * (part % 2))) as u32));
+            self.parts.push(unpack_part(
+                (word(title.parts_at() + part / 2) >> (32 * (part % 2))) as u32,
+            ));
         }
-        self.spans.extend((title.spans_at()..title.expected_at()).map(|at| Span::decode(word(at))));
+        self.spans
+            .extend((title.spans_at()..title.expected_at()).map(|at| Span::decode(word(at))));
         self.expected.extend((0..title.expected).map(|number| {
             let at = title.expected_at() + 3 * number;
-            Expected { span: Span::decode(word(at)), expires: word(at + 1), stamp: word(at + 2) }
+            Expected {
+                span: Span::decode(word(at)),
+                expires: word(at + 1),
+                stamp: word(at + 2),
+            }
         }));
     }
 
@@ -92,7 +103,12 @@ impl Holders {
         let parts = self.parts.iter().map(|(_, cut)| (*cut).min(self.blocks));
         let spans = self.spans.iter().map(|span| span.end);
         let expected = self.expected.iter().map(|expected| expected.span.end);
-        parts.chain(self.cuts.iter().copied()).chain(spans).chain(expected).max().unwrap_or(0)
+        parts
+            .chain(self.cuts.iter().copied())
+            .chain(spans)
+            .chain(expected)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Blocks of the run that nobody holds; some may be expected, others only stand before blocks that somebody holds.
@@ -100,11 +116,19 @@ impl Holders {
         if self.whole.iter().any(|word| *word != 0) {
             return 0;
         }
-        let leading = self.parts.iter().map(|(_, cut)| (*cut).min(self.blocks)).chain(self.cuts.iter().copied());
+        let leading = self
+            .parts
+            .iter()
+            .map(|(_, cut)| (*cut).min(self.blocks))
+            .chain(self.cuts.iter().copied());
         let mut end = leading.max().unwrap_or(0);
         let mut unheld = self.blocks - end;
         if !self.spans.is_empty() && unheld > 0 {
-            let mut spans: Vec<_> = self.spans.iter().map(|span| (span.start, span.end)).collect();
+            let mut spans: Vec<_> = self
+                .spans
+                .iter()
+                .map(|span| (span.start, span.end))
+                .collect();
             spans.sort_unstable();
             for (from, to) in spans {
                 unheld -= to.saturating_sub(from.max(end));
@@ -127,7 +151,8 @@ impl Holders {
             self.remove_group(group);
         }
         self.spans.retain_mut(|span| shorten(span, blocks));
-        self.expected.retain_mut(|expected| shorten(&mut expected.span, blocks));
+        self.expected
+            .retain_mut(|expected| shorten(&mut expected.span, blocks));
     }
 
     /// Leading blocks `slot` holds on the device.
@@ -137,8 +162,8 @@ impl Holders {
             if self.whole[word] & bit != 0 {
                 return self.blocks;
             }
-            if let Some(group) =
-                (0..self.cuts.len()).find(|group| self.group_bits[group * self.width + word] & bit != 0)
+            if let Some(group) = (0..self.cuts.len())
+                .find(|group| self.group_bits[group * self.width + word] & bit != 0)
             {
                 return self.cuts[group];
             }
@@ -157,13 +182,25 @@ impl Holders {
             }
         }
         if !self.spans.is_empty() {
-            out.extend(self.spans.iter().filter(|s| s.slot == slot && s.tier == tier).map(|s| (s.start, s.end)));
+            out.extend(
+                self.spans
+                    .iter()
+                    .filter(|s| s.slot == slot && s.tier == tier)
+                    .map(|s| (s.start, s.end)),
+            );
             out.sort_unstable();
         }
     }
 
     /// The parts of `start..end` that `slot` holds in `tier`, in order.
-    pub(crate) fn held(&self, slot: u32, tier: u32, start: u32, end: u32, out: &mut Vec<(u32, u32)>) {
+    pub(crate) fn held(
+        &self,
+        slot: u32,
+        tier: u32,
+        start: u32,
+        end: u32,
+        out: &mut Vec<(u32, u32)>,
+    ) {
         self.stretches(slot, tier, out);
         out.retain_mut(|stretch| {
             *stretch = (stretch.0.max(start), stretch.1.min(end));
@@ -173,7 +210,11 @@ impl Holders {
 
     /// Whether `slot` holds block `at` in any tier.
     pub(crate) fn holds(&self, slot: u32, at: u32) -> bool {
-        let spans = || self.spans.iter().any(|s| s.slot == slot && s.start <= at && at < s.end);
+        let spans = || {
+            self.spans
+                .iter()
+                .any(|s| s.slot == slot && s.start <= at && at < s.end)
+        };
         at < self.leading(slot) || spans()
     }
 
@@ -183,7 +224,12 @@ impl Holders {
         if self.spans.is_empty() {
             return leading;
         }
-        let mut stretches: Vec<_> = self.spans.iter().filter(|s| s.slot == slot).map(|s| (s.start, s.end)).collect();
+        let mut stretches: Vec<_> = self
+            .spans
+            .iter()
+            .filter(|s| s.slot == slot)
+            .map(|s| (s.start, s.end))
+            .collect();
         stretches.sort_unstable();
         let (mut total, mut end) = (leading, leading);
         for (from, to) in stretches {
@@ -214,7 +260,10 @@ impl Holders {
             let pack = |(slot, cut): (u32, u32)| u64::from(pack_part(slot, cut));
             pack(pair[0]) | pair.get(1).map_or(0, |second| pack(*second) << 32)
         });
-        let expected = self.expected.iter().flat_map(|e| [e.span.encode(), e.expires, e.stamp]);
+        let expected = self
+            .expected
+            .iter()
+            .flat_map(|e| [e.span.encode(), e.expires, e.stamp]);
         std::iter::once(self.title().encode())
             .chain(self.whole.iter().copied())
             .chain(groups)
@@ -225,14 +274,34 @@ impl Holders {
 
     /// Every confirmed stretch: slot, tier, first block, end.
     pub(crate) fn each(&self, mut visit: impl FnMut(Span)) {
-        each_bit(&self.whole, |slot| visit(Span { slot, tier: 0, start: 0, end: self.blocks }));
+        each_bit(&self.whole, |slot| {
+            visit(Span {
+                slot,
+                tier: 0,
+                start: 0,
+                end: self.blocks,
+            })
+        });
         for (group, cut) in self.cuts.iter().enumerate() {
-            each_bit(&self.group_bits[group * self.width..(group + 1) * self.width], |slot| {
-                visit(Span { slot, tier: 0, start: 0, end: *cut });
-            });
+            each_bit(
+                &self.group_bits[group * self.width..(group + 1) * self.width],
+                |slot| {
+                    visit(Span {
+                        slot,
+                        tier: 0,
+                        start: 0,
+                        end: *cut,
+                    });
+                },
+            );
         }
         for (slot, cut) in &self.parts {
-            visit(Span { slot: *slot, tier: 0, start: 0, end: (*cut).min(self.blocks) });
+            visit(Span {
+                slot: *slot,
+                tier: 0,
+                start: 0,
+                end: (*cut).min(self.blocks),
+            });
         }
         self.spans.iter().copied().for_each(visit);
     }

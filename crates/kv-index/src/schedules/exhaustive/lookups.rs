@@ -25,7 +25,12 @@ struct Small {
 
 impl Small {
     fn new() -> Self {
-        let core = Core::new(Heads::new(1, 2), Chunks::new(1, 4), Table::new(1, PLAIN), Table::new(1, PLAIN));
+        let core = Core::new(
+            Heads::new(1, 2),
+            Chunks::new(1, 4),
+            Table::new(1, PLAIN),
+            Table::new(1, PLAIN),
+        );
         let namespace = Namespace {
             model: Arc::from("qwen"),
             lora: None,
@@ -33,26 +38,49 @@ impl Small {
             block_size: BlockSize::new(1).unwrap(),
             identity: Identity::Tokens,
         };
-        let home = Home { key: SPACE, id: Spaces::default().enter(&namespace) };
-        Self { writer: Writer::new(&core, 1 << 20), core: Arc::new(core), home }
+        let home = Home {
+            key: SPACE,
+            id: Spaces::default().enter(&namespace),
+        };
+        Self {
+            writer: Writer::new(&core, 1 << 20),
+            core: Arc::new(core),
+            home,
+        }
     }
 
     /// New blocks, held by `slot` on the device.
     fn store(&mut self, slot: u32, last: Option<Spot>, chain: &[SequenceHash]) -> Spot {
         let holder = Holder::Confirmed { slot, tier: 0 };
-        self.writer.make(&self.core, self.home, last, chain, holder).unwrap().0
+        self.writer
+            .make(&self.core, self.home, last, chain, holder)
+            .unwrap()
+            .0
     }
 
     /// `slot` holds the first blocks of a run in a tier.
     fn cover(&mut self, slot: u32, run: u32, tier: u32, end: u32) {
-        let span = Span { slot, tier, start: 0, end };
-        self.writer.cover(&self.core, run, span, true, &mut Vec::new()).unwrap();
+        let span = Span {
+            slot,
+            tier,
+            start: 0,
+            end,
+        };
+        self.writer
+            .cover(&self.core, run, span, true, &mut Vec::new())
+            .unwrap();
     }
 
     /// `slot` does not hold the first blocks of a run on the device any more.
     fn uncover(&mut self, slot: u32, run: u32, end: u32) {
-        let span = Span { slot, tier: 0, start: 0, end };
-        self.writer.uncover(&self.core, run, span, &mut |_: Gone| {});
+        let span = Span {
+            slot,
+            tier: 0,
+            start: 0,
+            end,
+        };
+        self.writer
+            .uncover(&self.core, run, span, &mut |_: Gone| {});
     }
 }
 
@@ -90,7 +118,10 @@ fn blocks_that_stay_are_found_while_their_array_moves_and_its_lines_serve_anothe
         loom::explore();
         let reader = thread::spawn(move || {
             let [blocks, nobody] = look(&core, &chain(1, 9));
-            assert!((8..=9).contains(&blocks) && nobody == 0, "{blocks} {nobody}");
+            assert!(
+                (8..=9).contains(&blocks) && nobody == 0,
+                "{blocks} {nobody}"
+            );
         });
         small.store(0, Some(Spot { run, at: 7 }), &chain(1, 9)[8..]);
         small.store(1, None, &chain(2, 4));
@@ -106,7 +137,9 @@ fn blocks_behind_a_branch_are_found_while_their_array_moves_and_its_lines_serve_
         let mut small = Small::new();
         let root = small.store(0, None, &chain(1, 1)).run;
         small.cover(1, root, 0, 1);
-        let leaf = small.store(0, Some(Spot { run: root, at: 0 }), &chain(2, 8)).run;
+        let leaf = small
+            .store(0, Some(Spot { run: root, at: 0 }), &chain(2, 8))
+            .run;
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {
@@ -163,7 +196,9 @@ fn all_runs_of_an_answer_are_of_one_moment() {
         let mut small = Small::new();
         let root = small.store(0, None, &chain(1, 1)).run;
         small.cover(1, root, 0, 1);
-        let leaf = small.store(0, Some(Spot { run: root, at: 0 }), &chain(2, 1)).run;
+        let leaf = small
+            .store(0, Some(Spot { run: root, at: 0 }), &chain(2, 1))
+            .run;
         let core = Arc::clone(&small.core);
         loom::explore();
         let reader = thread::spawn(move || {

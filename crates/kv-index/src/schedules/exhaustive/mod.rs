@@ -37,7 +37,9 @@ use kv_blocks::SequenceHash;
 
 /// Explores all schedules with up to `preemptions` preemptions.
 fn check(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
-    let deeper = std::env::var("KV_INDEX_PREEMPTIONS").ok().and_then(|number| number.parse().ok());
+    let deeper = std::env::var("KV_INDEX_PREEMPTIONS")
+        .ok()
+        .and_then(|number| number.parse().ok());
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(deeper.unwrap_or(preemptions));
     builder.max_branches = 100_000;
@@ -59,5 +61,7 @@ const PLAIN: [u64; 2] = [0, 1];
 
 /// Hashes of a chain: all in one segment of the table, each at a position of its own.
 fn chain(number: u64, len: u64) -> Vec<SequenceHash> {
-    (0..len).map(|at| SequenceHash((number * 64 + at + 1) << 41 | number)).collect()
+    (0..len)
+        .map(|at| SequenceHash((number * 64 + at + 1) << 41 | number))
+        .collect()
 }

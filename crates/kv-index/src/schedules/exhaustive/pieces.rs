@@ -25,7 +25,12 @@ impl SmallRun {
         let lines = Arc::new(Chunks::new(1, 3));
         let mut extents = Extents::new(3);
         extents.grow(&lines);
-        let mut small = Self { heads: Arc::new(Heads::new(2, 0)), extents, lines, head: Head::NONE };
+        let mut small = Self {
+            heads: Arc::new(Heads::new(2, 0)),
+            extents,
+            lines,
+            head: Head::NONE,
+        };
         small.head.set_blocks(8);
         let array = small.line_of(1);
         small.head.set_hashes(array);
@@ -37,7 +42,11 @@ impl SmallRun {
     /// A line whose words all have a value.
     fn line_of(&mut self, value: u64) -> u32 {
         let line = self.extents.take(&self.lines, 1).unwrap();
-        self.lines.line(line).unwrap().iter().for_each(|word| word.store(value, Ordering::Relaxed));
+        self.lines
+            .line(line)
+            .unwrap()
+            .iter()
+            .for_each(|word| word.store(value, Ordering::Relaxed));
         line
     }
 
@@ -63,7 +72,11 @@ impl SmallRun {
 fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_were() {
     check(3, || {
         let small = SmallRun::new();
-        let (lines, heads, old) = (Arc::clone(&small.lines), Arc::clone(&small.heads), small.head.hashes());
+        let (lines, heads, old) = (
+            Arc::clone(&small.lines),
+            Arc::clone(&small.heads),
+            small.head.hashes(),
+        );
         let writers = Arc::new(Mutex::new(small));
         let second = Arc::clone(&writers);
         loom::explore();
@@ -73,7 +86,10 @@ fn lines_that_one_thread_frees_and_another_takes_are_not_taken_for_what_they_wer
             let array = lines.line(head.hashes()).unwrap();
             let seen = [0, 3].map(|at: usize| array[at].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            assert!(seen == [1; 2] || !heads.unchanged(&lines, 0, &head), "{seen:?}");
+            assert!(
+                seen == [1; 2] || !heads.unchanged(&lines, 0, &head),
+                "{seen:?}"
+            );
         });
         let other = thread::spawn(move || {
             let mut small = second.lock();
@@ -126,17 +142,32 @@ impl SmallTable {
         let mut extents = Extents::new(3);
         extents.grow(&lines);
         let table = Table::new(1, PLAIN);
-        Self { lines, extents, fill: Fill::new(&table), table: Arc::new(table) }
+        Self {
+            lines,
+            extents,
+            fill: Fill::new(&table),
+            table: Arc::new(table),
+        }
     }
 
     fn insert(&mut self, at: u32) {
         let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
-        self.table.insert(&mut self.fill, &self.lines, &mut self.extents, key, spot, |_| false).unwrap();
+        self.table
+            .insert(
+                &mut self.fill,
+                &self.lines,
+                &mut self.extents,
+                key,
+                spot,
+                |_| false,
+            )
+            .unwrap();
     }
 
     fn remove(&mut self, at: u32) {
         let (key, spot) = (key(&self.table, at), Spot { run: 0, at });
-        self.table.remove(&mut self.fill, &self.lines, &mut self.extents, key, spot);
+        self.table
+            .remove(&mut self.fill, &self.lines, &mut self.extents, key, spot);
     }
 
     /// Fills it until the next key makes its segment move to other lines; returns that key.
@@ -158,7 +189,9 @@ impl SmallTable {
     fn reuse(&mut self) {
         while let Some(line) = self.extents.take(&self.lines, 1) {
             let words = self.lines.line(line).unwrap();
-            words[..3].iter().for_each(|word| word.store(0, Ordering::Relaxed));
+            words[..3]
+                .iter()
+                .for_each(|word| word.store(0, Ordering::Relaxed));
         }
     }
 }
@@ -173,7 +206,9 @@ fn assert_found(table: &Table, lines: &Chunks, at: u32) {
     let state = table.state(key);
     let line = table.touch(lines, key, state);
     assert_ne!(table.peek(lines, key, state, line), Seen::Nothing);
-    let found = table.find(lines, key, |spot| (spot == Spot { run: 0, at }).then_some(()));
+    let found = table.find(lines, key, |spot| {
+        (spot == Spot { run: 0, at }).then_some(())
+    });
     assert!(found.is_some());
 }
 

@@ -25,7 +25,10 @@ fn every_truncation_is_noticed_and_named() {
     let file = written(&small(), HashScheme::default());
     for length in 0..file.len() {
         let error = loaded(&file[..length]).unwrap_err();
-        assert!(matches!(error, SnapshotError::Truncated { at } if at <= length as u64), "{length} bytes: {error}");
+        assert!(
+            matches!(error, SnapshotError::Truncated { at } if at <= length as u64),
+            "{length} bytes: {error}"
+        );
     }
 }
 
@@ -34,7 +37,10 @@ fn bytes_behind_the_end_are_noticed() {
     let mut file = written(&small(), HashScheme::default());
     file.push(0);
     let message = loaded(&file).unwrap_err().to_string();
-    assert!(message.contains("bytes follow the last checksum, expected none"), "{message}");
+    assert!(
+        message.contains("bytes follow the last checksum, expected none"),
+        "{message}"
+    );
 }
 
 /// Offsets of all pages, and of what is behind them.
@@ -52,7 +58,11 @@ fn several_pages() -> Vec<u8> {
     let mut sample = small();
     let run = sample.runs[0].clone();
     sample.runs = (0..6)
-        .map(|id| OwnRun { id, hashes: vec![SequenceHash(u64::from(id)); MAX_RUN_BLOCKS], ..run.clone() })
+        .map(|id| OwnRun {
+            id,
+            hashes: vec![SequenceHash(u64::from(id)); MAX_RUN_BLOCKS],
+            ..run.clone()
+        })
         .collect();
     for run in &mut sample.runs {
         run.holders.clear();
@@ -69,9 +79,18 @@ fn a_page_in_another_ones_place_is_noticed() {
     assert!(starts.len() > 5);
     let (one, two, behind) = (starts[2], starts[3], starts[4]);
     assert_eq!(two - one, behind - two, "pages of equal length");
-    let swapped = [&file[..one], &file[two..behind], &file[one..two], &file[behind..]].concat();
+    let swapped = [
+        &file[..one],
+        &file[two..behind],
+        &file[one..two],
+        &file[behind..],
+    ]
+    .concat();
     let error = loaded(&swapped).unwrap_err();
-    assert!(matches!(error, SnapshotError::Damaged { at, .. } if at == one as u64), "{error}");
+    assert!(
+        matches!(error, SnapshotError::Damaged { at, .. } if at == one as u64),
+        "{error}"
+    );
 }
 
 #[test]
@@ -79,7 +98,10 @@ fn a_missing_page_is_noticed() {
     let file = several_pages();
     let starts = pages(&file);
     let without = [&file[..starts[2]], &file[starts[3]..]].concat();
-    assert!(matches!(loaded(&without), Err(SnapshotError::Damaged { .. })));
+    assert!(matches!(
+        loaded(&without),
+        Err(SnapshotError::Damaged { .. })
+    ));
 }
 
 #[test]
@@ -87,10 +109,18 @@ fn a_snapshot_that_was_never_finished_is_refused() {
     let mut file = Vec::new();
     let mut writer = Writer::new(&mut file, HashScheme::default()).unwrap();
     for _ in 0..1000 {
-        writer.space(&SpaceRecord { number: 0, namespace: small().spaces[1].namespace.clone() }).unwrap();
+        writer
+            .space(&SpaceRecord {
+                number: 0,
+                namespace: small().spaces[1].namespace.clone(),
+            })
+            .unwrap();
     }
     drop(writer);
-    assert!(matches!(loaded(&file), Err(SnapshotError::Truncated { .. })));
+    assert!(matches!(
+        loaded(&file),
+        Err(SnapshotError::Truncated { .. })
+    ));
 }
 
 #[test]
@@ -106,7 +136,10 @@ fn a_failing_read_is_not_called_damage() {
     let file = written(&small(), HashScheme::default());
     for good in [0, 9, 12, 40] {
         let error = read(&mut file[..good].chain(Broken), HashScheme::default(), ROOM).unwrap_err();
-        assert_eq!(error.to_string(), "snapshot cannot be read: disk on fire; the index starts empty");
+        assert_eq!(
+            error.to_string(),
+            "snapshot cannot be read: disk on fire; the index starts empty"
+        );
     }
 }
 
@@ -116,5 +149,8 @@ fn a_failing_write_is_reported() {
     let mut to = &mut full[..];
     let mut writer = Writer::new(&mut to, HashScheme::default()).unwrap();
     writer.run(&small().runs[0].record()).unwrap();
-    assert_eq!(writer.finish().unwrap_err().kind(), io::ErrorKind::WriteZero);
+    assert_eq!(
+        writer.finish().unwrap_err().kind(),
+        io::ErrorKind::WriteZero
+    );
 }

@@ -9,18 +9,29 @@ fn another_release_is_refused_by_its_version() {
         let mut other = file.clone();
         other[8..12].copy_from_slice(&found.to_le_bytes());
         let error = loaded(&other).unwrap_err();
-        assert!(matches!(error, SnapshotError::Version { found: f, expected: VERSION } if f == found), "{error}");
+        assert!(
+            matches!(error, SnapshotError::Version { found: f, expected: VERSION } if f == found),
+            "{error}"
+        );
     }
 }
 
 #[test]
 fn hashes_of_another_scheme_are_refused_and_both_schemes_named() {
-    let schemes = [HashScheme::Xxh3 { seed: 1337 }, HashScheme::Xxh3 { seed: 0 }, HashScheme::Fnv1a];
+    let schemes = [
+        HashScheme::Xxh3 { seed: 1337 },
+        HashScheme::Xxh3 { seed: 0 },
+        HashScheme::Fnv1a,
+    ];
     for written_with in schemes {
         let file = written(&small(), written_with);
         for ours in schemes {
             let outcome = read(&mut &file[..], ours, ROOM);
-            assert_eq!(outcome.is_ok(), ours == written_with, "{written_with:?} read by {ours:?}");
+            assert_eq!(
+                outcome.is_ok(),
+                ours == written_with,
+                "{written_with:?} read by {ours:?}"
+            );
         }
     }
     let file = written(&small(), HashScheme::Fnv1a);
@@ -34,17 +45,29 @@ fn hashes_of_another_scheme_are_refused_and_both_schemes_named() {
 #[test]
 fn another_kind_of_file_is_refused() {
     let error = loaded(b"kv_events: {enabled: true}\n").unwrap_err();
-    assert!(matches!(error, SnapshotError::NotASnapshot { found } if &found == b"kv_event"), "{error}");
-    assert!(matches!(loaded(b""), Err(SnapshotError::Truncated { at: 0 })));
+    assert!(
+        matches!(error, SnapshotError::NotASnapshot { found } if &found == b"kv_event"),
+        "{error}"
+    );
+    assert!(matches!(
+        loaded(b""),
+        Err(SnapshotError::Truncated { at: 0 })
+    ));
 }
 
 #[test]
 fn a_snapshot_beyond_the_limit_is_refused() {
     let file = written(&small(), HashScheme::default());
     let exact = file.len() as u64 - 8;
-    assert!(read(&mut &file[..], HashScheme::default(), exact).is_ok(), "the last checksum takes no memory");
+    assert!(
+        read(&mut &file[..], HashScheme::default(), exact).is_ok(),
+        "the last checksum takes no memory"
+    );
     let error = read(&mut &file[..], HashScheme::default(), exact - 1).unwrap_err();
-    assert!(matches!(error, SnapshotError::TooLarge { limit } if limit == exact - 1), "{error}");
+    assert!(
+        matches!(error, SnapshotError::TooLarge { limit } if limit == exact - 1),
+        "{error}"
+    );
 }
 
 /// The layout is a promise to later releases: if this fails, the format has changed, and its version must too.
@@ -52,5 +75,8 @@ fn a_snapshot_beyond_the_limit_is_refused() {
 fn the_layout_of_version_1_stays() {
     let file = written(&small(), HashScheme::default());
     let hex: String = file.iter().map(|byte| format!("{byte:02x}")).collect();
-    assert_eq!((VERSION, hex), (1, include_str!("version_1.hex").replace('\n', "")));
+    assert_eq!(
+        (VERSION, hex),
+        (1, include_str!("version_1.hex").replace('\n', ""))
+    );
 }

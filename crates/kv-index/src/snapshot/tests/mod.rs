@@ -35,8 +35,26 @@ struct OwnRun {
 
 impl OwnRun {
     fn record(&self) -> RunRecord<'_> {
-        let Self { id, space, parent, depth, hashes, holders, names, engine } = self;
-        RunRecord { id: *id, space: *space, parent: *parent, depth: *depth, hashes, holders, names, engine }
+        let Self {
+            id,
+            space,
+            parent,
+            depth,
+            hashes,
+            holders,
+            names,
+            engine,
+        } = self;
+        RunRecord {
+            id: *id,
+            space: *space,
+            parent: *parent,
+            depth: *depth,
+            hashes,
+            holders,
+            names,
+            engine,
+        }
     }
 }
 
@@ -91,7 +109,10 @@ fn small() -> Sample {
     };
     let target = |slot: u32, member| TargetRecord {
         slot,
-        target: Target { worker: WorkerId(slot + 10), rank: DpRank(1) },
+        target: Target {
+            worker: WorkerId(slot + 10),
+            rank: DpRank(1),
+        },
         model: Some("qwen".into()),
         block_sizes: vec![size(16), size(64)],
         member,
@@ -103,14 +124,44 @@ fn small() -> Sample {
         depth: 0,
         hashes: (100..104).map(SequenceHash).collect(),
         holders: vec![
-            Holding { slot: 0, tier: Tier::Device, start: 0, end: 1 },
-            Holding { slot: 0, tier: Tier::Device, start: 2, end: 4 },
-            Holding { slot: 0, tier: Tier::Remote, start: 0, end: 4 },
-            Holding { slot: 3, tier: Tier::Disk, start: 0, end: 2 },
+            Holding {
+                slot: 0,
+                tier: Tier::Device,
+                start: 0,
+                end: 1,
+            },
+            Holding {
+                slot: 0,
+                tier: Tier::Device,
+                start: 2,
+                end: 4,
+            },
+            Holding {
+                slot: 0,
+                tier: Tier::Remote,
+                start: 0,
+                end: 4,
+            },
+            Holding {
+                slot: 3,
+                tier: Tier::Disk,
+                start: 0,
+                end: 2,
+            },
         ],
         names: vec![
-            NameStretch { family: 7, size: size(16), at: 0, count: 4 },
-            NameStretch { family: 7, size: size(16), at: 1, count: 1 },
+            NameStretch {
+                family: 7,
+                size: size(16),
+                at: 0,
+                count: 4,
+            },
+            NameStretch {
+                family: 7,
+                size: size(16),
+                at: 1,
+                count: 1,
+            },
         ],
         engine: [1, 2, 3, 4, 22].map(EngineHash).to_vec(),
     };
@@ -119,17 +170,38 @@ fn small() -> Sample {
         parent: Some(Parent { run: 5, attach: 3 }),
         depth: 3,
         hashes: vec![SequenceHash(u64::MAX)],
-        holders: vec![Holding { slot: 3, tier: Tier::Host, start: 0, end: 1 }],
+        holders: vec![Holding {
+            slot: 3,
+            tier: Tier::Host,
+            start: 0,
+            end: 1,
+        }],
         names: Vec::new(),
         engine: Vec::new(),
         ..root.clone()
     };
     Sample {
         spaces: vec![
-            SpaceRecord { number: 1, namespace: namespace(None) },
-            SpaceRecord { number: 0, namespace: namespace(Some("tenant")) },
+            SpaceRecord {
+                number: 1,
+                namespace: namespace(None),
+            },
+            SpaceRecord {
+                number: 0,
+                namespace: namespace(Some("tenant")),
+            },
         ],
-        targets: vec![target(0, Some(Member { family: 7, common: false, proven: true })), target(3, None)],
+        targets: vec![
+            target(
+                0,
+                Some(Member {
+                    family: 7,
+                    common: false,
+                    proven: true,
+                }),
+            ),
+            target(3, None),
+        ],
         runs: vec![root, branch],
     }
 }

@@ -19,14 +19,20 @@ struct Draft {
 fn draft() -> impl Strategy<Value = Draft> {
     let length = prop_oneof![20 => 1..70_usize, 1 => Just(MAX_RUN_BLOCKS)];
     // Hashes of a long run need not be random each.
-    let hashes = (length, any::<u64>()).prop_map(|(length, seed)| (0..length as u64).map(|i| seed ^ i << 32).collect());
+    let hashes = (length, any::<u64>())
+        .prop_map(|(length, seed)| (0..length as u64).map(|i| seed ^ i << 32).collect());
     (
         option::of((any::<usize>(), any::<u32>())),
         hashes,
         vec(any::<[u64; TIERS]>(), 0..4),
         vec(any::<(usize, u32, u32)>(), 0..4),
     )
-        .prop_map(|(parent, hashes, held, names)| Draft { parent, hashes, held, names })
+        .prop_map(|(parent, hashes, held, names)| Draft {
+            parent,
+            hashes,
+            held,
+            names,
+        })
 }
 
 /// The stretches of ones.
@@ -51,31 +57,62 @@ fn fitted(drafts: Vec<Draft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
         let parent = draft.parent.filter(|_| number > 0).map(|(choice, attach)| {
             let run = &runs[choice % runs.len()];
             let attach = 1 + attach % blocks(&run.hashes);
-            (Parent { run: run.id, attach }, run.depth + attach, run.space)
+            (
+                Parent {
+                    run: run.id,
+                    attach,
+                },
+                run.depth + attach,
+                run.space,
+            )
         });
         let length = blocks(&draft.hashes);
         let mut holders = Vec::new();
         for (record, held) in targets.iter().zip(&draft.held) {
             for (tier, bits) in Tier::ALL.into_iter().zip(held) {
                 let stretches = stretches(*bits, length).into_iter();
-                holders.extend(stretches.map(|(start, end)| Holding { slot: record.slot, tier, start, end }));
+                holders.extend(stretches.map(|(start, end)| Holding {
+                    slot: record.slot,
+                    tier,
+                    start,
+                    end,
+                }));
             }
         }
-        let families: Vec<u32> = targets.iter().filter_map(|record| Some(record.member?.family)).collect();
+        let families: Vec<u32> = targets
+            .iter()
+            .filter_map(|record| Some(record.member?.family))
+            .collect();
         let named = draft.names.iter().filter(|_| !families.is_empty());
         let names: Vec<NameStretch> = named
             .map(|(family, at, count)| {
                 let at = at % length;
                 let family = families[family % families.len()];
-                NameStretch { family, size: size(16), at, count: 1 + count % (length - at) }
+                NameStretch {
+                    family,
+                    size: size(16),
+                    at,
+                    count: 1 + count % (length - at),
+                }
             })
             .collect();
-        let engine = (0..names.iter().map(|stretch| u64::from(stretch.count)).sum()).map(EngineHash).collect();
+        let engine = (0..names.iter().map(|stretch| u64::from(stretch.count)).sum())
+            .map(EngineHash)
+            .collect();
         let space = parent.map_or(number % 3, |(_, _, space)| space);
         let depth = parent.map_or(0, |(_, depth, _)| depth);
         let hashes = draft.hashes.into_iter().map(SequenceHash).collect();
         let parent = parent.map(|(parent, ..)| parent);
-        runs.push(OwnRun { id: number ^ 0x5555, space, parent, depth, hashes, holders, names, engine });
+        runs.push(OwnRun {
+            id: number ^ 0x5555,
+            space,
+            parent,
+            depth,
+            hashes,
+            holders,
+            names,
+            engine,
+        });
     }
     runs
 }
@@ -86,25 +123,49 @@ fn text() -> impl Strategy<Value = Option<Arc<str>>> {
 
 fn sample() -> impl Strategy<Value = Sample> {
     let member = (0..3_u32, any::<bool>(), any::<bool>());
-    let member = option::of(member.prop_map(|(family, common, proven)| Member { family, common, proven }));
+    let member = option::of(member.prop_map(|(family, common, proven)| Member {
+        family,
+        common,
+        proven,
+    }));
     let target = (text(), vec(1..=65_536_u64, 0..8), member);
     let space = (text(), text(), any::<bool>());
     (vec(space, 3), vec(target, 0..4), vec(draft(), 0..12)).prop_map(|(spaces, targets, drafts)| {
         let space = |(number, (lora, salt, exact)): (u32, _)| {
-            let identity = if exact { Identity::Tokens } else { Identity::TextPrefix };
+            let identity = if exact {
+                Identity::Tokens
+            } else {
+                Identity::TextPrefix
+            };
             let model = format!("model {number}").into();
-            SpaceRecord { number, namespace: Namespace { model, lora, salt, block_size: size(16), identity } }
+            SpaceRecord {
+                number,
+                namespace: Namespace {
+                    model,
+                    lora,
+                    salt,
+                    block_size: size(16),
+                    identity,
+                },
+            }
         };
         let target = |(slot, (model, sizes, member)): (u32, (_, Vec<u64>, _))| TargetRecord {
             slot: slot * 1000,
-            target: Target { worker: WorkerId(u32::MAX - slot), rank: DpRank(slot) },
+            target: Target {
+                worker: WorkerId(u32::MAX - slot),
+                rank: DpRank(slot),
+            },
             model,
             block_sizes: sizes.into_iter().map(size).collect(),
             member,
         };
         let targets: Vec<TargetRecord> = (0..).zip(targets).map(target).collect();
         let runs = fitted(drafts, &targets);
-        Sample { spaces: (0..).zip(spaces).map(space).collect(), targets, runs }
+        Sample {
+            spaces: (0..).zip(spaces).map(space).collect(),
+            targets,
+            runs,
+        }
     })
 }
 
@@ -126,16 +187,31 @@ fn holders_come_back_in_order_however_they_were_written() {
     let mut shuffled = small();
     shuffled.runs[0].holders.reverse();
     let content = loaded(&written(&shuffled, HashScheme::default())).unwrap();
-    assert_eq!(content.runs().next().unwrap().holders, small().runs[0].holders);
+    assert_eq!(
+        content.runs().next().unwrap().holders,
+        small().runs[0].holders
+    );
 }
 
 #[test]
 fn a_run_held_by_more_targets_than_fit_a_page_comes_back() {
     let mut sample = small();
     for slot in 100..20_100 {
-        let target = Target { worker: WorkerId(slot), rank: DpRank(0) };
-        sample.targets.push(TargetRecord { slot, target, ..sample.targets[1].clone() });
-        sample.runs[0].holders.push(Holding { slot, tier: Tier::Device, start: 0, end: 4 });
+        let target = Target {
+            worker: WorkerId(slot),
+            rank: DpRank(0),
+        };
+        sample.targets.push(TargetRecord {
+            slot,
+            target,
+            ..sample.targets[1].clone()
+        });
+        sample.runs[0].holders.push(Holding {
+            slot,
+            tier: Tier::Device,
+            start: 0,
+            end: 4,
+        });
     }
     let content = loaded(&written(&sample, HashScheme::default())).unwrap();
     assert_eq!(content.runs().next().unwrap().holders.len(), 20_004);
@@ -146,21 +222,42 @@ fn a_run_held_by_more_targets_than_fit_a_page_comes_back() {
 fn each_stretch_of_names_comes_with_its_own_names() {
     let content = loaded(&written(&small(), HashScheme::default())).unwrap();
     let run = content.runs().next().unwrap();
-    let named: Vec<_> = run.named().map(|(stretch, names)| (stretch.at, names.to_vec())).collect();
-    assert_eq!(named, [(0, [1, 2, 3, 4].map(EngineHash).to_vec()), (1, vec![EngineHash(22)])]);
+    let named: Vec<_> = run
+        .named()
+        .map(|(stretch, names)| (stretch.at, names.to_vec()))
+        .collect();
+    assert_eq!(
+        named,
+        [
+            (0, [1, 2, 3, 4].map(EngineHash).to_vec()),
+            (1, vec![EngineHash(22)])
+        ]
+    );
 }
 
 #[test]
 fn an_index_without_content_comes_back_empty() {
     let content = loaded(&written(&Sample::default(), HashScheme::default())).unwrap();
-    assert_eq!((content.spaces().len(), content.targets().len(), content.runs().len()), (0, 0, 0));
+    assert_eq!(
+        (
+            content.spaces().len(),
+            content.targets().len(),
+            content.runs().len()
+        ),
+        (0, 0, 0)
+    );
 }
 
 #[test]
 fn a_salt_of_megabytes_comes_back() {
     let mut sample = small();
     sample.spaces[0].namespace.salt = Some("x".repeat(3 << 20).into());
-    assert_eq!(loaded(&written(&sample, HashScheme::default())).unwrap().spaces(), sample.spaces);
+    assert_eq!(
+        loaded(&written(&sample, HashScheme::default()))
+            .unwrap()
+            .spaces(),
+        sample.spaces
+    );
 }
 
 #[test]
@@ -169,12 +266,25 @@ fn what_would_not_come_back_is_not_written() {
     let run = &mut sample.runs[0];
     let refusal = |run: &OwnRun| {
         let mut file = Vec::new();
-        Writer::new(&mut file, HashScheme::default()).unwrap().run(&run.record()).unwrap_err().to_string()
+        Writer::new(&mut file, HashScheme::default())
+            .unwrap()
+            .run(&run.record())
+            .unwrap_err()
+            .to_string()
     };
     run.engine.pop();
-    assert_eq!(refusal(run), "run 5 for a snapshot has 4 names, expected the 5 of its stretches");
+    assert_eq!(
+        refusal(run),
+        "run 5 for a snapshot has 4 names, expected the 5 of its stretches"
+    );
     run.hashes = vec![SequenceHash(0); MAX_RUN_BLOCKS + 1];
-    assert_eq!(refusal(run), "run 5 for a snapshot has 8193 blocks, expected 1 to 8192");
+    assert_eq!(
+        refusal(run),
+        "run 5 for a snapshot has 8193 blocks, expected 1 to 8192"
+    );
     run.hashes.clear();
-    assert_eq!(refusal(run), "run 5 for a snapshot has 0 blocks, expected 1 to 8192");
+    assert_eq!(
+        refusal(run),
+        "run 5 for a snapshot has 0 blocks, expected 1 to 8192"
+    );
 }

@@ -6,7 +6,9 @@ use minijinja::{
 };
 
 use super::{Newlines, Writer, Written};
-use crate::template::operators::{ADD, CONCATENATE, EQUAL, ITEMS, LESS, MULTIPLY, NESTED, RESULT, SEARCHED};
+use crate::template::operators::{
+    ADD, CONCATENATE, EQUAL, ITEMS, LESS, MULTIPLY, NESTED, RESULT, SEARCHED,
+};
 
 impl Writer {
     /// An expression, through a filter of ours if one is given.
@@ -22,7 +24,10 @@ impl Writer {
     /// An expression that an attribute, an index or a sign follows or precedes.
     fn base(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> Written {
         let is_plain = match expression {
-            ast::Expr::Var(_) | ast::Expr::GetAttr(_) | ast::Expr::GetItem(_) | ast::Expr::Call(_) => filter.is_none(),
+            ast::Expr::Var(_)
+            | ast::Expr::GetAttr(_)
+            | ast::Expr::GetItem(_)
+            | ast::Expr::Call(_) => filter.is_none(),
             _ => false,
         };
         if is_plain {
@@ -124,7 +129,8 @@ impl Writer {
 
     fn operation(&mut self, operation: &ast::BinOp<'_>) -> Written {
         use ast::BinOpKind::{
-            Add, Concat, Div, Eq, FloorDiv, Gt, Gte, In, Lt, Lte, Mul, Ne, Pow, Rem, ScAnd, ScOr, Sub,
+            Add, Concat, Div, Eq, FloorDiv, Gt, Gte, In, Lt, Lte, Mul, Ne, Pow, Rem, ScAnd, ScOr,
+            Sub,
         };
         let (left, right) = (&operation.left, &operation.right);
         // A comparison ends with the shorter one, and a constant of the template is short.
@@ -148,7 +154,14 @@ impl Writer {
             Gte => " >= ",
             ScAnd | ScOr => {
                 self.put("(");
-                self.chain(operation, if matches!(operation.op, ScAnd) { " and " } else { " or " })?;
+                self.chain(
+                    operation,
+                    if matches!(operation.op, ScAnd) {
+                        " and "
+                    } else {
+                        " or "
+                    },
+                )?;
                 self.put(")");
                 return Ok(());
             }
@@ -172,7 +185,8 @@ impl Writer {
             ast::Expr::BinOp(left)
                 if matches!(
                     (left.op, operation.op),
-                    (ast::BinOpKind::ScAnd, ast::BinOpKind::ScAnd) | (ast::BinOpKind::ScOr, ast::BinOpKind::ScOr)
+                    (ast::BinOpKind::ScAnd, ast::BinOpKind::ScAnd)
+                        | (ast::BinOpKind::ScOr, ast::BinOpKind::ScOr)
                 ) =>
             {
                 self.chain(left, word)?
@@ -293,7 +307,11 @@ impl Writer {
     }
 
     fn map(&mut self, map: &ast::Map<'_>) -> Written {
-        let is_constant = map.keys.iter().chain(&map.values).all(|item| as_constant(item).is_some());
+        let is_constant = map
+            .keys
+            .iter()
+            .chain(&map.values)
+            .all(|item| as_constant(item).is_some());
         let pairs: Vec<_> = map.keys.iter().zip(&map.values).collect();
         // Apart from a tag's own brace.
         self.put(" {");
@@ -316,8 +334,13 @@ impl Writer {
             ValueKind::Bool => self.put(if value.is_true() { "true" } else { "false" }),
             ValueKind::Number if value.is_integer() => self.put(&value.to_string()),
             ValueKind::Number => {
-                let float = f64::try_from(value.clone()).ok().filter(|float| float.is_finite());
-                self.put(&format!("{:?}", float.ok_or("it has a number that is none")?));
+                let float = f64::try_from(value.clone())
+                    .ok()
+                    .filter(|float| float.is_finite());
+                self.put(&format!(
+                    "{:?}",
+                    float.ok_or("it has a number that is none")?
+                ));
             }
             ValueKind::String => self.quoted(value.as_str().unwrap_or_default(), Newlines::Escaped),
             kind => return Err(format!("it has a constant {kind}")),

@@ -24,8 +24,13 @@ const MAX_ELIFS: usize = 256;
 pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, String> {
     check_shape(source, syntax)?;
     let parsed = parse(source, super::NAME, syntax.clone()).map_err(|error| error.to_string())?;
-    let ast::Stmt::Template(template) = parsed else { return Err("it is no template".to_owned()) };
-    let mut writer = Writer { text: String::with_capacity(source.len() * 2), line: 1 };
+    let ast::Stmt::Template(template) = parsed else {
+        return Err("it is no template".to_owned());
+    };
+    let mut writer = Writer {
+        text: String::with_capacity(source.len() * 2),
+        line: 1,
+    };
     writer.statements(&template.children)?;
     Ok(writer.text)
 }
@@ -60,7 +65,10 @@ fn check_shape(source: &str, syntax: &SyntaxConfig) -> Result<(), String> {
             _ => {}
         }
         if operators > MAX_OPERATORS {
-            return Err(format!("its tag in line {} has more than {MAX_OPERATORS} operators", span.start_line));
+            return Err(format!(
+                "its tag in line {} has more than {MAX_OPERATORS} operators",
+                span.start_line
+            ));
         }
         if elifs > MAX_ELIFS {
             return Err(format!("it has more than {MAX_ELIFS} elif tags"));
@@ -92,7 +100,11 @@ impl Writer {
         self.text.push(' ');
     }
 
-    fn separated<T>(&mut self, items: &[T], mut write: impl FnMut(&mut Self, &T) -> Written) -> Written {
+    fn separated<T>(
+        &mut self,
+        items: &[T],
+        mut write: impl FnMut(&mut Self, &T) -> Written,
+    ) -> Written {
         for (at, item) in items.iter().enumerate() {
             self.put(if at > 0 { ", " } else { "" });
             write(self, item)?;

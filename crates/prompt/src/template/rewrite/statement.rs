@@ -7,7 +7,9 @@ use crate::template::operators::NESTED;
 
 impl Writer {
     pub(super) fn statements(&mut self, statements: &[ast::Stmt<'_>]) -> Written {
-        statements.iter().try_for_each(|statement| self.statement(statement))
+        statements
+            .iter()
+            .try_for_each(|statement| self.statement(statement))
     }
 
     fn statement(&mut self, statement: &ast::Stmt<'_>) -> Written {
@@ -103,7 +105,9 @@ impl Writer {
 
     /// Filters of a block, the first one first.
     fn filters(&mut self, filter: &ast::Expr<'_>) -> Written {
-        let ast::Expr::Filter(filter) = filter else { return Err("a block is filtered by no filter".to_owned()) };
+        let ast::Expr::Filter(filter) = filter else {
+            return Err("a block is filtered by no filter".to_owned());
+        };
         if let Some(before) = &filter.expr {
             self.filters(before)?;
             self.put(" | ");
@@ -145,7 +149,11 @@ impl Writer {
             self.put(" if ");
             self.expression(filter)?;
         }
-        self.put(if each.recursive { " recursive %}" } else { " %}" });
+        self.put(if each.recursive {
+            " recursive %}"
+        } else {
+            " %}"
+        });
         self.statements(&each.body)?;
         if !each.else_body.is_empty() {
             self.put("{% else %}");
@@ -178,7 +186,13 @@ impl Writer {
             .args
             .iter()
             .enumerate()
-            .map(|(at, name)| (name, at.checked_sub(without_default).and_then(|at| declared.defaults.get(at))))
+            .map(|(at, name)| {
+                (
+                    name,
+                    at.checked_sub(without_default)
+                        .and_then(|at| declared.defaults.get(at)),
+                )
+            })
             .collect();
         self.put("(");
         self.separated(&parameters, |writer, (name, default)| {

@@ -13,5 +13,10 @@ pub(super) fn store(
     _: &Arc<MemoryStore>,
     _: &Parts,
 ) -> Result<InRedis, StartError> {
-    Err(StartError::NotBuilt { store: "Redis", key, value: "redis", feature: "redis-cache" })
+    Err(StartError::NotBuilt {
+        store: "Redis",
+        key,
+        value: "redis",
+        feature: "redis-cache",
+    })
 }

@@ -7,5 +7,10 @@ use crate::{StartError, engine::Parts, store::Store};
 
 pub(super) fn store(_: Promotion, _: &Parts) -> Result<Arc<dyn Store>, StartError> {
     let key = "response_cache.backend";
-    Err(StartError::NotBuilt { store: "an object store", key, value: "tiered", feature: "s3-cache" })
+    Err(StartError::NotBuilt {
+        store: "an object store",
+        key,
+        value: "tiered",
+        feature: "s3-cache",
+    })
 }

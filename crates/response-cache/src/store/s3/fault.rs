@@ -32,7 +32,10 @@ pub(super) struct Trouble {
 
 impl Trouble {
     pub(super) fn timeout() -> Self {
-        Self { code: S3Code::Timeout, reason: format!("no answer within {:?}", super::LONGEST) }
+        Self {
+            code: S3Code::Timeout,
+            reason: format!("no answer within {:?}", super::LONGEST),
+        }
     }
 }
 
@@ -41,15 +44,22 @@ pub(super) fn trouble(error: &object_store::Error) -> Trouble {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(one) = cause {
         if let Some(mishap) = one.downcast_ref::<Mishap>() {
-            return Trouble { code: code(mishap), reason: hinted(mishap) };
+            return Trouble {
+                code: code(mishap),
+                reason: hinted(mishap),
+            };
         }
         cause = one.source();
     }
     match error {
-        object_store::Error::NotFound { .. } => {
-            Trouble { code: S3Code::NotFound, reason: "it answered 404: does the bucket exist?".to_owned() }
-        }
-        _ => Trouble { code: S3Code::Other, reason: "an answer that is none of S3's".to_owned() },
+        object_store::Error::NotFound { .. } => Trouble {
+            code: S3Code::NotFound,
+            reason: "it answered 404: does the bucket exist?".to_owned(),
+        },
+        _ => Trouble {
+            code: S3Code::Other,
+            reason: "an answer that is none of S3's".to_owned(),
+        },
     }
 }
 
@@ -59,7 +69,9 @@ fn code(mishap: &Mishap) -> S3Code {
         Mishap::Broken => S3Code::Corrupt,
         Mishap::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => S3Code::Forbidden,
         Mishap::Refused(StatusCode::NOT_FOUND) => S3Code::NotFound,
-        Mishap::Refused(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) => S3Code::SlowDown,
+        Mishap::Refused(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) => {
+            S3Code::SlowDown
+        }
         Mishap::Refused(status) if status.is_server_error() => S3Code::Internal,
         Mishap::Refused(_) => S3Code::Other,
     }

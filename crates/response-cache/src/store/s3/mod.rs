@@ -53,12 +53,25 @@ pub(crate) struct S3Store {
 
 impl S3Store {
     /// Reads this machine's authorities where the endpoint is encrypted; connects to nothing.
-    pub(crate) fn new(sealing: Sealing, in_force: Arc<InForce>, clock: Clock) -> Result<Self, StartError> {
+    pub(crate) fn new(
+        sealing: Sealing,
+        in_force: Arc<InForce>,
+        clock: Clock,
+    ) -> Result<Self, StartError> {
         let settings = in_force.load_full();
         let l2 = &settings.l2;
-        let missing = |key| StartError::NoStore { store: "an object store", key };
-        let endpoint = l2.endpoint.as_deref().ok_or_else(|| missing("response_cache.l2.endpoint"))?;
-        let bucket = l2.bucket.as_deref().ok_or_else(|| missing("response_cache.l2.bucket"))?;
+        let missing = |key| StartError::NoStore {
+            store: "an object store",
+            key,
+        };
+        let endpoint = l2
+            .endpoint
+            .as_deref()
+            .ok_or_else(|| missing("response_cache.l2.endpoint"))?;
+        let bucket = l2
+            .bucket
+            .as_deref()
+            .ok_or_else(|| missing("response_cache.l2.bucket"))?;
         let transport = Transport::new(endpoint, Arc::clone(&in_force))?;
         let builder = AmazonS3Builder::new()
             .with_endpoint(transport.endpoint())
@@ -66,19 +79,30 @@ impl S3Store {
             .with_region(&l2.region)
             .with_allow_http(true)
             .with_virtual_hosted_style_request(false)
-            .with_retry(RetryConfig { backoff: BackoffConfig::default(), max_retries: 0, retry_timeout: LONGEST })
+            .with_retry(RetryConfig {
+                backoff: BackoffConfig::default(),
+                max_retries: 0,
+                retry_timeout: LONGEST,
+            })
             .with_http_connector(transport);
         let builder = match &l2.credentials {
             // Not asked of the machine: that would be a request to somewhere that nobody wrote down.
             None => builder.with_skip_signature(true),
-            Some(keys) => {
-                builder.with_access_key_id(keys.access_key.expose()).with_secret_access_key(keys.secret_key.expose())
-            }
+            Some(keys) => builder
+                .with_access_key_id(keys.access_key.expose())
+                .with_secret_access_key(keys.secret_key.expose()),
         };
-        let objects = builder
-            .build()
-            .map_err(|error| StartError::Unusable { key: "response_cache.l2", reason: error.to_string() })?;
-        Ok(Self { objects: Arc::new(objects), prefix: l2.key_prefix.clone(), sealing, in_force, clock })
+        let objects = builder.build().map_err(|error| StartError::Unusable {
+            key: "response_cache.l2",
+            reason: error.to_string(),
+        })?;
+        Ok(Self {
+            objects: Arc::new(objects),
+            prefix: l2.key_prefix.clone(),
+            sealing,
+            in_force,
+            clock,
+        })
     }
 
     fn path(&self, key: &CacheKey) -> Path {
@@ -88,7 +112,9 @@ impl S3Store {
     /// Longest object, bytes.
     fn most(&self) -> u64 {
         let settings = self.in_force.load();
-        let longest = settings.max_response_size.max(settings.max_stream_buffer_size);
+        let longest = settings
+            .max_response_size
+            .max(settings.max_stream_buffer_size);
         longest.saturating_add(FRAME) as u64
     }
 
@@ -96,7 +122,10 @@ impl S3Store {
         let path = self.path(key);
         let got = self.timed(S3Operation::Get, async {
             let result = self.objects.get(&path).await?;
-            let ends_at = result.attributes.get(&Attribute::Metadata(EXPIRES_AT.into())).and_then(|at| at.parse().ok());
+            let ends_at = result
+                .attributes
+                .get(&Attribute::Metadata(EXPIRES_AT.into()))
+                .and_then(|at| at.parse().ok());
             // Past its end, without one, or longer than anything of ours: not worth its body.
             let told = match ends_at {
                 Some(at) if result.meta.size <= self.most() => Ok(at),
@@ -115,9 +144,15 @@ impl S3Store {
                 self.sealing.tally.s3_error(S3Code::Corrupt);
                 return Ok(self.forget(&path).await);
             }
-            Err(Trouble { code: S3Code::NotFound, .. }) => return Ok(None),
+            Err(Trouble {
+                code: S3Code::NotFound,
+                ..
+            }) => return Ok(None),
             // Something came, if not the whole of it.
-            Err(Trouble { code: S3Code::Corrupt, .. }) => {
+            Err(Trouble {
+                code: S3Code::Corrupt,
+                ..
+            }) => {
                 self.sealing.tally.s3_error(S3Code::Corrupt);
                 return Ok(self.forget(&path).await);
             }
@@ -125,7 +160,10 @@ impl S3Store {
         };
         match self.sealing.open(*key, value, NAME, self.now()).await {
             // What stands beside the object is not sealed.
-            Some(opened) => Ok(Some(Found { left: self.left(ends_at.min(opened.ends_at)), entry: opened.entry })),
+            Some(opened) => Ok(Some(Found {
+                left: self.left(ends_at.min(opened.ends_at)),
+                entry: opened.entry,
+            })),
             None => {
                 self.sealing.tally.s3_error(S3Code::Corrupt);
                 Ok(self.forget(&path).await)
@@ -136,16 +174,30 @@ impl S3Store {
     async fn keep(&self, fill: Fill) -> Result<(), StoreFault> {
         let ends_at = self.now().saturating_add(fill.ttl.as_secs().max(1));
         let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
-        let attributes = Attributes::from_iter([(Attribute::Metadata(EXPIRES_AT.into()), ends_at.to_string())]);
-        let options = PutOptions { attributes, ..PutOptions::default() };
+        let attributes =
+            Attributes::from_iter([(Attribute::Metadata(EXPIRES_AT.into()), ends_at.to_string())]);
+        let options = PutOptions {
+            attributes,
+            ..PutOptions::default()
+        };
         let path = self.path(&fill.key);
-        let put = self.timed(S3Operation::Put, self.objects.put_opts(&path, value.into(), options));
+        let put = self.timed(
+            S3Operation::Put,
+            self.objects.put_opts(&path, value.into(), options),
+        );
         put.await.map(drop).map_err(|trouble| self.failed(trouble))
     }
 
     async fn remove(&self, path: &Path) -> Result<(), StoreFault> {
-        match self.timed(S3Operation::Delete, self.objects.delete(path)).await {
-            Ok(()) | Err(Trouble { code: S3Code::NotFound, .. }) => Ok(()),
+        match self
+            .timed(S3Operation::Delete, self.objects.delete(path))
+            .await
+        {
+            Ok(())
+            | Err(Trouble {
+                code: S3Code::NotFound,
+                ..
+            }) => Ok(()),
             Err(trouble) => Err(self.failed(trouble)),
         }
     }
@@ -159,16 +211,24 @@ impl S3Store {
     /// Page by page: of what begins alike only what is named as ours.
     async fn remove_all(&self) -> Result<u64, StoreFault> {
         // The object store lists by whole segments of names.
-        let folder = self.prefix.rsplit_once('/').map(|(folder, _)| Path::from(folder));
+        let folder = self
+            .prefix
+            .rsplit_once('/')
+            .map(|(folder, _)| Path::from(folder));
         let whole = Path::from(format!("{}x", self.prefix)).to_string();
         let prefix = whole[..whole.len() - 1].to_owned();
         let mut found = self.objects.list(folder.as_ref());
         let mut removed = 0;
         let mut batch = VecDeque::with_capacity(BATCH);
         loop {
-            let next = timeout(LONGEST, found.next()).await.map_err(|_| self.failed(Trouble::timeout()))?;
+            let next = timeout(LONGEST, found.next())
+                .await
+                .map_err(|_| self.failed(Trouble::timeout()))?;
             let is_last = next.is_none();
-            if let Some(object) = next.transpose().map_err(|error| self.failed(trouble(&error)))? {
+            if let Some(object) = next
+                .transpose()
+                .map_err(|error| self.failed(trouble(&error)))?
+            {
                 let name = object.location.as_ref().strip_prefix(&prefix);
                 if name.is_some_and(CacheKey::is_hex) {
                     batch.push_back(Ok(object.location));
@@ -177,8 +237,13 @@ impl S3Store {
             if batch.len() == BATCH || (is_last && !batch.is_empty()) {
                 let count = batch.len() as u64;
                 let batch = stream::iter(std::mem::take(&mut batch)).boxed();
-                let gone = self.objects.delete_stream(batch).try_for_each(|_| std::future::ready(Ok(())));
-                self.timed(S3Operation::Delete, gone).await.map_err(|trouble| self.failed(trouble))?;
+                let gone = self
+                    .objects
+                    .delete_stream(batch)
+                    .try_for_each(|_| std::future::ready(Ok(())));
+                self.timed(S3Operation::Delete, gone)
+                    .await
+                    .map_err(|trouble| self.failed(trouble))?;
                 removed += count;
             }
             if is_last {
@@ -194,7 +259,9 @@ impl S3Store {
     ) -> Result<T, Trouble> {
         let started = self.clock.now();
         let answer = timeout(LONGEST, asked).await;
-        self.sealing.tally.s3_took(operation, self.clock.now().since(started));
+        self.sealing
+            .tally
+            .s3_took(operation, self.clock.now().since(started));
         match answer {
             Ok(answer) => answer.map_err(|error| trouble(&error)),
             Err(_) => Err(Trouble::timeout()),
@@ -203,7 +270,11 @@ impl S3Store {
 
     fn failed(&self, trouble: Trouble) -> StoreFault {
         self.sealing.tally.s3_error(trouble.code);
-        StoreFault { store: NAME, outage: true, reason: trouble.reason }
+        StoreFault {
+            store: NAME,
+            outage: true,
+            reason: trouble.reason,
+        }
     }
 
     fn now(&self) -> u64 {
@@ -218,7 +289,9 @@ impl S3Store {
 /// Without who asks.
 impl fmt::Debug for S3Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("S3Store").field("prefix", &self.prefix).finish_non_exhaustive()
+        f.debug_struct("S3Store")
+            .field("prefix", &self.prefix)
+            .finish_non_exhaustive()
     }
 }
 

@@ -19,8 +19,8 @@ use net::{Address, Trust};
 use object_store::{
     ClientOptions,
     client::{
-        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
-        HttpResponseBody, HttpService,
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
+        HttpResponse, HttpResponseBody, HttpService,
     },
 };
 use parking_lot::Mutex;
@@ -66,26 +66,52 @@ impl Drop for Connection {
 
 impl Transport {
     pub(super) fn new(endpoint: &str, in_force: Arc<InForce>) -> Result<Self, StartError> {
-        let unusable = |reason: String| StartError::Unusable { key: "response_cache.l2.endpoint", reason };
-        let expected =
-            || unusable("not a URL such as https://s3.us-east-1.amazonaws.com or http://minio:9000".to_owned());
-        let uri: Uri = endpoint.trim_end_matches('/').parse().map_err(|_| expected())?;
+        let unusable = |reason: String| StartError::Unusable {
+            key: "response_cache.l2.endpoint",
+            reason,
+        };
+        let expected = || {
+            unusable(
+                "not a URL such as https://s3.us-east-1.amazonaws.com or http://minio:9000"
+                    .to_owned(),
+            )
+        };
+        let uri: Uri = endpoint
+            .trim_end_matches('/')
+            .parse()
+            .map_err(|_| expected())?;
         let encrypted = uri.scheme() == Some(&Scheme::HTTPS);
-        let (host, named) = (uri.host().ok_or_else(expected)?, uri.authority().ok_or_else(expected)?);
+        let (host, named) = (
+            uri.host().ok_or_else(expected)?,
+            uri.authority().ok_or_else(expected)?,
+        );
         if named.as_str().contains('@') || uri.query().is_some() || uri.path().len() > 1 {
             return Err(expected());
         }
         let usual = if encrypted { 443 } else { 80 };
         let port = uri.port_u16().unwrap_or(usual);
         // As requests are signed for: without the scheme's own port.
-        let authority = if port == usual { host.to_owned() } else { format!("{host}:{port}") };
+        let authority = if port == usual {
+            host.to_owned()
+        } else {
+            format!("{host}:{port}")
+        };
         let scheme = if encrypted { "https" } else { "http" };
-        let trust = encrypted.then(Trust::system).transpose().map_err(|error| unusable(error.to_string()))?;
-        let bare = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let trust = encrypted
+            .then(Trust::system)
+            .transpose()
+            .map_err(|error| unusable(error.to_string()))?;
+        let bare = host
+            .trim_start_matches('[')
+            .trim_end_matches(']')
+            .to_owned();
         Ok(Self(Arc::new(Inner {
             endpoint: format!("{scheme}://{authority}"),
             authority: HeaderValue::from_str(&authority).map_err(|_| expected())?,
-            address: Address::Tcp { host: bare.clone(), port },
+            address: Address::Tcp {
+                host: bare.clone(),
+                port,
+            },
             host: bare,
             trust,
             kept: Mutex::default(),
@@ -107,7 +133,10 @@ impl HttpConnector for Transport {
 
 impl HttpService for Transport {
     // What the trait's macro makes of an async function.
-    fn call<'a, 'b>(&'a self, request: HttpRequest) -> BoxFuture<'b, Result<HttpResponse, HttpError>>
+    fn call<'a, 'b>(
+        &'a self,
+        request: HttpRequest,
+    ) -> BoxFuture<'b, Result<HttpResponse, HttpError>>
     where
         'a: 'b,
         Self: 'b,
@@ -130,7 +159,11 @@ impl Inner {
         if body.size_hint().lower() > most as u64 {
             return Err(Mishap::Broken);
         }
-        let body = Limited::new(body, most).collect().await.map_err(|_| Mishap::Broken)?.to_bytes();
+        let body = Limited::new(body, most)
+            .collect()
+            .await
+            .map_err(|_| Mishap::Broken)?
+            .to_bytes();
         self.keep(connection);
         Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
     }
@@ -138,16 +171,24 @@ impl Inner {
     /// For this endpoint, in the form that a server expects of a client.
     fn addressed(&self, mut request: HttpRequest) -> Result<HttpRequest, Mishap> {
         let path = request.uri().path_and_query().cloned();
-        let elsewhere = request.uri().authority().is_none_or(|it| it.as_str() != self.authority);
+        let elsewhere = request
+            .uri()
+            .authority()
+            .is_none_or(|it| it.as_str() != self.authority);
         if elsewhere {
-            return Err(Mishap::Connection("the request is for somewhere else".to_owned()));
+            return Err(Mishap::Connection(
+                "the request is for somewhere else".to_owned(),
+            ));
         }
         *request.uri_mut() = path.map(Uri::from).unwrap_or_default();
         request.headers_mut().insert(HOST, self.authority.clone());
         Ok(request)
     }
 
-    async fn exchange(&self, request: HttpRequest) -> Result<(Connection, Response<Incoming>), Mishap> {
+    async fn exchange(
+        &self,
+        request: HttpRequest,
+    ) -> Result<(Connection, Response<Incoming>), Mishap> {
         while let Some(mut kept) = self.take() {
             // One that has ended meanwhile says so here, or when it is written to.
             if kept.sender.ready().await.is_err() {
@@ -159,7 +200,11 @@ impl Inner {
             }
         }
         let mut fresh = self.open().await?;
-        let response = fresh.sender.send_request(request).await.map_err(|_| Mishap::Lost)?;
+        let response = fresh
+            .sender
+            .send_request(request)
+            .await
+            .map_err(|_| Mishap::Lost)?;
         Ok((fresh, response))
     }
 
@@ -172,9 +217,13 @@ impl Inner {
             }
         };
         let late = || io::Error::new(io::ErrorKind::TimedOut, format!("none within {CONNECT:?}"));
-        let stream = timeout(CONNECT, opening).await.unwrap_or_else(|_| Err(late()));
+        let stream = timeout(CONNECT, opening)
+            .await
+            .unwrap_or_else(|_| Err(late()));
         let stream = stream.map_err(|error| Mishap::Connection(error.to_string()))?;
-        let (sender, driver) = http1::handshake(TokioIo::new(stream)).await.map_err(|_| Mishap::Lost)?;
+        let (sender, driver) = http1::handshake(TokioIo::new(stream))
+            .await
+            .map_err(|_| Mishap::Lost)?;
         let driver = tokio::spawn(async move {
             // Whoever asks is told what happened.
             let _ = driver.await;
@@ -196,7 +245,11 @@ impl Inner {
     /// Longest answer, bytes.
     fn most(&self) -> usize {
         let settings = self.in_force.load();
-        settings.max_response_size.max(settings.max_stream_buffer_size).saturating_add(FRAME).max(LIST)
+        settings
+            .max_response_size
+            .max(settings.max_stream_buffer_size)
+            .saturating_add(FRAME)
+            .max(LIST)
     }
 }
 

@@ -29,7 +29,11 @@ impl<'a> Whose<'a> {
     pub(in super::super) fn of(worker: &'a WorkerView, model: &'a str) -> Self {
         let adapter = worker.loras.iter().find(|lora| *lora.id == *model);
         let base = adapter.map_or(model, |lora| &lora.parent);
-        let root = worker.models.iter().find(|served| *served.id == *base).and_then(|served| served.root.as_deref());
+        let root = worker
+            .models
+            .iter()
+            .find(|served| *served.id == *base)
+            .and_then(|served| served.root.as_deref());
         Self {
             model: root.unwrap_or(base),
             engine: worker.engine.as_str(),
@@ -41,15 +45,23 @@ impl<'a> Whose<'a> {
 /// 64 characters. No two lists of parts look alike: each part stands behind its length.
 pub(super) fn name(question: &Digest, whose: Whose<'_>) -> String {
     let mut hash = Sha256::new();
-    for part in [WORD.as_bytes(), whose.model.as_bytes(), whose.engine.as_bytes(), whose.version.as_bytes(), question] {
+    for part in [
+        WORD.as_bytes(),
+        whose.model.as_bytes(),
+        whose.engine.as_bytes(),
+        whose.version.as_bytes(),
+        question,
+    ] {
         hash.update((part.len() as u64).to_le_bytes());
         hash.update(part);
     }
-    hash.finalize().iter().fold(String::with_capacity(64), |mut name, byte| {
-        // Writing to a text does not fail.
-        let _ = write!(name, "{byte:02x}");
-        name
-    })
+    hash.finalize()
+        .iter()
+        .fold(String::with_capacity(64), |mut name, byte| {
+            // Writing to a text does not fail.
+            let _ = write!(name, "{byte:02x}");
+            name
+        })
 }
 
 #[cfg(test)]
@@ -60,7 +72,11 @@ mod tests {
 
     use super::*;
 
-    const WHOSE: Whose<'static> = Whose { model: "/m/llama", engine: "vllm", version: "0.32.0" };
+    const WHOSE: Whose<'static> = Whose {
+        model: "/m/llama",
+        engine: "vllm",
+        version: "0.32.0",
+    };
 
     #[test]
     #[contract("V30")]
@@ -68,21 +84,60 @@ mod tests {
         let names = HashSet::from([
             name(&[7; 32], WHOSE),
             name(&[8; 32], WHOSE),
-            name(&[7; 32], Whose { model: "/m/qwen", ..WHOSE }),
-            name(&[7; 32], Whose { engine: "sglang", ..WHOSE }),
-            name(&[7; 32], Whose { version: "0.33.0", ..WHOSE }),
+            name(
+                &[7; 32],
+                Whose {
+                    model: "/m/qwen",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                Whose {
+                    engine: "sglang",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                Whose {
+                    version: "0.33.0",
+                    ..WHOSE
+                },
+            ),
             // The same letters, in other places.
-            name(&[7; 32], Whose { model: "/m/llamav", engine: "llm", ..WHOSE }),
-            name(&[7; 32], Whose { engine: "vllm0", version: ".32.0", ..WHOSE }),
+            name(
+                &[7; 32],
+                Whose {
+                    model: "/m/llamav",
+                    engine: "llm",
+                    ..WHOSE
+                },
+            ),
+            name(
+                &[7; 32],
+                Whose {
+                    engine: "vllm0",
+                    version: ".32.0",
+                    ..WHOSE
+                },
+            ),
         ]);
         assert_eq!(names.len(), 7);
-        assert!(names.iter().all(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit())));
+        assert!(
+            names
+                .iter()
+                .all(|name| name.len() == 64 && name.bytes().all(|byte| byte.is_ascii_hexdigit()))
+        );
     }
 
     #[test]
     #[contract("V30")]
     fn a_name_stays_what_it_is_for_routers_of_other_versions() {
         // By another implementation of SHA-256, over the parts as the module says.
-        assert_eq!(name(&[7; 32], WHOSE), "65f6558618891c1da9d0f2b43d92bec55237bca649af9dc57b55793955eefb78");
+        assert_eq!(
+            name(&[7; 32], WHOSE),
+            "65f6558618891c1da9d0f2b43d92bec55237bca649af9dc57b55793955eefb78"
+        );
     }
 }

@@ -74,7 +74,11 @@ impl SharedTokens {
     pub fn start(pool: Option<Arc<RedisPool>>, clock: Clock) -> Result<Self, SharedTokensError> {
         let pool = pool.ok_or(SharedTokensError::NoServer)?;
         let values = RedisValues::new(pool, KEY_PREFIX.to_owned());
-        let inner = Arc::new(Inner { values, clock, rests_until: Mutex::default() });
+        let inner = Arc::new(Inner {
+            values,
+            clock,
+            rests_until: Mutex::default(),
+        });
         // Bound: what comes on top is let go.
         let (queue, jobs) = mpsc::channel(QUEUE);
         Ok(Self {
@@ -88,7 +92,11 @@ impl SharedTokens {
     }
 
     /// The ids, where they are there and can be had at once.
-    pub(in super::super) async fn find(&self, question: &Digest, whose: Whose<'_>) -> Option<Found> {
+    pub(in super::super) async fn find(
+        &self,
+        question: &Digest,
+        whose: Whose<'_>,
+    ) -> Option<Found> {
         if !self.inner.may_be_asked() {
             return None;
         }
@@ -100,14 +108,25 @@ impl SharedTokens {
     }
 
     /// Has the ids written. Never waits.
-    pub(in super::super) fn keep(&self, question: &Digest, whose: Whose<'_>, ids: &Arc<[u32]>, ttl: Duration) {
+    pub(in super::super) fn keep(
+        &self,
+        question: &Digest,
+        whose: Whose<'_>,
+        ids: &Arc<[u32]>,
+        ttl: Duration,
+    ) {
         if ids.len() > MOST_IDS || !self.inner.values.pool().is_up() {
             return;
         }
         let room = u32::try_from(value::length(ids.len())).ok();
         let room = room.and_then(|bytes| Arc::clone(&self.room).try_acquire_many_owned(bytes).ok());
         let Some(room) = room else { return };
-        let job = Job { name: name(question, whose), ids: Arc::clone(ids), ttl, _room: room };
+        let job = Job {
+            name: name(question, whose),
+            ids: Arc::clone(ids),
+            ttl,
+            _room: room,
+        };
         if self.queue.try_send(job).is_err() {
             tracing::debug!("token ids were not written to redis: too many wait for it");
         }
@@ -136,7 +155,12 @@ impl Inner {
         *self.rests_until.lock() = self.clock.now() + REST;
     }
 
-    async fn look(self: Arc<Self>, name: String, _permit: OwnedSemaphorePermit, told: oneshot::Sender<Option<Found>>) {
+    async fn look(
+        self: Arc<Self>,
+        name: String,
+        _permit: OwnedSemaphorePermit,
+        told: oneshot::Sender<Option<Found>>,
+    ) {
         let mut asked = Box::pin(self.values.get(&name, MOST_BYTES));
         let answer = match timeout(LOOKUP_BUDGET, &mut asked).await {
             Ok(answer) => answer,
@@ -148,7 +172,10 @@ impl Inner {
         let found = match answer {
             Ok(None) => return,
             Ok(Some(value)) if !value.left.is_zero() => {
-                value::decode(&name, &value.bytes).map(|ids| Found { ids, left: value.left })
+                value::decode(&name, &value.bytes).map(|ids| Found {
+                    ids,
+                    left: value.left,
+                })
             }
             // Ours have an end.
             Ok(Some(_)) => None,
@@ -173,7 +200,11 @@ fn is_about_the_value(fault: &RedisFault) -> bool {
 /// Ids that wait outlive a panic, which costs those that are just being written.
 async fn start_writing(inner: Arc<Inner>, mut jobs: mpsc::Receiver<Job>) {
     let mut task = Task::new("token_writer");
-    while task.attempt(Box::pin(write(&inner, &mut jobs))).await.is_none() {}
+    while task
+        .attempt(Box::pin(write(&inner, &mut jobs)))
+        .await
+        .is_none()
+    {}
 }
 
 async fn write(inner: &Inner, jobs: &mut mpsc::Receiver<Job>) {

@@ -34,7 +34,9 @@ pub(super) fn encode(name: &str, ids: &[u32]) -> Option<Vec<u8>> {
     bytes.extend([0; 8]);
     bytes.extend(ids.iter().flat_map(|id| id.to_le_bytes()));
     let check = check(name, bytes.get(HEAD..)?);
-    bytes.get_mut(5..HEAD)?.copy_from_slice(&check.to_le_bytes());
+    bytes
+        .get_mut(5..HEAD)?
+        .copy_from_slice(&check.to_le_bytes());
     Some(bytes)
 }
 
@@ -44,7 +46,10 @@ pub(super) fn decode(name: &str, bytes: &[u8]) -> Option<Arc<[u32]>> {
     let (count, rest) = rest.split_first_chunk::<4>()?;
     let (told, packed) = rest.split_first_chunk::<8>()?;
     let (chunks, left) = packed.as_chunks::<4>();
-    if *version != VERSION || !left.is_empty() || u32::try_from(chunks.len()).ok()? != u32::from_le_bytes(*count) {
+    if *version != VERSION
+        || !left.is_empty()
+        || u32::try_from(chunks.len()).ok()? != u32::from_le_bytes(*count)
+    {
         return None;
     }
     if u64::from_le_bytes(*told) != check(name, packed) {
@@ -94,7 +99,13 @@ mod tests {
         let forged = |ids: &[u32]| {
             let packed: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
             let count = u32::try_from(ids.len()).expect("few");
-            [&[VERSION][..], &count.to_le_bytes(), &check("n", &packed).to_le_bytes(), &packed].concat()
+            [
+                &[VERSION][..],
+                &count.to_le_bytes(),
+                &check("n", &packed).to_le_bytes(),
+                &packed,
+            ]
+            .concat()
         };
         assert_eq!(decode("n", &forged(&[7, 8])).as_deref(), Some(&[7, 8][..]));
         for ids in [&[][..], &[7, ID_BOUND], &vec![7; MOST_IDS + 1]] {
