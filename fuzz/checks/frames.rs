@@ -1,7 +1,7 @@
 //! Messages of the live and the replay socket, as lists of frames.
 
 use kv_events::frames::{
-    Replay, ReplayForm, encode_live, encode_replay, live, parse_replay_request, replay,
+    ReplayForm, ReplayFrame, encode_live, encode_replay, live, parse_replay_request, replay,
 };
 
 /// Cuts the bytes into frames (a length, then so many bytes) and reads them in every way there is.
@@ -21,7 +21,7 @@ pub(crate) fn check(mut bytes: &[u8]) {
     {
         assert_eq!(encode_live(read.topic, seq, read.payload), frames);
     }
-    if let Ok(Replay::Batch { seq, payload }) = replay(&frames) {
+    if let Ok(ReplayFrame::Batch { seq, payload }) = replay(&frames) {
         let (form, topic) = if frames.len() == 4 {
             (ReplayForm::New, frames[1])
         } else {

@@ -6,7 +6,7 @@ use std::{
     path::Path,
 };
 
-use super::dice::Dice;
+use super::random::SplitMix64;
 
 /// Changed inputs of each target.
 const MUTATIONS: usize = 10_000;
@@ -40,7 +40,7 @@ pub(crate) fn survives(folders: &[&str], check: fn(&[u8])) {
     }
     inputs.iter().for_each(|input| check(input));
     inputs.retain(|input| input.len() <= LONGEST_CHANGED);
-    let mut dice = Dice::new(inputs.len() as u64);
+    let mut dice = SplitMix64::new(inputs.len() as u64);
     for number in 0..MUTATIONS {
         let input = mutated(&mut dice, &inputs);
         let outcome = catch_unwind(AssertUnwindSafe(|| check(&input)));
@@ -52,7 +52,7 @@ pub(crate) fn survives(folders: &[&str], check: fn(&[u8])) {
 }
 
 /// One of the inputs, changed in one to four places.
-fn mutated(dice: &mut Dice, inputs: &[Vec<u8>]) -> Vec<u8> {
+fn mutated(dice: &mut SplitMix64, inputs: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = dice.pick(inputs).clone();
     for _ in 0..dice.within(1, 4) {
         let at = dice.below(bytes.len() + 1);

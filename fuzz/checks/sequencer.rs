@@ -5,7 +5,7 @@ use std::time::Duration;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
-    vllm::{HashForm, Shape, WireEvent, WireRemoved, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
 /// Reads the bytes as a script. The first byte sets up the sequencer; then each step is a byte that says what happens, and
@@ -16,7 +16,7 @@ use kv_events::{
 /// If something follows a request for a replay, if a replay is asked for where there is none, or if, without a clear or a
 /// hole in between, a batch is applied that is not behind the one before.
 pub(crate) fn check(bytes: &[u8]) {
-    let mut script = Script(bytes);
+    let mut script = FuzzScript(bytes);
     let setup = script.byte();
     let settings = SequencerSettings {
         replay: setup & 1 == 0,
@@ -24,7 +24,7 @@ pub(crate) fn check(bytes: &[u8]) {
         max_pending_bytes: if setup & 0x80 == 0 { 1 << 20 } else { 100 },
         ..SequencerSettings::default()
     };
-    let mut reader = Reader {
+    let mut reader = FuzzedSequencer {
         sequencer: Sequencer::new(settings),
         replay: setup & 1 == 0,
         applied: None,
@@ -73,14 +73,14 @@ pub(crate) fn check(bytes: &[u8]) {
     }
 }
 
-struct Reader {
+struct FuzzedSequencer {
     sequencer: Sequencer,
     replay: bool,
     /// The last batch applied since the last clear or hole.
     applied: Option<u64>,
 }
 
-impl Reader {
+impl FuzzedSequencer {
     fn on(&mut self, now: Moment, input: Input<'_>) {
         let unnumbered = matches!(input, Input::Live { seq: None, .. });
         let actions = self.sequencer.on(now, input);
@@ -99,7 +99,7 @@ impl Reader {
                     self.applied = Some(seq);
                 }
                 Action::Apply(_) => {}
-                Action::Clear | Action::Hole => self.applied = None,
+                Action::Clear | Action::Loss => self.applied = None,
                 Action::RequestReplay { .. } => assert!(self.replay && at == last),
             }
             self.sequencer.record(1, 0, 0);
@@ -113,9 +113,9 @@ impl Reader {
     }
 }
 
-struct Script<'a>(&'a [u8]);
+struct FuzzScript<'a>(&'a [u8]);
 
-impl<'a> Script<'a> {
+impl<'a> FuzzScript<'a> {
     fn byte(&mut self) -> u8 {
         let Some((byte, rest)) = self.0.split_first() else {
             return 0;
@@ -154,7 +154,7 @@ impl<'a> Script<'a> {
                 ts,
                 None,
                 &[WireEvent::Removed(removed)],
-                Shape::Map,
+                EventLayout::Map,
                 HashForm::Int,
             ),
         )

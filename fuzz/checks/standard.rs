@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use kv_blocks::{HashScheme, Moment};
 use kv_events::standard::{
-    HashedUpdate, Ordered, StandardEvent, Streams, StreamsSettings, decode_json, decode_msgpack,
-    encode_json, encode_msgpack, to_hashed, to_named,
+    HashKeyedUpdate, StandardEvent, StandardStreams, StandardStreamsSettings, StreamOutput,
+    decode_json, decode_msgpack, encode_json, encode_msgpack, to_hashed, to_named,
 };
 
 /// Reads JSON, orders the events and says what they mean.
@@ -54,12 +54,12 @@ pub(crate) fn check_msgpack(bytes: &[u8]) {
 ///
 /// If more comes out than went in, or an update is larger than the `bytes` its event came in.
 fn follow(events: Vec<StandardEvent>, bytes: usize) {
-    let settings = StreamsSettings {
+    let settings = StandardStreamsSettings {
         max_streams: 4,
         max_waiting_events: 8,
-        ..StreamsSettings::default()
+        ..StandardStreamsSettings::default()
     };
-    let (mut streams, mut left) = (Streams::new(settings), events.len());
+    let (mut streams, mut left) = (StandardStreams::new(settings), events.len());
     let now = Moment::START;
     let mut ordered = Vec::new();
     for event in events {
@@ -67,16 +67,16 @@ fn follow(events: Vec<StandardEvent>, bytes: usize) {
     }
     ordered.extend(streams.tick(now + Duration::from_secs(3600)));
     for event in ordered {
-        let Ordered::Event(event) = event else {
+        let StreamOutput::Event(event) = event else {
             continue;
         };
         left = left.checked_sub(1).expect("no event comes out twice");
         let _ = to_named(&event);
         let hashes = match to_hashed(&event, HashScheme::default()) {
-            Ok(HashedUpdate::Stored { hashes, .. } | HashedUpdate::Removed { hashes, .. }) => {
-                hashes.len()
-            }
-            Ok(HashedUpdate::Cleared { .. }) | Err(_) => 0,
+            Ok(
+                HashKeyedUpdate::Stored { hashes, .. } | HashKeyedUpdate::Removed { hashes, .. },
+            ) => hashes.len(),
+            Ok(HashKeyedUpdate::Cleared { .. }) | Err(_) => 0,
         };
         assert!(hashes <= bytes, "every hash takes a byte");
     }

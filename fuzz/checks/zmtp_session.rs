@@ -3,7 +3,7 @@
 use bytes::BytesMut;
 use zmtp::{
     Limits,
-    codec::{Incoming, ProtocolError, Session, SocketType},
+    codec::{Incoming, ProtocolError, SocketType, ZmtpSession},
 };
 
 /// The first byte chooses our socket and how the rest is cut into pieces.
@@ -33,7 +33,7 @@ fn feed<'a>(
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Incoming>, Option<ProtocolError>, Vec<u8>) {
     let (max_message, max_frames) = LIMITS;
-    let mut session = Session::new(
+    let mut session = ZmtpSession::new(
         socket,
         b"me",
         &Limits {

@@ -5,14 +5,14 @@ use std::{fs, path::Path};
 use crate::{status_table, test_log, tests_in_sources};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Mode {
+pub(crate) enum StatusMode {
     /// Writes `docs/contract-status.md`.
     Write,
     /// Compares it.
     Check,
 }
 
-pub(crate) fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<String, String> {
+pub(crate) fn contract_status(root: &Path, log: &Path, mode: StatusMode) -> Result<String, String> {
     let text = fs::read_to_string(log)
         .map_err(|error| format!("the test log {} cannot be read: {error}", log.display()))?;
     let results = test_log::read(&text);
@@ -36,7 +36,7 @@ pub(crate) fn contract_status(root: &Path, log: &Path, mode: Mode) -> Result<Str
     }
     let table = status_table::table(&tests, &results);
     let path = root.join("docs/contract-status.md");
-    if mode == Mode::Write {
+    if mode == StatusMode::Write {
         fs::write(&path, &table)
             .map_err(|error| format!("{} cannot be written: {error}", path.display()))?;
         return Ok(format!(

@@ -10,14 +10,14 @@ mod policy;
 use std::{fs, path::Path, process::Command};
 
 use metadata::Metadata;
-use policy::Policy;
+use policy::DenyPolicy;
 
 /// Checks the workspace at `root`; the error has a line for each offending crate.
 pub(crate) fn check(root: &Path) -> Result<String, String> {
     let file = root.join("deny.toml");
     let text = fs::read_to_string(&file)
         .map_err(|error| format!("{} cannot be read: {error}", file.display()))?;
-    let policy = Policy::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
+    let policy = DenyPolicy::read(&text).map_err(|error| format!("{}: {error}", file.display()))?;
     let metadata = Metadata::read(&of_workspace(root)?)?;
     let problems = problems(&policy, &metadata);
     if problems.is_empty() {
@@ -57,7 +57,7 @@ fn of_workspace(root: &Path) -> Result<Vec<u8>, String> {
 }
 
 /// A line for each crate and rule that it breaks.
-fn problems(policy: &Policy, metadata: &Metadata) -> Vec<String> {
+fn problems(policy: &DenyPolicy, metadata: &Metadata) -> Vec<String> {
     let mut found = Vec::new();
     for package in &metadata.packages {
         let checks = [

@@ -19,7 +19,7 @@ use std::{
     process::ExitCode,
 };
 
-use contract_status::{Mode, contract_status};
+use contract_status::{StatusMode, contract_status};
 
 const USAGE: &str = "usage: cargo xtask contract-status --log FILE [--check]
        cargo xtask dependencies
@@ -31,12 +31,12 @@ fn main() -> ExitCode {
     match args.as_slice() {
         ["contract-status", "--log", log] => report(
             "contract-status",
-            contract_status(&root(), Path::new(log), Mode::Write),
+            contract_status(&root(), Path::new(log), StatusMode::Write),
         ),
         ["contract-status", "--log", log, "--check"]
         | ["contract-status", "--check", "--log", log] => report(
             "contract-status",
-            contract_status(&root(), Path::new(log), Mode::Check),
+            contract_status(&root(), Path::new(log), StatusMode::Check),
         ),
         ["dependencies"] => report("dependencies", dependencies::check(&root())),
         ["run-suite", args @ ..] => match run_suite::Suite::from_args(args) {

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use output::{Next, Output};
+use output::{NextLine, Output};
 use slow_tests::SlowTests;
 
 /// Between two looks at the limits.
@@ -109,12 +109,12 @@ impl Suite {
         let mut ended: Option<(ExitStatus, Instant)> = None;
         loop {
             match output.next(LOOK) {
-                Next::Line(line) => {
+                NextLine::Line(line) => {
                     slow.read(&line.text(), Instant::now());
                     line.pass_on();
                 }
-                Next::Nothing => {}
-                Next::End => std::thread::sleep(Duration::from_millis(1)),
+                NextLine::Nothing => {}
+                NextLine::End => std::thread::sleep(Duration::from_millis(1)),
             }
             if ended.is_none() {
                 let status = child

@@ -4,35 +4,35 @@
 //! and character literals. It is not a checker: source that does not compile gives some tokens or other.
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Token {
-    pub(crate) what: What,
+pub(crate) struct SourceToken {
+    pub(crate) what: TokenKind,
     /// From 1.
     pub(crate) line: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum What {
+pub(crate) enum TokenKind {
     Word(String),
     /// What stands between the quotes, escapes as written.
     Text(String),
     Sign(char),
 }
 
-impl Token {
+impl SourceToken {
     pub(crate) fn is_sign(&self, sign: char) -> bool {
-        self.what == What::Sign(sign)
+        self.what == TokenKind::Sign(sign)
     }
 
     pub(crate) fn word(&self) -> Option<&str> {
         match &self.what {
-            What::Word(word) => Some(word),
+            TokenKind::Word(word) => Some(word),
             _ => None,
         }
     }
 }
 
-pub(crate) fn tokens(source: &str) -> Vec<Token> {
-    let mut reader = Reader {
+pub(crate) fn tokens(source: &str) -> Vec<SourceToken> {
+    let mut reader = TokenReader {
         rest: source,
         line: 1,
     };
@@ -53,30 +53,30 @@ pub(crate) fn tokens(source: &str) -> Vec<Token> {
                 continue;
             }
             _ if next.is_alphanumeric() || next == '_' => match reader.string_behind_prefix() {
-                Some(text) => What::Text(text),
-                None => What::Word(reader.word()),
+                Some(text) => TokenKind::Text(text),
+                None => TokenKind::Word(reader.word()),
             },
-            '"' => What::Text(reader.plain_string()),
+            '"' => TokenKind::Text(reader.plain_string()),
             '\'' => {
                 reader.skip_char_or_lifetime();
                 continue;
             }
             sign => {
                 reader.take(sign.len_utf8());
-                What::Sign(sign)
+                TokenKind::Sign(sign)
             }
         };
-        found.push(Token { what, line });
+        found.push(SourceToken { what, line });
     }
     found
 }
 
-struct Reader<'s> {
+struct TokenReader<'s> {
     rest: &'s str,
     line: usize,
 }
 
-impl<'s> Reader<'s> {
+impl<'s> TokenReader<'s> {
     fn take(&mut self, bytes: usize) -> &'s str {
         let (taken, rest) = self.rest.split_at(bytes);
         self.line += taken.matches('\n').count();
@@ -184,9 +184,9 @@ mod tests {
 
     fn shown(source: &str) -> String {
         let parts = tokens(source).into_iter().map(|token| match token.what {
-            What::Word(word) => word,
-            What::Text(text) => format!("<{text}>"),
-            What::Sign(sign) => sign.to_string(),
+            TokenKind::Word(word) => word,
+            TokenKind::Text(text) => format!("<{text}>"),
+            TokenKind::Sign(sign) => sign.to_string(),
         });
         parts.collect::<Vec<_>>().join(" ")
     }
@@ -217,8 +217,8 @@ mod tests {
         let last = tokens("a /*\n\n*/ \"\n\" // x\nz").pop().expect("a token");
         assert_eq!(
             last,
-            Token {
-                what: What::Word("z".into()),
+            SourceToken {
+                what: TokenKind::Word("z".into()),
                 line: 5
             }
         );

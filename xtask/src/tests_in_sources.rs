@@ -7,7 +7,7 @@ use std::{
 
 use crate::{
     contract_ids,
-    rust_tokens::{Token, What, tokens},
+    rust_tokens::{SourceToken, TokenKind, tokens},
 };
 
 /// A function under `#[contract(..)]`.
@@ -92,17 +92,17 @@ fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
     let mut modules: Vec<(&str, usize)> = Vec::new();
     for (at, token) in tokens.iter().enumerate() {
         match &token.what {
-            What::Sign('{') => {
+            TokenKind::Sign('{') => {
                 if let Some(name) = module_opened_at(&tokens, at) {
                     modules.push((name, depth));
                 }
                 depth += 1;
             }
-            What::Sign('}') => {
+            TokenKind::Sign('}') => {
                 depth = depth.saturating_sub(1);
                 modules.pop_if(|(_, opened)| *opened == depth);
             }
-            What::Word(word) if word == "contract" && is_attribute(&tokens, at) => {
+            TokenKind::Word(word) if word == "contract" && is_attribute(&tokens, at) => {
                 let ids: Vec<_> = tokens[at + 2..]
                     .iter()
                     .take_while(|token| !token.is_sign(')'))
@@ -134,7 +134,7 @@ fn in_file(file: &str, source: &str) -> Result<Vec<ContractTest>, String> {
 }
 
 /// `mod NAME {`, seen from its brace.
-fn module_opened_at(tokens: &[Token], brace: usize) -> Option<&str> {
+fn module_opened_at(tokens: &[SourceToken], brace: usize) -> Option<&str> {
     let keyword = tokens.get(brace.checked_sub(2)?)?.word()?;
     if keyword == "mod" {
         tokens[brace - 1].word()
@@ -144,7 +144,7 @@ fn module_opened_at(tokens: &[Token], brace: usize) -> Option<&str> {
 }
 
 /// `#[contract(` or `#[contract_id::contract(`, seen from `contract`.
-fn is_attribute(tokens: &[Token], at: usize) -> bool {
+fn is_attribute(tokens: &[SourceToken], at: usize) -> bool {
     let opens = tokens.get(at + 1).is_some_and(|token| token.is_sign('('));
     let before = tokens[..at]
         .iter()
@@ -153,15 +153,15 @@ fn is_attribute(tokens: &[Token], at: usize) -> bool {
     opens && before.is_some_and(|token| token.is_sign('['))
 }
 
-fn text(token: &Token) -> Option<String> {
+fn text(token: &SourceToken) -> Option<String> {
     match &token.what {
-        What::Text(text) => Some(text.clone()),
+        TokenKind::Text(text) => Some(text.clone()),
         _ => None,
     }
 }
 
 /// The name of the function that an attribute stands above; other attributes may come between.
-fn function_after(tokens: &[Token]) -> Option<&str> {
+fn function_after(tokens: &[SourceToken]) -> Option<&str> {
     let item = tokens
         .iter()
         .take_while(|token| !token.is_sign(';') && !token.is_sign('}'));

@@ -5,12 +5,12 @@ use std::{io, path::PathBuf, process::Command, time::Instant};
 use crate::{
     clock,
     figures::{Metric, Repetition, WorkloadFigures},
-    index::{Contender, Index, with_index},
-    machine::Run,
+    index::{Implementation, Index, with_index},
+    machine::RunEnvironment,
     options::Options,
     oracle,
-    phases::{self, Cores, Memory, Mismatch, Prepared},
-    report::Results,
+    phases::{self, Cores, Memory, Mismatch, PreparedWorkload},
+    report::BenchmarkResults,
     workload::{Recipe, Workload, WorkloadError},
 };
 
@@ -41,9 +41,9 @@ pub(crate) enum CompareError {
 }
 
 /// Measures everything that was asked for.
-pub(crate) fn compare(options: &Options) -> Result<Results, CompareError> {
+pub(crate) fn compare(options: &Options) -> Result<BenchmarkResults, CompareError> {
     // Before this process is kept to one core and counts only that.
-    let run = Run::this(options.reps(), options.quick);
+    let run = RunEnvironment::this(options.reps(), options.quick);
     let contenders = options.contenders();
     let mut workloads = vec![];
     for recipe in available(options) {
@@ -65,7 +65,7 @@ pub(crate) fn compare(options: &Options) -> Result<Results, CompareError> {
         }
         workloads.push(figures);
     }
-    Ok(Results {
+    Ok(BenchmarkResults {
         run,
         contenders,
         workloads,
@@ -116,7 +116,7 @@ fn made(recipe: &Recipe, options: &Options) -> Result<Workload, WorkloadError> {
 fn check(
     recipe: &Recipe,
     workload: &Workload,
-    contenders: &[Contender],
+    contenders: &[Implementation],
     every: usize,
 ) -> Result<(), CompareError> {
     let expected = oracle::answers(workload, every);
@@ -138,7 +138,7 @@ fn check(
 
 fn measure<I: Index>(workload: &Workload, cores: Cores) -> Repetition {
     pinned(&cores[..1]);
-    let prepared = Prepared::<I>::new(workload);
+    let prepared = PreparedWorkload::<I>::new(workload);
     let (blocks_per_s, standing) = phases::change_rate(&prepared);
     standing.queries(1);
     let [p50, p99] = standing
@@ -175,7 +175,7 @@ pub(crate) fn pinned(cores: &[usize]) {
 
 fn memory_of(
     recipe: &Recipe,
-    contender: Contender,
+    contender: Implementation,
     options: &Options,
 ) -> Result<Memory, CompareError> {
     let wrong = |what| CompareError::Memory {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::{index::Contender, phases::Memory, samples};
+use crate::{index::Implementation, phases::Memory, samples};
 
 /// A figure that every workload gives for every index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -67,18 +67,18 @@ pub(crate) type Repetition = Vec<(Metric, f64)>;
 pub(crate) struct WorkloadFigures {
     pub(crate) name: &'static str,
     measured: BTreeMap<(Metric, &'static str), Vec<f64>>,
-    pub(crate) memory: Vec<(Contender, Memory)>,
+    pub(crate) memory: Vec<(Implementation, Memory)>,
 }
 
 /// One figure of ours beside a peer's.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Row {
+pub(crate) struct ComparisonRow {
     pub(crate) metric: Metric,
     pub(crate) ours: Option<f64>,
     pub(crate) peer: Option<f64>,
 }
 
-impl Row {
+impl ComparisonRow {
     /// Above 1: ours is better. `None` where one of the two was not measured.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.metric.ratio(self.ours?, self.peer?))
@@ -94,7 +94,7 @@ impl WorkloadFigures {
         }
     }
 
-    pub(crate) fn add(&mut self, contender: Contender, repetition: Repetition) {
+    pub(crate) fn add(&mut self, contender: Implementation, repetition: Repetition) {
         for (metric, value) in repetition {
             self.measured
                 .entry((metric, contender.name()))
@@ -103,7 +103,7 @@ impl WorkloadFigures {
         }
     }
 
-    pub(crate) fn add_memory(&mut self, contender: Contender, memory: Memory) {
+    pub(crate) fn add_memory(&mut self, contender: Implementation, memory: Memory) {
         self.add(
             contender,
             vec![(Metric::BytesPerMembership, memory.per_membership())],
@@ -112,15 +112,18 @@ impl WorkloadFigures {
     }
 
     /// The median of the repetitions.
-    pub(crate) fn figure(&self, metric: Metric, contender: Contender) -> Option<f64> {
+    pub(crate) fn figure(&self, metric: Metric, contender: Implementation) -> Option<f64> {
         samples::median(self.measured.get(&(metric, contender.name()))?.clone())
     }
 
     /// Ours beside `peer`, metric by metric.
-    pub(crate) fn rows(&self, peer: Option<Contender>) -> impl Iterator<Item = Row> + '_ {
-        Metric::ALL.into_iter().map(move |metric| Row {
+    pub(crate) fn rows(
+        &self,
+        peer: Option<Implementation>,
+    ) -> impl Iterator<Item = ComparisonRow> + '_ {
+        Metric::ALL.into_iter().map(move |metric| ComparisonRow {
             metric,
-            ours: self.figure(metric, Contender::Ours),
+            ours: self.figure(metric, Implementation::Ours),
             peer: peer.and_then(|peer| self.figure(metric, peer)),
         })
     }
@@ -141,9 +144,9 @@ mod tests {
     fn repetitions_count_by_their_median() {
         let mut figures = WorkloadFigures::new("synthetic_512");
         for value in [5.0, 1.0, 90.0] {
-            figures.add(Contender::Ours, vec![(Metric::QueryP50, value)]);
+            figures.add(Implementation::Ours, vec![(Metric::QueryP50, value)]);
         }
-        let row = figures.rows(Some(Contender::SmgChain)).next().unwrap();
+        let row = figures.rows(Some(Implementation::SmgChain)).next().unwrap();
         assert_eq!((row.ours, row.peer, row.ratio()), (Some(5.0), None, None));
     }
 }

@@ -6,7 +6,7 @@ use time::{OffsetDateTime, macros::format_description};
 
 /// What a reader needs to judge figures, or to get them again.
 #[derive(Clone, Debug, serde::Serialize)]
-pub(crate) struct Run {
+pub(crate) struct RunEnvironment {
     /// Model of the processor; `None` where the system does not tell.
     pub(crate) cpu: Option<String>,
     /// Cores this process may use.
@@ -21,7 +21,7 @@ pub(crate) struct Run {
     pub(crate) quick: bool,
 }
 
-impl Run {
+impl RunEnvironment {
     pub(crate) fn this(reps: u32, quick: bool) -> Self {
         Self {
             cpu: cpu_model(),

@@ -5,7 +5,7 @@
 
 mod clock;
 mod compare;
-mod counted;
+mod counting_allocator;
 mod figures;
 mod index;
 mod machine;
@@ -26,7 +26,7 @@ use index::with_index;
 use options::Options;
 
 #[global_allocator]
-static ALLOCATOR: counted::Counted = counted::Counted;
+static ALLOCATOR: counting_allocator::CountingAllocator = counting_allocator::CountingAllocator;
 
 fn main() -> ExitCode {
     match run(&Options::parse()) {
@@ -40,7 +40,7 @@ fn main() -> ExitCode {
 
 fn run(options: &Options) -> Result<(), Box<dyn Error>> {
     if let Some(recipe) = &options.memory_of {
-        counted::count();
+        counting_allocator::count();
         let workload = recipe.make(options.traces.as_deref(), options.size())?;
         for contender in options.contenders() {
             let memory = with_index!(contender, I => phases::memory::<I>(&workload));

@@ -5,7 +5,7 @@ use std::{path::PathBuf, str::FromStr};
 use clap::Parser;
 
 use crate::{
-    index::Contender,
+    index::Implementation,
     phases::Cores,
     workload::{Recipe, Size, WorkloadError},
 };
@@ -28,7 +28,7 @@ pub(crate) struct Options {
     reps: Option<u32>,
     /// Indexes to compare: the first that is not `ours` is the peer that ratios refer to
     #[arg(long, value_delimiter = ',', value_name = "NAMES")]
-    index: Vec<Contender>,
+    index: Vec<Implementation>,
     /// A quarter of each workload, one repetition: for a first look
     #[arg(long)]
     pub(crate) quick: bool,
@@ -37,7 +37,7 @@ pub(crate) struct Options {
     pub(crate) check_all: bool,
     /// Repeat one phase of one workload with one index, to look at it with a profiler
     #[arg(long, value_name = "WORKLOAD:PHASE")]
-    pub(crate) profile: Option<Profile>,
+    pub(crate) profile: Option<ProfileTarget>,
     /// How long `--profile` goes on
     #[arg(long, default_value_t = 10, value_name = "N")]
     pub(crate) seconds: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Options {
 
 /// One phase of one workload.
 #[derive(Clone, Debug)]
-pub(crate) struct Profile {
+pub(crate) struct ProfileTarget {
     pub(crate) workload: Recipe,
     pub(crate) phase: ProfiledPhase,
 }
@@ -87,7 +87,7 @@ pub(crate) enum ProfileError {
     Workload(#[from] WorkloadError),
 }
 
-impl FromStr for Profile {
+impl FromStr for ProfileTarget {
     type Err = ProfileError;
 
     fn from_str(text: &str) -> Result<Self, ProfileError> {
@@ -121,10 +121,10 @@ impl Options {
     }
 
     /// The indexes to run: those named, or the usual ones.
-    pub(crate) fn contenders(&self) -> Vec<Contender> {
+    pub(crate) fn contenders(&self) -> Vec<Implementation> {
         match self.index.as_slice() {
-            [] if self.check_all || self.profile.is_some() => vec![Contender::Ours],
-            [] => Contender::DEFAULT.to_vec(),
+            [] if self.check_all || self.profile.is_some() => vec![Implementation::Ours],
+            [] => Implementation::DEFAULT.to_vec(),
             named => named.to_vec(),
         }
     }
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn a_profile_names_a_workload_and_a_phase() {
-        let profile: Profile = "synthetic_512:with-writer".parse().unwrap();
+        let profile: ProfileTarget = "synthetic_512:with-writer".parse().unwrap();
         assert_eq!(
             (profile.workload.name, profile.phase),
             ("synthetic_512", ProfiledPhase::WithWriter)
         );
         for wrong in ["synthetic_512", "synthetic_512:walk", "synthetic_7:query"] {
-            assert!(wrong.parse::<Profile>().is_err(), "{wrong}");
+            assert!(wrong.parse::<ProfileTarget>().is_err(), "{wrong}");
         }
     }
 }

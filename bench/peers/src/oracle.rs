@@ -3,11 +3,11 @@
 use kv_blocks::SequenceHash;
 use rustc_hash::FxHashSet;
 
-use crate::workload::{Change, Step, Workload};
+use crate::workload::{TargetChange, Workload, WorkloadStep};
 
 /// What is right for one query.
 #[derive(Debug)]
-pub(crate) struct Expected {
+pub(crate) struct ExpectedOverlaps {
     /// The query's place in the workload's steps.
     pub(crate) step: usize,
     /// Every target that holds the first block, with the leading blocks it holds, in the order of targets.
@@ -17,13 +17,13 @@ pub(crate) struct Expected {
 /// The right answers of every `every`th query of the workload, beginning with the first.
 ///
 /// One set of blocks a target, and each prompt walked block by block: nothing to get wrong, and holes would be exact too.
-pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
+pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<ExpectedOverlaps> {
     let mut held: Vec<FxHashSet<SequenceHash>> = vec![FxHashSet::default(); workload.targets];
     let mut expected = vec![];
     let mut queries = 0;
     for (step, what) in workload.steps.iter().enumerate() {
         match *what {
-            Step::Change(Change::Stored {
+            WorkloadStep::Change(TargetChange::Stored {
                 target,
                 chain,
                 start,
@@ -32,12 +32,12 @@ pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
                 let chain = workload.rolling(workload.span(chain));
                 held[target as usize].extend(&chain[start as usize..end as usize]);
             }
-            Step::Change(Change::Removed { target, blocks }) => {
+            WorkloadStep::Change(TargetChange::Removed { target, blocks }) => {
                 for hash in workload.removed(blocks) {
                     held[target as usize].remove(hash);
                 }
             }
-            Step::Query(chain) => {
+            WorkloadStep::Query(chain) => {
                 if queries % every == 0 {
                     let chain = workload.rolling(workload.span(chain));
                     let depth = |held: &FxHashSet<_>| {
@@ -47,7 +47,7 @@ pub(crate) fn answers(workload: &Workload, every: usize) -> Vec<Expected> {
                         .iter()
                         .enumerate()
                         .map(|(target, held)| (target as u32, depth(held) as u32));
-                    expected.push(Expected {
+                    expected.push(ExpectedOverlaps {
                         step,
                         pairs: all.filter(|(_, depth)| *depth > 0).collect(),
                     });

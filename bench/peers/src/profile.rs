@@ -5,14 +5,14 @@ use std::time::{Duration, Instant};
 use crate::{
     compare::pinned,
     index::{Index, with_index},
-    options::{Options, Profile, ProfiledPhase},
-    phases::{self, Cores, Prepared},
+    options::{Options, ProfileTarget, ProfiledPhase},
+    phases::{self, Cores, PreparedWorkload},
     samples::Samples,
     workload::{Workload, WorkloadError},
 };
 
 /// Repeats the phase until its time is over, with a line of figures each time.
-pub(crate) fn profile(what: &Profile, options: &Options) -> Result<(), WorkloadError> {
+pub(crate) fn profile(what: &ProfileTarget, options: &Options) -> Result<(), WorkloadError> {
     let workload = what
         .workload
         .make(options.traces.as_deref(), options.size())?;
@@ -35,7 +35,7 @@ fn repeat<I: Index>(workload: &Workload, phase: ProfiledPhase, time: Duration, c
     } else {
         &cores[..1]
     });
-    let prepared = Prepared::<I>::new(workload);
+    let prepared = PreparedWorkload::<I>::new(workload);
     let standing = phases::change_rate(&prepared).1;
     let start = Instant::now();
     while start.elapsed() < time {

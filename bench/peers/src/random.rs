@@ -2,9 +2,9 @@
 
 /// SplitMix64: small, and good enough to draw workloads with.
 #[derive(Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     pub(crate) fn new(seed: u64) -> Self {
         Self(seed)
     }

@@ -11,7 +11,7 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use sha2::{Digest, Sha256};
 
-use crate::answer;
+use crate::response;
 
 /// The operators' token, kept as its digest.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ pub(crate) async fn check(
 fn refused(error: &ApiError, request: &Request) -> Response {
     let status = StatusCode::from_u16(error.status).unwrap_or(StatusCode::FORBIDDEN);
     indexer::refusal(request.uri(), request.headers(), status, &error.message)
-        .unwrap_or_else(|| answer::error(error))
+        .unwrap_or_else(|| response::error(error))
 }
 
 fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
@@ -75,7 +75,7 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
         ));
     }
     let Some(token) = &access.token else {
-        return from_no_other_page(headers);
+        return is_same_origin(headers);
     };
     let presented = headers
         .get(header::AUTHORIZATION)
@@ -99,7 +99,7 @@ fn allowed(access: &Access, headers: &HeaderMap) -> Result<(), ApiError> {
 
 /// Browsers name the page that a call comes from: where nobody has to show a token, a page of another site could have the
 /// router drained by whoever looks at it.
-fn from_no_other_page(headers: &HeaderMap) -> Result<(), ApiError> {
+fn is_same_origin(headers: &HeaderMap) -> Result<(), ApiError> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
     };

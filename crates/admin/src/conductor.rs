@@ -3,17 +3,17 @@
 use std::sync::Arc;
 
 use fleet::Fleet;
-use indexer::{Resident, Residents};
+use indexer::{ResidentInstance, ResidentInstances};
 
 /// The ranks of all workers, whether they get requests or not: what they hold is theirs either way.
-pub fn residents(fleet: Arc<Fleet>) -> Residents {
-    Residents::new(move || {
+pub fn residents(fleet: Arc<Fleet>) -> ResidentInstances {
+    ResidentInstances::new(move || {
         let snapshot = fleet.snapshot();
         let ranks = snapshot.workers.iter().flat_map(|worker| {
             worker
                 .targets()
                 .zip(&worker.ranks)
-                .map(|(target, rank)| Resident {
+                .map(|(target, rank)| ResidentInstance {
                     target,
                     instance: Arc::clone(&worker.name),
                     engine: worker.engine.as_str(),

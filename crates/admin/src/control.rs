@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 /// What came of a change of the configuration.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Reloaded {
+pub struct ReloadOutcome {
     /// Whether it is in force.
     pub applied: bool,
     /// Keys that are in force with other values than before, or would be.
@@ -48,7 +48,7 @@ pub struct NamedWorker {
 
 /// Why a worker was not taken.
 #[derive(Clone, Debug)]
-pub enum NotTaken {
+pub enum WorkerRejection {
     /// There is one of that name.
     Exists(String),
     /// Its entry, or what would come of it.
@@ -63,9 +63,9 @@ pub trait Control: fmt::Debug + Send + Sync {
     /// The settings in force.
     fn settings(&self) -> Arc<Settings>;
     /// Reads the configuration anew. `dry_run`: only says what would come of it.
-    fn reload(&self, dry_run: bool) -> Reloaded;
+    fn reload(&self, dry_run: bool) -> ReloadOutcome;
     /// Takes the configuration of an applied change again; `None`: there is none of that number any more.
-    fn rollback(&self, id: u64) -> Option<Reloaded>;
+    fn rollback(&self, id: u64) -> Option<ReloadOutcome>;
     /// The latest changes, newest first.
     fn history(&self) -> Vec<HistoryEntry>;
     /// Whether the configuration on disk is another one than that in force, because it was refused.
@@ -75,17 +75,21 @@ pub trait Control: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// It was not taken, and nothing changed.
-    fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken>;
+    fn add_worker(
+        &self,
+        worker: NamedWorker,
+        replace: bool,
+    ) -> Result<(String, bool), WorkerRejection>;
     /// Takes a worker out; `false`: there never was one of that name. Its running requests go on.
     ///
     /// # Errors
     ///
     /// Something else of the configuration needs it, and nothing changed.
-    fn remove_worker(&self, name: &str) -> Result<bool, NotTaken>;
+    fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection>;
 }
 
 /// Has a change made where no request waits for it. One that was begun goes on when its caller leaves.
-pub(crate) async fn aside<T: Send + 'static>(
+pub(crate) async fn run_blocking<T: Send + 'static>(
     control: &Arc<dyn Control>,
     change: impl FnOnce(&dyn Control) -> T + Send + 'static,
 ) -> T {

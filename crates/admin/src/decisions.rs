@@ -9,12 +9,12 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use routing::{
     Policy,
-    receipt::{DecisionId, Filter},
+    receipt::{DecisionId, ReceiptFilter},
 };
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 /// Entries of a list when the caller does not say, and at most.
 const USUAL: usize = 100;
@@ -22,7 +22,7 @@ const MOST: usize = 1000;
 
 /// What a list is narrowed to.
 #[derive(Debug, Deserialize)]
-pub(crate) struct Narrow {
+pub(crate) struct DecisionsQuery {
     limit: Option<String>,
     worker: Option<String>,
     tenant: Option<String>,
@@ -31,14 +31,14 @@ pub(crate) struct Narrow {
 
 pub(crate) async fn list(
     State(parts): State<Arc<AdminParts>>,
-    Query(narrow): Query<Narrow>,
+    Query(narrow): Query<DecisionsQuery>,
 ) -> Response {
     let limit = match narrow.limit.as_deref().map(str::parse::<usize>) {
         None => USUAL,
         Some(Ok(limit)) => limit.min(MOST),
         Some(Err(_)) => {
             let message = format!("limit is not a number: expected 0 to {MOST}");
-            return answer::error(
+            return response::error(
                 &ApiError::new(ErrorCode::InvalidRequest, message).param("limit"),
             );
         }
@@ -51,17 +51,17 @@ pub(crate) async fn list(
     {
         Ok(policy) => policy,
         Err(error) => {
-            return answer::error(
+            return response::error(
                 &ApiError::new(ErrorCode::UnknownPolicy, error.to_string()).param("policy"),
             );
         }
     };
-    let filter = Filter {
+    let filter = ReceiptFilter {
         worker: narrow.worker.map(Into::into),
         tenant: narrow.tenant.map(Into::into),
         policy,
     };
-    answer::json(&json!({"decisions": parts.ring.list(&filter, limit)}))
+    response::json(&json!({"decisions": parts.ring.list(&filter, limit)}))
 }
 
 pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<String>) -> Response {
@@ -70,8 +70,8 @@ pub(crate) async fn one(State(parts): State<Arc<AdminParts>>, Path(id): Path<Str
         .ok()
         .and_then(|id| parts.ring.get(id));
     match found {
-        Some(receipt) => answer::json(&*receipt),
-        None => answer::error(&ApiError::new(
+        Some(receipt) => response::json(&*receipt),
+        None => response::error(&ApiError::new(
             ErrorCode::DecisionNotFound,
             "no decision of that id is kept: ids are in the x-warmroute-decision header, and only the latest are kept",
         )),

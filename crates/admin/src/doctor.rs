@@ -13,14 +13,14 @@ use serde::Deserialize;
 use serde_json::Value;
 use tokio::sync::Mutex;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
-type Answer = Pin<Box<dyn Future<Output = Value> + Send>>;
+type DoctorFuture = Pin<Box<dyn Future<Output = Value> + Send>>;
 
 /// Looks at the running settings and their workers.
 #[derive(Clone)]
 pub struct Doctor {
-    look: Arc<dyn Fn(bool) -> Answer + Send + Sync>,
+    look: Arc<dyn Fn(bool) -> DoctorFuture + Send + Sync>,
     turn: Arc<Mutex<()>>,
 }
 
@@ -45,17 +45,17 @@ impl fmt::Debug for Doctor {
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
-pub(crate) struct Wish {
+pub(crate) struct DoctorQuery {
     /// Whether requests may be sent to the engines.
     probe: bool,
 }
 
 pub(crate) async fn report(
     State(parts): State<Arc<AdminParts>>,
-    wish: Result<Query<Wish>, QueryRejection>,
+    wish: Result<Query<DoctorQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(wish)) = wish else {
-        return answer::error(&ApiError::new(
+        return response::error(&ApiError::new(
             ErrorCode::InvalidRequest,
             "probe is not true or false: send ?probe=true",
         ));
@@ -63,7 +63,7 @@ pub(crate) async fn report(
     // A caller that hangs up ends its look, and with it its turn.
     let Ok(_turn) = parts.doctor.turn.try_lock() else {
         let message = "another look is under way: ask again when it has ended";
-        return answer::error(&ApiError::new(ErrorCode::Conflict, message));
+        return response::error(&ApiError::new(ErrorCode::Conflict, message));
     };
-    answer::json(&(parts.doctor.look)(wish.probe).await)
+    response::json(&(parts.doctor.look)(wish.probe).await)
 }

@@ -14,7 +14,7 @@ use dialect::{ApiError, ErrorCode};
 use serde_json::{Map, Value, json};
 use time::OffsetDateTime;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 /// How far a drain is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,7 +69,7 @@ pub(crate) async fn begin(
             (parts.drain.begin)(timeout);
             shown((parts.drain.status)())
         }
-        Err(error) => answer::error(&error),
+        Err(error) => response::error(&error),
     }
 }
 
@@ -80,11 +80,11 @@ pub(crate) async fn status(State(parts): State<Arc<AdminParts>>) -> Response {
 pub(crate) async fn post_only() -> Response {
     let message =
         "/admin/drain answers POST only: GET /admin/drain/status tells how far a drain is";
-    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
 fn shown(status: DrainStatus) -> Response {
-    answer::json(&json!({
+    response::json(&json!({
         "draining": status.since.is_some(),
         "since": status.since.map(net::rfc3339),
         "open_streams": status.open_streams,

@@ -7,14 +7,14 @@ use ::response_cache::ResponseCache;
 use fleet::{Fleet, Snapshot};
 use kv_blocks::Tier;
 use kv_index::{IndexStats, KvIndex};
-use parity::Book;
+use parity::ParityTracker;
 use parking_lot::Mutex;
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
 use routing::Router;
 
 use crate::{
     AdminParts, Control,
-    families::{Families, whole},
+    family_encoder::{FamilyEncoder, clamp_to_i64},
 };
 
 /// Workers with a label of their own; speeds of the rest cannot be summed and are left out.
@@ -25,7 +25,7 @@ pub(crate) struct Gauges {
     fleet: Arc<Fleet>,
     router: Arc<Router>,
     index: Arc<KvIndex>,
-    parity: Arc<Mutex<Book>>,
+    parity: Arc<Mutex<ParityTracker>>,
     cache: Arc<ResponseCache>,
     control: Arc<dyn Control>,
     features: &'static str,
@@ -61,7 +61,7 @@ impl Collector for Gauges {
                 *sum += more;
             }
         }
-        let mut out = Families(encoder);
+        let mut out = FamilyEncoder(encoder);
         self.speeds(&mut out, &snapshot)?;
         self.parity(&mut out, &snapshot)?;
         index(&mut out, &stats, blocks)?;
@@ -81,7 +81,7 @@ impl Collector for Gauges {
 }
 
 impl Gauges {
-    fn speeds(&self, out: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
+    fn speeds(&self, out: &mut FamilyEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let named = snapshot.workers.iter().take(MOST_WORKERS);
         let speeds = named.map(|worker| {
             let rate = self.router.rates(worker.id).prefill_tokens_per_s;
@@ -97,11 +97,11 @@ impl Gauges {
 
 impl Gauges {
     /// A worker without a request to go by has no series: neither 0 nor 1 would be true.
-    fn parity(&self, out: &mut Families<'_>, snapshot: &Snapshot) -> fmt::Result {
+    fn parity(&self, out: &mut FamilyEncoder<'_>, snapshot: &Snapshot) -> fmt::Result {
         let mut ratios = Vec::new();
         for worker in snapshot.workers.iter().take(MOST_WORKERS) {
             let book = self.parity.lock();
-            let ranks = worker.targets().map(|target| book.exact_of_joined(target));
+            let ranks = worker.targets().map(|target| book.exact_and_joined(target));
             let (exact, joined) = ranks.fold((0, 0), |sum, rank| (sum.0 + rank.0, sum.1 + rank.1));
             if joined > 0 {
                 #[allow(clippy::cast_precision_loss, reason = "counts of requests")]
@@ -114,14 +114,14 @@ impl Gauges {
 }
 
 fn index(
-    out: &mut Families<'_>,
+    out: &mut FamilyEncoder<'_>,
     stats: &IndexStats,
     blocks: [u64; Tier::ALL.len()],
 ) -> fmt::Result {
     let tiers = Tier::ALL
         .iter()
         .zip(blocks)
-        .map(|(tier, blocks)| ([("tier", tier.as_str())], whole(blocks)));
+        .map(|(tier, blocks)| ([("tier", tier.as_str())], clamp_to_i64(blocks)));
     out.gauges(
         "warmroute_index_blocks",
         "Blocks that workers hold, over all workers",
@@ -157,7 +157,7 @@ impl Gauges {
         let cut_off = self
             .fleet
             .prefixes()
-            .is_some_and(fleet::Prefixes::is_cut_off);
+            .is_some_and(fleet::PrefixViewService::is_cut_off);
         [
             (
                 "workers",

@@ -15,11 +15,11 @@ use axum::{
 };
 use hyper::body::Frame;
 use kv_blocks::WorkerId;
-use kv_index::{DumpPlace, DumpRow, KvIndex};
+use kv_index::{DumpCursor, DumpRow, KvIndex};
 use serde_json::{Value, json};
 use tokio::task::{JoinError, JoinHandle};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 /// The index keeps these digests up to date with every change: reading them costs nothing however much it holds.
 pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
@@ -38,13 +38,13 @@ pub(crate) async fn digest(State(parts): State<Arc<AdminParts>>) -> Response {
             })
         })
         .collect();
-    answer::json(&json!({"targets": targets}))
+    response::json(&json!({"targets": targets}))
 }
 
 /// One line per membership. The index is read in pieces with its lock free in between, so the dump of an index that
 /// changes meanwhile is not one instant.
 pub(crate) async fn dump(State(parts): State<Arc<AdminParts>>) -> Response {
-    let lines = Lines::new(Arc::clone(&parts.index), names(&parts));
+    let lines = DumpBody::new(Arc::clone(&parts.index), names(&parts));
     (
         [(
             header::CONTENT_TYPE,
@@ -61,18 +61,18 @@ const CHUNK: usize = 64 << 10;
 /// A dump as a reply body. Each chunk is made on a blocking thread when the one before has been taken: a slow reader
 /// holds one chunk and no thread, and one that leaves ends the dump.
 #[derive(Debug)]
-struct Lines {
-    next: JoinHandle<(Dump, Vec<u8>)>,
+struct DumpBody {
+    next: JoinHandle<(DumpProgress, Vec<u8>)>,
     ended: bool,
 }
 
-impl Lines {
+impl DumpBody {
     fn new(index: Arc<KvIndex>, names: HashMap<WorkerId, Arc<str>>) -> Self {
         Self {
-            next: Dump {
+            next: DumpProgress {
                 index,
                 names,
-                place: DumpPlace::default(),
+                place: DumpCursor::default(),
             }
             .chunk(),
             ended: false,
@@ -80,7 +80,7 @@ impl Lines {
     }
 }
 
-impl hyper::body::Body for Lines {
+impl hyper::body::Body for DumpBody {
     type Data = Bytes;
     type Error = JoinError;
 
@@ -111,13 +111,13 @@ impl hyper::body::Body for Lines {
 
 /// How far a dump has come.
 #[derive(Debug)]
-struct Dump {
+struct DumpProgress {
     index: Arc<KvIndex>,
     names: HashMap<WorkerId, Arc<str>>,
-    place: DumpPlace,
+    place: DumpCursor,
 }
 
-impl Dump {
+impl DumpProgress {
     /// Makes the next chunk; an empty one is the end.
     fn chunk(mut self) -> JoinHandle<(Self, Vec<u8>)> {
         tokio::task::spawn_blocking(move || {
@@ -164,7 +164,7 @@ mod tests {
     use std::future::poll_fn;
 
     use hyper::body::Body as _;
-    use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, Stored, Target, Tier};
+    use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, StoredBlocks, Target, Tier};
     use kv_index::IndexSettings;
 
     use super::*;
@@ -178,7 +178,7 @@ mod tests {
         index.register(target, "m".into());
         index.apply(
             target,
-            &IndexUpdate::Stored(Stored {
+            &IndexUpdate::Stored(StoredBlocks {
                 hashes: (0..u64::from(blocks)).map(EngineHash).collect(),
                 parent: None,
                 tokens: (0..blocks).collect(),
@@ -191,7 +191,7 @@ mod tests {
         Arc::new(index)
     }
 
-    async fn chunk(lines: &mut Lines) -> Option<Bytes> {
+    async fn chunk(lines: &mut DumpBody) -> Option<Bytes> {
         let frame = poll_fn(|context| Pin::new(&mut *lines).poll_frame(context)).await?;
         Some(frame.unwrap().into_data().unwrap())
     }
@@ -200,7 +200,7 @@ mod tests {
     async fn a_dump_comes_in_chunks_of_whole_lines_and_leaves_the_index_free_between_them() {
         let index = index(5000, Some("secret"));
         let names = HashMap::from([(WorkerId(3), Arc::from("w3"))]);
-        let mut lines = Lines::new(Arc::clone(&index), names);
+        let mut lines = DumpBody::new(Arc::clone(&index), names);
         let (mut rows, mut chunks) = (Vec::new(), 0);
         while let Some(bytes) = chunk(&mut lines).await {
             chunks += 1;
@@ -235,7 +235,7 @@ mod tests {
     #[tokio::test]
     async fn an_empty_index_is_an_empty_dump() {
         assert!(
-            chunk(&mut Lines::new(index(0, None), HashMap::new()))
+            chunk(&mut DumpBody::new(index(0, None), HashMap::new()))
                 .await
                 .is_none()
         );

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
-use fleet::{PrefixStream, Prefixes};
+use fleet::{PrefixStream, PrefixViewService};
 use prefix_view::{BackendStats, EventKind, ViewStats};
-use routing::Spread;
+use routing::DistributionSnapshot;
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let prefixes = parts.fleet.prefixes();
@@ -20,7 +20,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let (config, blocks) = (parts.fleet.kv_cache_index(), parts.index.stats());
     let (scoring, decided) = (&config.scoring, parts.kv_tally.counts());
     let overlaps = parts.kv_tally.overlaps();
-    answer::json(&json!({
+    response::json(&json!({
         "enabled": prefixes.is_some(),
         "config": {
             "backend": if config.redis.is_some() { "redis" } else { "memory" },
@@ -51,7 +51,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     }))
 }
 
-fn sources(prefixes: &Prefixes) -> Vec<Value> {
+fn sources(prefixes: &PrefixViewService) -> Vec<Value> {
     let of = |stream: PrefixStream| {
         let report = &stream.report;
         json!({
@@ -74,7 +74,7 @@ fn received(stream: &PrefixStream) -> u64 {
 }
 
 /// How many values lie above the range before and not above `up_to`. Scores end with 1, so nothing is beyond the last.
-fn ranges(spread: &Spread) -> Vec<Value> {
+fn ranges(spread: &DistributionSnapshot) -> Vec<Value> {
     let bounded = spread.ranges.iter().filter(|(up_to, _)| up_to.is_finite());
     bounded
         .map(|(up_to, count)| json!({"up_to": up_to, "count": count}))
@@ -86,12 +86,12 @@ pub(crate) async fn backends(State(parts): State<Arc<AdminParts>>) -> Response {
     let view = prefixes
         .map(|prefixes| prefixes.view().stats())
         .unwrap_or_default();
-    let streams = prefixes.map(Prefixes::streams).unwrap_or_default();
+    let streams = prefixes.map(PrefixViewService::streams).unwrap_or_default();
     let rows: Vec<Value> = streams
         .iter()
         .map(|stream| backend(stream, &view))
         .collect();
-    answer::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
+    response::json(&json!({"enabled": prefixes.is_some(), "backends": rows}))
 }
 
 fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
@@ -119,20 +119,20 @@ fn backend(stream: &PrefixStream, view: &ViewStats) -> Value {
 pub(crate) async fn clear(State(parts): State<Arc<AdminParts>>) -> Response {
     let Some(prefixes) = parts.fleet.prefixes() else {
         let message = "there is no view of prefixes to clear: kv_cache_index.enabled is false";
-        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+        return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     };
     let before = prefixes.view().stats().entries;
     match prefixes.view().clear() {
-        Ok(cleared) => answer::json(&json!({
+        Ok(cleared) => response::json(&json!({
             "success": true, "entries_before_clear": before, "cleared_entries": cleared.entries,
         })),
         Err(unavailable) => {
-            answer::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string()))
+            response::error(&ApiError::new(ErrorCode::Internal, unavailable.to_string()))
         }
     }
 }
 
 pub(crate) async fn post_only() -> Response {
     let message = "/admin/kv-index/clear answers POST only";
-    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }

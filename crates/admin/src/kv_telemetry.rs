@@ -9,19 +9,19 @@
 use std::{fmt, sync::Arc};
 
 use event_sources::StreamState;
-use fleet::{Feed, Fleet};
+use fleet::{BackendFeed, Fleet};
 use kv_index::KvIndex;
 use prefix_view::{BackendStats, EventKind, ViewStats};
 use prometheus_client::{collector::Collector, encoding::DescriptorEncoder};
-use routing::KvTally;
+use routing::KvDecisionCounters;
 
-use crate::{AdminParts, families::Families};
+use crate::{AdminParts, family_encoder::FamilyEncoder};
 
 /// Reads the parts at each scrape.
 pub(crate) struct KvCollector {
     fleet: Arc<Fleet>,
     index: Arc<KvIndex>,
-    tally: Arc<KvTally>,
+    tally: Arc<KvDecisionCounters>,
 }
 
 impl KvCollector {
@@ -48,7 +48,7 @@ impl Collector for KvCollector {
             .prefixes()
             .map(|prefixes| prefixes.view().stats())
             .unwrap_or_default();
-        let mut out = Families(encoder);
+        let mut out = FamilyEncoder(encoder);
         streams(&mut out, &feeds)?;
         changes(&mut out, &feeds, &view)?;
         out.gauge(
@@ -78,8 +78,8 @@ impl Collector for KvCollector {
 }
 
 /// What came, and over which connections.
-fn streams(out: &mut Families<'_>, feeds: &[Feed]) -> fmt::Result {
-    let mut count = |name: &str, help: &str, of: fn(&Feed) -> u64| {
+fn streams(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed]) -> fmt::Result {
+    let mut count = |name: &str, help: &str, of: fn(&BackendFeed) -> u64| {
         out.counters(
             name,
             help,
@@ -126,14 +126,14 @@ fn streams(out: &mut Families<'_>, feeds: &[Feed]) -> fmt::Result {
 }
 
 /// What the indices made of it.
-fn changes(out: &mut Families<'_>, feeds: &[Feed], view: &ViewStats) -> fmt::Result {
-    let of_blocks = |feed: &Feed, kind: EventKind| match kind {
+fn changes(out: &mut FamilyEncoder<'_>, feeds: &[BackendFeed], view: &ViewStats) -> fmt::Result {
+    let of_blocks = |feed: &BackendFeed, kind: EventKind| match kind {
         EventKind::Created => feed.blocks.stored,
         EventKind::Evicted => feed.blocks.removed,
         EventKind::Purged => feed.blocks.cleared,
         EventKind::Offloaded | EventKind::Reloaded => 0,
     };
-    let of_prefixes = |feed: &Feed, kind: EventKind| {
+    let of_prefixes = |feed: &BackendFeed, kind: EventKind| {
         let own = view.backends.iter().find(|own| own.backend == feed.backend);
         own.map_or(0, |own: &BackendStats| own.events[kind.index()])
     };

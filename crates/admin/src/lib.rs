@@ -6,14 +6,13 @@
 //! machine, so that a page in a browser cannot read it under another name.
 
 mod access;
-mod answer;
 mod conductor;
-mod config_shown;
+mod config_view;
 mod control;
 mod decisions;
 mod doctor;
 mod drain;
-mod families;
+mod family_encoder;
 mod gauges;
 mod kv_events;
 mod kv_index_routes;
@@ -25,6 +24,7 @@ mod models;
 mod parity_report;
 mod prefix_stats;
 mod reload;
+mod response;
 mod response_cache;
 mod route;
 mod streams;
@@ -45,14 +45,14 @@ use fleet::Fleet;
 use indexer::Indexer;
 use kv_index::KvIndex;
 use net::Clock;
-use parity::Book;
+use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
-use routing::{KvTally, PrefixTally, Router, receipt::Ring};
+use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
 
 pub use access::{Access, Token};
 pub use conductor::residents;
-pub use control::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
+pub use control::{Control, HistoryEntry, NamedWorker, ReloadOutcome, WorkerRejection};
 pub use doctor::Doctor;
 pub use drain::{Drain, DrainStatus};
 pub use listener::{serve, serve_routes};
@@ -71,15 +71,15 @@ pub struct AdminParts {
     /// The Conductor API.
     pub indexer: Arc<Indexer>,
     /// Receipts.
-    pub ring: Arc<Ring>,
+    pub ring: Arc<ReceiptRing>,
     /// How predictions fare.
-    pub parity: Arc<Mutex<Book>>,
+    pub parity: Arc<Mutex<ParityTracker>>,
     /// What routing by the beginning of the prompt did.
-    pub prefix_tally: Arc<PrefixTally>,
+    pub prefix_tally: Arc<PrefixDecisionCounters>,
     /// Kept replies.
     pub cache: Arc<ResponseCache>,
     /// What knowledge of caches did for requests.
-    pub kv_tally: Arc<KvTally>,
+    pub kv_tally: Arc<KvDecisionCounters>,
     /// The configuration in force, and how it is changed.
     pub control: Arc<dyn Control>,
     /// The metric families of all parts.
@@ -133,7 +133,7 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
                 .layer(short)
                 .fallback(reload::post_only),
         )
-        .route("/admin/config", get(config_shown::show))
+        .route("/admin/config", get(config_view::show))
         .route("/admin/config/history", get(reload::history))
         .route(
             "/admin/config/rollback",
@@ -143,7 +143,7 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
         )
         .route(
             "/admin/takeover",
-            post(takeover::give)
+            post(takeover::hand_over)
                 .layer(short)
                 .fallback(reload::post_only),
         )
@@ -190,8 +190,8 @@ pub(crate) fn routes(parts: AdminParts, access: &Access) -> Routes {
                 .layer(longest)
                 .fallback(route::post_only),
         )
-        .fallback(answer::unknown_route)
-        .method_not_allowed_fallback(answer::method_not_allowed)
+        .fallback(response::unknown_route)
+        .method_not_allowed_fallback(response::method_not_allowed)
         .with_state(Arc::new(parts))
         .merge(conductor)
 }

@@ -5,21 +5,21 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use dialect::{ApiError, ErrorCode};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn text(State(parts): State<Arc<AdminParts>>) -> Response {
     if !parts.serve_metrics {
-        return answer::error(&ApiError::new(
+        return response::error(&ApiError::new(
             ErrorCode::UnknownRoute,
             "metrics are switched off: set metrics.enabled",
         ));
     }
     match page(&parts) {
-        Ok(page) => answer::raw(
+        Ok(page) => response::raw(
             "application/openmetrics-text; version=1.0.0; charset=utf-8",
             page.into_bytes(),
         ),
-        Err(error) => answer::error(&error),
+        Err(error) => response::error(&error),
     }
 }
 

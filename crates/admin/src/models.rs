@@ -5,8 +5,8 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use serde_json::json;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
-    answer::json(&json!({"models": parts.fleet.snapshot().model_reports()}))
+    response::json(&json!({"models": parts.fleet.snapshot().model_reports()}))
 }

@@ -5,10 +5,10 @@ use std::{sync::Arc, time::Duration};
 use axum::{extract::State, response::Response};
 use fleet::WorkerView;
 use net::Clock;
-use parity::{Report, Summary};
+use parity::{ParityReport, Summary};
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
     let window = parts.parity.lock().settings().window;
@@ -34,10 +34,10 @@ pub(crate) async fn report(State(parts): State<Arc<AdminParts>>) -> Response {
         window,
         &parts.clock,
     );
-    answer::json(&json!({"window_s": seconds(window), "workers": workers, "total": sum}))
+    response::json(&json!({"window_s": seconds(window), "workers": workers, "total": sum}))
 }
 
-fn figures(row: &mut Value, report: Report, window: Duration, clock: &Clock) {
+fn figures(row: &mut Value, report: ParityReport, window: Duration, clock: &Clock) {
     let covered_s = seconds(report.covered(clock.now(), window));
     row["requests"] = report.requests.into();
     row["joined"] = report.joined.into();
@@ -70,6 +70,6 @@ pub(crate) fn worst_state(parts: &AdminParts, worker: &WorkerView) -> &'static s
     let worst = worker
         .targets()
         .map(|target| book.state(target))
-        .reduce(parity::State::worse);
+        .reduce(parity::ParityState::worse);
     worst.unwrap_or_default().as_str()
 }

@@ -6,12 +6,12 @@ use std::sync::Arc;
 use axum::{extract::State, response::Response};
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let settings = parts.control.settings();
     let (config, counts) = (&settings.prefix_routing, parts.prefix_tally.counts());
-    answer::json(&json!({
+    response::json(&json!({
         "enabled": config.enabled,
         "config": {
             "max_prefix_length": config.max_prefix_length,

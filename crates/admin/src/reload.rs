@@ -12,68 +12,68 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{AdminParts, Reloaded, answer, control::aside};
+use crate::{AdminParts, ReloadOutcome, control::run_blocking, response};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct ReloadQuery {
     #[serde(default)]
     dry_run: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Which {
+struct RollbackQuery {
     id: u64,
 }
 
 pub(crate) async fn reload(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
     let wish = match body.trim_ascii() {
-        [] => Ok(Wish::default()),
-        body => serde_json::from_slice::<Wish>(body),
+        [] => Ok(ReloadQuery::default()),
+        body => serde_json::from_slice::<ReloadQuery>(body),
     };
     match wish {
         Ok(wish) => {
-            shown(&aside(&parts.control, move |control| control.reload(wish.dry_run)).await)
+            shown(&run_blocking(&parts.control, move |control| control.reload(wish.dry_run)).await)
         }
-        Err(error) => answer::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
+        Err(error) => response::error(&bad_body(&error, r#"{"dry_run": true} or nothing"#)),
     }
 }
 
 pub(crate) async fn rollback(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let which: Which = match serde_json::from_slice(&body) {
+    let which: RollbackQuery = match serde_json::from_slice(&body) {
         Ok(which) => which,
-        Err(error) => return answer::error(&bad_body(&error, r#"{"id": 3}"#)),
+        Err(error) => return response::error(&bad_body(&error, r#"{"id": 3}"#)),
     };
-    match aside(&parts.control, move |control| control.rollback(which.id)).await {
+    match run_blocking(&parts.control, move |control| control.rollback(which.id)).await {
         Some(reloaded) => shown(&reloaded),
         None => {
             let message = format!(
                 "no applied configuration has the id {}: GET /admin/config/history lists them",
                 which.id
             );
-            answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("id"))
+            response::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("id"))
         }
     }
 }
 
 pub(crate) async fn history(State(parts): State<Arc<AdminParts>>) -> Response {
-    let history = aside(&parts.control, |control| control.history()).await;
-    answer::json(&json!({"history": history}))
+    let history = run_blocking(&parts.control, |control| control.history()).await;
+    response::json(&json!({"history": history}))
 }
 
 pub(crate) async fn post_only() -> Response {
     let message = "this call answers POST only: GET /admin/config shows the configuration in force";
-    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
-fn shown(reloaded: &Reloaded) -> Response {
+fn shown(reloaded: &ReloadOutcome) -> Response {
     let status = if reloaded.problems.is_empty() {
         StatusCode::OK
     } else {
         StatusCode::BAD_REQUEST
     };
-    (status, answer::json(reloaded)).into_response()
+    (status, response::json(reloaded)).into_response()
 }
 
 fn bad_body(error: &serde_json::Error, expected: &str) -> ApiError {

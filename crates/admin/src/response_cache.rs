@@ -9,7 +9,7 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     let (settings, stats) = (parts.cache.settings(), parts.cache.stats().await);
@@ -39,7 +39,7 @@ pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     }
     shown["recent_hit_rate"] = json!(stats.hit_rate);
     shown["semantic_entries"] = json!(stats.semantic_entries);
-    answer::json(&shown)
+    response::json(&shown)
 }
 
 /// Of all requests that were looked up, as the counts beside it.
@@ -76,32 +76,32 @@ fn written(time: Duration) -> String {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct InvalidateQuery {
     clear_all: bool,
 }
 
 pub(crate) async fn invalidate(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<Wish>(&body);
+    let wish = serde_json::from_slice::<InvalidateQuery>(&body);
     if !wish.is_ok_and(|wish| wish.clear_all) {
         let message = r#"the body must be {"clear_all": true}: nothing was cleared"#;
-        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+        return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     }
     match parts.cache.clear().await {
-        Ok(cleared) => answer::json(
+        Ok(cleared) => response::json(
             &json!({"success": true, "action": "clear_all", "cleared_entries": cleared}),
         ),
         Err(fault) => {
             let message = format!(
                 "not all could be cleared: {fault}; what lies in memory is gone, try again for the rest"
             );
-            answer::error(&ApiError::new(ErrorCode::Internal, message))
+            response::error(&ApiError::new(ErrorCode::Internal, message))
         }
     }
 }
 
 pub(crate) async fn post_only() -> Response {
     let message = "/admin/response-cache/invalidate answers POST only";
-    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
 #[cfg(test)]

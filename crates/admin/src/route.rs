@@ -13,14 +13,14 @@ use axum::{
 use dialect::{ApiError, ErrorCode};
 use routing::receipt::Receipt;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
-type Answer = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Send>>;
+type DryRunFuture = Pin<Box<dyn Future<Output = Result<Receipt, ApiError>> + Send>>;
 
 /// Says who would get the request in a body, and changes nothing by it.
 #[derive(Clone)]
 pub struct DryRun {
-    ask: Arc<dyn Fn(Bytes) -> Answer + Send + Sync>,
+    ask: Arc<dyn Fn(Bytes) -> DryRunFuture + Send + Sync>,
     /// Longest body that is read.
     pub(crate) max_body_bytes: usize,
 }
@@ -52,17 +52,17 @@ pub(crate) async fn dry_run(
 ) -> Response {
     let body = match body {
         Ok(body) => body,
-        Err(error) => return answer::error(&unread(&error, parts.dry_run.max_body_bytes)),
+        Err(error) => return response::error(&unread(&error, parts.dry_run.max_body_bytes)),
     };
     match (parts.dry_run.ask)(body).await {
-        Ok(receipt) => answer::json(&receipt),
-        Err(error) => answer::error(&error),
+        Ok(receipt) => response::json(&receipt),
+        Err(error) => response::error(&error),
     }
 }
 
 pub(crate) async fn post_only() -> Response {
     let message = "/v1/route on the admin listener answers POST only, and keeps no reservations";
-    answer::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
+    response::error(&ApiError::new(ErrorCode::MethodNotAllowed, message))
 }
 
 fn unread(error: &BytesRejection, most: usize) -> ApiError {

@@ -11,13 +11,13 @@ use dialect::{ApiError, ErrorCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{AdminParts, answer};
+use crate::{AdminParts, response};
 
 /// Gives the listening sockets to the process at a unix socket.
 #[derive(Clone)]
-pub struct Takeover(Arc<Give>);
+pub struct Takeover(Arc<SocketSender>);
 
-type Give = dyn Fn(&Path) -> Result<(), String> + Send + Sync;
+type SocketSender = dyn Fn(&Path) -> Result<(), String> + Send + Sync;
 
 impl Takeover {
     /// Gives them by `give`, which says why not.
@@ -34,22 +34,22 @@ impl fmt::Debug for Takeover {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Wish {
+struct TakeoverQuery {
     socket: PathBuf,
 }
 
-pub(crate) async fn give(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
-    let wish = serde_json::from_slice::<Wish>(&body)
+pub(crate) async fn hand_over(State(parts): State<Arc<AdminParts>>, body: Bytes) -> Response {
+    let wish = serde_json::from_slice::<TakeoverQuery>(&body)
         .ok()
         .filter(|wish| wish.socket.is_absolute());
     let Some(wish) = wish else {
         let message = r#"the body names no socket: `warmroute serve --takeover` sends {"socket": "/absolute/path"}"#;
-        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
+        return response::error(&ApiError::new(ErrorCode::InvalidRequest, message).param("socket"));
     };
     let give = Arc::clone(&parts.takeover.0);
     let given = tokio::task::spawn_blocking(move || give(&wish.socket)).await;
     match given.unwrap_or_else(|_| Err("the listening sockets could not be given".to_owned())) {
-        Ok(()) => answer::json(&json!({"given": true})),
-        Err(why) => answer::error(&ApiError::new(ErrorCode::Conflict, why)),
+        Ok(()) => response::json(&json!({"given": true})),
+        Err(why) => response::error(&ApiError::new(ErrorCode::Conflict, why)),
     }
 }

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, sync::Arc};
 use axum::{extract::State, response::Response};
 use serde_json::json;
 
-use crate::{AdminParts, answer, metrics};
+use crate::{AdminParts, metrics, response};
 
 /// Counters that are told from the start: on the page they appear with the first worker or event they tell of.
 const FROM_THE_START: [&str; 13] = [
@@ -28,8 +28,8 @@ const FROM_THE_START: [&str; 13] = [
 
 pub(crate) async fn stats(State(parts): State<Arc<AdminParts>>) -> Response {
     match metrics::page(&parts) {
-        Ok(page) => answer::json(&json!({"totals": totals(&page)})),
-        Err(error) => answer::error(&error),
+        Ok(page) => response::json(&json!({"totals": totals(&page)})),
+        Err(error) => response::error(&error),
     }
 }
 

@@ -14,7 +14,7 @@ use fleet::WorkerView;
 use kv_blocks::Tier;
 use serde_json::{Map, Value, json};
 
-use crate::{AdminParts, NamedWorker, NotTaken, answer, control::aside, workers};
+use crate::{AdminParts, NamedWorker, WorkerRejection, control::run_blocking, response, workers};
 
 /// Leases are renewed by whoever asked for them: shorter ones would be lost to one slow call.
 const SHORTEST_LEASE: Duration = Duration::from_secs(1);
@@ -40,9 +40,9 @@ async fn take(
 ) -> Response {
     let asked = match read(name, body) {
         Ok(asked) => asked,
-        Err(error) => return answer::error(&error),
+        Err(error) => return response::error(&error),
     };
-    let (name, replaced) = match aside(&parts.control, move |control| {
+    let (name, replaced) = match run_blocking(&parts.control, move |control| {
         control.add_worker(asked, replace)
     })
     .await
@@ -57,8 +57,8 @@ async fn take(
     };
     let snapshot = parts.fleet.snapshot();
     match snapshot.worker_named(&name) {
-        Some(worker) => (status, answer::json(&workers::describe(parts, worker))).into_response(),
-        None => answer::error(&workers::not_found(&name)),
+        Some(worker) => (status, response::json(&workers::describe(parts, worker))).into_response(),
+        None => response::error(&workers::not_found(&name)),
     }
 }
 
@@ -106,20 +106,20 @@ fn lease(value: Value) -> Result<Duration, ApiError> {
         })
 }
 
-fn not_taken(refused: NotTaken) -> Response {
+fn not_taken(refused: WorkerRejection) -> Response {
     match refused {
-        NotTaken::Exists(name) => {
+        WorkerRejection::Exists(name) => {
             let message = format!(
                 "a worker is named {name:?} already: PUT /admin/workers/{name} replaces it"
             );
-            answer::error(&ApiError::new(ErrorCode::WorkerExists, message).param("name"))
+            response::error(&ApiError::new(ErrorCode::WorkerExists, message).param("name"))
         }
-        NotTaken::Forbidden(reason) => {
-            answer::error(&ApiError::new(ErrorCode::DestinationForbidden, reason).param("url"))
+        WorkerRejection::Forbidden(reason) => {
+            response::error(&ApiError::new(ErrorCode::DestinationForbidden, reason).param("url"))
         }
-        NotTaken::Problems(problems) => {
+        WorkerRejection::Problems(problems) => {
             let text: Vec<String> = problems.iter().map(ToString::to_string).collect();
-            answer::error(&ApiError::new(ErrorCode::InvalidRequest, text.join("; ")))
+            response::error(&ApiError::new(ErrorCode::InvalidRequest, text.join("; ")))
         }
     }
 }
@@ -133,18 +133,18 @@ pub(crate) async fn remove(
         .worker_named(&name)
         .map(|worker| standing(&parts, worker, "draining"));
     let leaving = name.clone();
-    match aside(&parts.control, move |control| {
+    match run_blocking(&parts.control, move |control| {
         control.remove_worker(&leaving)
     })
     .await
     {
         Ok(true) => {}
-        Ok(false) => return answer::error(&workers::not_found(&name)),
+        Ok(false) => return response::error(&workers::not_found(&name)),
         Err(refused) => return not_taken(refused),
     }
     // A worker that is gone already was taken out before.
     let gone = || json!({"name": name, "state": "removed", "in_flight": 0, "safe_to_remove": true, "warm_tokens_lost": 0});
-    answer::json(&worker.unwrap_or_else(gone))
+    response::json(&worker.unwrap_or_else(gone))
 }
 
 pub(crate) async fn drain(
@@ -165,8 +165,8 @@ fn drained(parts: &AdminParts, name: &str, drained: bool) -> Response {
     let worker = parts.fleet.drain(name, drained);
     let snapshot = parts.fleet.snapshot();
     match worker.and_then(|id| snapshot.worker(id)) {
-        Some(worker) => answer::json(&standing(parts, worker, worker.state.as_str())),
-        None => answer::error(&workers::not_found(name)),
+        Some(worker) => response::json(&standing(parts, worker, worker.state.as_str())),
+        None => response::error(&workers::not_found(name)),
     }
 }
 

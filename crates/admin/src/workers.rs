@@ -11,7 +11,7 @@ use fleet::{WorkerState, WorkerView};
 use kv_blocks::Tier;
 use serde_json::{Value, json};
 
-use crate::{AdminParts, answer, parity_report};
+use crate::{AdminParts, parity_report, response};
 
 pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
     let workers: Vec<Value> = parts
@@ -21,7 +21,7 @@ pub(crate) async fn list(State(parts): State<Arc<AdminParts>>) -> Response {
         .iter()
         .map(|worker| describe(&parts, worker))
         .collect();
-    answer::json(&json!({"workers": workers}))
+    response::json(&json!({"workers": workers}))
 }
 
 pub(crate) async fn one(
@@ -29,8 +29,8 @@ pub(crate) async fn one(
     Path(name): Path<String>,
 ) -> Response {
     match parts.fleet.snapshot().worker_named(&name) {
-        Some(worker) => answer::json(&describe(&parts, worker)),
-        None => answer::error(&not_found(&name)),
+        Some(worker) => response::json(&describe(&parts, worker)),
+        None => response::error(&not_found(&name)),
     }
 }
 

@@ -17,25 +17,31 @@ mod worker_events;
 mod workers;
 
 use crate::{
-    Admin, CircuitBreaker, Compat, DecisionLog, Decisions, HealthChecks, Level, Listen, LogFormat,
-    Logging, Metrics, Parity, PrefixRouting, Queue, Replicas, Request, Retry, Server, Settings,
-    checked::{Checked, Value},
-    places::Places,
-    problem::Draft,
+    AdminSection, CircuitBreakerSection, CompatSection, DecisionLogSection, DecisionsSection,
+    HealthChecksSection, ListenSetting, LogFormat, LogLevel, LoggingSection, MetricsSection,
+    ParitySection, PrefixRoutingSection, QueueSection, ReplicasSection, RequestSection,
+    RetrySection, ServerSection, Settings,
+    checked_value::{CheckedValue, Value},
+    origins::ValueOrigins,
+    problem::ProblemDraft,
 };
 
 /// The policy where nothing else is set.
 const DEFAULT_POLICY: &str = "warm";
 
 /// The settings; problems between keys are filed. `file` is what the file is called.
-pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -> Settings {
+pub(crate) fn build(
+    root: &mut CheckedValue,
+    file: &str,
+    problems: &mut Vec<ProblemDraft>,
+) -> Settings {
     let workers = workers::workers(root, problems);
     resolve(root);
     listeners_are_safe(root, problems);
     tls::listeners_are_whole(root, problems);
     parity_ratios_are_in_order(root, problems);
-    server::a_body_fits(root.key("server"), problems);
-    kv::weights_make_one(root.key("kv_cache_index").key("scoring"), problems);
+    server::check_body_fits(root.key("server"), problems);
+    kv::check_weights_sum(root.key("kv_cache_index").key("scoring"), problems);
     let kv_cache_index = kv::kv_cache_index(root, &workers, problems);
     let response_cache = response_cache::response_cache(root, problems);
     let routing = routing::routing(root, &workers, problems);
@@ -66,7 +72,7 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         retry: retry(section("retry")),
         circuit_breaker: circuit_breaker(section("circuit_breaker")),
         hooks,
-        replicas: Replicas {
+        replicas: ReplicasSection {
             reset_states: section("replicas").key("reset_states").bool(),
         },
         logging: logging(section("logging")),
@@ -76,18 +82,18 @@ pub(crate) fn build(root: &mut Checked, file: &str, problems: &mut Vec<Draft>) -
         idle: Vec::new(),
         passed_over: Vec::new(),
         effective: root.shown(),
-        places: Places::of(root, file),
+        origins: ValueOrigins::of(root, file),
     }
 }
 
 /// Puts values in place that follow from other keys, so that the effective configuration shows what is used.
-fn resolve(root: &mut Checked) {
+fn resolve(root: &mut CheckedValue) {
     let server = root.key_mut("server");
     let port = server
         .key("port")
         .int_or_word()
         .and_then(|port| u16::try_from(port).ok());
-    if let (Some(port), Value::Listen(Listen::Tcp(address))) =
+    if let (Some(port), Value::Listen(ListenSetting::Tcp(address))) =
         (port, &mut server.key_mut("listen").value)
     {
         address.set_port(port);
@@ -120,7 +126,7 @@ fn resolve(root: &mut Checked) {
 }
 
 /// The place of a key, or of what it stands in where the key is left out.
-fn problem_at(draft: Draft, key: &Checked, around: &Checked) -> Draft {
+fn problem_at(draft: ProblemDraft, key: &CheckedValue, around: &CheckedValue) -> ProblemDraft {
     match key.origin.as_ref().or(around.origin.as_ref()) {
         Some(origin) => draft.at(origin.clone()),
         None => draft,
@@ -128,10 +134,11 @@ fn problem_at(draft: Draft, key: &Checked, around: &Checked) -> Draft {
 }
 
 /// A listener that others can reach must have been meant that way.
-fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
-    let exposed = |listen: &Checked| !listen.failed && !listen.listen().is_local();
-    let file = |path: &str, listen: &Checked, message: &str, expected: &str| {
-        let draft = Draft::new(path, format!("{} {message}", listen.listen())).expected(expected);
+fn listeners_are_safe(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
+    let exposed = |listen: &CheckedValue| !listen.failed && !listen.listen().is_local();
+    let file = |path: &str, listen: &CheckedValue, message: &str, expected: &str| {
+        let draft =
+            ProblemDraft::new(path, format!("{} {message}", listen.listen())).expected(expected);
         let draft = draft.value(listen.shown()).in_context();
         match &listen.origin {
             Some(origin) => draft.at(origin.clone()),
@@ -160,7 +167,7 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
             "a loopback address, or `admin.token_file` (--admin-token-file)",
         ));
     }
-    let any_port = matches!(data.listen(), Listen::Tcp(address) if address.port() == 0);
+    let any_port = matches!(data.listen(), ListenSetting::Tcp(address) if address.port() == 0);
     if data.listen() == own.listen() && !any_port && !data.failed && !own.failed {
         problems.push(file(
             "admin.listen",
@@ -173,7 +180,7 @@ fn listeners_are_safe(root: &Checked, problems: &mut Vec<Draft>) {
 
 /// A worker that is worse than `downgrade_ratio` must also be worse than `drift_ratio`, and one that drifts must not be
 /// well at once.
-fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
+fn parity_ratios_are_in_order(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let section = root.key("parity");
     for (upper, lower) in [
         ("downgrade_ratio", "drift_ratio"),
@@ -194,7 +201,7 @@ fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
             high.float(),
             low.float()
         );
-        let draft = Draft::new(format!("parity.{name}"), message)
+        let draft = ProblemDraft::new(format!("parity.{name}"), message)
             .value(set.shown())
             .in_context();
         let draft = draft.expected("downgrade_ratio >= drift_ratio >= recover_ratio");
@@ -205,8 +212,8 @@ fn parity_ratios_are_in_order(root: &Checked, problems: &mut Vec<Draft>) {
     }
 }
 
-fn server(section: &Checked) -> Server {
-    Server {
+fn server(section: &CheckedValue) -> ServerSection {
+    ServerSection {
         listen: section.key("listen").listen().clone(),
         also_listen: section
             .key("also_listen")
@@ -235,8 +242,8 @@ fn server(section: &Checked) -> Server {
     }
 }
 
-fn admin(section: &Checked) -> Admin {
-    Admin {
+fn admin(section: &CheckedValue) -> AdminSection {
+    AdminSection {
         listen: section.key("listen").listen().clone(),
         tls: tls::listener(section.key("tls")),
         token_file: section.key("token_file").text().map(Into::into),
@@ -244,8 +251,8 @@ fn admin(section: &Checked) -> Admin {
     }
 }
 
-fn prefix_routing(section: &Checked) -> PrefixRouting {
-    PrefixRouting {
+fn prefix_routing(section: &CheckedValue) -> PrefixRoutingSection {
+    PrefixRoutingSection {
         enabled: section.key("enabled").bool(),
         max_prefix_length: usize::try_from(section.key("max_prefix_length").int())
             .unwrap_or(usize::MAX),
@@ -256,8 +263,8 @@ fn prefix_routing(section: &Checked) -> PrefixRouting {
     }
 }
 
-fn parity(section: &Checked) -> Parity {
-    Parity {
+fn parity(section: &CheckedValue) -> ParitySection {
+    ParitySection {
         window: section.key("window").duration(),
         min_joined: usize::try_from(section.key("min_joined").int()).unwrap_or(usize::MAX),
         drift_ratio: section.key("drift_ratio").float(),
@@ -266,9 +273,9 @@ fn parity(section: &Checked) -> Parity {
     }
 }
 
-fn health_checks(section: &Checked) -> HealthChecks {
+fn health_checks(section: &CheckedValue) -> HealthChecksSection {
     let first = section.key("recovery_interval").duration();
-    HealthChecks {
+    HealthChecksSection {
         enabled: section.key("enabled").bool(),
         interval: section.key("interval").duration(),
         timeout: section.key("timeout").duration(),
@@ -283,8 +290,8 @@ fn health_checks(section: &Checked) -> HealthChecks {
     }
 }
 
-fn queue(section: &Checked) -> Queue {
-    Queue {
+fn queue(section: &CheckedValue) -> QueueSection {
+    QueueSection {
         enabled: section.key("enabled").bool(),
         wait: section.key("wait").duration(),
         engine_wait_timeout: section.key("engine_wait_timeout_secs").duration(),
@@ -296,8 +303,8 @@ fn queue(section: &Checked) -> Queue {
     }
 }
 
-fn request(section: &Checked) -> Request {
-    Request {
+fn request(section: &CheckedValue) -> RequestSection {
+    RequestSection {
         timeout: section.key("timeout").duration(),
         max_retries: u32::try_from(section.key("max_retries").int()).unwrap_or(u32::MAX),
         stream_idle_timeout: section.key("stream_idle_timeout").duration(),
@@ -308,8 +315,8 @@ fn request(section: &Checked) -> Request {
     }
 }
 
-fn retry(section: &Checked) -> Retry {
-    Retry {
+fn retry(section: &CheckedValue) -> RetrySection {
+    RetrySection {
         max_attempts: section.key("max_attempts").count(),
         base_delay: section.key("base_delay").duration(),
         max_delay: section.key("max_delay").duration(),
@@ -319,8 +326,8 @@ fn retry(section: &Checked) -> Retry {
     }
 }
 
-fn circuit_breaker(section: &Checked) -> CircuitBreaker {
-    CircuitBreaker {
+fn circuit_breaker(section: &CheckedValue) -> CircuitBreakerSection {
+    CircuitBreakerSection {
         enabled: section.key("enabled").bool(),
         consecutive_failures: section.key("consecutive_failures").count(),
         sweep: section.key("sweep").duration(),
@@ -329,14 +336,14 @@ fn circuit_breaker(section: &Checked) -> CircuitBreaker {
     }
 }
 
-fn logging(section: &Checked) -> Logging {
-    Logging {
+fn logging(section: &CheckedValue) -> LoggingSection {
+    LoggingSection {
         level: match section.key("level").word() {
-            Some("trace") => Level::Trace,
-            Some("debug") => Level::Debug,
-            Some("warn") => Level::Warn,
-            Some("error") => Level::Error,
-            _ => Level::Info,
+            Some("trace") => LogLevel::Trace,
+            Some("debug") => LogLevel::Debug,
+            Some("warn") => LogLevel::Warn,
+            Some("error") => LogLevel::Error,
+            _ => LogLevel::Info,
         },
         format: match section.key("format").word() {
             Some("json") => LogFormat::Json,
@@ -348,15 +355,15 @@ fn logging(section: &Checked) -> Logging {
     }
 }
 
-fn metrics(section: &Checked) -> Metrics {
-    Metrics {
+fn metrics(section: &CheckedValue) -> MetricsSection {
+    MetricsSection {
         enabled: section.key("enabled").bool(),
         exemplars: section.key("exemplars").bool(),
     }
 }
 
-fn compat(section: &Checked) -> Compat {
-    Compat {
+fn compat(section: &CheckedValue) -> CompatSection {
+    CompatSection {
         vllm_router_headers: section
             .key("headers")
             .items()
@@ -366,8 +373,8 @@ fn compat(section: &Checked) -> Compat {
     }
 }
 
-fn decisions(section: &Checked) -> Decisions {
-    Decisions {
+fn decisions(section: &CheckedValue) -> DecisionsSection {
+    DecisionsSection {
         ring_entries: usize::try_from(section.key("ring_entries").int()).unwrap_or(usize::MAX),
         ring_bytes: section.key("ring_bytes").size_in_memory(),
         candidates: usize::try_from(section.key("candidates").int()).unwrap_or(usize::MAX),
@@ -375,8 +382,8 @@ fn decisions(section: &Checked) -> Decisions {
     }
 }
 
-fn decision_log(section: &Checked) -> Option<DecisionLog> {
-    Some(DecisionLog {
+fn decision_log(section: &CheckedValue) -> Option<DecisionLogSection> {
+    Some(DecisionLogSection {
         path: section.key("path").text()?.into(),
         interval: section.key("interval").duration(),
         chains: section.key("chains").bool(),

@@ -7,15 +7,15 @@
 
 use crate::{
     CheckUrl,
-    checked::{Checked, Value},
+    checked_value::{CheckedValue, Value},
     expand::{ExpandError, expand},
-    fault::Fault,
     load::MAX_PROBLEMS,
     nearest::nearest,
-    problem::Draft,
-    schema::{Built, Key, Kind, names},
-    tree::{Entry, Located, Node},
+    problem::ProblemDraft,
+    schema::{Availability, KeySchema, ValueKind, names},
+    tree::{LocatedValue, MapEntry, ValueNode},
     value::{default_of, scalar},
+    value_error::ValueError,
 };
 
 /// The walk's surroundings, and what it found so far.
@@ -23,9 +23,9 @@ use crate::{
 pub(crate) struct Checker<'a> {
     pub(crate) env: &'a [(String, String)],
     pub(crate) check_url: CheckUrl,
-    pub(crate) problems: Vec<Draft>,
+    pub(crate) problems: Vec<ProblemDraft>,
     /// Keys that are set and have no effect in this version.
-    pub(crate) idle: Vec<Draft>,
+    pub(crate) idle: Vec<ProblemDraft>,
 }
 
 /// Longest list: each entry of `workers` becomes some thirty values, whatever little text it is.
@@ -35,21 +35,26 @@ impl Checker<'_> {
     /// Checks a section. `given` is what the sources hold for it, if anything.
     pub(crate) fn section(
         &mut self,
-        keys: &'static [Key],
-        given: Option<&Located>,
+        keys: &'static [KeySchema],
+        given: Option<&LocatedValue>,
         path: &str,
-    ) -> Checked {
+    ) -> CheckedValue {
         let entries = match given {
             None
-            | Some(Located {
-                node: Node::Null, ..
+            | Some(LocatedValue {
+                node: ValueNode::Null,
+                ..
             }) => &[],
-            Some(Located {
-                node: Node::Map(entries),
+            Some(LocatedValue {
+                node: ValueNode::Map(entries),
                 ..
             }) => entries.as_slice(),
             Some(other) => {
-                self.file(path, other, Fault::unusable(other, &Kind::Section(keys)));
+                self.file(
+                    path,
+                    other,
+                    ValueError::unusable(other, &ValueKind::Section(keys)),
+                );
                 &[]
             }
         };
@@ -71,14 +76,14 @@ impl Checker<'_> {
                 )
             })
             .collect();
-        Checked {
+        CheckedValue {
             value: Value::Map(values),
             origin: given.map(|given| given.origin.clone()),
             failed: false,
         }
     }
 
-    fn unknown(&mut self, keys: &[Key], entry: &Entry, path: &str) {
+    fn unknown(&mut self, keys: &[KeySchema], entry: &MapEntry, path: &str) {
         let value = shown_unknown(entry);
         let near = if self.problems.len() < MAX_PROBLEMS {
             nearest(&entry.key, keys.iter().map(|key| key.name))
@@ -91,7 +96,7 @@ impl Checker<'_> {
             format!("one of {}", names(keys))
         };
         self.problems.push(
-            Draft::new(join(path, &entry.key), "unknown key")
+            ProblemDraft::new(join(path, &entry.key), "unknown key")
                 .at(entry.origin.clone())
                 .value(value)
                 .expected(known)
@@ -99,26 +104,32 @@ impl Checker<'_> {
         );
     }
 
-    fn key(&mut self, key: &'static Key, given: Option<&Located>, path: &str) -> Checked {
-        if let Kind::Section(keys) = key.kind {
+    fn key(
+        &mut self,
+        key: &'static KeySchema,
+        given: Option<&LocatedValue>,
+        path: &str,
+    ) -> CheckedValue {
+        if let ValueKind::Section(keys) = key.kind {
             return self.section(keys, given, path);
         }
         let default = default_of(key);
-        let Some(given) = given.filter(|given| !matches!(given.node, Node::Null)) else {
-            return Checked::default_of(default);
+        let Some(given) = given.filter(|given| !matches!(given.node, ValueNode::Null)) else {
+            return CheckedValue::default_of(default);
         };
         let mut checked = self.value(&key.kind, given, path);
-        if !checked.failed && key.built == Built::Later && checked.value != default {
+        if !checked.failed && key.built == Availability::Later && checked.value != default {
             self.file(
                 path,
                 given,
-                Fault::later(&format!("`{}`", key.name)).expected("this key left out"),
+                ValueError::later(&format!("`{}`", key.name)).expected("this key left out"),
             );
             checked.failed = true;
         }
-        if !checked.failed && key.built == Built::Idle && checked.value != default {
+        if !checked.failed && key.built == Availability::Idle && checked.value != default {
             self.idle.push(
-                Draft::new(path, "known, not active in this version").at(given.origin.clone()),
+                ProblemDraft::new(path, "known, not active in this version")
+                    .at(given.origin.clone()),
             );
         }
         if checked.failed && !matches!(checked.value, Value::List(_) | Value::Map(_)) {
@@ -128,18 +139,23 @@ impl Checker<'_> {
     }
 
     /// Checks a value that is there.
-    fn value(&mut self, kind: &'static Kind, given: &Located, path: &str) -> Checked {
+    fn value(
+        &mut self,
+        kind: &'static ValueKind,
+        given: &LocatedValue,
+        path: &str,
+    ) -> CheckedValue {
         match (kind, &given.node) {
-            (Kind::Section(keys), _) => self.section(keys, Some(given), path),
-            (Kind::Worker(keys), Node::Text(text) | Node::Loose(text)) => {
+            (ValueKind::Section(keys), _) => self.section(keys, Some(given), path),
+            (ValueKind::Worker(keys), ValueNode::Text(text) | ValueNode::Loose(text)) => {
                 self.worker(keys, &worker_of_text(text, given), path)
             }
-            (Kind::Worker(keys), _) => self.worker(keys, given, path),
-            (Kind::List(item), Node::List(items)) => self.list(item, given, items, path),
-            (Kind::List(item), Node::Loose(text)) => {
+            (ValueKind::Worker(keys), _) => self.worker(keys, given, path),
+            (ValueKind::List(item), ValueNode::List(items)) => self.list(item, given, items, path),
+            (ValueKind::List(item), ValueNode::Loose(text)) => {
                 self.list(item, given, &split(text, given), path)
             }
-            (Kind::Map(item), Node::Map(entries)) => {
+            (ValueKind::Map(item), ValueNode::Map(entries)) => {
                 let entries: Vec<_> = entries
                     .iter()
                     .map(|entry| {
@@ -150,7 +166,7 @@ impl Checker<'_> {
                     })
                     .collect();
                 let failed = entries.iter().any(|(_, value)| value.failed);
-                Checked {
+                CheckedValue {
                     value: Value::Map(entries),
                     origin: Some(given.origin.clone()),
                     failed,
@@ -162,19 +178,19 @@ impl Checker<'_> {
 
     fn list(
         &mut self,
-        item: &'static Kind,
-        given: &Located,
-        items: &[Located],
+        item: &'static ValueKind,
+        given: &LocatedValue,
+        items: &[LocatedValue],
         path: &str,
-    ) -> Checked {
+    ) -> CheckedValue {
         if items.len() > MAX_ITEMS {
             let message = format!("a list of {} entries", items.len());
             self.file(
                 path,
                 given,
-                Fault::new(message).expected(format!("at most {MAX_ITEMS}")),
+                ValueError::new(message).expected(format!("at most {MAX_ITEMS}")),
             );
-            return Checked {
+            return CheckedValue {
                 value: Value::List(Vec::new()),
                 origin: Some(given.origin.clone()),
                 failed: true,
@@ -186,42 +202,48 @@ impl Checker<'_> {
             .map(|(at, given)| self.value(item, given, &format!("{path}[{at}]")))
             .collect();
         let failed = items.iter().any(|item| item.failed);
-        Checked {
+        CheckedValue {
             value: Value::List(items),
             origin: Some(given.origin.clone()),
             failed,
         }
     }
 
-    fn worker(&mut self, keys: &'static [Key], given: &Located, path: &str) -> Checked {
+    fn worker(
+        &mut self,
+        keys: &'static [KeySchema],
+        given: &LocatedValue,
+        path: &str,
+    ) -> CheckedValue {
         let worker = self.section(keys, Some(given), path);
         let url = worker.key("url");
         if url.value == Value::Unset
             && !url.failed
-            && matches!(given.node, Node::Map(_) | Node::Null)
+            && matches!(given.node, ValueNode::Map(_) | ValueNode::Null)
         {
-            let draft = Draft::new(format!("{path}.url"), "missing").at(given.origin.clone());
+            let draft =
+                ProblemDraft::new(format!("{path}.url"), "missing").at(given.origin.clone());
             self.problems
-                .push(draft.expected(Kind::WorkerUrl.expected()));
+                .push(draft.expected(ValueKind::WorkerUrl.expected()));
         }
         worker
     }
 
-    fn leaf(&mut self, kind: &'static Kind, given: &Located, path: &str) -> Checked {
+    fn leaf(&mut self, kind: &'static ValueKind, given: &LocatedValue, path: &str) -> CheckedValue {
         let origin = Some(given.origin.clone());
         let read = self.expanded(given).and_then(|plain| match kind {
-            Kind::Free => self.free(&plain).map(Value::Free),
+            ValueKind::Free => self.free(&plain).map(Value::Free),
             _ => scalar(kind, &plain, given, self.check_url),
         });
         match read {
-            Ok(value) => Checked {
+            Ok(value) => CheckedValue {
                 value,
                 origin,
                 failed: false,
             },
             Err(fault) => {
                 self.file(path, given, fault);
-                Checked {
+                CheckedValue {
                     value: Value::Unset,
                     origin,
                     failed: true,
@@ -232,52 +254,52 @@ impl Checker<'_> {
 
     /// The value with `${NAME}` replaced. What came out of a variable means whatever the key makes of it, as a number
     /// in a variable is a text too.
-    fn expanded(&self, given: &Located) -> Result<Located, Fault> {
-        let Node::Text(text) = &given.node else {
+    fn expanded(&self, given: &LocatedValue) -> Result<LocatedValue, ValueError> {
+        let ValueNode::Text(text) = &given.node else {
             return Ok(given.clone());
         };
         let node = match expand(text, self.env) {
-            Ok(None) => Node::Text(text.clone()),
-            Ok(Some(text)) => Node::Loose(text),
+            Ok(None) => ValueNode::Text(text.clone()),
+            Ok(Some(text)) => ValueNode::Loose(text),
             Err(ExpandError::Unset(name)) => {
-                let fault = Fault::new(format!("the variable `{name}` is not set"));
+                let fault = ValueError::new(format!("the variable `{name}` is not set"));
                 return Err(fault.expected(format!("`{name}` in the environment")));
             }
             Err(ExpandError::Malformed) => {
-                let fault = Fault::new("`${` does not name a variable");
+                let fault = ValueError::new("`${` does not name a variable");
                 return Err(fault.expected("`${NAME}`, or `$${` for the characters themselves"));
             }
         };
-        Ok(Located {
+        Ok(LocatedValue {
             node,
             origin: given.origin.clone(),
         })
     }
 
     /// Any value, as JSON.
-    fn free(&self, given: &Located) -> Result<serde_json::Value, Fault> {
+    fn free(&self, given: &LocatedValue) -> Result<serde_json::Value, ValueError> {
         Ok(match &given.node {
-            Node::List(items) => {
+            ValueNode::List(items) => {
                 let items = items
                     .iter()
                     .map(|item| self.expanded(item).and_then(|item| self.free(&item)));
                 items.collect::<Result<_, _>>()?
             }
-            Node::Map(entries) => {
-                let entries = entries.iter().map(|Entry { key, value, .. }| {
+            ValueNode::Map(entries) => {
+                let entries = entries.iter().map(|MapEntry { key, value, .. }| {
                     self.expanded(value)
                         .and_then(|value| self.free(&value))
                         .map(|value| (key.clone(), value))
                 });
                 serde_json::Value::Object(entries.collect::<Result<_, _>>()?)
             }
-            Node::Text(text) | Node::Loose(text) => text.as_str().into(),
+            ValueNode::Text(text) | ValueNode::Loose(text) => text.as_str().into(),
             _ => given.shown(),
         })
     }
 
-    fn file(&mut self, path: &str, given: &Located, fault: Fault) {
-        let draft = Draft::new(path, fault.message)
+    fn file(&mut self, path: &str, given: &LocatedValue, fault: ValueError) {
+        let draft = ProblemDraft::new(path, fault.message)
             .at(given.origin.clone())
             .nearest(fault.nearest);
         let draft = draft.value(if fault.secret {
@@ -293,17 +315,17 @@ impl Checker<'_> {
 }
 
 /// `[NAME=]URL` as the mapping it stands for. A `=` behind `://` belongs to the URL.
-pub(crate) fn worker_of_text(text: &str, given: &Located) -> Located {
+pub(crate) fn worker_of_text(text: &str, given: &LocatedValue) -> LocatedValue {
     let entry = |key: &str, text: &str| {
         let node = match given.node {
-            Node::Loose(_) => Node::Loose(text.to_owned()),
-            _ => Node::Text(text.to_owned()),
+            ValueNode::Loose(_) => ValueNode::Loose(text.to_owned()),
+            _ => ValueNode::Text(text.to_owned()),
         };
-        let value = Located {
+        let value = LocatedValue {
             node,
             origin: given.origin.clone(),
         };
-        Entry {
+        MapEntry {
             key: key.to_owned(),
             origin: given.origin.clone(),
             value,
@@ -314,21 +336,21 @@ pub(crate) fn worker_of_text(text: &str, given: &Located) -> Located {
         Some((name, _)) => vec![entry("name", name), entry("url", &text[name.len() + 1..])],
         None => vec![entry("url", text)],
     };
-    Located {
-        node: Node::Map(entries),
+    LocatedValue {
+        node: ValueNode::Map(entries),
         origin: given.origin.clone(),
     }
 }
 
 /// A list in a variable or flag: parts between commas.
-fn split(text: &str, given: &Located) -> Vec<Located> {
+fn split(text: &str, given: &LocatedValue) -> Vec<LocatedValue> {
     let parts = text
         .split(',')
         .map(str::trim)
         .filter(|part| !part.is_empty());
     parts
-        .map(|part| Located {
-            node: Node::Loose(part.to_owned()),
+        .map(|part| LocatedValue {
+            node: ValueNode::Loose(part.to_owned()),
             origin: given.origin.clone(),
         })
         .collect()
@@ -353,7 +375,7 @@ pub(crate) fn map_path(path: &str, name: &str) -> String {
 }
 
 /// What may be shown of a key that the schema does not know: a mistyped `api_key` still holds a key.
-pub(crate) fn shown_unknown(entry: &Entry) -> serde_json::Value {
+pub(crate) fn shown_unknown(entry: &MapEntry) -> serde_json::Value {
     if sounds_secret(&entry.key) {
         "***".into()
     } else {

@@ -1,24 +1,24 @@
 //! Files of other routers, known by keys that no file of ours has: who starts with one is told what to do, once.
 
 use crate::{
-    problem::Draft,
-    tree::{Located, Node},
+    problem::ProblemDraft,
+    tree::{LocatedValue, ValueNode},
 };
 
 /// The problem of a text that is another router's, or `None`. `name` is what the file is called.
-pub(crate) fn recognised(tree: &Located, name: &str) -> Option<Draft> {
-    let Node::Map(entries) = &tree.node else {
+pub(crate) fn recognised(tree: &LocatedValue, name: &str) -> Option<ProblemDraft> {
+    let ValueNode::Map(entries) = &tree.node else {
         return None;
     };
     // The one key that every file of vLLM Router must have: a mapping with the type of its mode.
     let mode = entries.iter().find(|entry| entry.key == "mode")?;
-    let Node::Map(inner) = &mode.value.node else {
+    let ValueNode::Map(inner) = &mode.value.node else {
         return None;
     };
     let kind = inner.iter().find(|entry| entry.key == "type")?;
     let ours = format!(
         "one of ours: `warmroute config convert --from vllm-router {name} > warmroute.yaml` makes it"
     );
-    let draft = Draft::new("mode", "this is a configuration of vLLM Router").expected(ours);
+    let draft = ProblemDraft::new("mode", "this is a configuration of vLLM Router").expected(ours);
     Some(draft.at(kind.origin.clone()))
 }

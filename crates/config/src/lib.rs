@@ -12,17 +12,16 @@
 
 mod build;
 mod check;
-mod checked;
+mod checked_value;
 mod convert;
 mod expand;
-mod fault;
 mod foreign;
 mod listen;
 mod load;
 mod more_workers;
 mod nearest;
+mod origins;
 mod overlay;
-mod places;
 mod problem;
 mod redis_url;
 mod reload;
@@ -34,18 +33,19 @@ mod starter;
 mod top;
 mod tree;
 mod value;
+mod value_error;
 mod yaml;
 
 pub use convert::{
-    FlagsOf, convert_command, convert_continuum, convert_flags, convert_vllm_router,
+    SourceRouter, convert_command, convert_continuum, convert_flags, convert_vllm_router,
 };
-pub use listen::{Listen, NotAnAddress};
-pub use load::{CheckUrl, MoreWorker, Override, Source, load};
+pub use listen::{ListenSetting, ListenSettingError};
+pub use load::{CheckUrl, ConfigSource, MoreWorker, Override, load};
 pub use more_workers::worker_entries;
 pub use nearest::nearest;
 pub use problem::Problem;
-pub use redis_url::{NotARedisUrl, RedisUrl};
-pub use reload::Changes;
+pub use redis_url::{RedisUrl, RedisUrlError};
+pub use reload::ConfigChanges;
 pub use scalar::duration;
 pub use schema::{reference_page, schema};
 pub use secret::Secret;

@@ -9,7 +9,7 @@ use std::{
 
 /// An address to listen at. Host names are not looked up (`localhost` excepted): an address is what it says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Listen {
+pub enum ListenSetting {
     /// `127.0.0.1:8080`, `[::1]:8080`; port 0 = chosen by the system.
     Tcp(SocketAddr),
     /// `unix:/run/warmroute.sock`.
@@ -18,9 +18,9 @@ pub enum Listen {
 
 /// The text is not an address to listen at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAnAddress;
+pub struct ListenSettingError;
 
-impl Listen {
+impl ListenSetting {
     /// Whether only this machine can reach it.
     pub fn is_local(&self) -> bool {
         match self {
@@ -30,27 +30,27 @@ impl Listen {
     }
 }
 
-impl FromStr for Listen {
-    type Err = NotAnAddress;
+impl FromStr for ListenSetting {
+    type Err = ListenSettingError;
 
-    fn from_str(text: &str) -> Result<Self, NotAnAddress> {
+    fn from_str(text: &str) -> Result<Self, ListenSettingError> {
         if let Some(path) = text.strip_prefix("unix:") {
             let path = path.strip_prefix("//").unwrap_or(path);
             return if path.starts_with('/') {
                 Ok(Self::Unix(path.into()))
             } else {
-                Err(NotAnAddress)
+                Err(ListenSettingError)
             };
         }
         if let Some(port) = text.strip_prefix("localhost:") {
-            let port = port.parse().map_err(|_| NotAnAddress)?;
+            let port = port.parse().map_err(|_| ListenSettingError)?;
             return Ok(Self::Tcp((Ipv4Addr::LOCALHOST, port).into()));
         }
-        text.parse().map(Self::Tcp).map_err(|_| NotAnAddress)
+        text.parse().map(Self::Tcp).map_err(|_| ListenSettingError)
     }
 }
 
-impl fmt::Display for Listen {
+impl fmt::Display for ListenSetting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),

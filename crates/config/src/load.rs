@@ -2,7 +2,7 @@
 
 use crate::{
     Problem, Settings, build::build, check::Checker, foreign, more_workers, overlay,
-    problem::Draft, schema::ROOT, top, yaml,
+    problem::ProblemDraft, schema::ROOT, top, yaml,
 };
 
 /// Checks a worker's URL and gives its `host:port`, or says what is wrong with it.
@@ -34,7 +34,7 @@ pub struct MoreWorker {
 
 /// Everything that settings are made of.
 #[derive(Clone, Copy, Debug)]
-pub struct Source<'a> {
+pub struct ConfigSource<'a> {
     /// What problems call the file.
     pub name: &'a str,
     /// The YAML text, if there is a file.
@@ -60,7 +60,7 @@ pub(crate) const MAX_PROBLEMS: usize = 200;
 ///
 /// # Errors
 /// Every problem found, in the order of the file, then those of variables and flags.
-pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
+pub fn load(source: ConfigSource<'_>) -> Result<Settings, Vec<Problem>> {
     let name = source.name;
     let more = source.more_workers;
     let (mut settings, problems) = read(source);
@@ -68,15 +68,15 @@ pub fn load(source: Source<'_>) -> Result<Settings, Vec<Problem>> {
         return Err(report(problems, name));
     }
     for (at, worker) in settings.workers.iter_mut().enumerate() {
-        let origin = settings.places.named(&["workers", &at.to_string()]);
+        let origin = settings.origins.named(&["workers", &at.to_string()]);
         worker.found = origin.is_some_and(|origin| more.iter().any(|more| more.origin == origin));
     }
     Ok(settings)
 }
 
 /// The settings, and everything that is wrong with them.
-pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
-    let Source {
+pub(crate) fn read(source: ConfigSource<'_>) -> (Settings, Vec<ProblemDraft>) {
+    let ConfigSource {
         name,
         text,
         env,
@@ -122,16 +122,16 @@ pub(crate) fn read(source: Source<'_>) -> (Settings, Vec<Draft>) {
 }
 
 /// The problems as users are told them: in the order of the file, and not more than are of use.
-pub(crate) fn report(problems: Vec<Draft>, name: &str) -> Vec<Problem> {
+pub(crate) fn report(problems: Vec<ProblemDraft>, name: &str) -> Vec<Problem> {
     let mut problems: Vec<_> = problems
         .into_iter()
-        .map(|draft| draft.named(name))
+        .map(|draft| draft.finish(name))
         .collect();
     problems.sort_by_key(|problem| (problem.line.is_none(), problem.line, problem.column));
     if problems.len() > MAX_PROBLEMS {
         let more = problems.len() - MAX_PROBLEMS;
         problems.truncate(MAX_PROBLEMS);
-        problems.push(Draft::new("", format!("and {more} more problems")).named(name));
+        problems.push(ProblemDraft::new("", format!("and {more} more problems")).finish(name));
     }
     problems
 }

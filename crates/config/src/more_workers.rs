@@ -9,33 +9,33 @@ use crate::{
     CheckUrl, MoreWorker, Problem,
     check::worker_of_text,
     load::report,
-    overlay::{name_of, take_apart},
-    problem::Draft,
-    tree::{Located, Node, Origin},
+    overlay::{name_of, split_list},
+    problem::ProblemDraft,
+    tree::{LocatedValue, ValueNode, ValueOrigin},
     yaml,
 };
 
 /// Puts `more` behind the workers that are there. Returned is who was passed over: its name is that of one before it.
 pub(crate) fn add(
-    root: &mut Located,
+    root: &mut LocatedValue,
     more: &[MoreWorker],
     check_url: CheckUrl,
-    problems: &mut Vec<Draft>,
-) -> Vec<Draft> {
+    problems: &mut Vec<ProblemDraft>,
+) -> Vec<ProblemDraft> {
     let mut passed_over = Vec::new();
     if more.is_empty() {
         return passed_over;
     }
-    let origin = Origin::Named("workers".to_owned());
+    let origin = ValueOrigin::Named("workers".to_owned());
     let Some(list) = root.get_or_insert("workers", &origin) else {
         return passed_over;
     };
-    take_apart(list);
-    if let Node::Null = list.node {
-        list.node = Node::List(Vec::new());
+    split_list(list);
+    if let ValueNode::Null = list.node {
+        list.node = ValueNode::List(Vec::new());
     }
     // Not a list: the walk says so.
-    let Node::List(items) = &mut list.node else {
+    let ValueNode::List(items) = &mut list.node else {
         return passed_over;
     };
     let mut names: HashSet<String> = items
@@ -44,7 +44,7 @@ pub(crate) fn add(
         .collect();
     for MoreWorker { origin, text } in more {
         let (entry, faults) = yaml::parse(text);
-        let origin = Origin::Named(origin.clone());
+        let origin = ValueOrigin::Named(origin.clone());
         problems.extend(faults.into_iter().map(|fault| fault.at(origin.clone())));
         let Some(mut entry) = entry else { continue };
         claim(&mut entry, &origin);
@@ -52,7 +52,7 @@ pub(crate) fn add(
             Some(name) if !names.insert(name.clone()) => {
                 let message =
                     format!("`{name}` is the name of another worker: this one is passed over");
-                let draft = Draft::new("workers", message).expected("a name of its own");
+                let draft = ProblemDraft::new("workers", message).expected("a name of its own");
                 passed_over.push(draft.value(name.into()).in_context().at(origin));
             }
             _ => items.push(entry),
@@ -72,73 +72,77 @@ pub fn worker_entries(text: &str, name: &str) -> Result<Vec<MoreWorker>, Vec<Pro
     if !faults.is_empty() {
         return Err(report(faults, name));
     }
-    let mut tree = tree.unwrap_or(Located {
-        node: Node::Null,
-        origin: Origin::Named(name.to_owned()),
+    let mut tree = tree.unwrap_or(LocatedValue {
+        node: ValueNode::Null,
+        origin: ValueOrigin::Named(name.to_owned()),
     });
     let list = match &tree.node {
-        Node::Map(_) => tree
+        ValueNode::Map(_) => tree
             .get_mut("workers")
             .map(|list| list.node.clone())
-            .unwrap_or(Node::Null),
+            .unwrap_or(ValueNode::Null),
         node => node.clone(),
     };
     match list {
-        Node::Null => Ok(Vec::new()),
-        Node::List(entries) => {
-            let entry = |entry: &Located| MoreWorker {
+        ValueNode::Null => Ok(Vec::new()),
+        ValueNode::List(entries) => {
+            let entry = |entry: &LocatedValue| MoreWorker {
                 origin: name.to_owned(),
                 text: entry.to_json().to_string(),
             };
             Ok(entries.iter().map(entry).collect())
         }
         _ => {
-            let draft = Draft::new("workers", "is no list");
+            let draft = ProblemDraft::new("workers", "is no list");
             Err(vec![
                 draft
                     .expected("a list of entries of workers, such as - url: http://10.0.0.5:8000")
-                    .named(name),
+                    .finish(name),
             ])
         }
     }
 }
 
 /// Takes the workers of these names out of the list.
-pub(crate) fn leave_out(root: &mut Located, names: &[String], check_url: CheckUrl) {
+pub(crate) fn leave_out(root: &mut LocatedValue, names: &[String], check_url: CheckUrl) {
     if names.is_empty() {
         return;
     }
     let Some(list) = root.get_mut("workers") else {
         return;
     };
-    take_apart(list);
-    let Node::List(items) = &mut list.node else {
+    split_list(list);
+    let ValueNode::List(items) = &mut list.node else {
         return;
     };
     items.retain(|item| name_of_entry(item, check_url).is_none_or(|name| !names.contains(&name)));
 }
 
 /// The name of an entry, in whichever way it is written.
-fn name_of_entry(entry: &Located, check_url: CheckUrl) -> Option<String> {
+fn name_of_entry(entry: &LocatedValue, check_url: CheckUrl) -> Option<String> {
     let mut entry = match &entry.node {
-        Node::Text(text) | Node::Loose(text) => worker_of_text(text, entry),
+        ValueNode::Text(text) | ValueNode::Loose(text) => worker_of_text(text, entry),
         _ => entry.clone(),
     };
     name_of(&mut entry, check_url)
 }
 
 /// Says of every value where it came from, and lets no text stand for a variable of the environment.
-fn claim(value: &mut Located, origin: &Origin) {
+fn claim(value: &mut LocatedValue, origin: &ValueOrigin) {
     value.origin.clone_from(origin);
     match &mut value.node {
-        Node::Text(text) => *text = text.replace("${", "$${"),
-        Node::List(items) => items.iter_mut().for_each(|item| claim(item, origin)),
-        Node::Map(entries) => {
+        ValueNode::Text(text) => *text = text.replace("${", "$${"),
+        ValueNode::List(items) => items.iter_mut().for_each(|item| claim(item, origin)),
+        ValueNode::Map(entries) => {
             for entry in entries {
                 entry.origin.clone_from(origin);
                 claim(&mut entry.value, origin);
             }
         }
-        Node::Null | Node::Bool(_) | Node::Int(_) | Node::Float(_) | Node::Loose(_) => {}
+        ValueNode::Null
+        | ValueNode::Bool(_)
+        | ValueNode::Int(_)
+        | ValueNode::Float(_)
+        | ValueNode::Loose(_) => {}
     }
 }

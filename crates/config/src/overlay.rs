@@ -6,10 +6,10 @@ use crate::{
     CheckUrl, Override,
     check::worker_of_text,
     nearest::nearest,
-    problem::Draft,
-    schema::{Key, Kind, LATER_SECTIONS, ROOT, TOP_ALIASES},
+    problem::ProblemDraft,
+    schema::{KeySchema, LATER_SECTIONS, ROOT, TOP_ALIASES, ValueKind},
     top,
-    tree::{Located, Node, Origin},
+    tree::{LocatedValue, ValueNode, ValueOrigin},
 };
 
 /// What names of our variables start with.
@@ -20,10 +20,10 @@ const TEST_PREFIX: &str = "WARMROUTE_TEST_";
 
 /// Lays `WARMROUTE_SECTION__KEY` variables over the tree. An empty variable counts as not set.
 pub(crate) fn environment(
-    root: &mut Located,
+    root: &mut LocatedValue,
     env: &[(String, String)],
     own: &[&str],
-    problems: &mut Vec<Draft>,
+    problems: &mut Vec<ProblemDraft>,
 ) {
     for (name, value) in env {
         let Some(path) = name.strip_prefix(PREFIX) else {
@@ -32,7 +32,7 @@ pub(crate) fn environment(
         if value.is_empty() || name.starts_with(TEST_PREFIX) || own.contains(&name.as_str()) {
             continue;
         }
-        let origin = Origin::Named(name.clone());
+        let origin = ValueOrigin::Named(name.clone());
         let path = path.to_ascii_lowercase();
         let mut names: Vec<&str> = path.split("__").collect();
         if let Some((_, target)) = TOP_ALIASES.iter().find(|(alias, _)| *alias == names[0]) {
@@ -43,8 +43,9 @@ pub(crate) fn environment(
             continue;
         }
         match leaf(&names) {
-            Some(Kind::Section(_) | Kind::Map(_) | Kind::Free) => {
-                let draft = Draft::new(names.join("."), "a mapping cannot be set by a variable");
+            Some(ValueKind::Section(_) | ValueKind::Map(_) | ValueKind::Free) => {
+                let draft =
+                    ProblemDraft::new(names.join("."), "a mapping cannot be set by a variable");
                 problems.push(
                     draft
                         .expected("it in the file, or a variable for one of its keys")
@@ -57,8 +58,8 @@ pub(crate) fn environment(
                     .iter()
                     .try_fold(&mut *root, |at, name| at.get_or_insert(name, &origin));
                 if let Some(place) = place {
-                    *place = Located {
-                        node: Node::Loose(value.clone()),
+                    *place = LocatedValue {
+                        node: ValueNode::Loose(value.clone()),
                         origin: origin.clone(),
                     };
                 }
@@ -70,7 +71,7 @@ pub(crate) fn environment(
                     &name[PREFIX.len()..],
                     known.iter().map(|known| &known[PREFIX.len()..]),
                 );
-                let draft = Draft::new("", "unknown variable")
+                let draft = ProblemDraft::new("", "unknown variable")
                     .nearest(near.map(|near| format!("{PREFIX}{near}")));
                 let form = "WARMROUTE_ and a key's path in capitals with `__` between levels, such as \
                             WARMROUTE_ROUTING__POLICY";
@@ -81,30 +82,30 @@ pub(crate) fn environment(
 }
 
 /// The kind of the key that this path of names leads to.
-fn leaf(names: &[&str]) -> Option<Kind> {
+fn leaf(names: &[&str]) -> Option<ValueKind> {
     let mut keys = ROOT;
     let (last, sections) = names.split_last()?;
     for name in sections {
         match find(keys, name)?.kind {
-            Kind::Section(inner) => keys = inner,
+            ValueKind::Section(inner) => keys = inner,
             _ => return None,
         }
     }
     find(keys, last).map(|key| key.kind)
 }
 
-fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
+fn find(keys: &'static [KeySchema], name: &str) -> Option<&'static KeySchema> {
     keys.iter().find(|key| key.name == name)
 }
 
 /// The names of all variables that set a key.
 fn variables() -> Vec<String> {
-    fn walk(keys: &[Key], before: &str, out: &mut Vec<String>) {
+    fn walk(keys: &[KeySchema], before: &str, out: &mut Vec<String>) {
         for key in keys {
             let name = format!("{before}{}", key.name.to_ascii_uppercase());
             match key.kind {
-                Kind::Section(inner) => walk(inner, &format!("{name}__"), out),
-                Kind::Map(_) | Kind::Free => {}
+                ValueKind::Section(inner) => walk(inner, &format!("{name}__"), out),
+                ValueKind::Map(_) | ValueKind::Free => {}
                 _ => out.push(name),
             }
         }
@@ -116,15 +117,15 @@ fn variables() -> Vec<String> {
 
 /// Lays what flags set over the tree. Several overrides of one list make up the whole list.
 pub(crate) fn flags(
-    root: &mut Located,
+    root: &mut LocatedValue,
     overrides: &[Override],
     check_url: CheckUrl,
-    problems: &mut Vec<Draft>,
+    problems: &mut Vec<ProblemDraft>,
 ) {
     let mut lists: Vec<&str> = Vec::new();
     for Override { path, value, flag } in overrides {
-        let origin = Origin::Named(flag.clone());
-        let draft = |message: &str| Draft::new(path.as_str(), message).at(origin.clone());
+        let origin = ValueOrigin::Named(flag.clone());
+        let draft = |message: &str| ProblemDraft::new(path.as_str(), message).at(origin.clone());
         let Some(steps) = steps(path) else {
             problems.push(
                 draft("not a path").expected("keys with dots between, such as routing.policy"),
@@ -142,20 +143,20 @@ pub(crate) fn flags(
                 continue;
             }
         };
-        let given = Located {
-            node: Node::Loose(value.clone()),
+        let given = LocatedValue {
+            node: ValueNode::Loose(value.clone()),
             origin: origin.clone(),
         };
         if !is_list {
             *place = given;
         } else if lists.contains(&path.as_str()) {
-            if let Node::List(items) = &mut place.node {
+            if let ValueNode::List(items) = &mut place.node {
                 items.push(given);
             }
         } else {
             lists.push(path);
-            *place = Located {
-                node: Node::List(vec![given]),
+            *place = LocatedValue {
+                node: ValueNode::List(vec![given]),
                 origin,
             };
         }
@@ -194,47 +195,47 @@ pub(crate) fn steps(path: &str) -> Option<Vec<String>> {
 
 /// The place that a path leads to, and whether a list belongs there.
 fn place<'t>(
-    root: &'t mut Located,
+    root: &'t mut LocatedValue,
     steps: &[String],
-    origin: &Origin,
+    origin: &ValueOrigin,
     check_url: CheckUrl,
-) -> Result<(&'t mut Located, bool), String> {
-    let mut kind = Kind::Section(ROOT);
+) -> Result<(&'t mut LocatedValue, bool), String> {
+    let mut kind = ValueKind::Section(ROOT);
     let mut at = root;
     for step in steps {
         kind = match kind {
-            Kind::Section(keys) | Kind::Worker(keys) => keys
+            ValueKind::Section(keys) | ValueKind::Worker(keys) => keys
                 .iter()
                 .find(|key| key.name == step)
                 .map(|key| key.kind)
                 .ok_or_else(|| format!("no key `{step}`"))?,
-            Kind::Map(inner) => *inner,
-            Kind::List(inner) => *inner,
+            ValueKind::Map(inner) => *inner,
+            ValueKind::List(inner) => *inner,
             _ => return Err(format!("no key `{step}`")),
         };
         at = match kind {
-            Kind::Worker(_) => worker_named(at, step, check_url)?,
+            ValueKind::Worker(_) => worker_named(at, step, check_url)?,
             _ => at
                 .get_or_insert(step, origin)
                 .ok_or_else(|| format!("`{step}` cannot be set in what is no mapping"))?,
         };
     }
-    Ok((at, matches!(kind, Kind::List(_))))
+    Ok((at, matches!(kind, ValueKind::List(_))))
 }
 
 /// The worker with this name, or whose URL is at this `host:port`, as a mapping.
 fn worker_named<'t>(
-    list: &'t mut Located,
+    list: &'t mut LocatedValue,
     name: &str,
     check_url: CheckUrl,
-) -> Result<&'t mut Located, String> {
-    take_apart(list);
-    let Node::List(items) = &mut list.node else {
+) -> Result<&'t mut LocatedValue, String> {
+    split_list(list);
+    let ValueNode::List(items) = &mut list.node else {
         return Err(format!("no worker `{name}`"));
     };
     let mut known = Vec::new();
     for (at, item) in items.iter_mut().enumerate() {
-        if let Node::Text(text) | Node::Loose(text) = &item.node {
+        if let ValueNode::Text(text) | ValueNode::Loose(text) = &item.node {
             *item = worker_of_text(&text.clone(), item);
         }
         let own = name_of(item, check_url);
@@ -254,20 +255,20 @@ fn worker_named<'t>(
 }
 
 /// Makes a list of one that a variable wrote as a text.
-pub(crate) fn take_apart(list: &mut Located) {
-    if let Node::Loose(text) = &list.node {
-        let items = text.split(',').map(|part| Located {
-            node: Node::Loose(part.trim().to_owned()),
+pub(crate) fn split_list(list: &mut LocatedValue) {
+    if let ValueNode::Loose(text) = &list.node {
+        let items = text.split(',').map(|part| LocatedValue {
+            node: ValueNode::Loose(part.trim().to_owned()),
             origin: list.origin.clone(),
         });
-        list.node = Node::List(items.collect());
+        list.node = ValueNode::List(items.collect());
     }
 }
 
 /// The name of an entry of `workers` that is a mapping.
-pub(crate) fn name_of(worker: &mut Located, check_url: CheckUrl) -> Option<String> {
-    let text = |value: Option<&mut Located>| match value.map(|value| &value.node) {
-        Some(Node::Text(text) | Node::Loose(text)) => Some(text.clone()),
+pub(crate) fn name_of(worker: &mut LocatedValue, check_url: CheckUrl) -> Option<String> {
+    let text = |value: Option<&mut LocatedValue>| match value.map(|value| &value.node) {
+        Some(ValueNode::Text(text) | ValueNode::Loose(text)) => Some(text.clone()),
         _ => None,
     };
     text(worker.get_mut("name")).or_else(|| check_url(&text(worker.get_mut("url"))?).ok())

@@ -5,7 +5,7 @@ use std::fmt;
 use serde::Serialize;
 use serde_json::Value as Json;
 
-use crate::tree::Origin;
+use crate::tree::ValueOrigin;
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -40,10 +40,10 @@ impl Problem {
 
     /// A file that cannot be read. `reason` is the system's word for it.
     pub fn unreadable(name: &str, reason: impl fmt::Display) -> Self {
-        let draft = Draft::new("", format!("the file cannot be read: {reason}"));
+        let draft = ProblemDraft::new("", format!("the file cannot be read: {reason}"));
         draft
             .expected("the path of a readable file, as `-c FILE`")
-            .named(name)
+            .finish(name)
     }
 
     /// A file that is not UTF-8 from this byte on.
@@ -54,17 +54,18 @@ impl Problem {
             .next()
             .unwrap_or_default();
         let column = 1 + String::from_utf8_lossy(last_line).chars().count() as u64;
-        let draft = Draft::new("", "the file is not UTF-8 from here on").expected("UTF-8 text");
-        draft.at(Origin::File { line, column }).named(name)
+        let draft =
+            ProblemDraft::new("", "the file is not UTF-8 from here on").expected("UTF-8 text");
+        draft.at(ValueOrigin::File { line, column }).finish(name)
     }
 
     /// A value that turned out wrong only when the world was looked at, such as a directory without a tokenizer.
     /// [`crate::Settings::locate`] adds where the key stands.
     pub fn bad_value(path: &str, value: &str, message: &str) -> Self {
-        Draft::new(path, message)
+        ProblemDraft::new(path, message)
             .value(value.into())
             .in_context()
-            .named("configuration")
+            .finish("configuration")
     }
 }
 
@@ -91,9 +92,9 @@ impl fmt::Display for Problem {
 
 /// A problem whose source is not yet named.
 #[derive(Clone, Debug)]
-pub(crate) struct Draft {
+pub(crate) struct ProblemDraft {
     pub(crate) path: String,
-    pub(crate) origin: Option<Origin>,
+    pub(crate) origin: Option<ValueOrigin>,
     value: Json,
     message: String,
     expected: Option<String>,
@@ -101,7 +102,7 @@ pub(crate) struct Draft {
     in_context: bool,
 }
 
-impl Draft {
+impl ProblemDraft {
     pub(crate) fn new(path: impl Into<String>, message: impl Into<String>) -> Self {
         let (path, message) = (path.into(), message.into());
         Self {
@@ -126,7 +127,7 @@ impl Draft {
         self
     }
 
-    pub(crate) fn at(mut self, origin: Origin) -> Self {
+    pub(crate) fn at(mut self, origin: ValueOrigin) -> Self {
         self.origin = Some(origin);
         self
     }
@@ -142,10 +143,10 @@ impl Draft {
     }
 
     /// The finished problem; `file` is the name that the file goes by.
-    pub(crate) fn named(self, file: &str) -> Problem {
+    pub(crate) fn finish(self, file: &str) -> Problem {
         let (line, column, source) = match self.origin {
-            Some(Origin::File { line, column }) => (Some(line), Some(column), file.to_owned()),
-            Some(Origin::Named(name)) => (None, None, name),
+            Some(ValueOrigin::File { line, column }) => (Some(line), Some(column), file.to_owned()),
+            Some(ValueOrigin::Named(name)) => (None, None, name),
             None => (None, None, file.to_owned()),
         };
         let Self {
@@ -177,11 +178,11 @@ mod tests {
 
     #[test]
     fn a_problem_reads_as_place_key_fault_and_remedy() {
-        let problem = Draft::new("workers[1].wieght", "unknown key")
+        let problem = ProblemDraft::new("workers[1].wieght", "unknown key")
             .expected("one of name, url, weight")
             .nearest(Some("weight".into()))
-            .at(Origin::File { line: 7, column: 5 })
-            .named("warmroute.yaml");
+            .at(ValueOrigin::File { line: 7, column: 5 })
+            .finish("warmroute.yaml");
         assert_eq!(
             problem.to_string(),
             "warmroute.yaml: line 7, column 5: workers[1].wieght: unknown key: expected one of name, url, weight; \

@@ -28,15 +28,15 @@ pub struct RedisUrl {
 
 /// The text is no such URL. What it is stays unsaid: it may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotARedisUrl;
+pub struct RedisUrlError;
 
-impl fmt::Display for NotARedisUrl {
+impl fmt::Display for RedisUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("not the URL of a Redis server: expected redis://HOST:PORT, as in redis://127.0.0.1:6379")
     }
 }
 
-impl std::error::Error for NotARedisUrl {}
+impl std::error::Error for RedisUrlError {}
 
 impl RedisUrl {
     /// Whether the scheme says that the connection is encrypted.
@@ -71,14 +71,14 @@ impl RedisUrl {
 }
 
 impl FromStr for RedisUrl {
-    type Err = NotARedisUrl;
+    type Err = RedisUrlError;
 
-    fn from_str(text: &str) -> Result<Self, NotARedisUrl> {
-        let (scheme, rest) = text.split_once("://").ok_or(NotARedisUrl)?;
+    fn from_str(text: &str) -> Result<Self, RedisUrlError> {
+        let (scheme, rest) = text.split_once("://").ok_or(RedisUrlError)?;
         let tls = match scheme {
             "redis" => false,
             "rediss" => true,
-            _ => return Err(NotARedisUrl),
+            _ => return Err(RedisUrlError),
         };
         // The last one: a password may hold the character itself.
         let (credentials, place) = match rest.rsplit_once('@') {
@@ -102,7 +102,7 @@ impl FromStr for RedisUrl {
             password,
             host,
             port,
-            database: database.ok_or(NotARedisUrl)?,
+            database: database.ok_or(RedisUrlError)?,
         })
     }
 }
@@ -129,12 +129,12 @@ impl fmt::Display for RedisUrl {
 type Credentials = (Option<Secret>, Option<Secret>);
 
 /// `USER:PASSWORD`, or one of them alone: a password without a user, but no user without a password.
-fn read_credentials(text: &str) -> Result<Credentials, NotARedisUrl> {
+fn read_credentials(text: &str) -> Result<Credentials, RedisUrlError> {
     let (user, password) = match text.split_once(':') {
         Some((user, password)) => (user, password),
         // As it is shown: what was read may be read back.
         None if text == "***" => ("", text),
-        None => return Err(NotARedisUrl),
+        None => return Err(RedisUrlError),
     };
     let secret = |text: &str| decoded(text).map(Secret::new);
     let user = if user.is_empty() {
@@ -143,14 +143,14 @@ fn read_credentials(text: &str) -> Result<Credentials, NotARedisUrl> {
         Some(secret(user)?)
     };
     if password.is_empty() {
-        Err(NotARedisUrl)
+        Err(RedisUrlError)
     } else {
         Ok((user, Some(secret(password)?)))
     }
 }
 
 /// `%40` and the like replaced.
-fn decoded(text: &str) -> Result<String, NotARedisUrl> {
+fn decoded(text: &str) -> Result<String, RedisUrlError> {
     let mut bytes = Vec::with_capacity(text.len().min(MOST_CREDENTIAL));
     let mut rest = text.bytes();
     while let Some(byte) = rest.next() {
@@ -159,27 +159,27 @@ fn decoded(text: &str) -> Result<String, NotARedisUrl> {
                 let mut digit = || {
                     rest.next()
                         .and_then(|digit| char::from(digit).to_digit(16))
-                        .ok_or(NotARedisUrl)
+                        .ok_or(RedisUrlError)
                 };
-                u8::try_from(digit()? * 16 + digit()?).map_err(|_| NotARedisUrl)?
+                u8::try_from(digit()? * 16 + digit()?).map_err(|_| RedisUrlError)?
             }
             _ => byte,
         };
         bytes.push(byte);
     }
-    let text = String::from_utf8(bytes).map_err(|_| NotARedisUrl)?;
+    let text = String::from_utf8(bytes).map_err(|_| RedisUrlError)?;
     if text.len() > MOST_CREDENTIAL || text.contains(char::is_control) {
-        Err(NotARedisUrl)
+        Err(RedisUrlError)
     } else {
         Ok(text)
     }
 }
 
-fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
+fn read_authority(text: &str) -> Result<(String, u16), RedisUrlError> {
     let (host, rest) = match text.strip_prefix('[') {
         Some(text) => {
-            let (host, rest) = text.split_once(']').ok_or(NotARedisUrl)?;
-            host.parse::<Ipv6Addr>().map_err(|_| NotARedisUrl)?;
+            let (host, rest) = text.split_once(']').ok_or(RedisUrlError)?;
+            host.parse::<Ipv6Addr>().map_err(|_| RedisUrlError)?;
             (host, rest)
         }
         None => {
@@ -187,7 +187,7 @@ fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
             let (host, rest) = text.split_at(end);
             let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-._".contains(&byte);
             if host.is_empty() || host.len() > 253 || !host.bytes().all(plain) {
-                return Err(NotARedisUrl);
+                return Err(RedisUrlError);
             }
             (host, rest)
         }
@@ -199,7 +199,7 @@ fn read_authority(text: &str) -> Result<(String, u16), NotARedisUrl> {
         None if rest.is_empty() => Some(DEFAULT_PORT),
         None => None,
     };
-    Ok((host.to_owned(), port.ok_or(NotARedisUrl)?))
+    Ok((host.to_owned(), port.ok_or(RedisUrlError)?))
 }
 
 fn number(text: &str) -> Option<u32> {
@@ -288,7 +288,7 @@ mod tests {
             "redis://a b",
             "unix:///tmp/redis.sock",
         ] {
-            assert_eq!(text.parse::<RedisUrl>(), Err(NotARedisUrl), "{text}");
+            assert_eq!(text.parse::<RedisUrl>(), Err(RedisUrlError), "{text}");
         }
     }
 }

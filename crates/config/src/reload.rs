@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
-use crate::{Server, Settings};
+use crate::{ServerSection, Settings};
 
 /// Keys, and sections with all below them, that count only from the next start on: sockets that are bound, tables that are
 /// sized and tasks that are started once.
@@ -57,14 +57,14 @@ pub(crate) fn is_fixed(path: &str) -> bool {
 
 /// What is different between two settings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Changes {
+pub struct ConfigChanges {
     /// Keys that are in force at once, such as `routing.policy` or `workers[w1].weight`.
     pub live: Vec<String>,
     /// Keys that count from the next start on.
     pub restart_needed: Vec<String>,
 }
 
-impl Changes {
+impl ConfigChanges {
     /// From `old` to `new`.
     pub fn between(old: &Settings, new: &Settings) -> Self {
         let (before, after) = (leaves(&old.effective), leaves(&new.effective));
@@ -173,7 +173,7 @@ impl Settings {
     pub fn taken_over(mut self, started: &Self) -> Self {
         let (new, old) = (&mut self, started.clone());
         let live = new.server.clone();
-        new.server = Server {
+        new.server = ServerSection {
             max_head_bytes: live.max_head_bytes,
             max_body_bytes: live.max_body_bytes,
             max_held_bytes: live.max_held_bytes,

@@ -24,96 +24,98 @@ mod worker;
 
 use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
-pub use cache::{Cache, ModelAggregation};
-pub use compat::Compat;
+pub use cache::{CacheSection, ModelAggregationSection};
+pub use compat::CompatSection;
 pub use content_routing::{SemanticCluster, SemanticClusters, SharedPrefixRouting};
-pub use disaggregation::{Connector, Disaggregation};
-pub use discovery::{Discovery, DnsName};
-pub use hooks::Hook;
+pub use disaggregation::{Connector, DisaggregationSection};
+pub use discovery::{DiscoverySection, DnsName};
+pub use hooks::HookEntry;
 pub use kv::{
-    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource,
-    PrefixHashKind, Scoring,
+    BlockHashKind, KvCacheIndexSection, KvEventsSection, Offloading, PredictionSection,
+    PrefixEventSource, PrefixHashKind, ScoringSection,
 };
-pub use lmcache::{Lmcache, LmcacheMode, PromptCache};
-pub use models::{ChatTemplate, Model, ModelRule, Models, Tokenizer};
-pub use parity::Parity;
-pub use queue::Queue;
-pub use redis::Redis;
-pub use replicas::Replicas;
+pub use lmcache::{LmcacheMode, LmcacheSection, PromptCacheSection};
+pub use models::{ChatTemplateSetting, ModelEntry, ModelRule, ModelsSection, TokenizerSetting};
+pub use parity::ParitySection;
+pub use queue::QueueSection;
+pub use redis::RedisSection;
+pub use replicas::ReplicasSection;
 pub use response_cache::{
     AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering,
-    L1Kind, ResponseCache, S3Credentials, SemanticCache,
+    L1Kind, ResponseCacheSection, S3Credentials, SemanticCache,
 };
 pub use routing::{
-    Dynamo, MediumWeights, ModelRouting, PrefixRouting, Routing, Session, SessionMode,
+    DynamoSection, MediumWeights, ModelRoutingEntry, PrefixRoutingSection, RoutingSection,
+    SessionMode, SessionSection,
 };
 pub use tls::{ListenerTls, WorkerTls};
 pub use worker::{
-    CheckMethod, Engine, EventSource, HealthCheck, Messages, ReplayEndpoint, Worker, WorkerKvEvents,
+    CheckMethod, EngineKind, EventSource, HealthCheck, MessagesMode, ReplayEndpoint, WorkerEntry,
+    WorkerKvEvents,
 };
 
-use crate::{Listen, Problem, places::Places};
+use crate::{ListenSetting, Problem, origins::ValueOrigins};
 
 /// The whole configuration.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// The data listener.
-    pub server: Server,
+    pub server: ServerSection,
     /// The admin listener.
-    pub admin: Admin,
+    pub admin: AdminSection,
     /// The engines, in the order of the file.
-    pub workers: Vec<Worker>,
+    pub workers: Vec<WorkerEntry>,
     /// Workers that are found.
-    pub discovery: Discovery,
+    pub discovery: DiscoverySection,
     /// Where tokenizers and chat templates come from.
-    pub models: Models,
+    pub models: ModelsSection,
     /// How a worker is chosen.
-    pub routing: Routing,
+    pub routing: RoutingSection,
     /// How prompts are computed apart from their replies.
-    pub disaggregation: Disaggregation,
+    pub disaggregation: DisaggregationSection,
     /// How requests are kept together by the beginning of their prompt.
-    pub prefix_routing: PrefixRouting,
+    pub prefix_routing: PrefixRoutingSection,
     /// How KV events are followed, and what the block index may hold.
-    pub kv_events: KvEvents,
+    pub kv_events: KvEventsSection,
     /// Which backend has which prompt prefix.
-    pub kv_cache_index: KvCacheIndex,
+    pub kv_cache_index: KvCacheIndexSection,
     /// Replies that are kept.
-    pub response_cache: ResponseCache,
+    pub response_cache: ResponseCacheSection,
     /// What is kept of model lists and of requests that are alike.
-    pub cache: Cache,
+    pub cache: CacheSection,
     /// How the lists of all workers become one.
-    pub model_aggregation: ModelAggregation,
+    pub model_aggregation: ModelAggregationSection,
     /// How far predictions may be off.
-    pub parity: Parity,
+    pub parity: ParitySection,
     /// How workers are checked.
-    pub health_checks: HealthChecks,
+    pub health_checks: HealthChecksSection,
     /// How requests wait.
-    pub queue: Queue,
+    pub queue: QueueSection,
     /// Time limits of one request.
-    pub request: Request,
+    pub request: RequestSection,
     /// How often and how soon a request is sent again.
-    pub retry: Retry,
+    pub retry: RetrySection,
     /// When a failing worker is left out.
-    pub circuit_breaker: CircuitBreaker,
+    pub circuit_breaker: CircuitBreakerSection,
     /// Who is asked before a request is routed, in this order.
-    pub hooks: Vec<Hook>,
+    pub hooks: Vec<HookEntry>,
     /// What several routers share.
-    pub replicas: Replicas,
+    pub replicas: ReplicasSection,
     /// What is logged.
-    pub logging: Logging,
+    pub logging: LoggingSection,
     /// What is counted.
-    pub metrics: Metrics,
+    pub metrics: MetricsSection,
     /// What is kept of each decision.
-    pub decisions: Decisions,
+    pub decisions: DecisionsSection,
     /// What this router answers with beside its own names.
-    pub compat: Compat,
+    pub compat: CompatSection,
     /// Keys that are set and have no effect in this version.
     pub(crate) idle: Vec<Problem>,
     /// Workers of [`crate::Source::more_workers`] whose names were there already.
     pub(crate) passed_over: Vec<Problem>,
     /// Every key with the value in force, secrets as `***`.
     pub(crate) effective: serde_json::Value,
-    pub(crate) places: Places,
+    pub(crate) origins: ValueOrigins,
 }
 
 impl Settings {
@@ -128,36 +130,36 @@ impl Settings {
     }
 
     /// Keys that are set, known and right, and that this version does nothing with: the user is to be told.
-    pub fn idle(&self) -> &[Problem] {
+    pub fn ignored_keys(&self) -> &[Problem] {
         &self.idle
     }
 
     /// Workers that came from elsewhere than file, variables and flags, and were left out because there was one of that
     /// name: the user is to be told.
-    pub fn passed_over(&self) -> &[Problem] {
+    pub fn skipped_workers(&self) -> &[Problem] {
         &self.passed_over
     }
 
     /// Whether a source set this key, rather than its default standing there.
     pub fn is_set(&self, path: &str) -> bool {
-        self.places.has(path)
+        self.origins.has(path)
     }
 
     /// Gives a problem found after loading the line of its key (see [`Problem::bad_value`]).
     pub fn locate(&self, problem: Problem) -> Problem {
-        self.places.locate(problem)
+        self.origins.locate(problem)
     }
 }
 
 /// Section `server`.
 #[derive(Clone, Debug)]
-pub struct Server {
+pub struct ServerSection {
     /// Where clients connect (`server.port` already applied).
-    pub listen: Listen,
+    pub listen: ListenSetting,
     /// Where else.
-    pub also_listen: Vec<Listen>,
+    pub also_listen: Vec<ListenSetting>,
     /// Where probes are answered apart from clients.
-    pub probe_listen: Option<Listen>,
+    pub probe_listen: Option<ListenSetting>,
     /// What clients are shown; `None` = plain connections.
     pub tls: Option<ListenerTls>,
     /// Whether listening off loopback without an API key was asked for.
@@ -207,9 +209,9 @@ pub enum MemoryBudget {
 
 /// Section `admin`.
 #[derive(Clone, Debug)]
-pub struct Admin {
+pub struct AdminSection {
     /// Where operators connect.
-    pub listen: Listen,
+    pub listen: ListenSetting,
     /// What operators are shown; `None` = plain connections.
     pub tls: Option<ListenerTls>,
     /// File that holds the admin token.
@@ -220,7 +222,7 @@ pub struct Admin {
 
 /// Section `health_checks`.
 #[derive(Clone, Debug)]
-pub struct HealthChecks {
+pub struct HealthChecksSection {
     /// Whether workers are checked by asking them.
     pub enabled: bool,
     /// Time between checks.
@@ -245,7 +247,7 @@ pub struct HealthChecks {
 
 /// Section `request`.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct RequestSection {
     /// A stream's first byte, or a whole non-stream reply, over all attempts.
     pub timeout: Duration,
     /// Times a request is sent again.
@@ -264,7 +266,7 @@ pub struct Request {
 
 /// Section `retry`.
 #[derive(Clone, Debug)]
-pub struct Retry {
+pub struct RetrySection {
     /// Times a request is sent, the first one included (`request.max_retries` already applied).
     pub max_attempts: NonZeroU32,
     /// First delay before the same worker is tried again.
@@ -281,7 +283,7 @@ pub struct Retry {
 
 /// Section `circuit_breaker`.
 #[derive(Clone, Debug)]
-pub struct CircuitBreaker {
+pub struct CircuitBreakerSection {
     /// Whether failing workers are left out.
     pub enabled: bool,
     /// Failures in a row that leave a worker out.
@@ -296,9 +298,9 @@ pub struct CircuitBreaker {
 
 /// Section `logging`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Logging {
+pub struct LoggingSection {
     /// The least important level that is logged.
-    pub level: Level,
+    pub level: LogLevel,
     /// How a line looks.
     pub format: LogFormat,
     /// Colours in the pretty form.
@@ -309,7 +311,7 @@ pub struct Logging {
 
 /// `logging.level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Level {
+pub enum LogLevel {
     /// Everything.
     Trace,
     /// For developers.
@@ -322,7 +324,7 @@ pub enum Level {
     Error,
 }
 
-impl Level {
+impl LogLevel {
     /// Its name.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -348,7 +350,7 @@ pub enum LogFormat {
 
 /// Section `metrics`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Metrics {
+pub struct MetricsSection {
     /// Whether `/metrics` is served.
     pub enabled: bool,
     /// Whether histograms carry exemplars.
@@ -357,7 +359,7 @@ pub struct Metrics {
 
 /// Section `decisions`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Decisions {
+pub struct DecisionsSection {
     /// Most receipts kept.
     pub ring_entries: usize,
     /// Most bytes of receipts kept.
@@ -365,12 +367,12 @@ pub struct Decisions {
     /// Most candidates kept per receipt.
     pub candidates: usize,
     /// The decision log, if there is one.
-    pub log: Option<DecisionLog>,
+    pub log: Option<DecisionLogSection>,
 }
 
 /// `decisions.log`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DecisionLog {
+pub struct DecisionLogSection {
     /// File that gets one receipt per line.
     pub path: PathBuf,
     /// Time between writes.

@@ -4,28 +4,29 @@ use crate::{
     check::shown_unknown,
     load::MAX_PROBLEMS,
     nearest::nearest,
-    problem::Draft,
+    problem::ProblemDraft,
     schema::{LATER_SECTIONS, ROOT, TOP_ALIASES, names},
-    tree::{Entry, Located, Node, Origin},
+    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
 };
 
 /// Gives the tree with this version's sections only, and a problem for each other key.
-pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located {
-    let mut root = Located {
-        node: Node::Map(Vec::new()),
-        origin: Origin::File { line: 1, column: 1 },
+pub(crate) fn tidy(given: Option<LocatedValue>, problems: &mut Vec<ProblemDraft>) -> LocatedValue {
+    let mut root = LocatedValue {
+        node: ValueNode::Map(Vec::new()),
+        origin: ValueOrigin::File { line: 1, column: 1 },
     };
     let entries = match given {
         None
-        | Some(Located {
-            node: Node::Null, ..
+        | Some(LocatedValue {
+            node: ValueNode::Null,
+            ..
         }) => return root,
-        Some(Located {
-            node: Node::Map(entries),
+        Some(LocatedValue {
+            node: ValueNode::Map(entries),
             ..
         }) => entries,
         Some(other) => {
-            let draft = Draft::new("", "the text is not a mapping")
+            let draft = ProblemDraft::new("", "the text is not a mapping")
                 .expected(format!("sections such as {}", names(ROOT)));
             problems.push(draft.at(other.origin));
             return root;
@@ -42,7 +43,7 @@ pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located
             }
             Some(path) => put(&mut root, path, entry, problems),
             None if LATER_SECTIONS.contains(&entry.key.as_str()) => {
-                if !matches!(entry.value.node, Node::Null) {
+                if !matches!(entry.value.node, ValueNode::Null) {
                     problems.push(later(&entry.key, entry.origin));
                 }
             }
@@ -56,8 +57,8 @@ pub(crate) fn tidy(given: Option<Located>, problems: &mut Vec<Draft>) -> Located
 }
 
 /// A section that is known by name only.
-pub(crate) fn later(section: &str, origin: Origin) -> Draft {
-    let draft = Draft::new(
+pub(crate) fn later(section: &str, origin: ValueOrigin) -> ProblemDraft {
+    let draft = ProblemDraft::new(
         section,
         format!("section `{section}` is not built yet in this version"),
     );
@@ -73,20 +74,20 @@ fn known() -> impl Iterator<Item = &'static str> {
 }
 
 /// `search`: whether the problem will be shown, as looking for the nearest name is what costs.
-fn unknown(entry: Entry, search: bool) -> Draft {
+fn unknown(entry: MapEntry, search: bool) -> ProblemDraft {
     let nearest = if search {
         nearest(&entry.key, known())
     } else {
         None
     };
-    Draft::new(crate::tree::shown_text(&entry.key), "unknown key")
+    ProblemDraft::new(crate::tree::shown_text(&entry.key), "unknown key")
         .value(shown_unknown(&entry))
         .at(entry.origin)
         .expected(format!("one of {}", names(ROOT)))
         .nearest(nearest)
 }
 
-fn put(root: &mut Located, path: &[&str], entry: Entry, problems: &mut Vec<Draft>) {
+fn put(root: &mut LocatedValue, path: &[&str], entry: MapEntry, problems: &mut Vec<ProblemDraft>) {
     let (last, sections) = path.split_last().expect("an alias leads somewhere");
     let mut at = &mut *root;
     for section in sections {
@@ -98,7 +99,7 @@ fn put(root: &mut Located, path: &[&str], entry: Entry, problems: &mut Vec<Draft
     let Some(place) = at.get_or_insert(last, &entry.origin) else {
         return;
     };
-    if matches!(place.node, Node::Null) {
+    if matches!(place.node, ValueNode::Null) {
         *place = entry.value;
     } else {
         let message = format!(
@@ -107,7 +108,7 @@ fn put(root: &mut Located, path: &[&str], entry: Entry, problems: &mut Vec<Draft
             path.join(".")
         );
         problems.push(
-            Draft::new(entry.key, message)
+            ProblemDraft::new(entry.key, message)
                 .expected("one of the two")
                 .at(entry.origin),
         );

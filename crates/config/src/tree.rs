@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 /// Where a value or key came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Origin {
+pub(crate) enum ValueOrigin {
     /// The file; line and column from 1.
     File { line: u64, column: u64 },
     /// An environment variable or a flag, by its name.
@@ -15,14 +15,14 @@ pub(crate) enum Origin {
 
 /// A value and where it came from.
 #[derive(Clone, Debug)]
-pub(crate) struct Located {
-    pub(crate) node: Node,
-    pub(crate) origin: Origin,
+pub(crate) struct LocatedValue {
+    pub(crate) node: ValueNode,
+    pub(crate) origin: ValueOrigin,
 }
 
 /// A value of any shape.
 #[derive(Clone, Debug)]
-pub(crate) enum Node {
+pub(crate) enum ValueNode {
     Null,
     Bool(bool),
     Int(i128),
@@ -31,27 +31,27 @@ pub(crate) enum Node {
     Text(String),
     /// A text from a variable or flag: what it means depends on the key.
     Loose(String),
-    List(Vec<Located>),
+    List(Vec<LocatedValue>),
     /// In the order of the file, no key twice.
-    Map(Vec<Entry>),
+    Map(Vec<MapEntry>),
 }
 
 /// One key of a map.
 #[derive(Clone, Debug)]
-pub(crate) struct Entry {
+pub(crate) struct MapEntry {
     pub(crate) key: String,
-    pub(crate) origin: Origin,
-    pub(crate) value: Located,
+    pub(crate) origin: ValueOrigin,
+    pub(crate) value: LocatedValue,
 }
 
 /// Longest text shown in a problem, characters; the rest is cut.
 const SHOWN_CHARS: usize = 80;
 
-impl Located {
+impl LocatedValue {
     /// The value under this key, if this is a map that has it.
     pub(crate) fn get_mut(&mut self, key: &str) -> Option<&mut Self> {
         match &mut self.node {
-            Node::Map(entries) => entries
+            ValueNode::Map(entries) => entries
                 .iter_mut()
                 .find(|entry| entry.key == key)
                 .map(|entry| &mut entry.value),
@@ -60,14 +60,14 @@ impl Located {
     }
 
     /// The value under this key, made an empty map if there is none; `None` if this is something other than a map.
-    pub(crate) fn get_or_insert(&mut self, key: &str, origin: &Origin) -> Option<&mut Self> {
-        if matches!(self.node, Node::Null) {
+    pub(crate) fn get_or_insert(&mut self, key: &str, origin: &ValueOrigin) -> Option<&mut Self> {
+        if matches!(self.node, ValueNode::Null) {
             *self = Self {
-                node: Node::Map(Vec::new()),
+                node: ValueNode::Map(Vec::new()),
                 origin: origin.clone(),
             };
         }
-        let Node::Map(entries) = &mut self.node else {
+        let ValueNode::Map(entries) = &mut self.node else {
             return None;
         };
         let at = entries
@@ -75,10 +75,10 @@ impl Located {
             .position(|entry| entry.key == key)
             .unwrap_or_else(|| {
                 let value = Self {
-                    node: Node::Null,
+                    node: ValueNode::Null,
                     origin: origin.clone(),
                 };
-                entries.push(Entry {
+                entries.push(MapEntry {
                     key: key.to_owned(),
                     origin: origin.clone(),
                     value,
@@ -91,14 +91,14 @@ impl Located {
     /// The value as JSON, as it was written.
     pub(crate) fn to_json(&self) -> Json {
         match &self.node {
-            Node::List(items) => items.iter().map(Self::to_json).collect(),
-            Node::Map(entries) => Json::Object(
+            ValueNode::List(items) => items.iter().map(Self::to_json).collect(),
+            ValueNode::Map(entries) => Json::Object(
                 entries
                     .iter()
                     .map(|entry| (entry.key.clone(), entry.value.to_json()))
                     .collect(),
             ),
-            Node::Text(text) | Node::Loose(text) => Json::from(text.as_str()),
+            ValueNode::Text(text) | ValueNode::Loose(text) => Json::from(text.as_str()),
             _ => self.shown(),
         }
     }
@@ -107,16 +107,16 @@ impl Located {
     /// never appears.
     pub(crate) fn shown(&self) -> Json {
         match &self.node {
-            Node::Null => Json::Null,
-            Node::Bool(value) => Json::Bool(*value),
-            Node::Int(value) => u64::try_from(*value)
+            ValueNode::Null => Json::Null,
+            ValueNode::Bool(value) => Json::Bool(*value),
+            ValueNode::Int(value) => u64::try_from(*value)
                 .map(Json::from)
                 .or_else(|_| i64::try_from(*value).map(Json::from))
                 .unwrap_or_else(|_| Json::from(value.to_string())),
-            Node::Float(value) => Json::from(*value),
-            Node::Text(text) | Node::Loose(text) => Json::from(shown_text(text)),
-            Node::List(_) => Json::from("[...]"),
-            Node::Map(_) => Json::from("{...}"),
+            ValueNode::Float(value) => Json::from(*value),
+            ValueNode::Text(text) | ValueNode::Loose(text) => Json::from(shown_text(text)),
+            ValueNode::List(_) => Json::from("[...]"),
+            ValueNode::Map(_) => Json::from("{...}"),
         }
     }
 }

@@ -3,43 +3,43 @@
 use std::time::Duration;
 
 use crate::{
-    CheckUrl, Listen, RedisUrl, Secret,
-    checked::{Checked, Value},
-    fault::Fault,
+    CheckUrl, ListenSetting, RedisUrl, Secret,
+    checked_value::{CheckedValue, Value},
     nearest::nearest,
     scalar,
-    schema::{Built, Choice, Key, Kind},
-    tree::{Located, Node, Origin},
+    schema::{Availability, KeySchema, ValueKind, WordChoice},
+    tree::{LocatedValue, ValueNode, ValueOrigin},
+    value_error::ValueError,
 };
 
 /// Reads a value whose `${NAME}` are already replaced. `written` is the value before that: what faults may show.
 pub(crate) fn scalar(
-    kind: &Kind,
-    given: &Located,
-    written: &Located,
+    kind: &ValueKind,
+    given: &LocatedValue,
+    written: &LocatedValue,
     check_url: CheckUrl,
-) -> Result<Value, Fault> {
-    let unusable = || Fault::unusable(written, kind);
+) -> Result<Value, ValueError> {
+    let unusable = || ValueError::unusable(written, kind);
     // A text of the file is a text; one from elsewhere may be a number too.
     let (text, loose) = match &given.node {
-        Node::Text(text) => (Some(text.as_str()), None),
-        Node::Loose(text) => (Some(text.as_str()), Some(text.as_str())),
+        ValueNode::Text(text) => (Some(text.as_str()), None),
+        ValueNode::Loose(text) => (Some(text.as_str()), Some(text.as_str())),
         _ => (None, None),
     };
     match *kind {
-        Kind::Bool => match (&given.node, loose) {
-            (Node::Bool(value), _) => Some(*value),
+        ValueKind::Bool => match (&given.node, loose) {
+            (ValueNode::Bool(value), _) => Some(*value),
             (_, Some("true" | "1")) => Some(true),
             (_, Some("false" | "0")) => Some(false),
             _ => None,
         }
         .map(Value::Bool)
         .ok_or_else(unusable),
-        Kind::Int { min, max } => whole(given, loose)
+        ValueKind::Int { min, max } => whole(given, loose)
             .filter(|number| (min..=max).contains(number))
             .map(Value::Int)
             .ok_or_else(unusable),
-        Kind::Counted { unit, min, max } => {
+        ValueKind::Counted { unit, min, max } => {
             let written = || {
                 text.and_then(scalar::duration)
                     .and_then(|duration| unit.count(duration))
@@ -50,11 +50,11 @@ pub(crate) fn scalar(
                 .map(Value::Int)
                 .ok_or_else(unusable)
         }
-        Kind::Float(range) => number(given, loose)
+        ValueKind::Float(range) => number(given, loose)
             .filter(|number| range.holds(*number))
             .map(Value::Float)
             .ok_or_else(unusable),
-        Kind::Duration { least } => {
+        ValueKind::Duration { least } => {
             let read = match text {
                 Some(text) => scalar::duration(text),
                 None => number(given, None).and_then(scalar::seconds),
@@ -62,14 +62,14 @@ pub(crate) fn scalar(
             let fits = |duration: &Duration| (least..=scalar::MAX_DURATION).contains(duration);
             read.filter(fits).map(Value::Duration).ok_or_else(unusable)
         }
-        Kind::Size { min, max } => {
+        ValueKind::Size { min, max } => {
             let read = text.map_or_else(|| whole(given, None), scalar::size);
             read.filter(|bytes| (min..=max).contains(bytes))
                 .map(Value::Size)
                 .ok_or_else(unusable)
         }
-        Kind::Word(choices) => one_of(choices, text, written, kind),
-        Kind::WordOr(choices, other) => {
+        ValueKind::Word(choices) => one_of(choices, text, written, kind),
+        ValueKind::WordOr(choices, other) => {
             match choices
                 .iter()
                 .find(|choice| text.is_some_and(|text| choice.matches(text)))
@@ -78,7 +78,7 @@ pub(crate) fn scalar(
                 None => scalar(other, given, written, check_url).map_err(|fault| {
                     // The words are part of what would have been right, unless the value itself says more.
                     if fault.expected.as_deref() == Some(&other.expected()) {
-                        Fault {
+                        ValueError {
                             secret: fault.secret,
                             ..unusable()
                         }
@@ -88,11 +88,11 @@ pub(crate) fn scalar(
                 }),
             }
         }
-        Kind::Listen => text
-            .and_then(|text| text.parse::<Listen>().ok())
+        ValueKind::Listen => text
+            .and_then(|text| text.parse::<ListenSetting>().ok())
             .map(Value::Listen)
             .ok_or_else(unusable),
-        Kind::WorkerUrl => {
+        ValueKind::WorkerUrl => {
             let url = text.ok_or_else(unusable)?;
             // The reason may quote the URL, with a password or a variable's value in it.
             let quoted =
@@ -102,51 +102,53 @@ pub(crate) fn scalar(
                     url: url.to_owned(),
                     host_port,
                 })
-                .map_err(|reason| Fault::new(quoted(reason)).expected(kind.expected()))
+                .map_err(|reason| ValueError::new(quoted(reason)).expected(kind.expected()))
         }
-        Kind::Secret => text
+        ValueKind::Secret => text
             .filter(|text| is_one_line(text) && !text.is_empty())
             .map(|text| Value::Secret(Secret::new(text)))
             .ok_or_else(unusable),
-        Kind::RedisUrl => text
+        ValueKind::RedisUrl => text
             .and_then(|text| text.parse::<RedisUrl>().ok())
             .map(Value::RedisUrl)
             .ok_or_else(unusable),
-        Kind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
-        Kind::Text => texts(text, |_| true, unusable),
-        Kind::Path => texts(text, |text| !text.is_empty(), unusable),
-        Kind::HeaderName => texts(text, is_header_name, unusable),
-        Kind::UrlPath => texts(text, is_url_path, unusable),
-        Kind::Endpoint => texts(text, is_endpoint, unusable),
-        Kind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
-        Kind::Free | Kind::List(_) | Kind::Map(_) | Kind::Section(_) | Kind::Worker(_) => {
-            Err(unusable())
-        }
+        ValueKind::KeyPrefix { max } => texts(text, |text| is_key_prefix(text, max), unusable),
+        ValueKind::Text => texts(text, |_| true, unusable),
+        ValueKind::Path => texts(text, |text| !text.is_empty(), unusable),
+        ValueKind::HeaderName => texts(text, is_header_name, unusable),
+        ValueKind::UrlPath => texts(text, is_url_path, unusable),
+        ValueKind::Endpoint => texts(text, is_endpoint, unusable),
+        ValueKind::Stream(schemes) => texts(text, |text| is_stream(text, schemes), unusable),
+        ValueKind::Free
+        | ValueKind::List(_)
+        | ValueKind::Map(_)
+        | ValueKind::Section(_)
+        | ValueKind::Worker(_) => Err(unusable()),
     }
 }
 
 /// A key's default, read from the table.
-pub(crate) fn default_of(key: &Key) -> Value {
+pub(crate) fn default_of(key: &KeySchema) -> Value {
     of_default_text(&key.kind, key.default)
 }
 
-fn of_default_text(kind: &Kind, text: &str) -> Value {
+fn of_default_text(kind: &ValueKind, text: &str) -> Value {
     match (kind, text) {
         (_, "~") => Value::Unset,
-        (Kind::List(item), list) => {
+        (ValueKind::List(item), list) => {
             let list = list.trim_start_matches('[').trim_end_matches(']');
             let items = list.split(", ").filter(|text| !text.is_empty());
             Value::List(
                 items
-                    .map(|text| Checked::default_of(of_default_text(item, text)))
+                    .map(|text| CheckedValue::default_of(of_default_text(item, text)))
                     .collect(),
             )
         }
-        (Kind::Map(_) | Kind::Section(_), _) => Value::Map(Vec::new()),
+        (ValueKind::Map(_) | ValueKind::Section(_), _) => Value::Map(Vec::new()),
         (kind, text) => {
-            let given = Located {
-                node: Node::Loose(text.to_owned()),
-                origin: Origin::Named(String::new()),
+            let given = LocatedValue {
+                node: ValueNode::Loose(text.to_owned()),
+                origin: ValueOrigin::Named(String::new()),
             };
             scalar(kind, &given, &given, |_| Err(String::new()))
                 .expect("a test reads every default of the table")
@@ -155,35 +157,37 @@ fn of_default_text(kind: &Kind, text: &str) -> Value {
 }
 
 fn one_of(
-    choices: &[Choice],
+    choices: &[WordChoice],
     text: Option<&str>,
-    written: &Located,
-    kind: &Kind,
-) -> Result<Value, Fault> {
-    let text = text.ok_or_else(|| Fault::unusable(written, kind))?;
+    written: &LocatedValue,
+    kind: &ValueKind,
+) -> Result<Value, ValueError> {
+    let text = text.ok_or_else(|| ValueError::unusable(written, kind))?;
     match choices.iter().find(|choice| choice.matches(text)) {
-        Some(Choice {
+        Some(WordChoice {
             word,
-            built: Built::Now,
+            built: Availability::Now,
             ..
         }) => Ok(Value::Word(word)),
-        Some(choice) => Err(Fault::later(&format!("`{}`", choice.word)).expected(kind.expected())),
+        Some(choice) => {
+            Err(ValueError::later(&format!("`{}`", choice.word)).expected(kind.expected()))
+        }
         None => {
             let words = choices
                 .iter()
-                .filter(|choice| choice.built == Built::Now)
+                .filter(|choice| choice.built == Availability::Now)
                 .map(|choice| choice.word);
-            Err(Fault {
+            Err(ValueError {
                 nearest: nearest(text, words),
-                ..Fault::unusable(written, kind)
+                ..ValueError::unusable(written, kind)
             })
         }
     }
 }
 
-fn whole(given: &Located, loose: Option<&str>) -> Option<u64> {
+fn whole(given: &LocatedValue, loose: Option<&str>) -> Option<u64> {
     match (&given.node, loose) {
-        (Node::Int(number), _) => u64::try_from(*number).ok(),
+        (ValueNode::Int(number), _) => u64::try_from(*number).ok(),
         (_, Some(text)) => text.trim().parse().ok(),
         _ => None,
     }
@@ -194,14 +198,14 @@ fn has_unit(text: &str) -> bool {
     text.bytes().any(|byte| byte.is_ascii_alphabetic())
 }
 
-fn number(given: &Located, loose: Option<&str>) -> Option<f64> {
+fn number(given: &LocatedValue, loose: Option<&str>) -> Option<f64> {
     match (&given.node, loose) {
         #[expect(
             clippy::cast_precision_loss,
             reason = "no range of ours reaches where it matters"
         )]
-        (Node::Int(number), _) => Some(*number as f64),
-        (Node::Float(number), _) => Some(*number),
+        (ValueNode::Int(number), _) => Some(*number as f64),
+        (ValueNode::Float(number), _) => Some(*number),
         (_, Some(text)) => text.trim().parse().ok(),
         _ => None,
     }
@@ -210,8 +214,8 @@ fn number(given: &Located, loose: Option<&str>) -> Option<f64> {
 fn texts(
     text: Option<&str>,
     fits: impl Fn(&str) -> bool,
-    unusable: impl Fn() -> Fault,
-) -> Result<Value, Fault> {
+    unusable: impl Fn() -> ValueError,
+) -> Result<Value, ValueError> {
     text.filter(|text| is_one_line(text) && fits(text))
         .map(|text| Value::Text(text.to_owned()))
         .ok_or_else(unusable)

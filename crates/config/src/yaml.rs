@@ -13,26 +13,28 @@ use serde_saphyr::{
 };
 
 use crate::{
-    problem::Draft,
-    tree::{Entry, Located, Node, Origin},
+    problem::ProblemDraft,
+    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
 };
 
 /// Longest accepted text, bytes: a file of several thousand workers is well below it.
 pub const MAX_TEXT_BYTES: usize = 4 << 20;
 
 /// What the text is, as far as it can be read, and what is wrong with it as YAML. `None` when nothing can be read.
-pub(crate) fn parse(text: &str) -> (Option<Located>, Vec<Draft>) {
+pub(crate) fn parse(text: &str) -> (Option<LocatedValue>, Vec<ProblemDraft>) {
     if text.len() > MAX_TEXT_BYTES {
         let message = format!("the text is {} bytes long", text.len());
         return (
             None,
-            vec![Draft::new("", message).expected(format!("at most {MAX_TEXT_BYTES} bytes"))],
+            vec![
+                ProblemDraft::new("", message).expected(format!("at most {MAX_TEXT_BYTES} bytes")),
+            ],
         );
     }
     // The parser takes some tabs that YAML forbids; others are read with a meaning that nobody sees.
     if let Some((line, column)) = tab_in_indentation(text) {
-        let draft = Draft::new("", "a tab in the indentation").expected("spaces only");
-        return (None, vec![draft.at(Origin::File { line, column })]);
+        let draft = ProblemDraft::new("", "a tab in the indentation").expected("spaces only");
+        return (None, vec![draft.at(ValueOrigin::File { line, column })]);
     }
     match read(text, DuplicateKeyPolicy::Error) {
         Ok(tree) => (Some(tree), Vec::new()),
@@ -49,7 +51,7 @@ pub(crate) fn parse(text: &str) -> (Option<Located>, Vec<Draft>) {
     }
 }
 
-fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Located, Error> {
+fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<LocatedValue, Error> {
     let mut options = Options::default();
     options.duplicate_keys = duplicate_keys;
     options.with_snippet = false;
@@ -68,32 +70,34 @@ fn read(text: &str, duplicate_keys: DuplicateKeyPolicy) -> Result<Located, Error
     budget.max_merge_keys = 1_000;
     budget.max_documents = 1;
     options.budget = Some(budget);
-    serde_saphyr::from_str_with_options::<Spanned<Raw>>(text, options).map(located)
+    serde_saphyr::from_str_with_options::<Spanned<RawNode>>(text, options).map(located)
 }
 
-fn explain(error: &Error) -> Draft {
+fn explain(error: &Error) -> ProblemDraft {
     let error = error.without_snippet();
     let at = error.location().filter(|at| at.line() > 0);
     let draft = match error {
         Error::DuplicateMappingKey { key, .. } => {
             let key = key.as_deref().unwrap_or("?");
-            Draft::new(key, "the key stands twice in one mapping").expected("each key once")
+            ProblemDraft::new(key, "the key stands twice in one mapping").expected("each key once")
         }
         Error::MultipleDocuments { .. } => {
-            Draft::new("", "a second YAML document").expected("one document")
+            ProblemDraft::new("", "a second YAML document").expected("one document")
         }
-        Error::Budget { .. } => Draft::new("", "too deep, too many aliases or too many values")
-            .expected("a plain configuration file"),
+        Error::Budget { .. } => {
+            ProblemDraft::new("", "too deep, too many aliases or too many values")
+                .expected("a plain configuration file")
+        }
         other => {
             let text = other.to_string();
             let text = text
                 .rfind(" at line ")
                 .map_or(text.as_str(), |end| &text[..end]);
-            Draft::new("", format!("not valid YAML: {text}"))
+            ProblemDraft::new("", format!("not valid YAML: {text}"))
         }
     };
     match at {
-        Some(at) => draft.at(Origin::File {
+        Some(at) => draft.at(ValueOrigin::File {
             line: at.line(),
             column: at.column(),
         }),
@@ -115,28 +119,28 @@ fn tab_in_indentation(text: &str) -> Option<(u64, u64)> {
 }
 
 /// A value as the parser gives it.
-enum Raw {
+enum RawNode {
     Null,
     Bool(bool),
     Int(i128),
     Float(f64),
     Text(String),
-    List(Vec<Spanned<Raw>>),
-    Map(Vec<(Spanned<String>, Spanned<Raw>)>),
+    List(Vec<Spanned<RawNode>>),
+    Map(Vec<(Spanned<String>, Spanned<RawNode>)>),
 }
 
-fn located(raw: Spanned<Raw>) -> Located {
+fn located(raw: Spanned<RawNode>) -> LocatedValue {
     let node = match raw.value {
-        Raw::Null => Node::Null,
-        Raw::Bool(value) => Node::Bool(value),
-        Raw::Int(value) => Node::Int(value),
-        Raw::Float(value) => Node::Float(value),
-        Raw::Text(text) => Node::Text(text),
-        Raw::List(items) => Node::List(items.into_iter().map(located).collect()),
-        Raw::Map(entries) => Node::Map(
+        RawNode::Null => ValueNode::Null,
+        RawNode::Bool(value) => ValueNode::Bool(value),
+        RawNode::Int(value) => ValueNode::Int(value),
+        RawNode::Float(value) => ValueNode::Float(value),
+        RawNode::Text(text) => ValueNode::Text(text),
+        RawNode::List(items) => ValueNode::List(items.into_iter().map(located).collect()),
+        RawNode::Map(entries) => ValueNode::Map(
             entries
                 .into_iter()
-                .map(|(key, value)| Entry {
+                .map(|(key, value)| MapEntry {
                     origin: place(&key.referenced),
                     key: key.value,
                     value: located(value),
@@ -144,20 +148,20 @@ fn located(raw: Spanned<Raw>) -> Located {
                 .collect(),
         ),
     };
-    Located {
+    LocatedValue {
         node,
         origin: place(&raw.referenced),
     }
 }
 
-fn place(at: &serde_saphyr::Location) -> Origin {
-    Origin::File {
+fn place(at: &serde_saphyr::Location) -> ValueOrigin {
+    ValueOrigin::File {
         line: at.line(),
         column: at.column(),
     }
 }
 
-impl<'de> Deserialize<'de> for Raw {
+impl<'de> Deserialize<'de> for RawNode {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(RawVisitor)
     }
@@ -166,67 +170,67 @@ impl<'de> Deserialize<'de> for Raw {
 struct RawVisitor;
 
 impl<'de> Visitor<'de> for RawVisitor {
-    type Value = Raw;
+    type Value = RawNode;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("any value")
     }
 
-    fn visit_unit<E>(self) -> Result<Raw, E> {
-        Ok(Raw::Null)
+    fn visit_unit<E>(self) -> Result<RawNode, E> {
+        Ok(RawNode::Null)
     }
 
-    fn visit_none<E>(self) -> Result<Raw, E> {
-        Ok(Raw::Null)
+    fn visit_none<E>(self) -> Result<RawNode, E> {
+        Ok(RawNode::Null)
     }
 
-    fn visit_bool<E>(self, value: bool) -> Result<Raw, E> {
-        Ok(Raw::Bool(value))
+    fn visit_bool<E>(self, value: bool) -> Result<RawNode, E> {
+        Ok(RawNode::Bool(value))
     }
 
-    fn visit_i64<E>(self, value: i64) -> Result<Raw, E> {
-        Ok(Raw::Int(value.into()))
+    fn visit_i64<E>(self, value: i64) -> Result<RawNode, E> {
+        Ok(RawNode::Int(value.into()))
     }
 
-    fn visit_u64<E>(self, value: u64) -> Result<Raw, E> {
-        Ok(Raw::Int(value.into()))
+    fn visit_u64<E>(self, value: u64) -> Result<RawNode, E> {
+        Ok(RawNode::Int(value.into()))
     }
 
-    fn visit_i128<E>(self, value: i128) -> Result<Raw, E> {
-        Ok(Raw::Int(value))
+    fn visit_i128<E>(self, value: i128) -> Result<RawNode, E> {
+        Ok(RawNode::Int(value))
     }
 
-    fn visit_u128<E>(self, value: u128) -> Result<Raw, E> {
+    fn visit_u128<E>(self, value: u128) -> Result<RawNode, E> {
         // Beyond every range of ours, and the nearest thing that says so.
-        Ok(Raw::Int(i128::try_from(value).unwrap_or(i128::MAX)))
+        Ok(RawNode::Int(i128::try_from(value).unwrap_or(i128::MAX)))
     }
 
-    fn visit_f64<E>(self, value: f64) -> Result<Raw, E> {
-        Ok(Raw::Float(value))
+    fn visit_f64<E>(self, value: f64) -> Result<RawNode, E> {
+        Ok(RawNode::Float(value))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Raw, E> {
-        Ok(Raw::Text(text.to_owned()))
+    fn visit_str<E>(self, text: &str) -> Result<RawNode, E> {
+        Ok(RawNode::Text(text.to_owned()))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Raw, E> {
-        Ok(Raw::Text(text))
+    fn visit_string<E>(self, text: String) -> Result<RawNode, E> {
+        Ok(RawNode::Text(text))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut access: A) -> Result<RawNode, A::Error> {
         let mut items = Vec::new();
         while let Some(item) = access.next_element()? {
             items.push(item);
         }
-        Ok(Raw::List(items))
+        Ok(RawNode::List(items))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<Raw, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut access: A) -> Result<RawNode, A::Error> {
         let mut entries = Vec::new();
         while let Some(entry) = access.next_entry()? {
             entries.push(entry);
         }
-        Ok(Raw::Map(entries))
+        Ok(RawNode::Map(entries))
     }
 }
 
@@ -234,7 +238,7 @@ impl<'de> Visitor<'de> for RawVisitor {
 mod tests {
     use super::*;
 
-    fn only_problem(text: &str) -> Draft {
+    fn only_problem(text: &str) -> ProblemDraft {
         let (_, problems) = parse(text);
         assert_eq!(problems.len(), 1, "{text:?}: {problems:?}");
         problems.into_iter().next().expect("just counted")
@@ -244,25 +248,25 @@ mod tests {
     fn values_and_keys_know_their_line_and_column() {
         let (tree, problems) = parse("server:\n  listen: 0.0.0.0:80\n");
         assert!(problems.is_empty());
-        let Some(Located {
-            node: Node::Map(top),
+        let Some(LocatedValue {
+            node: ValueNode::Map(top),
             ..
         }) = tree
         else {
             panic!("a map")
         };
-        let Node::Map(server) = &top[0].value.node else {
+        let ValueNode::Map(server) = &top[0].value.node else {
             panic!("a map")
         };
-        assert_eq!(server[0].origin, Origin::File { line: 2, column: 3 });
+        assert_eq!(server[0].origin, ValueOrigin::File { line: 2, column: 3 });
         assert_eq!(
             server[0].value.origin,
-            Origin::File {
+            ValueOrigin::File {
                 line: 2,
                 column: 11
             }
         );
-        assert!(matches!(&server[0].value.node, Node::Text(text) if text == "0.0.0.0:80"));
+        assert!(matches!(&server[0].value.node, ValueNode::Text(text) if text == "0.0.0.0:80"));
     }
 
     #[test]
@@ -271,7 +275,7 @@ mod tests {
         assert_eq!(problems[0].path, "a");
         assert_eq!(
             problems[0].origin,
-            Some(Origin::File { line: 3, column: 1 })
+            Some(ValueOrigin::File { line: 3, column: 1 })
         );
         assert!(tree.is_some());
     }
@@ -289,7 +293,7 @@ mod tests {
             ("~: 1", 1),
         ] {
             let problem = only_problem(text);
-            let Some(Origin::File { line: found, .. }) = problem.origin else {
+            let Some(ValueOrigin::File { line: found, .. }) = problem.origin else {
                 panic!("{text:?}: no line: {problem:?}")
             };
             assert_eq!(found, line, "{text:?}: {problem:?}");

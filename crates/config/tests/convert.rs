@@ -4,7 +4,7 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{Connector, LmcacheMode, Problem, Tokenizer, convert_vllm_router};
+use config::{Connector, LmcacheMode, Problem, TokenizerSetting, convert_vllm_router};
 use contract_id::contract;
 use kv_blocks::{BlockSize, Role};
 use proptest::prelude::*;
@@ -164,7 +164,7 @@ fn a_prefill_url_is_a_pair_with_a_bootstrap_port_or_null_or_a_bare_url() {
 #[contract("V2")]
 fn the_parts_that_are_built_load_into_the_values_of_the_post() {
     let settings = settings(&without_pools(&converted(SEEDS[0])));
-    assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
+    assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
     assert!(settings.routing.speculative);
     assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
     assert_eq!(
@@ -210,7 +210,7 @@ fn other_values_are_carried_over_and_those_left_out_are_written_as_that_router_h
     assert_eq!(settings.kv_events.default_port, 6000);
     assert_eq!(
         settings.models.get("any").tokenizer,
-        Tokenizer::Directory("/models/llama".into())
+        TokenizerSetting::Directory("/models/llama".into())
     );
 }
 
@@ -683,7 +683,7 @@ proptest! {
         prop_assert_eq!(&settings.kv_events.topic_filter, &topic);
         // A bucket's address is no place on this machine, and the file's own name is cut off.
         if !model.contains("://") && !model.ends_with("/tokenizer.json") {
-            prop_assert_eq!(&settings.models.get("any").tokenizer, &Tokenizer::Directory(model.into()));
+            prop_assert_eq!(&settings.models.get("any").tokenizer, &TokenizerSetting::Directory(model.into()));
         }
     }
 

@@ -4,13 +4,13 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{FlagsOf, Level, LogFormat, convert_command, convert_continuum};
+use config::{LogFormat, LogLevel, SourceRouter, convert_command, convert_continuum};
 use contract_id::contract;
 use kv_blocks::Role;
 use proptest::prelude::*;
 use sources::{lines, load_all, settings};
 
-fn converted(router: FlagsOf, command: &str) -> String {
+fn converted(router: SourceRouter, command: &str) -> String {
     convert_command(router, "flags", command)
         .unwrap_or_else(|problems| panic!("{command}\n{}", lines(&problems)))
 }
@@ -24,7 +24,7 @@ fn without_counterpart(text: &str) -> Vec<&str> {
 #[test]
 fn a_command_line_of_sglang_router_becomes_workers_policy_and_limits() {
     let text = converted(
-        FlagsOf::Smg,
+        SourceRouter::Smg,
         "python -m sglang_router.launch_router --worker-urls http://a:8000 http://b:8000 --policy cache_aware \
          --cache-threshold 0.5 --balance-abs-threshold=32 --host 127.0.0.1 --port 30001 --request-timeout-secs 600 \
          --retry-max-retries 5 --retry-initial-backoff-ms 50 --cb-failure-threshold 10 --queue-size 100 \
@@ -64,7 +64,7 @@ fn a_command_line_of_sglang_router_becomes_workers_policy_and_limits() {
     );
     assert_eq!(
         (ours.logging.level, ours.logging.format),
-        (Level::Warn, LogFormat::Json)
+        (LogLevel::Warn, LogFormat::Json)
     );
     assert!(!ours.health_checks.enabled);
 }
@@ -73,7 +73,7 @@ fn a_command_line_of_sglang_router_becomes_workers_policy_and_limits() {
 #[contract("V29")]
 fn the_flags_of_the_policy_that_asks_lmcache_are_its_keys() {
     let ours = settings(&converted(
-        FlagsOf::VllmRouter,
+        SourceRouter::VllmRouter,
         "vllm-router --policy lmcache_aware --lmcache-controller-url http://lmcache:9000 --lmcache-poll-interval 20 \
          --lmcache-cache-weight 0.5 --lmcache-lookup-mode prefix_lookup --lmcache-controller-timeout-ms 500 \
          --worker-urls http://a:8000 http://b:8000",
@@ -97,7 +97,7 @@ fn the_flags_of_the_policy_that_asks_lmcache_are_its_keys() {
 fn pools_of_either_router_keep_their_roles_and_bootstrap_ports() {
     let smg = "smg launch --pd-disaggregation --prefill http://p1:1 8998 --prefill http://p2:1 none --decode http://d:1 \
                --prefill-policy consistent_hashing --decode-policy least_load";
-    let ours = settings(&converted(FlagsOf::Smg, smg));
+    let ours = settings(&converted(SourceRouter::Smg, smg));
     let roles: Vec<_> = ours
         .workers
         .iter()
@@ -120,21 +120,21 @@ fn pools_of_either_router_keep_their_roles_and_bootstrap_ports() {
     assert_eq!(ours.routing.decode_policy, Some("least_loaded"));
     assert_eq!(ours.disaggregation.connector, config::Connector::Sglang);
     let vllm = "vllm-router --vllm-pd-disaggregation --prefill http://p:1 --decode http://d:1 --router-temperature 0.5";
-    let ours = settings(&converted(FlagsOf::VllmRouter, vllm));
+    let ours = settings(&converted(SourceRouter::VllmRouter, vllm));
     assert_eq!(ours.disaggregation.connector, config::Connector::Nixl);
     assert_eq!(ours.routing.temperature, 0.5);
 }
 
 #[test]
 fn what_no_flag_says_is_as_those_routers_have_it() {
-    let ours = settings(&converted(FlagsOf::Smg, "--worker-urls http://a:1"));
+    let ours = settings(&converted(SourceRouter::Smg, "--worker-urls http://a:1"));
     assert_eq!(
         (ours.routing.policy, ours.server.listen.to_string().as_str()),
         ("cache_aware", "127.0.0.1:30000")
     );
     // Workers may come from elsewhere: the file says that there are none.
     let none = converted(
-        FlagsOf::Smg,
+        SourceRouter::Smg,
         "smg launch --service-discovery --selector app=vllm",
     );
     assert_eq!(
@@ -149,7 +149,10 @@ fn what_no_flag_says_is_as_those_routers_have_it() {
 
 #[test]
 fn a_policy_without_a_counterpart_leaves_ours_and_is_named_by_its_flag() {
-    let text = converted(FlagsOf::Smg, "--worker-urls http://a:1 --policy manual");
+    let text = converted(
+        SourceRouter::Smg,
+        "--worker-urls http://a:1 --policy manual",
+    );
     assert_eq!(without_counterpart(&text), ["--policy"]);
     assert_eq!(settings(&text).routing.policy, "warm");
 }
@@ -157,7 +160,7 @@ fn a_policy_without_a_counterpart_leaves_ours_and_is_named_by_its_flag() {
 #[test]
 fn other_names_of_models_come_along() {
     let text = converted(
-        FlagsOf::Smg,
+        SourceRouter::Smg,
         "--worker-urls http://a:1 --model-alias gpt-4o=qwen --model-alias 'b c=m'",
     );
     let aliases = settings(&text).models.aliases;
@@ -168,7 +171,7 @@ fn other_names_of_models_come_along() {
 #[test]
 fn wrong_values_are_told_by_their_flags_all_at_once() {
     let command = "--worker-urls nonsense --port 70000 --queue-size many --prefill-policy";
-    let problems = convert_command(FlagsOf::Smg, "flags", command).expect_err("wrong");
+    let problems = convert_command(SourceRouter::Smg, "flags", command).expect_err("wrong");
     assert!(
         problems[0]
             .to_string()
@@ -177,7 +180,7 @@ fn wrong_values_are_told_by_their_flags_all_at_once() {
         lines(&problems)
     );
     let command = "--worker-urls nonsense --port 70000 --queue-size many";
-    let problems = convert_command(FlagsOf::Smg, "flags", command).expect_err("wrong");
+    let problems = convert_command(SourceRouter::Smg, "flags", command).expect_err("wrong");
     let told: Vec<_> = problems
         .iter()
         .map(|problem| problem.source.as_str())
@@ -254,7 +257,7 @@ fn every_example_of_continuum_comes_out_as_it_went_in() {
 proptest! {
     #[test]
     fn any_command_line_and_any_file_is_converted_or_refused(words in prop::collection::vec("(--[a-z-]{1,12}|--policy|--prefill|--model-alias|[ -~]{0,12})", 0..12), text in "[ -~\n]{0,200}") {
-        if let Ok(text) = convert_command(FlagsOf::Smg, "flags", &words.join(" ")) {
+        if let Ok(text) = convert_command(SourceRouter::Smg, "flags", &words.join(" ")) {
             prop_assert!(text.starts_with("# Converted"));
         }
         let _ = convert_continuum("f", &text);

@@ -4,7 +4,7 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{Changes, LmcacheMode, Settings};
+use config::{ConfigChanges, LmcacheMode, Settings};
 use contract_id::contract;
 use sources::{problem, settings};
 
@@ -194,7 +194,7 @@ fn another_controller_counts_from_the_next_start_on() {
         with("controller_url: \"http://c:9000\""),
         with("controller_url: \"http://d:9000\""),
     );
-    let changes = Changes::between(&old, &new);
+    let changes = ConfigChanges::between(&old, &new);
     assert_eq!(changes.restart_needed, ["routing.lmcache.controller_url"]);
     let taken = new
         .taken_over(&old)

@@ -5,14 +5,14 @@ mod sources;
 use std::{num::NonZeroU32, time::Duration};
 
 use config::{
-    ChatTemplate, CheckMethod, Engine, EventSource, Level, Listen, LogFormat, ReplayEndpoint,
-    Settings, Tokenizer,
+    ChatTemplateSetting, CheckMethod, EngineKind, EventSource, ListenSetting, LogFormat, LogLevel,
+    ReplayEndpoint, Settings, TokenizerSetting,
 };
 use contract_id::contract;
 use kv_blocks::Tier;
 use sources::{lines, load_all, settings};
 
-fn listen(text: &str) -> Listen {
+fn listen(text: &str) -> ListenSetting {
     text.parse().expect("an address")
 }
 
@@ -31,7 +31,7 @@ fn an_empty_file_gives_every_default() {
         assert_eq!(settings.server.keep_alive, Duration::from_secs(75));
         assert_eq!(settings.admin.listen, listen("127.0.0.1:9191"));
         assert!(settings.workers.is_empty());
-        assert_eq!(settings.models.get("any").tokenizer, Tokenizer::Auto);
+        assert_eq!(settings.models.get("any").tokenizer, TokenizerSetting::Auto);
         assert_eq!(settings.routing.policy, "warm");
         assert_eq!(settings.routing.tokenize_budget, Duration::from_millis(2));
         assert_eq!(settings.routing.speculative_ttl, Duration::from_secs(2));
@@ -41,7 +41,7 @@ fn an_empty_file_gives_every_default() {
         assert_eq!(settings.kv_events.prediction.max_blocks, 1 << 20);
         assert_eq!(settings.decisions.ring_entries, 1000);
         assert_eq!(settings.decisions.ring_bytes, 16 << 20);
-        assert_eq!(settings.logging.level, Level::Info);
+        assert_eq!(settings.logging.level, LogLevel::Info);
         assert_eq!(settings.logging.format, LogFormat::Auto);
     }
 }
@@ -178,7 +178,7 @@ backends:
 ";
     let settings = with_flags(text, &[("ENGINE_KEY", "sk-1")], &[]);
     let worker = &settings.workers[0];
-    assert_eq!(worker.engine, Some(Engine::Vllm));
+    assert_eq!(worker.engine, Some(EngineKind::Vllm));
     assert_eq!(worker.models, ["my-model"]);
     assert_eq!(
         worker.health_check.endpoint.as_deref(),
@@ -237,9 +237,18 @@ fn a_model_entry_takes_what_it_does_not_set_from_the_defaults() {
         "models:\n  defaults: {tokenizer: engine, chat_template: /t.jinja}\n  entries:\n    org/m-1.5: {tokenizer: /models/m}\n",
     );
     let model = settings.models.get("org/m-1.5");
-    assert_eq!(model.tokenizer, Tokenizer::Directory("/models/m".into()));
-    assert_eq!(model.chat_template, ChatTemplate::File("/t.jinja".into()));
-    assert_eq!(settings.models.get("other").tokenizer, Tokenizer::Engine);
+    assert_eq!(
+        model.tokenizer,
+        TokenizerSetting::Directory("/models/m".into())
+    );
+    assert_eq!(
+        model.chat_template,
+        ChatTemplateSetting::File("/t.jinja".into())
+    );
+    assert_eq!(
+        settings.models.get("other").tokenizer,
+        TokenizerSetting::Engine
+    );
 }
 
 #[test]
@@ -383,7 +392,7 @@ fn worker_flags_make_up_the_whole_list_and_others_reach_into_it() {
     assert_eq!(settings.workers[1].weight, 0.5);
     assert_eq!(
         settings.models.get("org/m-1.5").tokenizer,
-        Tokenizer::Directory("/models/m".into())
+        TokenizerSetting::Directory("/models/m".into())
     );
     assert_eq!(settings.server.listen, listen("127.0.0.1:0"));
 }

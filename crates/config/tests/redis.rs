@@ -4,13 +4,13 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{KvCacheIndex, Redis};
+use config::{KvCacheIndexSection, RedisSection};
 use contract_id::contract;
 use sources::{lines, load_all, problem, settings};
 
 const SHARED: &str = "kv_cache_index: {enabled: true, backend: redis}\n";
 
-fn redis(section: &str) -> Redis {
+fn redis(section: &str) -> RedisSection {
     let view = settings(&format!(
         "{SHARED}response_cache: {{redis: {{{section}}}}}\n"
     ))
@@ -92,7 +92,7 @@ fn the_password_of_the_server_is_never_shown() {
         format!("{SHARED}response_cache: {{redis: {{url: \"redis://me:${{SECRET}}@r:1\"}}}}\n");
     let all = load_all(&text, &[("SECRET", "hush")], &[])
         .unwrap_or_else(|found| panic!("{}", lines(&found)));
-    let KvCacheIndex {
+    let KvCacheIndexSection {
         redis: Some(redis), ..
     } = &all.kv_cache_index
     else {

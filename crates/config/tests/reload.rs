@@ -2,7 +2,7 @@
 
 mod sources;
 
-use config::Changes;
+use config::ConfigChanges;
 use contract_id::contract;
 use sources::settings;
 
@@ -16,7 +16,7 @@ fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart
         "workers: [{name: a, url: 'http://h:1', api_key: two, weight: 2}, {name: c, url: 'http://h:3'}]\n\
          routing: {policy: warm}\nserver: {port: 1234, max_body_bytes: 1MiB}\nparity: {window: 60s}\n",
     );
-    let changes = Changes::between(&old, &new);
+    let changes = ConfigChanges::between(&old, &new);
     let live = [
         "routing.policy",
         "server.max_body_bytes",
@@ -30,7 +30,7 @@ fn every_changed_key_is_named_with_what_counts_only_from_the_next_start_on_apart
         changes.restart_needed,
         ["parity.window", "server.listen", "server.port"]
     );
-    assert_eq!(Changes::between(&old, &old), Changes::default());
+    assert_eq!(ConfigChanges::between(&old, &old), ConfigChanges::default());
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn what_is_shown_as_in_force_after_a_change_is_what_is_in_force() {
     assert_eq!(taken.server.listen, old.server.listen);
     assert_eq!(taken.kv_events.memory_budget, old.kv_events.memory_budget);
     assert_eq!(taken.decisions, old.decisions);
-    let again = Changes::between(&old, &taken);
+    let again = ConfigChanges::between(&old, &taken);
     assert_eq!(
         again.restart_needed,
         Vec::<String>::new(),
@@ -84,7 +84,7 @@ fn workers_that_came_while_the_program_ran_are_told_apart_and_expand_nothing() {
         text: r#"{"name": "b", "url": "http://h:2", "api_key": "${HOME}"}"#.to_owned(),
     }];
     let load = |left_out: &[String]| {
-        config::load(config::Source {
+        config::load(config::ConfigSource {
             name: "f.yaml",
             text: Some("workers: [{name: a, url: 'http://h:1'}, 'c=http://h:3']\n"),
             env: &[("HOME".to_owned(), "/secret".to_owned())],
@@ -130,7 +130,7 @@ fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
         found(r#"{"url": "http://h:1"}"#),
         found(r#"{"name": "h3", "url": "http://h:4"}"#),
     ];
-    let settings = config::load(config::Source {
+    let settings = config::load(config::ConfigSource {
         name: "f.yaml",
         text: Some("workers: ['http://h:1', {name: a, url: 'http://h:9'}]\n"),
         env: &[],
@@ -149,7 +149,7 @@ fn who_comes_later_under_a_name_that_is_there_is_passed_over_and_told() {
     let own = [("h:1", "http://h:1", false), ("a", "http://h:9", false)];
     assert_eq!(workers, [&own[..], &[("h3", "http://h:3", true)]].concat());
     let told: Vec<String> = settings
-        .passed_over()
+        .skipped_workers()
         .iter()
         .map(ToString::to_string)
         .collect();

@@ -4,13 +4,15 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{AbsentTemperature, CacheBackend, Changes, L1Kind, ResponseCache, Secret};
+use config::{
+    AbsentTemperature, CacheBackend, ConfigChanges, L1Kind, ResponseCacheSection, Secret,
+};
 use contract_id::contract;
 use sources::{lines, load_all, problem, problems, settings};
 
 const STORE: &str = "endpoint: \"http://s3:9000\", bucket: replies";
 
-fn cache(section: &str) -> ResponseCache {
+fn cache(section: &str) -> ResponseCacheSection {
     settings(&format!("response_cache: {{{section}}}\n")).response_cache
 }
 
@@ -166,7 +168,7 @@ fn where_replies_are_kept_waits_for_the_next_start_and_everything_else_is_live()
         "response_cache: {{enabled: false, backend: tiered, ttl: 1m, capacity: 3, mac_key: two, l1: {{type: redis, max_value_size: 9}}, \
          l2: {{{STORE}, access_key: a, secret_key: b}}, redis: {{url: \"redis://r\"}}, semantic: {{threshold: 0.5, embedding_model: m}}}}\n"
     ));
-    let changes = Changes::between(&old, &new);
+    let changes = ConfigChanges::between(&old, &new);
     for live in [
         "enabled",
         "ttl",

@@ -4,7 +4,7 @@ mod sources;
 
 use std::time::Duration;
 
-use config::{Level, LogFormat};
+use config::{LogFormat, LogLevel};
 use contract_id::contract;
 use sources::settings;
 
@@ -189,14 +189,14 @@ fn the_log_is_info_json_off_a_terminal_and_without_colours_until_said_otherwise(
     let usual = settings("").logging;
     assert_eq!(
         (usual.level, usual.format, usual.enable_colors),
-        (Level::Info, LogFormat::Auto, false)
+        (LogLevel::Info, LogFormat::Auto, false)
     );
     for (word, level) in [
-        ("trace", Level::Trace),
-        ("debug", Level::Debug),
-        ("info", Level::Info),
-        ("warn", Level::Warn),
-        ("error", Level::Error),
+        ("trace", LogLevel::Trace),
+        ("debug", LogLevel::Debug),
+        ("info", LogLevel::Info),
+        ("warn", LogLevel::Warn),
+        ("error", LogLevel::Error),
     ] {
         assert_eq!(
             settings(&format!("logging: {{level: {word}}}"))

@@ -61,7 +61,11 @@ fn every_example_of_the_continuum_documents_loads_as_it_is() {
     for (name, text) in files {
         let settings =
             load(&text).unwrap_or_else(|problems| panic!("{name}:\n{}", lines(&problems)));
-        assert!(settings.idle().is_empty(), "{name}: {:?}", settings.idle());
+        assert!(
+            settings.ignored_keys().is_empty(),
+            "{name}: {:?}",
+            settings.ignored_keys()
+        );
     }
 }
 
@@ -71,20 +75,20 @@ fn what_has_no_effect_yet_is_told_by_key_and_line_and_only_where_it_differs_from
     let text = "model_aggregation:\n  cache_ttl: 60\n  max_cache_entries: 7\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let told: Vec<_> = settings
-        .idle()
+        .ignored_keys()
         .iter()
         .map(|notice| (notice.path.as_str(), notice.line))
         .collect();
     assert_eq!(told, [("model_aggregation.max_cache_entries", Some(3))]);
     assert!(
-        settings.idle()[0]
+        settings.ignored_keys()[0]
             .to_string()
             .contains("known, not active in this version")
     );
     assert!(
         load("model_aggregation: {max_cache_entries: 100}\n")
             .expect("loads")
-            .idle()
+            .ignored_keys()
             .is_empty()
     );
 }
@@ -119,7 +123,7 @@ fn credentials_of_the_second_tier_are_never_shown() {
     let text = "response_cache: {l2: {access_key: \"${S3_ACCESS_KEY}\", secret_key: \"${S3_SECRET_KEY}\"}}\n";
     let settings = load(text).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     let idle: String = settings
-        .idle()
+        .ignored_keys()
         .iter()
         .map(|notice| format!("{notice} {}", notice.value))
         .collect();

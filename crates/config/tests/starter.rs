@@ -9,7 +9,7 @@ fn the_starter_file_is_right_as_it_stands() {
     let settings =
         load(config::starter()).unwrap_or_else(|problems| panic!("{}", lines(&problems)));
     assert_eq!(settings.workers.len(), 1);
-    assert!(settings.idle().is_empty());
+    assert!(settings.ignored_keys().is_empty());
 }
 
 #[test]

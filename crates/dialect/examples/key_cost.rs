@@ -3,7 +3,7 @@
 
 use std::{hint::black_box, time::Instant};
 
-use dialect::Repeated;
+use dialect::RepeatabilityView;
 
 const TIMES: u32 = 2_000;
 
@@ -53,7 +53,7 @@ fn report(kind: &str, body: &str) {
     let mut took: Vec<_> = (0..TIMES)
         .map(|_| {
             let started = Instant::now();
-            let read = Repeated::read(black_box(body.as_bytes()))
+            let read = RepeatabilityView::read(black_box(body.as_bytes()))
                 .map(|read| read.key("default", "/v1/completions", &[]));
             black_box(read);
             started.elapsed()

@@ -2,7 +2,7 @@
 //!
 //! Texts come from the router alone: neither an engine's words nor an internal address belong in `message`.
 
-use crate::{ErrorCode, json::Object};
+use crate::{ErrorCode, json::ObjectWriter};
 
 /// One error, as a client will see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,7 +126,7 @@ pub(crate) fn openai_error(
     request_id: Option<&str>,
 ) -> Vec<u8> {
     let mut body = String::with_capacity(160 + message.len());
-    let mut object = Object::open(&mut body);
+    let mut object = ObjectWriter::open(&mut body);
     let mut error = object.object("error");
     error.text("message", message);
     error.text("type", kind);
@@ -146,7 +146,7 @@ pub(crate) fn openai_error(
 /// The same as Anthropic's clients read it.
 pub(crate) fn anthropic_error(kind: &str, message: &str, request_id: Option<&str>) -> Vec<u8> {
     let mut body = String::with_capacity(120 + message.len());
-    let mut object = Object::open(&mut body);
+    let mut object = ObjectWriter::open(&mut body);
     object.text("type", "error");
     let mut error = object.object("error");
     error.text("type", kind);

@@ -29,7 +29,7 @@ pub struct InBandError<'a> {
 
 /// What one event or body says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Chunk<'a> {
+pub struct StreamChunk<'a> {
     /// Token counts.
     pub usage: Option<Usage>,
     /// Why the first finished choice finished.
@@ -52,7 +52,7 @@ const LAST_EVENTS: [&str; 4] = [
     "response.failed",
 ];
 
-impl<'a> Chunk<'a> {
+impl<'a> StreamChunk<'a> {
     /// Reads the data of one event, or a whole body. `None` if it is not a JSON object.
     ///
     /// ```
@@ -207,22 +207,22 @@ fn error(value: RawJson<'_>) -> InBandError<'_> {
 
 /// The usage in one event's data.
 pub fn usage_from_chunk(data: &[u8]) -> Option<Usage> {
-    Chunk::read(data)?.usage
+    StreamChunk::read(data)?.usage
 }
 
 /// The usage in a whole body.
 pub fn usage_from_body(body: &[u8]) -> Option<Usage> {
-    Chunk::read(body)?.usage
+    StreamChunk::read(body)?.usage
 }
 
 /// Why the reply finished, in one event's data or a whole body.
 pub fn finish_reason(data: &[u8]) -> Option<Cow<'_, str>> {
-    Chunk::read(data)?.finish_reason
+    StreamChunk::read(data)?.finish_reason
 }
 
 /// The error in one event's data or a whole body.
 pub fn in_band_error(data: &[u8]) -> Option<InBandError<'_>> {
-    Chunk::read(data)?.error
+    StreamChunk::read(data)?.error
 }
 
 /// Whether an event's data is the end mark `[DONE]`.

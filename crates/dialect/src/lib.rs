@@ -9,20 +9,20 @@
 
 mod anthropic;
 mod api_error;
+mod body_counts;
 mod cache_control;
+mod cacheable;
 mod chunk;
-mod counts;
 mod error_code;
 mod hook;
 mod json;
-mod kept;
+mod last_question;
 mod prefill_reply;
 mod prefix_key;
 mod prompts;
-mod repeated;
+mod repeatability;
 mod request_key;
 mod responses;
-mod similar;
 mod splice;
 mod sse;
 mod texts;
@@ -31,29 +31,32 @@ mod view;
 mod volatile_prefix;
 
 pub use anthropic::{
-    ChatStream, Completion, MessageStream, Streamed, Translated, chat_from_message,
-    chat_to_messages, error_from_chat, error_from_message, message_from_chat, messages_to_chat,
+    ChatStream, ChunkOutcome, CompletionOptions, MessageStream, TranslatedRequest,
+    chat_from_message, chat_to_messages, error_from_chat, error_from_message, message_from_chat,
+    messages_to_chat,
 };
 pub use api_error::ApiError;
+pub use body_counts::BodyCounts;
 pub use cache_control::with_cache_control;
+pub use cacheable::{CacheableReply, NotCacheable, StreamObject, keep_whole, replay};
 pub use chunk::{
-    Chunk, InBandError, Usage, finish_reason, in_band_error, is_done, usage_from_body,
+    InBandError, StreamChunk, Usage, finish_reason, in_band_error, is_done, usage_from_body,
     usage_from_chunk,
 };
-pub use counts::Counts;
 pub use error_code::ErrorCode;
 pub use hook::{HookAnswer, hook_answer, hook_question, named_model};
 pub use json::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
-pub use kept::{KeptReply, NotKept, StreamObject, keep_whole, replay};
+pub use last_question::{LastQuestion, last_question};
 pub use prefill_reply::PrefillReply;
 pub use prefix_key::Anchor;
-pub use repeated::{Repeated, Temperature};
+pub use repeatability::{RepeatabilityView, Temperature};
 pub use request_key::RequestKey;
 pub use responses::{ResponsesView, responses_view};
-pub use similar::{LastQuestion, last_question};
 pub use splice::{Edit, splice};
-pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushed, SseSplitter};
+pub use sse::{MAX_EVENT_BYTES, SseEvent, SsePushOutcome, SseSplitter};
 pub use texts::{last_said, opening};
 pub use tokenize::{DetokenizeView, TokenizeView, detokenize_view, tokenize_view};
-pub use view::{Dialect, Fidelity, PromptPart, Rendering, RequestView, Session, ViewError, view};
+pub use view::{
+    Dialect, Fidelity, PromptPart, Rendering, RequestView, SessionFields, ViewError, view,
+};
 pub use volatile_prefix::{steady_message, without_volatile_prefix};

@@ -2,7 +2,7 @@
 
 use crate::{
     Usage,
-    chunk::Chunk,
+    chunk::StreamChunk,
     json::{self, RawJson},
 };
 
@@ -30,7 +30,7 @@ impl<'a> PrefillReply<'a> {
     /// assert_eq!(PrefillReply::read(completion).unwrap().prompt_token_ids.unwrap().as_str(), "[3]");
     /// ```
     pub fn read(body: &'a [u8]) -> Option<Self> {
-        let chunk = Chunk::read(body).filter(|chunk| chunk.error.is_none())?;
+        let chunk = StreamChunk::read(body).filter(|chunk| chunk.error.is_none())?;
         let mut reply = Self {
             usage: chunk.usage,
             ..Self::default()

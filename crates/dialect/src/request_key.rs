@@ -23,9 +23,9 @@ impl RequestKey {
 /// The parts of a key, one after the other, each behind its length, digested together at the end. As long as what is put
 /// in, which is the body of one request.
 #[derive(Debug)]
-pub(crate) struct Parts(Vec<u8>);
+pub(crate) struct KeyDigest(Vec<u8>);
 
-impl Parts {
+impl KeyDigest {
     /// `bytes`: about how long all of it becomes.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         Self(Vec::with_capacity(bytes))

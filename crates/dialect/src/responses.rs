@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use crate::{
     Fidelity, RawJson, ViewError,
-    json::{self, Array, Object},
+    json::{self, ArrayWriter, ObjectWriter},
     tokenize::fields,
 };
 
@@ -74,7 +74,7 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     let previous = previous.and_then(RawJson::string);
     let mut approximate = previous.is_some() || conversation.is_some();
     let mut out = String::with_capacity(text.len() + 128);
-    let mut chat = Object::open(&mut out);
+    let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
     let mut said = chat.array("messages");
     if let Some(text) = instructions
@@ -119,7 +119,7 @@ pub fn responses_view(body: &[u8]) -> Result<ResponsesView<'_>, ViewError> {
     })
 }
 
-fn message(said: &mut Array<'_>, role: &str, text: &str) {
+fn message(said: &mut ArrayWriter<'_>, role: &str, text: &str) {
     let mut message = said.object();
     message.text("role", role);
     message.text("content", text);
@@ -127,7 +127,7 @@ fn message(said: &mut Array<'_>, role: &str, text: &str) {
 }
 
 /// Writes an item that is a message of text, and says whether it was one.
-fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
+fn plain_message(said: &mut ArrayWriter<'_>, item: RawJson<'_>) -> bool {
     let kind = item.member("type").and_then(RawJson::string);
     let Some(role) = item.member("role").and_then(RawJson::string) else {
         return false;
@@ -177,7 +177,7 @@ fn plain_message(said: &mut Array<'_>, item: RawJson<'_>) -> bool {
 }
 
 /// Writes the tools, and says whether all of them are functions.
-fn functions(chat: &mut Object<'_>, tools: RawJson<'_>) -> bool {
+fn functions(chat: &mut ObjectWriter<'_>, tools: RawJson<'_>) -> bool {
     let Some(elements) = tools.elements() else {
         return false;
     };

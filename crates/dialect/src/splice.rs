@@ -21,7 +21,7 @@ impl Edit<'_> {
 }
 
 /// A change at a place of the text: what stands in `range` becomes `text`.
-struct Cut<'a> {
+struct Replacement<'a> {
     range: std::ops::Range<usize>,
     text: &'a str,
 }
@@ -46,7 +46,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
         what: "the text is not utf-8",
     })?;
     let offset = |part: &str| part.as_ptr() as usize - text.as_ptr() as usize;
-    let mut cuts: Vec<Cut<'_>> = Vec::new();
+    let mut cuts: Vec<Replacement<'_>> = Vec::new();
     let mut found = vec![false; edits.len()];
     // Where the latest member that stays ends, or what was cut behind it.
     let mut kept_end = None;
@@ -61,7 +61,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
             found[at] = true;
         }
         match edit.map(|at| edits[at]) {
-            Some(Edit::Set(_, json)) => cuts.push(Cut {
+            Some(Edit::Set(_, json)) => cuts.push(Replacement {
                 range: offset(value)..end,
                 text: json,
             }),
@@ -72,7 +72,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
                     (None, Some(Ok((next, _)))) => start..offset(next),
                     (None, _) => start..end,
                 };
-                cuts.push(Cut { range, text: "" });
+                cuts.push(Replacement { range, text: "" });
                 kept_end = kept_end.map(|_| end);
                 continue;
             }
@@ -101,7 +101,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
     // The walk came to its end, so there is a closing brace; what is added goes right behind the latest member.
     let close = text.rfind('}').unwrap_or(text.len());
     let at = kept_end.unwrap_or(close);
-    cuts.push(Cut {
+    cuts.push(Replacement {
         range: at..at,
         text: &tail,
     });
@@ -109,7 +109,7 @@ pub fn splice(body: &[u8], edits: &[Edit<'_>]) -> Result<Vec<u8>, JsonError> {
 }
 
 /// `cuts` are in order and apart.
-fn applied(text: &str, cuts: &[Cut<'_>]) -> Vec<u8> {
+fn applied(text: &str, cuts: &[Replacement<'_>]) -> Vec<u8> {
     let more: usize = cuts.iter().map(|cut| cut.text.len()).sum();
     let mut out = Vec::with_capacity(text.len() + more);
     let mut at = 0;

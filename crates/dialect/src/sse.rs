@@ -26,7 +26,7 @@ pub enum SseEvent<'a> {
 
 /// What [`SseSplitter::push`] found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct SsePushed {
+pub struct SsePushOutcome {
     /// So many bytes of the chunk belong to complete events (comments included). The rest is the start of one.
     pub complete: usize,
     /// Number of events handed over.
@@ -70,8 +70,8 @@ impl SseSplitter {
     /// assert_eq!(pushed.complete, 11);
     /// assert!(!splitter.at_boundary());
     /// ```
-    pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(SseEvent<'_>)) -> SsePushed {
-        let mut pushed = SsePushed::default();
+    pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(SseEvent<'_>)) -> SsePushOutcome {
+        let mut pushed = SsePushOutcome::default();
         let mut at = 0;
         while at < chunk.len() {
             if std::mem::take(&mut self.after_return) && chunk[at] == b'\n' {

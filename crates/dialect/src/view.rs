@@ -7,7 +7,7 @@
 use std::borrow::Cow;
 
 use crate::{
-    ApiError, Counts, ErrorCode,
+    ApiError, BodyCounts, ErrorCode,
     json::{self, JsonError, RawJson},
     prompts,
 };
@@ -47,13 +47,13 @@ pub struct RequestView<'a> {
     /// Number of completions wanted.
     pub n: Option<u32>,
     /// How many things it asks for, read so that no way of writing them hides any.
-    pub counts: Counts,
+    pub counts: BodyCounts,
     /// Engine-side priority, as the body gives it.
     pub priority: Option<i64>,
     /// The salt that keeps its blocks apart from others'.
     pub cache_salt: Option<Cow<'a, str>>,
     /// Whose conversation it may be.
-    pub session: Session<'a>,
+    pub session: SessionFields<'a>,
     /// Fields that change how a chat becomes text.
     pub rendering: Rendering<'a>,
     /// A field that steers how engines hand KV caches to each other, where the client sent one (S43).
@@ -102,7 +102,7 @@ pub struct Rendering<'a> {
 
 /// Body fields that may tell conversations apart.
 #[derive(Clone, Debug, Default)]
-pub struct Session<'a> {
+pub struct SessionFields<'a> {
     /// `session_params.session_id`.
     pub params_session_id: Option<Cow<'a, str>>,
     /// `user`.
@@ -117,7 +117,7 @@ pub struct Session<'a> {
     pub metadata_user_id: Option<Cow<'a, str>>,
 }
 
-impl Session<'_> {
+impl SessionFields<'_> {
     /// The first that is there, in the order of contract V25; after those what clients of agents send.
     pub fn key(&self) -> Option<&str> {
         let in_contract = [
@@ -247,7 +247,7 @@ pub fn view(dialect: Dialect, body: &[u8]) -> Result<RequestView<'_>, ViewError>
         json::whole(text)?;
         return Err(ViewError::NotAnObject);
     }
-    let fields = Fields::read(text)?;
+    let fields = BodyFields::read(text)?;
     fields.into_view(dialect)
 }
 
@@ -332,9 +332,9 @@ const TRANSFER_FIELDS: [Key; 5] = [
 ];
 
 /// The values of the keys in the body.
-struct Fields<'a>([Option<RawJson<'a>>; Key::COUNT]);
+struct BodyFields<'a>([Option<RawJson<'a>>; Key::COUNT]);
 
-impl<'a> Fields<'a> {
+impl<'a> BodyFields<'a> {
     fn read(text: &'a str) -> Result<Self, ViewError> {
         let mut found = [None; Key::COUNT];
         let mut twice = None;
@@ -397,10 +397,10 @@ impl<'a> Fields<'a> {
             },
             max_tokens: count(Key::MaxCompletionTokens).or_else(|| count(Key::MaxTokens)),
             n: count(Key::N),
-            counts: Counts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
+            counts: BodyCounts::of(self.get(Key::N), self.get(Key::Stop), self.lists(dialect)),
             priority: integer(Key::Priority),
             cache_salt: self.get(Key::CacheSalt).and_then(RawJson::string),
-            session: Session {
+            session: SessionFields {
                 params_session_id: self
                     .get(Key::SessionParams)
                     .and_then(|it| it.member("session_id"))

@@ -6,7 +6,9 @@
 )]
 
 use contract_id::contract;
-use dialect::{MessageStream, SseEvent, SseSplitter, Streamed, error_from_chat, message_from_chat};
+use dialect::{
+    ChunkOutcome, MessageStream, SseEvent, SseSplitter, error_from_chat, message_from_chat,
+};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
@@ -129,8 +131,8 @@ fn a_workers_refusal_keeps_its_words_in_the_other_shape() {
 }
 
 /// The events that a stream of these chunks becomes, as name and data.
-fn events(chunks: &[Value]) -> (Vec<(String, Value)>, Streamed) {
-    let (mut out, mut last) = (Vec::new(), Streamed::Going);
+fn events(chunks: &[Value]) -> (Vec<(String, Value)>, ChunkOutcome) {
+    let (mut out, mut last) = (Vec::new(), ChunkOutcome::Going);
     let mut stream = MessageStream::new("asked", 5);
     for chunk in chunks {
         let data = if chunk.is_string() {
@@ -139,11 +141,11 @@ fn events(chunks: &[Value]) -> (Vec<(String, Value)>, Streamed) {
             chunk.to_string()
         };
         last = stream.push(data.as_bytes(), &mut out);
-        if last != Streamed::Going {
+        if last != ChunkOutcome::Going {
             break;
         }
     }
-    if last == Streamed::Going {
+    if last == ChunkOutcome::Going {
         last = stream.finish(&mut out);
     }
     let mut events = Vec::new();
@@ -230,7 +232,7 @@ fn of_several_choices_the_first_is_the_message_in_whatever_order_they_come() {
     );
     assert_eq!(
         (&events[5].1["delta"]["stop_reason"], last),
-        (&json!("end_turn"), Streamed::Whole)
+        (&json!("end_turn"), ChunkOutcome::Whole)
     );
 
     let choice = |index: u32, text: &str| json!({"index": index, "message": {"content": text}, "finish_reason": "stop"});
@@ -264,7 +266,7 @@ fn thought_text_and_calls_in_pieces_are_blocks_one_after_the_other() {
         counted(),
         json!("[DONE]"),
     ]);
-    assert_eq!(last, Streamed::Whole);
+    assert_eq!(last, ChunkOutcome::Whole);
     assert_eq!(
         short(&events),
         [
@@ -314,7 +316,7 @@ fn a_name_that_comes_late_opens_its_call_then() {
         finish("tool_calls"),
         json!("[DONE]"),
     ]);
-    assert_eq!(last, Streamed::Whole);
+    assert_eq!(last, ChunkOutcome::Whole);
     assert_eq!(
         short(&events)[1..4],
         ["start 0 tool_use", "0 input_json_delta {}", "stop 0"]
@@ -325,7 +327,7 @@ fn a_name_that_comes_late_opens_its_call_then() {
 #[contract("I5")]
 fn a_stream_that_was_cut_gets_no_end() {
     let (events, last) = events(&[delta(json!({"content": "a"}))]);
-    assert_eq!(last, Streamed::Going);
+    assert_eq!(last, ChunkOutcome::Going);
     assert_eq!(
         short(&events),
         ["message_start", "start 0 text", "0 text_delta a"]
@@ -335,7 +337,7 @@ fn a_stream_that_was_cut_gets_no_end() {
 #[test]
 fn a_stream_that_finished_without_its_last_mark_is_whole() {
     let (events, last) = events(&[delta(json!({"content": "a"})), finish("length")]);
-    assert_eq!(last, Streamed::Whole);
+    assert_eq!(last, ChunkOutcome::Whole);
     assert_eq!(events[4].1["delta"]["stop_reason"], "max_tokens");
 }
 
@@ -362,7 +364,7 @@ fn what_is_no_stream_of_a_chat_ends_with_an_error_and_nothing_else() {
         ],
     ] {
         let (events, last) = events(&chunks);
-        assert_eq!(last, Streamed::Failed, "{chunks:?}");
+        assert_eq!(last, ChunkOutcome::Failed, "{chunks:?}");
         assert_eq!(events.last().unwrap().0, "error", "{chunks:?}");
         assert!(
             !events
@@ -402,8 +404,8 @@ proptest! {
                 other => prop_assert!(false, "{}", other),
             }
         }
-        prop_assert_eq!(last == Streamed::Whole, names.last() == Some(&"message_stop"));
-        prop_assert_eq!(last == Streamed::Failed, names.last() == Some(&"error"));
+        prop_assert_eq!(last == ChunkOutcome::Whole, names.last() == Some(&"message_stop"));
+        prop_assert_eq!(last == ChunkOutcome::Failed, names.last() == Some(&"error"));
         prop_assert!(names.is_empty() || names[0] == "message_start" || names == ["error"]);
     }
 }

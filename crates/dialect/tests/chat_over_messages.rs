@@ -7,8 +7,8 @@
 
 use contract_id::contract;
 use dialect::{
-    ChatStream, Completion, Streamed, chat_from_message, chat_to_messages, error_from_message,
-    messages_to_chat,
+    ChatStream, ChunkOutcome, CompletionOptions, chat_from_message, chat_to_messages,
+    error_from_message, messages_to_chat,
 };
 use serde_json::{Value, json};
 
@@ -144,20 +144,20 @@ fn a_message_with_thoughts_and_calls_is_a_completion() {
     );
 }
 
-fn chunks(events: &[Value], include_usage: bool) -> (Vec<String>, Streamed) {
-    let mut stream = ChatStream::new(Completion {
+fn chunks(events: &[Value], include_usage: bool) -> (Vec<String>, ChunkOutcome) {
+    let mut stream = ChatStream::new(CompletionOptions {
         model: "asked".into(),
         created: 7,
         include_usage,
     });
-    let (mut out, mut last) = (Vec::new(), Streamed::Going);
+    let (mut out, mut last) = (Vec::new(), ChunkOutcome::Going);
     for event in events {
         last = stream.push(event.to_string().as_bytes(), &mut out);
-        if last != Streamed::Going {
+        if last != ChunkOutcome::Going {
             break;
         }
     }
-    if last == Streamed::Going {
+    if last == ChunkOutcome::Going {
         last = stream.finish();
     }
     let text = String::from_utf8(out).unwrap();
@@ -191,7 +191,7 @@ fn the_events_of_a_message_are_the_chunks_of_a_chat() {
     let (chunks, last) = chunks(&a_stream(), true);
     assert_eq!(
         (last, chunks.last().map(String::as_str)),
-        (Streamed::Whole, Some("[DONE]"))
+        (ChunkOutcome::Whole, Some("[DONE]"))
     );
     let chunks: Vec<Value> = chunks[..chunks.len() - 1]
         .iter()
@@ -226,14 +226,14 @@ fn the_events_of_a_message_are_the_chunks_of_a_chat() {
 fn only_a_message_that_ended_ends_the_stream_of_a_chat() {
     let all = a_stream();
     let (cut, last) = chunks(&all[..all.len() - 1], true);
-    assert_eq!(last, Streamed::Going);
+    assert_eq!(last, ChunkOutcome::Going);
     assert!(!cut.iter().any(|chunk| chunk == "[DONE]"));
     for bad in [
         json!({"type": "error", "error": {"type": "overloaded_error", "message": "busy"}}),
         json!(7),
     ] {
         let (failed, last) = chunks(&[all[0].clone(), bad, all[10].clone()], true);
-        assert_eq!(last, Streamed::Failed);
+        assert_eq!(last, ChunkOutcome::Failed);
         assert!(
             failed
                 .last()

@@ -1,16 +1,16 @@
 //! How streams are split and what is read in them.
 
 use dialect::{
-    Chunk, InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, Usage, finish_reason,
+    InBandError, MAX_EVENT_BYTES, SseEvent, SseSplitter, StreamChunk, Usage, finish_reason,
     in_band_error, is_done, usage_from_body, usage_from_chunk,
 };
 use proptest::prelude::*;
 
 /// An event as it is compared: its name and its data.
-type Owned = (Option<Vec<u8>>, Vec<u8>);
+type OwnedEvent = (Option<Vec<u8>>, Vec<u8>);
 
 /// What a splitter says of `chunks`: owned events, and whether the end is at an event's end.
-fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Owned>, bool) {
+fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<OwnedEvent>, bool) {
     let mut events = Vec::new();
     let mut splitter = SseSplitter::new();
     for chunk in chunks {
@@ -26,7 +26,7 @@ fn split<'a>(chunks: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Owned>, bool) {
     (events, splitter.at_boundary())
 }
 
-fn owned(event: SseEvent<'_>) -> Owned {
+fn owned(event: SseEvent<'_>) -> OwnedEvent {
     match event {
         SseEvent::Data { name, data } => (name.map(|name| name.into_owned()), data.into_owned()),
         SseEvent::Oversized => (None, b"<oversized>".to_vec()),
@@ -182,7 +182,7 @@ fn the_reason_a_choice_finished_is_found() {
 #[test]
 fn output_is_told_from_the_announcement_of_a_role() {
     let output = |choice: &str| {
-        Chunk::read(format!(r#"{{"choices":[{choice}]}}"#).as_bytes())
+        StreamChunk::read(format!(r#"{{"choices":[{choice}]}}"#).as_bytes())
             .unwrap()
             .has_output
     };
@@ -283,7 +283,7 @@ proptest! {
 
     #[test]
     fn no_data_panics(data in prop::collection::vec(any::<u8>(), 0..200)) {
-        let _ = Chunk::read(&data);
+        let _ = StreamChunk::read(&data);
         let _ = is_done(&data);
     }
 }

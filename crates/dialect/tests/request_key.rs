@@ -1,14 +1,14 @@
 //! Requests that ask for the same thing have one key, and no others.
 
 use contract_id::contract;
-use dialect::{Repeated, RequestKey, Temperature};
+use dialect::{RepeatabilityView, RequestKey, Temperature};
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
 const CHAT: &str = "/v1/chat/completions";
 
-fn read(body: &str) -> Repeated<'_> {
-    Repeated::read(body.as_bytes()).expect("an object")
+fn read(body: &str) -> RepeatabilityView<'_> {
+    RepeatabilityView::read(body.as_bytes()).expect("an object")
 }
 
 fn of(body: &str) -> RequestKey {
@@ -347,7 +347,7 @@ fn a_member_that_is_there_twice_is_not_the_same_as_either() {
         );
     }
     // Names that cannot be told apart have no key at all.
-    assert!(Repeated::read(br#"{"\ud800":1}"#).is_none());
+    assert!(RepeatabilityView::read(br#"{"\ud800":1}"#).is_none());
 }
 
 #[test]
@@ -419,7 +419,7 @@ fn only_an_explicit_zero_or_a_seed_asks_for_a_repeatable_answer() {
     assert!(
         ["[0]", "{\"seed\":1", "", "null"]
             .iter()
-            .all(|text| Repeated::read(text.as_bytes()).is_none())
+            .all(|text| RepeatabilityView::read(text.as_bytes()).is_none())
     );
 }
 
@@ -510,7 +510,7 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes: Vec<u8>) {
-        if let Some(read) = Repeated::read(&bytes) {
+        if let Some(read) = RepeatabilityView::read(&bytes) {
             let _ = (read.asks_repeatable(), read.form(), read.key("", "", &[]), read.other_stream_options());
         }
     }

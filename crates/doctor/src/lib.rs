@@ -9,31 +9,31 @@
 //! `skip` with its reason, never `ok`. What follows from a failed check is skipped, so that one wrong setting is one
 //! failure. Every wait has an end.
 
-mod gather;
-mod judge;
+mod checks;
+mod environment;
+mod observe;
 mod report;
-mod surroundings;
 
 use std::{sync::Arc, time::Duration};
 
 use config::{Problem, Settings};
-use fleet::{FleetParts, Meetings, Roster};
+use fleet::{FleetConfig, FleetParts, WorkerProber};
 use futures_util::{FutureExt, StreamExt, future::BoxFuture, stream};
 use kv_blocks::{HashScheme, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 
-pub use report::{Check, Report, Status, WorkerReport, bad_configuration};
-pub use surroundings::{FileLimit, Surroundings};
+pub use environment::{Environment, FileLimit};
+pub use report::{CheckResult, CheckStatus, DoctorReport, WorkerChecks, bad_configuration};
 
-use crate::gather::Observed;
+use crate::observe::WorkerObservation;
 
 /// Workers looked at at the same time; the others wait their turn.
 const AT_ONCE: usize = 8;
 
 /// Whether requests may be sent to the engines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probe {
+pub enum ProbeMode {
     /// A few one-token requests per worker, with prompts that nobody else has.
     Send,
     /// None: what only they can tell is skipped.
@@ -45,9 +45,9 @@ pub const USUAL_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// How far a run goes.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct DoctorOptions {
     /// Whether requests may be sent.
-    pub probe: Probe,
+    pub probe: ProbeMode,
     /// Longest time for one worker.
     pub timeout: Duration,
 }
@@ -55,38 +55,38 @@ pub struct Options {
 /// Checks a configuration and every worker in it. Never fails: what goes wrong is what the report is about.
 pub async fn diagnose(
     settings: &Settings,
-    surroundings: &Surroundings,
-    options: Options,
-) -> Report {
+    surroundings: &Environment,
+    options: DoctorOptions,
+) -> DoctorReport {
     let clock = Clock::system();
-    let meetings = match Meetings::new(parts(settings, surroundings, clock)) {
+    let meetings = match WorkerProber::new(parts(settings, surroundings, clock)) {
         Ok(meetings) => meetings,
         Err(error) => {
             return bad_configuration(&[Problem::bad_value("workers", "", &error.to_string())]);
         }
     };
-    let looks: Vec<BoxFuture<'_, Observed>> = (0u32..)
+    let looks: Vec<BoxFuture<'_, WorkerObservation>> = (0u32..)
         .zip(&settings.workers)
         .map(|(at, worker)| {
-            let asked = gather::Asked {
+            let asked = observe::ObservationRequest {
                 settings,
                 worker,
                 id: WorkerId(at),
                 meetings: &meetings,
                 probe: options.probe,
             };
-            gather::look(asked, options.timeout, clock).boxed()
+            observe::observe(asked, options.timeout, clock).boxed()
         })
         .collect();
-    let observed: Vec<Observed> = stream::iter(looks).buffered(AT_ONCE).collect().await;
-    let checks = judge::router(settings, surroundings);
-    let workers = judge::workers(settings, &observed);
-    Report::new(checks, workers)
+    let observed: Vec<WorkerObservation> = stream::iter(looks).buffered(AT_ONCE).collect().await;
+    let checks = checks::router(settings, surroundings);
+    let workers = checks::workers(settings, &observed);
+    DoctorReport::new(checks, workers)
 }
 
-fn parts(settings: &Settings, surroundings: &Surroundings, clock: Clock) -> FleetParts {
+fn parts(settings: &Settings, surroundings: &Environment, clock: Clock) -> FleetParts {
     FleetParts {
-        roster: Roster::of(settings),
+        config: FleetConfig::of(settings),
         models: settings.models.clone(),
         kv_cache_index: settings.kv_cache_index.clone(),
         redis: None,

@@ -49,20 +49,20 @@ pub(crate) const ROUTER_CHECKS: [&str; 9] = [
 
 /// A whole run.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report {
+pub struct DoctorReport {
     /// The schema's name.
     pub schema: &'static str,
     /// No check failed.
     pub ok: bool,
     /// Checks of the router.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckResult>,
     /// In the order of the configuration.
-    pub workers: Vec<WorkerReport>,
+    pub workers: Vec<WorkerChecks>,
 }
 
 /// One worker's checks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct WorkerReport {
+pub struct WorkerChecks {
     /// Its name.
     pub name: String,
     /// Its address, without secrets.
@@ -70,16 +70,16 @@ pub struct WorkerReport {
     /// None of its checks failed.
     pub ok: bool,
     /// All of them.
-    pub checks: Vec<Check>,
+    pub checks: Vec<CheckResult>,
 }
 
 /// What came of one check.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Check {
+pub struct CheckResult {
     /// Which one.
     pub id: &'static str,
     /// How it went.
-    pub status: Status,
+    pub status: CheckStatus,
     /// What is there, if that is one value.
     pub found: Option<String>,
     /// What should be there.
@@ -93,7 +93,7 @@ pub struct Check {
 /// How a check went.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Status {
+pub enum CheckStatus {
     /// As it should be.
     Ok,
     /// Works, but worth a look.
@@ -104,7 +104,7 @@ pub enum Status {
     Skip,
 }
 
-impl Status {
+impl CheckStatus {
     /// Its word.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -116,8 +116,8 @@ impl Status {
     }
 }
 
-impl Report {
-    pub(crate) fn new(checks: Vec<Check>, workers: Vec<WorkerReport>) -> Self {
+impl DoctorReport {
+    pub(crate) fn new(checks: Vec<CheckResult>, workers: Vec<WorkerChecks>) -> Self {
         let ok = none_failed(&checks) && workers.iter().all(|worker| worker.ok);
         Self {
             schema: "warmroute.doctor/1",
@@ -128,25 +128,29 @@ impl Report {
     }
 }
 
-pub(crate) fn none_failed(checks: &[Check]) -> bool {
-    checks.iter().all(|check| check.status != Status::Fail)
+pub(crate) fn none_failed(checks: &[CheckResult]) -> bool {
+    checks.iter().all(|check| check.status != CheckStatus::Fail)
 }
 
 /// The report of a configuration that cannot be used: nobody was asked anything.
-pub fn bad_configuration(problems: &[Problem]) -> Report {
+pub fn bad_configuration(problems: &[Problem]) -> DoctorReport {
     let all =
         |text: fn(&Problem) -> String| problems.iter().map(text).collect::<Vec<_>>().join("; ");
     let check = |id: &&'static str| {
         let (status, message, fix) = if *id == "config" {
-            (Status::Fail, all(Problem::to_string), Some(all(correction)))
+            (
+                CheckStatus::Fail,
+                all(Problem::to_string),
+                Some(all(correction)),
+            )
         } else {
             (
-                Status::Skip,
+                CheckStatus::Skip,
                 "the configuration cannot be used".to_owned(),
                 None,
             )
         };
-        Check {
+        CheckResult {
             id,
             status,
             found: None,
@@ -155,7 +159,7 @@ pub fn bad_configuration(problems: &[Problem]) -> Report {
             fix,
         }
     };
-    Report::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
+    DoctorReport::new(ROUTER_CHECKS.iter().map(check).collect(), Vec::new())
 }
 
 /// What to write instead.

@@ -9,17 +9,17 @@ use std::{collections::VecDeque, ops::Range, time::Duration};
 use kv_blocks::{EngineHash, Moment, Tier};
 
 use crate::{
-    Allocation, CacheEvent, Emitted, EngineSettings, EngineStats, NamedRequest, Request, RequestId,
-    Scheduling, SubmitError,
+    Allocation, CacheEvent, EmittedToken, EngineSettings, EngineStats, GenerationRequest,
+    NamedRequest, RequestId, Scheduling, SubmitError,
     host_tier::{HostTier, announce_offload},
-    plan::{OpenStep, Plan},
+    plan::{OpenStep, StepPlan},
     pool::{BlockId, BlockPool},
     sequence::{KeepTokens, Sequence},
 };
 
 /// What the engine does from now on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum NextAction {
     /// A step of this length; call [`Engine::finish`] at its end.
     Step(Duration),
     /// Nothing before this moment.
@@ -34,7 +34,7 @@ pub struct StepOutcome {
     /// Changes of the cache, to be published as one batch; may be empty.
     pub events: Vec<CacheEvent>,
     /// Generated tokens, at most one for each sequence.
-    pub emitted: Vec<Emitted>,
+    pub emitted: Vec<EmittedToken>,
 }
 
 /// A simulated engine: one data-parallel rank.
@@ -51,7 +51,7 @@ pub struct Engine {
 }
 
 /// What the cache holds of a waiting sequence.
-struct Prefix {
+struct CachedPrefix {
     device: Vec<BlockId>,
     host_blocks: usize,
 }
@@ -74,7 +74,7 @@ impl Engine {
     /// Takes a request in. It is considered for the first time after the profile's overhead.
     ///
     /// The queue is bounded by the caller, as in the real engine.
-    pub fn submit(&mut self, now: Moment, request: Request) -> Result<(), SubmitError> {
+    pub fn submit(&mut self, now: Moment, request: GenerationRequest) -> Result<(), SubmitError> {
         self.fits(request.prompt.len() as u64, request.output_tokens)?;
         let ready_at = now + self.settings.timing.overhead();
         self.waiting.push_back(Sequence::spelled(
@@ -123,13 +123,13 @@ impl Engine {
     }
 
     /// Begins a step at `now`, if there is anything to do. While a step is open it says so again.
-    pub fn begin(&mut self, now: Moment) -> Next {
+    pub fn begin(&mut self, now: Moment) -> NextAction {
         if let Some(open) = &self.open {
-            return Next::Step(open.duration);
+            return NextAction::Step(open.duration);
         }
-        let mut plan = Plan {
+        let mut plan = StepPlan {
             budget: self.settings.max_num_batched_tokens.max(1),
-            ..Plan::default()
+            ..StepPlan::default()
         };
         let preempted = self.schedule_running(&mut plan);
         if !preempted {
@@ -141,14 +141,14 @@ impl Engine {
                 .iter()
                 .map(|waiting| waiting.ready_at)
                 .min()
-                .map_or(Next::Idle, Next::WaitUntil);
+                .map_or(NextAction::Idle, NextAction::WaitUntil);
         }
         let duration = self.settings.timing.step(plan.work);
         self.open = Some(OpenStep {
             duration,
             chunks: plan.chunks,
         });
-        Next::Step(duration)
+        NextAction::Step(duration)
     }
 
     /// Ends the open step; without one, nothing happens.
@@ -180,7 +180,7 @@ impl Engine {
                 let (token, finish) = sequence.generate();
                 self.stats.generated_tokens += 1;
                 let cached_tokens = sequence.cached_tokens.unwrap_or(0);
-                emitted.push(Emitted {
+                emitted.push(EmittedToken {
                     id: chunk.id,
                     token,
                     cached_tokens,
@@ -204,8 +204,8 @@ impl Engine {
     /// Begins and ends a step at once, for callers in virtual time; `None` if there is nothing to do at `now`.
     pub fn step(&mut self, now: Moment) -> Option<(Duration, StepOutcome)> {
         match self.begin(now) {
-            Next::Step(duration) => Some((duration, self.finish())),
-            Next::WaitUntil(_) | Next::Idle => None,
+            NextAction::Step(duration) => Some((duration, self.finish())),
+            NextAction::WaitUntil(_) | NextAction::Idle => None,
         }
     }
 
@@ -271,7 +271,7 @@ impl Engine {
     }
 
     /// Gives every running sequence its next tokens; true if one had to be thrown back for want of blocks.
-    fn schedule_running(&mut self, plan: &mut Plan) -> bool {
+    fn schedule_running(&mut self, plan: &mut StepPlan) -> bool {
         let mut preempted = false;
         let mut place = 0;
         while place < self.running.len() && plan.budget > 0 {
@@ -334,7 +334,7 @@ impl Engine {
         }
     }
 
-    fn admit_waiting(&mut self, now: Moment, plan: &mut Plan) {
+    fn admit_waiting(&mut self, now: Moment, plan: &mut StepPlan) {
         while plan.budget > 0 && self.running.len() < self.settings.max_num_seqs.max(1) as usize {
             let Some(place) = self.next_waiting(now) else {
                 break;
@@ -367,9 +367,9 @@ impl Engine {
 
     /// The longest cached prefix. The last token is always computed, so a wholly cached prompt of exactly k blocks
     /// uses k - 1 of them.
-    fn cached_prefix(&self, sequence: &mut Sequence) -> Prefix {
+    fn cached_prefix(&self, sequence: &mut Sequence) -> CachedPrefix {
         if !self.settings.prefix_caching {
-            return Prefix {
+            return CachedPrefix {
                 device: Vec::new(),
                 host_blocks: 0,
             };
@@ -385,7 +385,7 @@ impl Engine {
             .iter()
             .take_while(|name| self.host.holds(**name))
             .count();
-        Prefix {
+        CachedPrefix {
             device,
             host_blocks,
         }
@@ -393,7 +393,7 @@ impl Engine {
 
     /// Whether the whole sequence as it stands fits, with its reply where that is reserved: half a prompt in the pool
     /// helps nobody.
-    fn has_room(&self, sequence: &Sequence, prefix: &Prefix) -> bool {
+    fn has_room(&self, sequence: &Sequence, prefix: &CachedPrefix) -> bool {
         let tokens = match self.settings.allocation {
             Allocation::Growing => sequence.len(),
             Allocation::Reserved => sequence.longest(),
@@ -407,7 +407,7 @@ impl Engine {
         self.pool.free() - revived >= blocks - prefix.device.len()
     }
 
-    fn use_prefix(&mut self, sequence: &mut Sequence, prefix: Prefix, plan: &mut Plan) {
+    fn use_prefix(&mut self, sequence: &mut Sequence, prefix: CachedPrefix, plan: &mut StepPlan) {
         let size = self.settings.block_size;
         let whole = prefix.device.len() + prefix.host_blocks;
         for id in &prefix.device {

@@ -20,7 +20,7 @@ pub(crate) struct HostTier {
 
 /// What taking a block in changed.
 #[derive(Debug, Default)]
-pub(crate) struct Offloaded {
+pub(crate) struct OffloadChange {
     /// Dropped to make room.
     pub(crate) dropped: Option<EngineHash>,
     /// Taken in; `None` if it was here already.
@@ -66,9 +66,9 @@ impl HostTier {
     }
 
     /// Takes in what the device evicted.
-    pub(crate) fn offload(&mut self, content: BlockContent) -> Offloaded {
+    pub(crate) fn offload(&mut self, content: BlockContent) -> OffloadChange {
         if !self.is_on() || self.touch(content.hash) {
-            return Offloaded::default();
+            return OffloadChange::default();
         }
         let dropped = if self.held.len() < self.capacity {
             None
@@ -81,7 +81,7 @@ impl HostTier {
         self.uses += 1;
         self.held.insert(content.hash, self.uses);
         self.by_use.insert(self.uses, content.hash);
-        Offloaded {
+        OffloadChange {
             dropped,
             added: Some(content),
         }
@@ -94,7 +94,7 @@ impl HostTier {
 }
 
 /// What the engine says of it.
-pub(crate) fn announce_offload(offloaded: Offloaded, events: &mut Vec<CacheEvent>) {
+pub(crate) fn announce_offload(offloaded: OffloadChange, events: &mut Vec<CacheEvent>) {
     if let Some(hash) = offloaded.dropped {
         events.push(CacheEvent::Removed {
             hash,

@@ -19,10 +19,10 @@ mod sequence;
 mod settings;
 mod stats;
 
-pub use engine::{Engine, Next, StepOutcome};
+pub use engine::{Engine, NextAction, StepOutcome};
 pub use event::CacheEvent;
-pub use profile::{Profile, Timing, UnknownProfile};
+pub use profile::{EngineTiming, Profile, UnknownProfile};
 pub use reply::ReplyStream;
-pub use request::{Emitted, Finish, NamedRequest, Request, RequestId, SubmitError};
+pub use request::{EmittedToken, Finish, GenerationRequest, NamedRequest, RequestId, SubmitError};
 pub use settings::{Allocation, EngineSettings, Scheduling};
 pub use stats::EngineStats;

@@ -2,41 +2,41 @@
 
 use std::time::Duration;
 
-use crate::{EngineStats, RequestId, Timing, profile::StepWork, sequence::Sequence};
+use crate::{EngineStats, EngineTiming, RequestId, profile::StepWork, sequence::Sequence};
 
 /// A step that has begun.
 #[derive(Debug)]
 pub(crate) struct OpenStep {
     pub(crate) duration: Duration,
     /// In the order of the running sequences.
-    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<ScheduledChunk>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chunk {
+pub(crate) struct ScheduledChunk {
     pub(crate) id: RequestId,
     pub(crate) tokens: u32,
 }
 
 /// A step in the making.
 #[derive(Debug, Default)]
-pub(crate) struct Plan {
+pub(crate) struct StepPlan {
     pub(crate) budget: u32,
     pub(crate) work: StepWork,
-    pub(crate) chunks: Vec<Chunk>,
+    pub(crate) chunks: Vec<ScheduledChunk>,
 }
 
-impl Plan {
+impl StepPlan {
     /// `tokens` more of a running sequence.
     pub(crate) fn add(
         &mut self,
         sequence: &Sequence,
         tokens: u32,
-        timing: &Timing,
+        timing: &EngineTiming,
         stats: &mut EngineStats,
     ) {
         self.budget = self.budget.saturating_sub(tokens);
-        self.chunks.push(Chunk {
+        self.chunks.push(ScheduledChunk {
             id: sequence.id(),
             tokens,
         });

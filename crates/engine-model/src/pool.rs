@@ -24,7 +24,7 @@ pub(crate) struct BlockContent {
 }
 
 #[derive(Debug)]
-struct Block {
+struct PoolBlock {
     references: u32,
     content: Option<BlockContent>,
     /// Neighbours in the free list, while nothing refers to the block.
@@ -35,7 +35,7 @@ struct Block {
 /// All blocks, the free list through them and the names of those that hold something.
 #[derive(Debug)]
 pub(crate) struct BlockPool {
-    blocks: Vec<Block>,
+    blocks: Vec<PoolBlock>,
     /// Next to be taken: the least recently used.
     oldest: Option<BlockId>,
     newest: Option<BlockId>,
@@ -55,7 +55,7 @@ impl BlockPool {
             named: 0,
         };
         for number in 0..total {
-            pool.blocks.push(Block {
+            pool.blocks.push(PoolBlock {
                 references: 0,
                 content: None,
                 before: None,
@@ -184,7 +184,7 @@ impl BlockPool {
     }
 
     fn unlink(&mut self, id: BlockId) {
-        let Block { before, after, .. } = *self.block(id);
+        let PoolBlock { before, after, .. } = *self.block(id);
         match before {
             Some(before) => self.block_mut(before).after = after,
             None => self.oldest = after,
@@ -196,11 +196,11 @@ impl BlockPool {
         self.free -= 1;
     }
 
-    fn block(&self, id: BlockId) -> &Block {
+    fn block(&self, id: BlockId) -> &PoolBlock {
         &self.blocks[id.0 as usize]
     }
 
-    fn block_mut(&mut self, id: BlockId) -> &mut Block {
+    fn block_mut(&mut self, id: BlockId) -> &mut PoolBlock {
         &mut self.blocks[id.0 as usize]
     }
 }

@@ -129,7 +129,7 @@ pub struct UnknownProfile;
 
 /// A profile as one engine runs it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Timing {
+pub struct EngineTiming {
     profile: Profile,
     speed: f64,
 }
@@ -143,7 +143,7 @@ pub(crate) struct StepWork {
     pub(crate) reloaded_tokens: u64,
 }
 
-impl Timing {
+impl EngineTiming {
     /// `profile` at its own pace.
     pub fn new(profile: Profile) -> Self {
         Self {
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn a_step_costs_its_base_its_prefill_and_its_batch() {
-        let timing = Timing::new(Profile::named("8b-h200").unwrap());
+        let timing = EngineTiming::new(Profile::named("8b-h200").unwrap());
         let work = StepWork {
             prefill_ms: timing.prefill_ms(0, 1_000),
             decoding: 10,
@@ -233,7 +233,7 @@ mod tests {
 
     #[test]
     fn speed_divides_every_duration() {
-        let timing = Timing::new(Profile::ALL[0])
+        let timing = EngineTiming::new(Profile::ALL[0])
             .inter_token_ms(10.0)
             .overhead_ms(30.0)
             .speed(10.0);

@@ -10,7 +10,7 @@ pub struct RequestId(pub u64);
 
 /// A generation to run.
 #[derive(Clone, Debug)]
-pub struct Request {
+pub struct GenerationRequest {
     /// Chosen by the caller, never used twice.
     pub id: RequestId,
     /// Token ids of the prompt; at least one.
@@ -60,7 +60,7 @@ pub enum Finish {
 
 /// One generated token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Emitted {
+pub struct EmittedToken {
     /// Whose token.
     pub id: RequestId,
     /// The token.

@@ -7,7 +7,7 @@ use kv_blocks::{BlockSize, EngineHash, HashScheme, Moment, SequenceHash};
 use crate::{
     pool::{BlockContent, BlockId},
     reply::ReplyStream,
-    request::{Finish, NamedRequest, Request, RequestId},
+    request::{Finish, GenerationRequest, NamedRequest, RequestId},
 };
 
 /// The engine's own way of naming blocks. Deliberately not the router's scheme: nothing may depend on the two agreeing.
@@ -23,7 +23,7 @@ pub(crate) struct Sequence {
     finish: Finish,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
-    text: Text,
+    text: SequenceText,
     /// Tokens whose KV is there.
     pub(crate) computed: u32,
     pub(crate) blocks: Vec<BlockId>,
@@ -41,7 +41,7 @@ pub(crate) struct Sequence {
 
 /// What a sequence says, as far as it is known.
 #[derive(Debug)]
-enum Text {
+enum SequenceText {
     /// Every token.
     Spelled {
         /// Prompt and what was generated.
@@ -58,12 +58,12 @@ enum Text {
 
 impl Sequence {
     pub(crate) fn spelled(
-        request: Request,
+        request: GenerationRequest,
         ready_at: Moment,
         seed: u64,
         alphabet: Arc<[u32]>,
     ) -> Self {
-        let Request {
+        let GenerationRequest {
             id,
             prompt,
             output_tokens,
@@ -77,7 +77,7 @@ impl Sequence {
         // `submit` refuses what does not fit u32.
         let prompt_tokens = u32::try_from(prompt.len()).unwrap_or(u32::MAX);
         let reply = ReplyStream::new(seed, &prompt, alphabet);
-        let text = Text::Spelled {
+        let text = SequenceText::Spelled {
             tokens: prompt.to_vec(),
             reply,
             script,
@@ -107,7 +107,7 @@ impl Sequence {
                 id,
                 prompt_tokens,
                 output_tokens,
-                Text::Named(blocks),
+                SequenceText::Named(blocks),
                 ready_at,
             )
         }
@@ -117,7 +117,7 @@ impl Sequence {
         id: RequestId,
         prompt_tokens: u32,
         output_tokens: u32,
-        text: Text,
+        text: SequenceText,
         ready_at: Moment,
     ) -> Self {
         Self {
@@ -163,28 +163,28 @@ impl Sequence {
     pub(crate) fn nameable(&self, end: u32, size: BlockSize) -> usize {
         let whole = size.whole_blocks(end) as usize;
         match &self.text {
-            Text::Spelled { .. } => whole,
-            Text::Named(names) if end >= self.prompt_tokens => names.len(),
-            Text::Named(names) => whole.min(names.len()),
+            SequenceText::Spelled { .. } => whole,
+            SequenceText::Named(names) if end >= self.prompt_tokens => names.len(),
+            SequenceText::Named(names) => whole.min(names.len()),
         }
     }
 
     /// Names of the first `count` blocks, which must be whole; fewer where fewer have one.
     pub(crate) fn names(&mut self, count: usize, size: BlockSize) -> &[EngineHash] {
         let root = match &self.text {
-            Text::Spelled { names, .. } if names.is_empty() => self.root(),
+            SequenceText::Spelled { names, .. } if names.is_empty() => self.root(),
             _ => None,
         };
         self.extend_names(root, count, size);
         match &self.text {
-            Text::Spelled { names, .. } => &names[..count],
-            Text::Named(names) => &names[..count.min(names.len())],
+            SequenceText::Spelled { names, .. } => &names[..count],
+            SequenceText::Named(names) => &names[..count.min(names.len())],
         }
     }
 
     /// Names blocks up to `count`; the first block hangs on `root`.
     fn extend_names(&mut self, root: Option<SequenceHash>, count: usize, size: BlockSize) {
-        let Text::Spelled { tokens, names, .. } = &mut self.text else {
+        let SequenceText::Spelled { tokens, names, .. } = &mut self.text else {
             return;
         };
         while names.len() < count {
@@ -200,18 +200,18 @@ impl Sequence {
     /// The name of the block at `place`, which [`Sequence::names`] must have gone past.
     pub(crate) fn name(&self, place: usize) -> EngineHash {
         match &self.text {
-            Text::Spelled { names, .. } => names[place],
-            Text::Named(names) => names[place],
+            SequenceText::Spelled { names, .. } => names[place],
+            SequenceText::Named(names) => names[place],
         }
     }
 
     /// Tokens of these blocks; none where nobody knows them.
     pub(crate) fn spelled_blocks(&self, blocks: Range<usize>, size: BlockSize) -> Vec<u32> {
         match &self.text {
-            Text::Spelled { tokens, .. } => {
+            SequenceText::Spelled { tokens, .. } => {
                 tokens[blocks.start * size.len()..blocks.end * size.len()].to_vec()
             }
-            Text::Named(_) => Vec::new(),
+            SequenceText::Named(_) => Vec::new(),
         }
     }
 
@@ -237,7 +237,7 @@ impl Sequence {
     /// Generates the next token.
     pub(crate) fn generate(&mut self) -> (u32, Option<Finish>) {
         let token = match &mut self.text {
-            Text::Spelled {
+            SequenceText::Spelled {
                 tokens,
                 reply,
                 script,
@@ -252,7 +252,7 @@ impl Sequence {
                 tokens.push(token);
                 token
             }
-            Text::Named(_) => 0,
+            SequenceText::Named(_) => 0,
         };
         self.emitted += 1;
         (

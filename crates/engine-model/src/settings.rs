@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::BlockSize;
 
-use crate::Timing;
+use crate::EngineTiming;
 
 /// What one engine is made of.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ pub struct EngineSettings {
     /// Who of those that wait goes first.
     pub scheduling: Scheduling,
     /// How long things take.
-    pub timing: Timing,
+    pub timing: EngineTiming,
     /// Changes every reply.
     pub seed: u64,
     /// Tokens that replies are made of.

@@ -6,7 +6,9 @@ mod support;
 use engine_model::CacheEvent;
 use kv_blocks::Tier;
 use proptest::prelude::*;
-use support::{BLOCK, Bench, adapted, believed, request, salted, settings, tokens, transferred};
+use support::{
+    BLOCK, EngineBench, adapted, believed, request, salted, settings, tokens, transferred,
+};
 
 fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
     match event {
@@ -23,7 +25,7 @@ fn stored(event: &CacheEvent) -> (usize, bool, &[u32]) {
 
 #[test]
 fn a_prompts_full_blocks_come_as_one_event_and_each_decoded_block_alone() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     let prompt = tokens(1, 10);
     bench.submit(request(1, &prompt, 8));
     let batches = bench.run();
@@ -38,7 +40,7 @@ fn a_prompts_full_blocks_come_as_one_event_and_each_decoded_block_alone() {
 
 #[test]
 fn the_next_turn_finds_prompt_and_reply_of_the_turn_before() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     let first = tokens(1, 10);
     bench.submit(request(1, &first, 8));
     bench.run();
@@ -58,7 +60,7 @@ fn the_next_turn_finds_prompt_and_reply_of_the_turn_before() {
 
 #[test]
 fn a_cached_prompt_of_exactly_k_blocks_recomputes_its_last_block_into_a_second_copy() {
-    let mut bench = Bench::new(settings(4));
+    let mut bench = EngineBench::new(settings(4));
     let prompt = tokens(1, 3 * BLOCK);
     bench.submit(request(1, &prompt, 1));
     bench.run();
@@ -86,7 +88,7 @@ fn a_cached_prompt_of_exactly_k_blocks_recomputes_its_last_block_into_a_second_c
 
 #[test]
 fn removals_precede_the_store_that_needed_the_room() {
-    let mut bench = Bench::new(settings(4));
+    let mut bench = EngineBench::new(settings(4));
     bench.submit(request(1, &tokens(1, 12), 1));
     bench.run();
     bench.submit(request(2, &tokens(2, 8), 1));
@@ -105,7 +107,7 @@ fn removals_precede_the_store_that_needed_the_room() {
 
 #[test]
 fn a_sequences_tail_is_evicted_before_its_head() {
-    let mut bench = Bench::new(settings(4));
+    let mut bench = EngineBench::new(settings(4));
     let prompt = tokens(1, 15);
     bench.submit(request(1, &prompt, 1));
     bench.run();
@@ -122,7 +124,7 @@ fn a_sequences_tail_is_evicted_before_its_head() {
 
 #[test]
 fn identical_prompts_in_one_step_are_stored_once() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     for id in 1..=3 {
         bench.submit(request(id, &tokens(1, 18), 1));
     }
@@ -133,7 +135,7 @@ fn identical_prompts_in_one_step_are_stored_once() {
 
 #[test]
 fn salts_and_adapters_do_not_share_blocks() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     let prompt = tokens(1, 9);
     let plain = |id| request(id, &prompt, 1);
     for request in [
@@ -174,7 +176,7 @@ fn salts_and_adapters_do_not_share_blocks() {
 
 #[test]
 fn the_salt_is_named_only_where_a_sequence_starts() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(salted("a", request(1, &tokens(1, 8), 6)));
     let events = bench.run().concat();
     let salts: Vec<bool> = events
@@ -186,7 +188,7 @@ fn the_salt_is_named_only_where_a_sequence_starts() {
 
 #[test]
 fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 1));
     bench.run();
     assert!(bench.engine.reset_cache());
@@ -200,7 +202,7 @@ fn a_clear_leaves_with_the_next_step_in_front_of_its_stores() {
 
 #[test]
 fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
-    let mut bench = Bench::new(engine_model::EngineSettings {
+    let mut bench = EngineBench::new(engine_model::EngineSettings {
         prefix_caching: false,
         ..settings(64)
     });
@@ -227,7 +229,7 @@ fn without_prefix_caching_nothing_is_found_and_nothing_announced() {
 
 #[test]
 fn a_reset_is_refused_while_blocks_are_in_use() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 5));
     bench.step();
     assert!(!bench.engine.reset_cache());
@@ -236,7 +238,7 @@ fn a_reset_is_refused_while_blocks_are_in_use() {
 
 #[test]
 fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
-    let mut bench = Bench::new(engine_model::EngineSettings {
+    let mut bench = EngineBench::new(engine_model::EngineSettings {
         host_blocks: 16,
         ..settings(4)
     });
@@ -272,7 +274,7 @@ fn what_the_device_evicts_goes_to_the_host_and_comes_back_on_a_hit() {
 
 #[test]
 fn a_full_host_tier_drops_its_oldest_block() {
-    let mut bench = Bench::new(engine_model::EngineSettings {
+    let mut bench = EngineBench::new(engine_model::EngineSettings {
         host_blocks: 2,
         ..settings(4)
     });
@@ -292,7 +294,7 @@ fn a_full_host_tier_drops_its_oldest_block() {
 }
 
 #[derive(Clone, Debug)]
-enum Action {
+enum CacheAction {
     Submit {
         kind: u32,
         len: u32,
@@ -304,13 +306,13 @@ enum Action {
     Reset,
 }
 
-fn action() -> impl Strategy<Value = Action> {
+fn action() -> impl Strategy<Value = CacheAction> {
     prop_oneof![
         4 => (1u32..4, 1u32..30, 1u32..12, any::<bool>())
-            .prop_map(|(kind, len, output, salted)| Action::Submit { kind, len, output, salted }),
-        8 => Just(Action::Step),
-        1 => (0u64..20).prop_map(Action::Abort),
-        1 => Just(Action::Reset),
+            .prop_map(|(kind, len, output, salted)| CacheAction::Submit { kind, len, output, salted }),
+        8 => Just(CacheAction::Step),
+        1 => (0u64..20).prop_map(CacheAction::Abort),
+        1 => Just(CacheAction::Reset),
     ]
 }
 
@@ -325,7 +327,7 @@ proptest! {
         host_blocks in 0u32..6,
         batched in 3u32..40,
     ) {
-        let mut bench = Bench::new(engine_model::EngineSettings {
+        let mut bench = EngineBench::new(engine_model::EngineSettings {
             host_blocks,
             max_num_batched_tokens: batched,
             ..settings(device_blocks)
@@ -333,14 +335,14 @@ proptest! {
         let mut next = 0;
         for action in actions {
             match action {
-                Action::Submit { kind, len, output, salted: with_salt } => {
+                CacheAction::Submit { kind, len, output, salted: with_salt } => {
                     let plain = request(next, &tokens(kind, len), output);
                     bench.submit(if with_salt { salted("s", plain) } else { plain });
                     next += 1;
                 }
-                Action::Step => { bench.step(); }
-                Action::Abort(id) => { bench.engine.abort(engine_model::RequestId(id)); }
-                Action::Reset => { bench.engine.reset_cache(); }
+                CacheAction::Step => { bench.step(); }
+                CacheAction::Abort(id) => { bench.engine.abort(engine_model::RequestId(id)); }
+                CacheAction::Reset => { bench.engine.reset_cache(); }
             }
         }
         bench.run();
@@ -354,7 +356,7 @@ proptest! {
 
 #[test]
 fn a_transferred_prompt_costs_one_token_is_announced_and_found_by_the_next_one() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     let prompt = tokens(1, 10 * BLOCK + 3);
     bench.submit(transferred(request(1, &prompt, 1)));
     let batches = bench.run();

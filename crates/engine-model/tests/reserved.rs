@@ -5,10 +5,10 @@ mod support;
 
 use engine_model::{Allocation, CacheEvent, EngineSettings, NamedRequest, RequestId, SubmitError};
 use kv_blocks::EngineHash;
-use support::{BLOCK, Bench, settings};
+use support::{BLOCK, EngineBench, settings};
 
-fn reserving(device_blocks: u32) -> Bench {
-    Bench::new(EngineSettings {
+fn reserving(device_blocks: u32) -> EngineBench {
+    EngineBench::new(EngineSettings {
         allocation: Allocation::Reserved,
         ..settings(device_blocks)
     })
@@ -27,7 +27,7 @@ fn named(id: u64, names: &[u64], output_tokens: u32) -> NamedRequest {
 }
 
 /// Names that the engine's events leave behind; a name held twice fails.
-fn told(bench: &Bench) -> Vec<u64> {
+fn told(bench: &EngineBench) -> Vec<u64> {
     let mut held = std::collections::BTreeSet::new();
     for event in bench.batches.iter().flatten() {
         match event {
@@ -46,7 +46,7 @@ fn told(bench: &Bench) -> Vec<u64> {
     held.into_iter().collect()
 }
 
-fn cached(bench: &Bench) -> Vec<u64> {
+fn cached(bench: &EngineBench) -> Vec<u64> {
     bench
         .engine
         .cached_blocks()
@@ -162,8 +162,9 @@ fn blocks_of_finished_replies_are_taken_before_any_that_can_be_found() {
 #[test]
 fn what_can_never_run_is_refused() {
     let mut bench = reserving(2);
-    let refused =
-        |bench: &mut Bench, request| bench.engine.submit_named(bench.now, request).unwrap_err();
+    let refused = |bench: &mut EngineBench, request| {
+        bench.engine.submit_named(bench.now, request).unwrap_err()
+    };
     assert_eq!(refused(&mut bench, named(1, &[], 1)), SubmitError::Empty);
     assert_eq!(refused(&mut bench, named(2, &[1], 0)), SubmitError::Empty);
     assert_eq!(

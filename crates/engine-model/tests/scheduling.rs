@@ -6,15 +6,15 @@ mod support;
 use std::time::Duration;
 
 use engine_model::{
-    Engine, EngineSettings, Finish, Next, Profile, Request, RequestId, Scheduling, SubmitError,
-    Timing,
+    Engine, EngineSettings, EngineTiming, Finish, GenerationRequest, NextAction, Profile,
+    RequestId, Scheduling, SubmitError,
 };
 use kv_blocks::Moment;
-use support::{Bench, request, settings, tokens};
+use support::{EngineBench, request, settings, tokens};
 
 #[test]
 fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 5), 3));
     bench.run();
     let finishes: Vec<_> = bench.emitted.iter().map(|token| token.finish).collect();
@@ -25,10 +25,10 @@ fn a_request_gets_its_tokens_one_a_step_and_ends_with_its_reason() {
 
 #[test]
 fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     let script = [7, 8, 9];
     bench.submit(request(1, &tokens(1, 5), 5));
-    bench.submit(Request {
+    bench.submit(GenerationRequest {
         script: Some(script.as_slice().into()),
         ..request(2, &tokens(1, 5), 5)
     });
@@ -39,7 +39,7 @@ fn a_scripted_reply_says_its_script_and_then_goes_on_by_itself() {
 
 #[test]
 fn time_to_first_token_is_overhead_plus_step_plus_prefill() {
-    let timing = Timing::new(Profile::named("toy").unwrap()).overhead_ms(2.0);
+    let timing = EngineTiming::new(Profile::named("toy").unwrap()).overhead_ms(2.0);
     let mut engine = Engine::new(EngineSettings {
         timing,
         max_num_batched_tokens: 8_192,
@@ -49,27 +49,30 @@ fn time_to_first_token_is_overhead_plus_step_plus_prefill() {
         .submit(Moment::START, request(1, &tokens(1, 1_000), 1))
         .unwrap();
     let ready = Moment::at(Duration::from_millis(2));
-    assert_eq!(engine.begin(Moment::START), Next::WaitUntil(ready));
+    assert_eq!(engine.begin(Moment::START), NextAction::WaitUntil(ready));
     // 4 ms a step and 0.1 ms a token.
-    assert_eq!(engine.begin(ready), Next::Step(Duration::from_millis(104)));
+    assert_eq!(
+        engine.begin(ready),
+        NextAction::Step(Duration::from_millis(104))
+    );
 }
 
 #[test]
 fn a_cached_prefix_costs_no_prefill_time() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 101), 1));
     bench.run();
     bench.submit(request(2, &tokens(1, 101), 1));
     assert_eq!(
         bench.engine.begin(bench.now),
-        Next::Step(Duration::from_micros(4_100)),
+        NextAction::Step(Duration::from_micros(4_100)),
         "one token is computed"
     );
 }
 
 #[test]
 fn long_prompts_are_prefilled_in_chunks_beside_decoding_sequences() {
-    let mut bench = Bench::new(EngineSettings {
+    let mut bench = EngineBench::new(EngineSettings {
         max_num_batched_tokens: 10,
         ..settings(64)
     });
@@ -90,7 +93,7 @@ fn long_prompts_are_prefilled_in_chunks_beside_decoding_sequences() {
 
 #[test]
 fn at_most_max_num_seqs_run_and_the_rest_wait_in_order() {
-    let mut bench = Bench::new(EngineSettings {
+    let mut bench = EngineBench::new(EngineSettings {
         max_num_seqs: 2,
         ..settings(64)
     });
@@ -115,13 +118,13 @@ fn at_most_max_num_seqs_run_and_the_rest_wait_in_order() {
 #[test]
 fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
     let alone = |id: u64, kind| {
-        let mut bench = Bench::new(settings(64));
+        let mut bench = EngineBench::new(settings(64));
         bench.submit(request(id, &tokens(kind, 8), 14));
         bench.run();
         bench.reply(id)
     };
     // Each ends with 22 tokens, six blocks; eight are not enough for both.
-    let mut bench = Bench::new(settings(8));
+    let mut bench = EngineBench::new(settings(8));
     bench.submit(request(1, &tokens(1, 8), 14));
     bench.submit(request(2, &tokens(2, 8), 14));
     bench.run();
@@ -144,7 +147,7 @@ fn the_youngest_is_preempted_when_blocks_run_out_and_still_says_the_same() {
 
 #[test]
 fn a_request_waits_until_its_whole_prompt_fits() {
-    let mut bench = Bench::new(settings(4));
+    let mut bench = EngineBench::new(settings(4));
     bench.submit(request(1, &tokens(1, 8), 4));
     bench.submit(request(2, &tokens(2, 12), 1));
     bench.step();
@@ -158,10 +161,10 @@ fn a_request_waits_until_its_whole_prompt_fits() {
 
 #[test]
 fn an_abort_in_the_middle_of_a_step_frees_its_blocks_and_makes_no_token() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 100));
     bench.submit(request(2, &tokens(2, 8), 2));
-    assert!(matches!(bench.engine.begin(bench.now), Next::Step(_)));
+    assert!(matches!(bench.engine.begin(bench.now), NextAction::Step(_)));
     assert!(bench.engine.abort(RequestId(1)));
     let outcome = bench.engine.finish();
     assert_eq!(
@@ -200,7 +203,7 @@ fn what_can_never_run_is_refused() {
 
 #[test]
 fn a_restart_loses_requests_and_cache_and_says_nothing() {
-    let mut bench = Bench::new(settings(64));
+    let mut bench = EngineBench::new(settings(64));
     bench.submit(request(1, &tokens(1, 8), 100));
     bench.step();
     bench.submit(request(2, &tokens(2, 8), 1));
@@ -219,10 +222,10 @@ fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_
         max_num_seqs,
         ..settings(device_blocks)
     };
-    let mut bench = Bench::new(by_priority(64, 1));
+    let mut bench = EngineBench::new(by_priority(64, 1));
     for (id, priority) in [(1, 5), (2, 0), (3, -7), (4, 0)] {
         let request = request(id, &tokens(u32::try_from(id).unwrap(), 5), 1);
-        bench.submit(Request {
+        bench.submit(GenerationRequest {
             priority,
             ..request
         });
@@ -238,10 +241,10 @@ fn by_priority_the_lowest_number_goes_first_of_equals_the_first_and_the_highest_
     );
 
     // Two that grow until there is room for one: the first one counts for less.
-    let mut bench = Bench::new(by_priority(8, 2));
+    let mut bench = EngineBench::new(by_priority(8, 2));
     for (id, priority) in [(1, 5), (2, 0)] {
         let request = request(id, &tokens(u32::try_from(id).unwrap(), 8), 16);
-        bench.submit(Request {
+        bench.submit(GenerationRequest {
             priority,
             ..request
         });

@@ -2,7 +2,7 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use engine_model::{Profile, Scheduling, Timing};
+use engine_model::{EngineTiming, Profile, Scheduling};
 use kv_blocks::BlockSize;
 use net::ListenAddr;
 use zmtp::Endpoint;
@@ -46,7 +46,7 @@ pub struct EngineConfig {
     pub(crate) max_num_seqs: u32,
     pub(crate) scheduling: Scheduling,
     pub(crate) max_num_batched_tokens: u32,
-    pub(crate) timing: Timing,
+    pub(crate) timing: EngineTiming,
     pub(crate) events: Option<EventSettings>,
     pub(crate) dp_size: u32,
     pub(crate) role: WorkerRole,
@@ -196,7 +196,7 @@ fn at_least_one(name: &'static str, value: u32) -> Result<(), EngineError> {
     }
 }
 
-fn timing(args: &EngineArgs) -> Result<Timing, EngineError> {
+fn timing(args: &EngineArgs) -> Result<EngineTiming, EngineError> {
     let unknown = || {
         flag(
             "profile",
@@ -205,7 +205,7 @@ fn timing(args: &EngineArgs) -> Result<Timing, EngineError> {
         )
     };
     let profile = Profile::named(&args.profile).ok_or_else(unknown)?;
-    let mut timing = Timing::new(profile).speed(positive("speed", args.speed)?);
+    let mut timing = EngineTiming::new(profile).speed(positive("speed", args.speed)?);
     if let Some(rate) = args.prefill_tps {
         timing = timing.prefill_tokens_per_s(positive("prefill-tps", rate)?);
     }
@@ -312,14 +312,14 @@ mod tests {
     use super::*;
 
     #[derive(Parser)]
-    struct Cli {
+    struct TestCli {
         #[command(flatten)]
         engine: EngineArgs,
     }
 
     fn config(flags: &str) -> Result<EngineConfig, String> {
         let words = std::iter::once("engine").chain(flags.split_whitespace());
-        EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine)
+        EngineConfig::try_from(TestCli::try_parse_from(words).unwrap().engine)
             .map_err(|error| error.to_string())
     }
 

@@ -6,7 +6,7 @@ use parking_lot::Mutex;
 
 /// What goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum InjectedFault {
     /// Answered with this status instead; nothing runs.
     Status(u16),
     /// Never answered; nothing runs.
@@ -33,7 +33,7 @@ pub(crate) enum Fault {
 )]
 pub(crate) struct FaultError(String);
 
-impl FromStr for Fault {
+impl FromStr for InjectedFault {
     type Err = FaultError;
 
     fn from_str(text: &str) -> Result<Self, FaultError> {
@@ -62,15 +62,15 @@ impl FromStr for Fault {
 
 /// The fault that is set, and for how many more requests.
 #[derive(Debug, Default)]
-pub(crate) struct FaultSlot(Mutex<Option<(Fault, u64)>>);
+pub(crate) struct FaultSlot(Mutex<Option<(InjectedFault, u64)>>);
 
 impl FaultSlot {
-    pub(crate) fn set(&self, fault: Option<Fault>, count: u64) {
+    pub(crate) fn set(&self, fault: Option<InjectedFault>, count: u64) {
         *self.0.lock() = fault.filter(|_| count > 0).map(|fault| (fault, count));
     }
 
     /// The fault of one request.
-    pub(crate) fn take(&self) -> Option<Fault> {
+    pub(crate) fn take(&self) -> Option<InjectedFault> {
         let mut slot = self.0.lock();
         let (fault, left) = (*slot)?;
         *slot = (left > 1).then_some((fault, left - 1));
@@ -85,22 +85,28 @@ mod tests {
     #[test]
     fn a_fault_strikes_as_often_as_it_was_asked_for() {
         let slot = FaultSlot::default();
-        slot.set(Some(Fault::Reset), 2);
+        slot.set(Some(InjectedFault::Reset), 2);
         assert_eq!(
             [slot.take(), slot.take(), slot.take()],
-            [Some(Fault::Reset), Some(Fault::Reset), None]
+            [Some(InjectedFault::Reset), Some(InjectedFault::Reset), None]
         );
-        slot.set(Some(Fault::Hang), 5);
+        slot.set(Some(InjectedFault::Hang), 5);
         slot.set(None, 1);
         assert_eq!(slot.take(), None);
     }
 
     #[test]
     fn faults_are_named_as_in_the_interface() {
-        assert_eq!("reset_mid:3".parse::<Fault>().unwrap(), Fault::ResetMid(3));
-        assert_eq!("503".parse::<Fault>().unwrap(), Fault::Status(503));
+        assert_eq!(
+            "reset_mid:3".parse::<InjectedFault>().unwrap(),
+            InjectedFault::ResetMid(3)
+        );
+        assert_eq!(
+            "503".parse::<InjectedFault>().unwrap(),
+            InjectedFault::Status(503)
+        );
         for wrong in ["reset_mid", "reset:1", "reset_mid:-1", "404", ""] {
-            assert!(wrong.parse::<Fault>().is_err(), "{wrong}");
+            assert!(wrong.parse::<InjectedFault>().is_err(), "{wrong}");
         }
     }
 }

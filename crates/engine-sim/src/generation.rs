@@ -2,26 +2,26 @@
 
 use std::sync::Arc;
 
-use engine_model::{Emitted, Finish, ReplyStream, Request, RequestId};
+use engine_model::{EmittedToken, Finish, GenerationRequest, ReplyStream, RequestId};
 use tokio::sync::mpsc;
 
 use crate::{
     detokenizer::Detokenizer,
-    http::ApiError,
-    rank::Rank,
-    script::{Call, Channel, Ending, Limit, OpenEnd, Said, Script},
-    server_state::{Counts, ServerState},
+    http::SimApiError,
+    rank::SimRank,
+    script::{Channel, LengthLimit, OpenEnd, ReplyScript, StopCause, TokenText, ToolCall},
+    server_state::{RequestCounts, ServerState},
 };
 
 /// What a request asks of the model.
 #[derive(Clone, Debug)]
-pub(crate) struct Job {
+pub(crate) struct GenerationJob {
     pub(crate) prompt: Arc<[u32]>,
     /// `None`: as long as the model likes, see `open_end`.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
     /// What the model says; `None`: what seed and prompt make it say.
-    pub(crate) script: Option<Arc<Script>>,
+    pub(crate) script: Option<Arc<ReplyScript>>,
     pub(crate) lora: Option<Arc<str>>,
     pub(crate) salt: Option<Arc<str>>,
     /// From the request's header.
@@ -36,60 +36,60 @@ pub(crate) struct Job {
 #[derive(Debug)]
 pub(crate) struct Generation {
     state: Arc<ServerState>,
-    rank: Arc<Rank>,
+    rank: Arc<SimRank>,
     id: RequestId,
-    tokens: mpsc::Receiver<Emitted>,
+    tokens: mpsc::Receiver<EmittedToken>,
     ended: bool,
-    voice: Voice,
+    renderer: TokenRenderer,
     pub(crate) prompt: Arc<[u32]>,
 }
 
 /// How tokens become text.
 #[derive(Debug)]
-enum Voice {
+enum TokenRenderer {
     Words(Detokenizer),
     /// The script, and how much of it is said.
-    Script(Arc<Script>, usize),
+    Script(Arc<ReplyScript>, usize),
 }
 
 /// One token and what it says.
 #[derive(Debug)]
-pub(crate) struct Spoken {
+pub(crate) struct RenderedToken {
     pub(crate) token: u32,
-    pub(crate) said: Said,
+    pub(crate) text: TokenText,
     pub(crate) cached_tokens: u32,
     /// Set on the last token.
-    pub(crate) ending: Option<Ending>,
+    pub(crate) ending: Option<StopCause>,
 }
 
 /// The engine restarted under the request.
 #[derive(Debug)]
-pub(crate) struct EngineGone;
+pub(crate) struct EngineRestarted;
 
 impl Generation {
     /// Checks a job against the model's limits and submits it.
-    pub(crate) fn start(state: &Arc<ServerState>, job: Job) -> Result<Self, ApiError> {
+    pub(crate) fn start(state: &Arc<ServerState>, job: GenerationJob) -> Result<Self, SimApiError> {
         let longest = state.config.max_model_len;
         let prompt_tokens = u32::try_from(job.prompt.len()).unwrap_or(u32::MAX);
         if prompt_tokens == 0 {
-            return Err(ApiError::bad_request(
+            return Err(SimApiError::bad_request(
                 "The prompt is empty: provide at least one token.",
                 "prompt",
             ));
         }
         if prompt_tokens >= longest {
-            return Err(ApiError::prompt_too_long(longest, prompt_tokens));
+            return Err(SimApiError::prompt_too_long(longest, prompt_tokens));
         }
         let room = longest - prompt_tokens;
         match job.max_tokens {
             Some(0) => {
-                return Err(ApiError::bad_request(
+                return Err(SimApiError::bad_request(
                     "max_tokens must be at least 1, got 0.",
                     "max_tokens",
                 ));
             }
             Some(wanted) if wanted > room => {
-                return Err(ApiError::reply_too_long(longest, prompt_tokens, wanted));
+                return Err(SimApiError::reply_too_long(longest, prompt_tokens, wanted));
             }
             _ => {}
         }
@@ -97,7 +97,7 @@ impl Generation {
             None => {
                 let alphabet = Arc::clone(&state.tokenizer.alphabet);
                 let stream = ReplyStream::new(state.config.seed, &job.prompt, alphabet);
-                let limit = Limit {
+                let limit = LengthLimit {
                     max_tokens: job.max_tokens,
                     open_end: job.open_end,
                     room,
@@ -118,7 +118,7 @@ impl Generation {
             None => state.least_loaded(),
             Some(rank) => state.ranks.get(rank).ok_or_else(|| {
                 let ranks = state.ranks.len();
-                ApiError::bad_request(
+                SimApiError::bad_request(
                     format!("Data parallel rank {rank} is out of range: this engine has {ranks}."),
                     "data_parallel_rank",
                 )
@@ -126,7 +126,7 @@ impl Generation {
         };
         let rank = Arc::clone(rank);
         let id = RequestId(state.counts.next_id());
-        let request = Request {
+        let request = GenerationRequest {
             id,
             prompt: Arc::clone(&job.prompt),
             output_tokens,
@@ -139,11 +139,11 @@ impl Generation {
         };
         let tokens = rank
             .submit(request)
-            .map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))?;
-        Counts::add(&state.counts.executions);
+            .map_err(|error| SimApiError::bad_request(error.to_string(), "prompt"))?;
+        RequestCounts::add(&state.counts.executions);
         let voice = match job.script {
-            None => Voice::Words(Detokenizer::default()),
-            Some(script) => Voice::Script(script, 0),
+            None => TokenRenderer::Words(Detokenizer::default()),
+            Some(script) => TokenRenderer::Script(script, 0),
         };
         Ok(Self {
             state: Arc::clone(state),
@@ -151,13 +151,13 @@ impl Generation {
             id,
             tokens,
             ended: false,
-            voice,
+            renderer: voice,
             prompt: job.prompt,
         })
     }
 
     /// The next token; after the last one this must not be called again.
-    pub(crate) async fn next(&mut self) -> Result<Spoken, EngineGone> {
+    pub(crate) async fn next(&mut self) -> Result<RenderedToken, EngineRestarted> {
         match self.tokens.recv().await {
             Some(emitted) => {
                 self.ended = emitted.finish.is_some();
@@ -165,40 +165,40 @@ impl Generation {
             }
             None => {
                 self.ended = true;
-                Err(EngineGone)
+                Err(EngineRestarted)
             }
         }
     }
 
-    fn spoken(&mut self, emitted: Emitted) -> Spoken {
-        let Emitted {
+    fn spoken(&mut self, emitted: EmittedToken) -> RenderedToken {
+        let EmittedToken {
             token,
             cached_tokens,
             finish,
             ..
         } = emitted;
-        let (said, ending) = match &mut self.voice {
-            Voice::Words(detokenizer) => {
+        let (said, ending) = match &mut self.renderer {
+            TokenRenderer::Words(detokenizer) => {
                 let text = detokenizer.push(&self.state.tokenizer.model, token);
                 let ending = |finish| {
                     if finish == Finish::Stop {
-                        Ending::Stop
+                        StopCause::Stop
                     } else {
-                        Ending::Length
+                        StopCause::Length
                     }
                 };
                 (
-                    Said {
+                    TokenText {
                         channel: Channel::Content,
                         text,
                     },
                     finish.map(ending),
                 )
             }
-            Voice::Script(script, place) => {
-                let said = script.said.get(*place).cloned();
+            TokenRenderer::Script(script, place) => {
+                let said = script.texts.get(*place).cloned();
                 *place += 1;
-                let silent = || Said {
+                let silent = || TokenText {
                     channel: Channel::Hidden,
                     text: String::new(),
                 };
@@ -208,19 +208,19 @@ impl Generation {
                 )
             }
         };
-        Spoken {
+        RenderedToken {
             token,
-            said,
+            text: said,
             cached_tokens,
             ending,
         }
     }
 
     /// The call at this place of the reply.
-    pub(crate) fn call(&self, place: usize) -> Option<&Call> {
-        match &self.voice {
-            Voice::Words(_) => None,
-            Voice::Script(script, _) => script.calls.get(place),
+    pub(crate) fn call(&self, place: usize) -> Option<&ToolCall> {
+        match &self.renderer {
+            TokenRenderer::Words(_) => None,
+            TokenRenderer::Script(script, _) => script.calls.get(place),
         }
     }
 }
@@ -240,7 +240,7 @@ impl Drop for Generation {
         }
         // The last token may be on its way already: then nothing is left to take out, and the client still left early.
         self.rank.abort(self.id);
-        Counts::add(&self.state.counts.aborted);
+        RequestCounts::add(&self.state.counts.aborted);
         *self.state.counts.last_abort_ms.lock() = Some(self.state.clock.unix_ms());
     }
 }

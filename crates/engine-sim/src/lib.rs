@@ -15,7 +15,7 @@ mod generation;
 mod http;
 mod publisher;
 mod rank;
-mod running;
+mod running_engine;
 mod script;
 mod server_state;
 mod tokenizer;
@@ -23,4 +23,4 @@ mod wire;
 
 pub use args::{EngineArgs, EventFormat, HashFormat, ReplayFormat, WorkerRole};
 pub use config::{EngineConfig, EngineError};
-pub use running::{RunningEngine, start};
+pub use running_engine::{RunningEngine, start};

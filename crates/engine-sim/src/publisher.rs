@@ -70,13 +70,13 @@ impl FromStr for StreamAction {
 
 /// The publishing side of one rank.
 #[derive(Debug)]
-pub(crate) struct Publisher {
+pub(crate) struct RankPublisher {
     rank: u32,
     settings: EventSettings,
     clock: Clock,
     wire: WireFormat,
     sockets: Mutex<Option<Sockets>>,
-    stream: Arc<Mutex<Stream>>,
+    stream: Arc<Mutex<LiveStream>>,
     /// Where it really listens.
     pub(crate) events: Endpoint,
     pub(crate) replay: Option<Endpoint>,
@@ -89,27 +89,27 @@ struct Sockets {
 }
 
 /// A numbered batch.
-type Batch = (u64, Bytes);
+type NumberedBatch = (u64, Bytes);
 
 /// State of the live stream.
 #[derive(Debug, Default)]
-struct Stream {
+struct LiveStream {
     next_seq: u64,
     published: u64,
     /// The last `buffer_steps` batches; the oldest goes when full.
-    buffer: VecDeque<Batch>,
+    buffer: VecDeque<NumberedBatch>,
     paused: bool,
     /// Held back by `pause`; at most `buffer_steps`, the oldest is lost when full.
-    held: VecDeque<Batch>,
+    paused_batches: VecDeque<NumberedBatch>,
     drop: u64,
     duplicate: u64,
     corrupt: u64,
     /// How many to collect, and those collected.
     reorder: u64,
-    reordered: Vec<Batch>,
+    reordered: Vec<NumberedBatch>,
 }
 
-impl Publisher {
+impl RankPublisher {
     /// Binds the sockets of a rank.
     pub(crate) async fn bind(
         settings: &EventSettings,
@@ -117,7 +117,7 @@ impl Publisher {
         wire: WireFormat,
         clock: Clock,
     ) -> Result<Self, net::ListenError> {
-        let stream = Arc::<Mutex<Stream>>::default();
+        let stream = Arc::<Mutex<LiveStream>>::default();
         let wanted = endpoint_of_rank(&settings.events, rank);
         let wanted_replay = settings
             .replay
@@ -151,10 +151,10 @@ impl Publisher {
         }
         stream.buffer.push_back(batch.clone());
         if stream.paused {
-            if stream.held.len() >= self.settings.buffer_steps {
-                stream.held.pop_front();
+            if stream.paused_batches.len() >= self.settings.buffer_steps {
+                stream.paused_batches.pop_front();
             }
-            stream.held.push_back(batch);
+            stream.paused_batches.push_back(batch);
         } else {
             self.send(&mut stream, batch);
         }
@@ -167,7 +167,7 @@ impl Publisher {
             StreamAction::Pause => stream.paused = true,
             StreamAction::Resume => {
                 stream.paused = false;
-                for batch in std::mem::take(&mut stream.held) {
+                for batch in std::mem::take(&mut stream.paused_batches) {
                     self.send(&mut stream, batch);
                 }
             }
@@ -192,7 +192,7 @@ impl Publisher {
 
     /// Begins a new stream: an empty buffer, sequence 0, no faults. What is published from here on is replayed.
     pub(crate) fn forget(&self) {
-        *self.stream.lock() = Stream::default();
+        *self.stream.lock() = LiveStream::default();
     }
 
     /// Listens at the same places again.
@@ -224,7 +224,7 @@ impl Publisher {
         (stream.published, stream.next_seq.checked_sub(1))
     }
 
-    fn send(&self, stream: &mut Stream, batch: Batch) {
+    fn send(&self, stream: &mut LiveStream, batch: NumberedBatch) {
         if stream.drop > 0 {
             stream.drop -= 1;
         } else if stream.reorder > 0 {
@@ -248,7 +248,7 @@ impl Publisher {
         }
     }
 
-    fn transmit(&self, (seq, payload): &Batch) {
+    fn transmit(&self, (seq, payload): &NumberedBatch) {
         if let Some(sockets) = &*self.sockets.lock() {
             sockets.live.send(&frames::encode_live(
                 self.settings.topic.as_bytes(),
@@ -264,7 +264,7 @@ impl Sockets {
         events: &Endpoint,
         replay: Option<&Endpoint>,
         settings: &EventSettings,
-        stream: &Arc<Mutex<Stream>>,
+        stream: &Arc<Mutex<LiveStream>>,
     ) -> Result<(Self, Endpoint, Option<Endpoint>), net::ListenError> {
         let (live, events) = Pub::bind(events, PubSettings::default()).await?;
         let Some(replay) = replay else {
@@ -304,7 +304,7 @@ impl Sockets {
 /// Serves one request at a time, as the real publisher does.
 async fn answer_replays(
     mut router: Router,
-    stream: Arc<Mutex<Stream>>,
+    stream: Arc<Mutex<LiveStream>>,
     form: ReplayForm,
     topic: String,
 ) {
@@ -318,7 +318,7 @@ async fn answer_replays(
                 continue;
             }
         };
-        let batches: Vec<Batch> = {
+        let batches: Vec<NumberedBatch> = {
             let stream = stream.lock();
             stream
                 .buffer

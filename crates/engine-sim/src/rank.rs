@@ -5,34 +5,36 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use engine_model::{Emitted, Engine, EngineStats, Next, Request, RequestId, SubmitError};
+use engine_model::{
+    EmittedToken, Engine, EngineStats, GenerationRequest, NextAction, RequestId, SubmitError,
+};
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, mpsc};
 
-use crate::publisher::{Publisher, StreamAction};
+use crate::publisher::{RankPublisher, StreamAction};
 
 /// A rank, shared between its driver and the requests on it.
 #[derive(Debug)]
-pub(crate) struct Rank {
-    core: Mutex<Core>,
+pub(crate) struct SimRank {
+    core: Mutex<RankCore>,
     wake: Notify,
     clock: Clock,
-    pub(crate) publisher: Option<Publisher>,
+    pub(crate) publisher: Option<RankPublisher>,
 }
 
 #[derive(Debug)]
-struct Core {
+struct RankCore {
     engine: Engine,
     /// Who waits for tokens. Each channel holds a whole reply, so delivering never waits.
-    listeners: HashMap<RequestId, mpsc::Sender<Emitted>>,
+    listeners: HashMap<RequestId, mpsc::Sender<EmittedToken>>,
 }
 
-impl Rank {
-    pub(crate) fn new(engine: Engine, publisher: Option<Publisher>, clock: Clock) -> Self {
+impl SimRank {
+    pub(crate) fn new(engine: Engine, publisher: Option<RankPublisher>, clock: Clock) -> Self {
         Self {
-            core: Mutex::new(Core {
+            core: Mutex::new(RankCore {
                 engine,
                 listeners: HashMap::new(),
             }),
@@ -43,7 +45,10 @@ impl Rank {
     }
 
     /// Starts a generation; its tokens come out of the receiver, which ends early if the engine restarts.
-    pub(crate) fn submit(&self, request: Request) -> Result<mpsc::Receiver<Emitted>, SubmitError> {
+    pub(crate) fn submit(
+        &self,
+        request: GenerationRequest,
+    ) -> Result<mpsc::Receiver<EmittedToken>, SubmitError> {
         let id = request.id;
         // Room for the whole reply: nothing is ever refused for want of it.
         let (sender, receiver) = mpsc::channel(request.output_tokens.max(1) as usize);
@@ -102,16 +107,16 @@ impl Rank {
         loop {
             let next = self.core.lock().engine.begin(self.clock.now());
             match next {
-                Next::Idle => {
+                NextAction::Idle => {
                     self.wake.notified().await;
                     cursor = self.clock.now();
                 }
-                Next::WaitUntil(moment) => {
+                NextAction::WaitUntil(moment) => {
                     // A request that came meanwhile is behind the one that is waited for.
                     self.sleep_until(moment).await;
                     cursor = self.clock.now();
                 }
-                Next::Step(duration) => {
+                NextAction::Step(duration) => {
                     // From the planned end of the step before: timers are coarser than steps, and lateness must not
                     // add up. A machine that is hopelessly late does not catch up, it goes on from now.
                     cursor = cursor + duration;

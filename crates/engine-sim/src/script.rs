@@ -12,7 +12,7 @@ use std::sync::Arc;
 use engine_model::Finish;
 use prompt::PromptModel;
 
-pub(crate) use compose::{Limit, OpenEnd, Speaker, compose};
+pub(crate) use compose::{LengthLimit, OpenEnd, Speaker, compose};
 use sample::sample;
 
 use crate::detokenizer::Detokenizer;
@@ -32,14 +32,14 @@ pub(crate) enum Channel {
 
 /// What one token says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
+pub(crate) struct TokenText {
     pub(crate) channel: Channel,
     pub(crate) text: String,
 }
 
 /// A call of a tool; its arguments are said token by token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Call {
+pub(crate) struct ToolCall {
     /// Sixteen hex digits; each API puts its own word before them.
     pub(crate) id: String,
     pub(crate) name: String,
@@ -47,10 +47,10 @@ pub(crate) struct Call {
 
 /// What a request wants said, beyond words.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Wish {
+pub(crate) struct ReplyOptions {
     /// Tools to call, with the JSON schema of their arguments.
     pub(crate) calls: Vec<(String, serde_json::Value)>,
-    pub(crate) form: Option<Form>,
+    pub(crate) form: Option<ReplyForm>,
     pub(crate) thinking: bool,
     pub(crate) stop: Vec<String>,
     /// The reply ends with the stop string, not before it.
@@ -59,14 +59,14 @@ pub(crate) struct Wish {
 
 /// Which form the reply's text has.
 #[derive(Clone, Debug)]
-pub(crate) enum Form {
+pub(crate) enum ReplyForm {
     /// JSON that this schema allows.
     Schema(serde_json::Value),
     /// One of these texts.
     Choice(Vec<String>),
 }
 
-impl Wish {
+impl ReplyOptions {
     /// Nothing but words is wanted, as the model says them by itself.
     pub(crate) fn is_plain(&self) -> bool {
         self.calls.is_empty() && self.form.is_none() && !self.thinking && self.stop.is_empty()
@@ -75,12 +75,12 @@ impl Wish {
 
 /// A whole reply.
 #[derive(Clone, Debug)]
-pub(crate) struct Script {
+pub(crate) struct ReplyScript {
     /// What the model generates.
     pub(crate) tokens: Arc<[u32]>,
     /// What each of them says.
-    pub(crate) said: Vec<Said>,
-    pub(crate) calls: Vec<Call>,
+    pub(crate) texts: Vec<TokenText>,
+    pub(crate) calls: Vec<ToolCall>,
     /// How it ends once all of it is out.
     pub(crate) finish: Finish,
     /// The stop string that ended it.
@@ -89,7 +89,7 @@ pub(crate) struct Script {
 
 /// Why a reply ended, as clients are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum StopCause {
     /// Nothing more to say.
     Stop,
     /// This stop string came.
@@ -100,32 +100,32 @@ pub(crate) enum Ending {
     ToolCalls,
 }
 
-impl Script {
+impl ReplyScript {
     /// What clients are told of an end of this kind.
-    pub(crate) fn ending(&self, finish: Finish) -> Ending {
+    pub(crate) fn ending(&self, finish: Finish) -> StopCause {
         match (finish, &self.stopped_by) {
-            (Finish::Length, _) => Ending::Length,
-            (Finish::Stop, Some(stop)) => Ending::StopString(stop.clone()),
-            (Finish::Stop, None) if self.calls.is_empty() => Ending::Stop,
-            (Finish::Stop, None) => Ending::ToolCalls,
+            (Finish::Length, _) => StopCause::Length,
+            (Finish::Stop, Some(stop)) => StopCause::StopString(stop.clone()),
+            (Finish::Stop, None) if self.calls.is_empty() => StopCause::Stop,
+            (Finish::Stop, None) => StopCause::ToolCalls,
         }
     }
 }
 
 /// Writes scripts.
 #[derive(Debug)]
-struct Writer<'a> {
+struct ScriptWriter<'a> {
     model: &'a PromptModel,
     tokens: Vec<u32>,
-    said: Vec<Said>,
+    texts: Vec<TokenText>,
 }
 
-impl<'a> Writer<'a> {
+impl<'a> ScriptWriter<'a> {
     fn new(model: &'a PromptModel) -> Self {
         Self {
             model,
             tokens: Vec::new(),
-            said: Vec::new(),
+            texts: Vec::new(),
         }
     }
 
@@ -154,8 +154,8 @@ impl<'a> Writer<'a> {
     }
 
     fn push(&mut self, channel: Channel, tokens: Vec<u32>, pieces: Vec<String>) {
-        self.said
-            .extend(pieces.into_iter().map(|text| Said { channel, text }));
+        self.texts
+            .extend(pieces.into_iter().map(|text| TokenText { channel, text }));
         self.tokens.extend(tokens);
     }
 }

@@ -10,7 +10,7 @@ use net::Clock;
 use parking_lot::Mutex;
 
 use crate::{
-    config::EngineConfig, fault::FaultSlot, http::ResponseStore, rank::Rank,
+    config::EngineConfig, fault::FaultSlot, http::ResponseStore, rank::SimRank,
     tokenizer::SimTokenizer,
 };
 
@@ -19,9 +19,9 @@ use crate::{
 pub(crate) struct ServerState {
     pub(crate) config: EngineConfig,
     pub(crate) tokenizer: SimTokenizer,
-    pub(crate) ranks: Vec<Arc<Rank>>,
+    pub(crate) ranks: Vec<Arc<SimRank>>,
     pub(crate) fault: FaultSlot,
-    pub(crate) counts: Counts,
+    pub(crate) counts: RequestCounts,
     pub(crate) responses: ResponseStore,
     pub(crate) clock: Clock,
     /// `/health` answers 503 until then.
@@ -31,7 +31,7 @@ pub(crate) struct ServerState {
 
 /// What `/sim/stats` counts beside the model's own numbers.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct RequestCounts {
     /// Generation requests that arrived, faulty ones included.
     pub(crate) requests: AtomicU64,
     /// Those that entered the model.
@@ -43,7 +43,7 @@ pub(crate) struct Counts {
     next_id: AtomicU64,
 }
 
-impl Counts {
+impl RequestCounts {
     pub(crate) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
@@ -71,7 +71,7 @@ impl ServerState {
     }
 
     /// The rank with the fewest requests, the lowest of equals.
-    pub(crate) fn least_loaded(&self) -> &Arc<Rank> {
+    pub(crate) fn least_loaded(&self) -> &Arc<SimRank> {
         // `dp-size` is at least 1.
         self.ranks
             .iter()

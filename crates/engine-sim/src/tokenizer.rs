@@ -77,16 +77,16 @@ fn read(path: &Path) -> Result<Bytes, EngineError> {
 /// The reply tokens of a tokenizer; all its tokens if it has no such words.
 fn words(model: &PromptModel, tokenizer_json: &[u8]) -> Result<Arc<[u32]>, EngineError> {
     #[derive(serde::Deserialize)]
-    struct File {
-        model: Model,
+    struct TokenizerFile {
+        model: TokenizerModel,
     }
     #[derive(serde::Deserialize)]
-    struct Model {
+    struct TokenizerModel {
         // A list of pairs in unigram models, a map in the others.
         #[serde(default)]
         vocab: serde_json::Value,
     }
-    let file: File = serde_json::from_slice(tokenizer_json)
+    let file: TokenizerFile = serde_json::from_slice(tokenizer_json)
         .map_err(|error| EngineError::Tokenizer(error.to_string()))?;
     let mut all: Vec<(u32, &str)> = match &file.model.vocab {
         serde_json::Value::Object(map) => map

@@ -2,14 +2,14 @@
 
 use engine_model::CacheEvent;
 use kv_blocks::{EngineHash, HashScheme, Tier};
-use kv_events::vllm::{self, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored};
+use kv_events::vllm::{self, EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored};
 
 use crate::{EventFormat, HashFormat};
 
 /// How one engine writes its batches.
 #[derive(Clone, Debug)]
 pub(crate) struct WireFormat {
-    shape: Shape,
+    shape: EventLayout,
     hash_form: HashForm,
     block_size: u32,
     /// Position + 1 is an adapter's number.
@@ -25,8 +25,8 @@ impl WireFormat {
     ) -> Self {
         Self {
             shape: match event_format {
-                EventFormat::Map => Shape::Map,
-                EventFormat::Array => Shape::Array,
+                EventFormat::Map => EventLayout::Map,
+                EventFormat::Array => EventLayout::Array,
             },
             hash_form: match hash_format {
                 HashFormat::Int => HashForm::Int,

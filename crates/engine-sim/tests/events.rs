@@ -10,7 +10,7 @@ use engine_sim::RunningEngine;
 use http::Method;
 use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Tier};
 use kv_events::{
-    frames::{self, Replay},
+    frames::{self, ReplayFrame},
     vllm,
 };
 use serde_json::{Value, json};
@@ -18,13 +18,13 @@ use support::{chat, engine, eventually, get, long_text, post, request, send, sta
 use zmtp::{Dealer, Limits, Sub, SubEvent};
 
 /// A reader of one rank's live stream.
-struct Reader {
+struct LiveReader {
     sub: Sub,
 }
 
-type Batch = (u64, Bytes);
+type NumberedBatch = (u64, Bytes);
 
-impl Reader {
+impl LiveReader {
     /// Waits until the publisher really has the subscription: each probe costs one batch, so those are read away.
     async fn connect(engine: &RunningEngine, rank: usize) -> Self {
         let endpoint = engine.events[rank].parse().unwrap();
@@ -61,7 +61,7 @@ impl Reader {
         }
     }
 
-    async fn next_within(&mut self, time: Duration) -> Option<Batch> {
+    async fn next_within(&mut self, time: Duration) -> Option<NumberedBatch> {
         tokio::time::timeout(time, async {
             loop {
                 if let SubEvent::Message { frames, .. } = self.sub.next().await {
@@ -74,15 +74,15 @@ impl Reader {
         .ok()
     }
 
-    async fn next(&mut self) -> Batch {
+    async fn next(&mut self) -> NumberedBatch {
         self.next_within(Duration::from_secs(10))
             .await
             .expect("a batch in time")
     }
 
     /// Everything up to the last batch that the engine has published.
-    async fn up_to(&mut self, last: u64) -> Vec<Batch> {
-        let mut batches: Vec<Batch> = Vec::new();
+    async fn up_to(&mut self, last: u64) -> Vec<NumberedBatch> {
+        let mut batches: Vec<NumberedBatch> = Vec::new();
         while batches.last().is_none_or(|(seq, _)| *seq < last) {
             batches.push(self.next().await);
         }
@@ -90,7 +90,7 @@ impl Reader {
     }
 }
 
-async fn replayed(engine: &RunningEngine, rank: usize, start: u64) -> Vec<Batch> {
+async fn replayed(engine: &RunningEngine, rank: usize, start: u64) -> Vec<NumberedBatch> {
     let endpoint = engine.replay[rank].parse().unwrap();
     let mut dealer = Dealer::connect(&endpoint, Limits::default(), Duration::from_secs(5))
         .await
@@ -103,8 +103,10 @@ async fn replayed(engine: &RunningEngine, rank: usize, start: u64) -> Vec<Batch>
             .unwrap()
             .unwrap();
         match frames::replay(&answer).unwrap() {
-            Replay::Batch { seq, payload } => batches.push((seq, Bytes::copy_from_slice(payload))),
-            Replay::End => return batches,
+            ReplayFrame::Batch { seq, payload } => {
+                batches.push((seq, Bytes::copy_from_slice(payload)))
+            }
+            ReplayFrame::End => return batches,
         }
     }
 }
@@ -145,7 +147,7 @@ async fn a_chats_blocks_are_published_and_decode_to_its_tokens() {
     for format in ["map", "array"] {
         for hashes in ["int", "bytes"] {
             let engine = engine(&format!("--event-format {format} --hash-format {hashes}")).await;
-            let mut reader = Reader::connect(&engine, 0).await;
+            let mut reader = LiveReader::connect(&engine, 0).await;
             let before = last_seq(&engine).await;
             let mut body = chat(&long_text(50), 20);
             body["return_token_ids"] = json!(true);
@@ -194,7 +196,7 @@ async fn a_chats_blocks_are_published_and_decode_to_its_tokens() {
 async fn replay_from_zero_equals_what_was_live() {
     for form in ["new", "old"] {
         let engine = engine(&format!("--replay-format {form} --topic kv@sim")).await;
-        let mut reader = Reader::connect(&engine, 0).await;
+        let mut reader = LiveReader::connect(&engine, 0).await;
         let first = last_seq(&engine).await + 1;
         for kind in 0..5 {
             one_batch(&engine, kind).await;
@@ -327,7 +329,7 @@ async fn the_endpoints_are_told_and_each_rank_has_its_own() {
         );
     }
     assert_ne!(engine.events[0], engine.events[1]);
-    let mut reader = Reader::connect(&engine, 1).await;
+    let mut reader = LiveReader::connect(&engine, 1).await;
     let headers = [("x-data-parallel-rank", "1")];
     let body = chat(&long_text(50), 1);
     send(
@@ -354,7 +356,7 @@ async fn unix_sockets_carry_events_too() {
         replay.display()
     );
     let engine = engine(&flags).await;
-    let mut reader = Reader::connect(&engine, 0).await;
+    let mut reader = LiveReader::connect(&engine, 0).await;
     one_batch(&engine, 0).await;
     let (seq, _) = reader.next().await;
     assert_eq!(seq, last_seq(&engine).await);
@@ -366,7 +368,7 @@ async fn unix_sockets_carry_events_too() {
 #[tokio::test]
 async fn live_messages_can_be_lost_doubled_swapped_broken_and_held_but_replay_has_them_all() {
     let engine = engine("").await;
-    let mut reader = Reader::connect(&engine, 0).await;
+    let mut reader = LiveReader::connect(&engine, 0).await;
     let base = last_seq(&engine).await + 1;
     let mut kind = 0;
     let mut batches = async |count: u32| {
@@ -424,7 +426,7 @@ async fn live_messages_can_be_lost_doubled_swapped_broken_and_held_but_replay_ha
 #[tokio::test]
 async fn a_restart_disconnects_readers_empties_the_cache_and_counts_from_zero() {
     let engine = engine("").await;
-    let mut reader = Reader::connect(&engine, 0).await;
+    let mut reader = LiveReader::connect(&engine, 0).await;
     one_batch(&engine, 0).await;
     reader.next().await;
     disturb(&engine, "restart").await;

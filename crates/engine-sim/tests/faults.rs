@@ -12,7 +12,10 @@ use http_body_util::BodyExt;
 use serde_json::{Value, json};
 use support::{chat, engine, eventually, fault, get, open, post, request, send, stats, streamed};
 
-async fn faulty(kind: &str, body: &Value) -> (RunningEngine, Result<support::Reply, hyper::Error>) {
+async fn faulty(
+    kind: &str,
+    body: &Value,
+) -> (RunningEngine, Result<support::CollectedReply, hyper::Error>) {
     let engine = engine("--no-kv-events").await;
     fault(&engine, kind).await;
     let reply = send(

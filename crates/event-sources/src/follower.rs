@@ -13,10 +13,10 @@ use zmtp::{Limits, Sub, SubEvent};
 
 use crate::{
     BlockSink, SourceSettings, SourceSpec,
-    handle::{Orders, Outlet},
-    repaired_track::{Ask, RepairedTrack},
-    replay::{Answer, ReplayRun},
-    track::Track,
+    handle::{SourceControl, StatusSender},
+    replay::{ReplayEvent, ReplayRun},
+    replaying_driver::{ReplayRequester, ReplayingDriver},
+    stream_driver::StreamDriver,
 };
 
 /// How often time-outs are looked at.
@@ -29,12 +29,12 @@ pub(crate) const PENDING_BYTES: usize = 64 << 20;
 pub(crate) const REBIND: Duration = Duration::from_secs(5);
 
 /// Follows one stream until told to stop.
-pub(crate) struct Follower {
+pub(crate) struct ZmqFollower {
     spec: SourceSpec,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
-    outlet: Outlet,
-    stream: RepairedTrack,
+    status: StatusSender,
+    stream: ReplayingDriver,
     /// The connection that is the stream: where several publishers connect to a bound socket, the newest.
     peer: Option<u64>,
 }
@@ -42,32 +42,32 @@ pub(crate) struct Follower {
 /// What the loop woke up for.
 enum Wake {
     Live(SubEvent),
-    Replay(Option<Answer>),
+    Replay(Option<ReplayEvent>),
     Tick,
     Resync,
     Stop,
 }
 
-impl Follower {
+impl ZmqFollower {
     pub(crate) fn new(
         spec: SourceSpec,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        outlet: Outlet,
+        outlet: StatusSender,
     ) -> Self {
-        let track = Track::new(spec.track(), Arc::clone(&sink), clock);
-        let stream = RepairedTrack::new(track, Arc::clone(&spec.worker), spec.ask());
+        let track = StreamDriver::new(spec.track(), Arc::clone(&sink), clock);
+        let stream = ReplayingDriver::new(track, Arc::clone(&spec.worker), spec.ask());
         Self {
             spec,
             sink,
             clock,
-            outlet,
+            status: outlet,
             stream,
             peer: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: Orders) {
+    pub(crate) async fn run(mut self, mut orders: SourceControl) {
         self.sink.register(self.spec.target, &self.spec.model);
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -75,18 +75,18 @@ impl Follower {
             let Some(mut sub) = self.open(&mut orders.stop).await else {
                 return;
             };
-            if self.follow(&mut sub, &mut ticks, &mut orders).await == Ended::Stopped {
+            if self.follow(&mut sub, &mut ticks, &mut orders).await == FollowEnd::Stopped {
                 return;
             }
             // Quarantined. The connections are closed: a publisher owes nothing to a subscriber that is not there.
             drop(sub);
             self.peer = None;
-            let until = self.stream.track.quarantined_until().unwrap_or_default();
+            let until = self.stream.driver.quarantined_until().unwrap_or_default();
             tokio::select! {
                 () = tokio::time::sleep(until.since(self.clock.now())) => {}
                 _ = &mut orders.stop => return,
             }
-            self.stream.track.release();
+            self.stream.driver.end_quarantine();
             self.publish();
         }
     }
@@ -105,7 +105,7 @@ impl Follower {
             };
             match made {
                 Ok(sub) => return Some(sub),
-                Err(error) => self.stream.track.fault(error),
+                Err(error) => self.stream.driver.record_fault(error),
             }
             self.publish();
             tokio::select! {
@@ -115,7 +115,12 @@ impl Follower {
         }
     }
 
-    async fn follow(&mut self, sub: &mut Sub, ticks: &mut Interval, orders: &mut Orders) -> Ended {
+    async fn follow(
+        &mut self,
+        sub: &mut Sub,
+        ticks: &mut Interval,
+        orders: &mut SourceControl,
+    ) -> FollowEnd {
         loop {
             let wake = tokio::select! {
                 event = sub.next() => Wake::Live(event),
@@ -131,11 +136,11 @@ impl Follower {
                 Wake::Replay(answer) => self.stream.replay_burst(answer),
                 Wake::Tick => self.stream.feed(Input::Tick),
                 Wake::Resync => self.stream.feed(Input::Resync),
-                Wake::Stop => return Ended::Stopped,
+                Wake::Stop => return FollowEnd::Stopped,
             }
             self.publish();
-            if self.stream.track.is_quarantined() {
-                return Ended::Quarantined;
+            if self.stream.driver.is_quarantined() {
+                return FollowEnd::Quarantined;
             }
             // Reading what is buffered awaits nothing, so the turn is given up by hand.
             tokio::task::coop::consume_budget().await;
@@ -147,7 +152,7 @@ impl Follower {
     fn burst(&mut self, first: SubEvent, mut next: impl FnMut() -> Option<SubEvent>) {
         self.live(first);
         for _ in 1..GO {
-            if self.stream.track.is_quarantined() {
+            if self.stream.driver.is_quarantined() {
                 return;
             }
             let Some(event) = next() else { return };
@@ -162,7 +167,7 @@ impl Follower {
                 self.stream.connected();
             }
             SubEvent::Message { peer, .. } if self.peer != Some(peer) => {
-                self.stream.track.dropped()
+                self.stream.driver.record_dropped()
             }
             SubEvent::Message { frames, .. } => self.stream.live(&frames),
             SubEvent::Disconnected { peer, reason } => {
@@ -171,19 +176,19 @@ impl Follower {
                     self.peer = None;
                     self.stream.disconnected();
                 }
-                self.stream.track.fault(reason);
+                self.stream.driver.record_fault(reason);
             }
-            SubEvent::Unreachable { reason } => self.stream.track.fault(reason),
+            SubEvent::Unreachable { reason } => self.stream.driver.record_fault(reason),
         }
     }
 
     fn publish(&self) {
-        self.outlet.show(self.stream.track.status());
+        self.status.publish(self.stream.driver.status());
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum FollowEnd {
     Stopped,
     Quarantined,
 }
@@ -204,7 +209,7 @@ impl SourceSpec {
     }
 
     /// Asks the replay socket, if there is one.
-    fn ask(&self) -> Ask {
+    fn ask(&self) -> ReplayRequester {
         let (endpoint, limits, patience) = (
             self.replay_endpoint.clone(),
             self.limits(),
@@ -240,7 +245,7 @@ mod tests {
         spec.replay_endpoint = Some(endpoint("tcp://127.0.0.1:1"));
         spec.bind = true;
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
-        let mut follower = Follower::new(spec, index, Clock::system(), Outlet::default());
+        let mut follower = ZmqFollower::new(spec, index, Clock::system(), StatusSender::default());
         follower.live(SubEvent::Connected { peer: 1 });
         // One frame is no message at all.
         let garbage = || SubEvent::Message {
@@ -250,10 +255,10 @@ mod tests {
         for _ in 0..99 {
             follower.live(garbage());
         }
-        assert!(!follower.stream.track.is_quarantined());
+        assert!(!follower.stream.driver.is_quarantined());
         let mut behind = vec![SubEvent::Connected { peer: 2 }];
         follower.burst(garbage(), || behind.pop());
-        assert!(follower.stream.track.is_quarantined());
+        assert!(follower.stream.driver.is_quarantined());
         assert_eq!(behind.len(), 1, "nothing is taken behind the last straw");
         assert!(!follower.stream.is_asking());
     }

@@ -12,7 +12,7 @@ use tokio::{
     task::JoinHandle,
 };
 
-use crate::{SourceCounters, StreamReport, status::Status};
+use crate::{SourceCounters, StreamReport, status::StreamStatus};
 
 /// Said of a stream whose task ended by itself.
 const ENDED: &str =
@@ -20,7 +20,7 @@ const ENDED: &str =
 
 /// What of a source does not change while it runs.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct SourceInfo {
     /// Kind of source, as reports name it.
     pub(crate) kind: &'static str,
     pub(crate) worker: Arc<str>,
@@ -30,18 +30,18 @@ pub(crate) struct About {
 }
 
 /// The streams that came over one socket, by target, each with its worker's name.
-pub(crate) type Parts = Arc<Mutex<BTreeMap<Target, (Arc<str>, Status)>>>;
+pub(crate) type SharedStreams = Arc<Mutex<BTreeMap<Target, (Arc<str>, StreamStatus)>>>;
 
 /// Where a source's task says how it stands.
 #[derive(Debug, Default)]
-pub(crate) struct Outlet {
-    status: watch::Sender<Status>,
+pub(crate) struct StatusSender {
+    status: watch::Sender<StreamStatus>,
     versions: watch::Sender<u64>,
 }
 
-impl Outlet {
+impl StatusSender {
     /// Publishes, if it is news.
-    pub(crate) fn show(&self, fresh: Status) {
+    pub(crate) fn publish(&self, fresh: StreamStatus) {
         if *self.status.borrow() != fresh {
             self.status.send_replace(fresh);
             self.touch();
@@ -56,7 +56,7 @@ impl Outlet {
 
 /// What a source's task is told.
 #[derive(Debug)]
-pub(crate) struct Orders {
+pub(crate) struct SourceControl {
     /// The task is to end.
     pub(crate) stop: oneshot::Receiver<()>,
     /// Everything is to be fetched anew.
@@ -66,11 +66,11 @@ pub(crate) struct Orders {
 /// A running source. Dropping it stops it without waiting.
 #[derive(Debug)]
 pub struct SourceHandle {
-    about: About,
+    about: SourceInfo,
     clock: Clock,
-    seen: watch::Receiver<Status>,
+    seen: watch::Receiver<StreamStatus>,
     versions: watch::Receiver<u64>,
-    parts: Option<Parts>,
+    parts: Option<SharedStreams>,
     resync: Arc<Notify>,
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<()>,
@@ -79,18 +79,18 @@ pub struct SourceHandle {
 impl SourceHandle {
     /// Starts what `follow` makes, in a task of the current runtime.
     pub(crate) fn start<F>(
-        about: About,
+        about: SourceInfo,
         clock: Clock,
-        follow: impl FnOnce(Outlet, Orders) -> F,
+        follow: impl FnOnce(StatusSender, SourceControl) -> F,
     ) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let (status, seen) = watch::channel(Status::default());
+        let (status, seen) = watch::channel(StreamStatus::default());
         let (sender, versions) = watch::channel(0);
         let (stop, stopped) = oneshot::channel();
         let resync = Arc::new(Notify::new());
-        let outlet = Outlet {
+        let outlet = StatusSender {
             status,
             versions: sender,
         };
@@ -98,7 +98,7 @@ impl SourceHandle {
             "event_stream",
             follow(
                 outlet,
-                Orders {
+                SourceControl {
                     stop: stopped,
                     resync: Arc::clone(&resync),
                 },
@@ -121,13 +121,13 @@ impl SourceHandle {
     }
 
     /// The source has a stream per topic and rank, to be found here.
-    pub(crate) fn with_parts(mut self, parts: Parts) -> Self {
+    pub(crate) fn with_shared_streams(mut self, parts: SharedStreams) -> Self {
         self.parts = Some(parts);
         self
     }
 
     /// Where the streams that share the socket are found; empty for every other source.
-    pub(crate) fn parts(&self) -> Parts {
+    pub(crate) fn shared_streams(&self) -> SharedStreams {
         self.parts.clone().unwrap_or_default()
     }
 
@@ -137,7 +137,7 @@ impl SourceHandle {
     }
 
     /// The stream's status, or the sum of all that share the socket.
-    fn status(&self) -> Status {
+    fn status(&self) -> StreamStatus {
         let mut status = self.seen.borrow().clone();
         if let Some(parts) = &self.parts {
             for (_, part) in parts.lock().values() {
@@ -153,8 +153,8 @@ impl SourceHandle {
         let Some(parts) = &self.parts else {
             return vec![self.report()];
         };
-        let of = |(target, (worker, status)): (&Target, &(Arc<str>, Status))| {
-            let about = About {
+        let of = |(target, (worker, status)): (&Target, &(Arc<str>, StreamStatus))| {
+            let about = SourceInfo {
                 worker: Arc::clone(worker),
                 rank: target.rank.0,
                 ..self.about.clone()
@@ -164,7 +164,7 @@ impl SourceHandle {
         parts.lock().iter().map(of).collect()
     }
 
-    fn report_of(&self, about: &About, status: &Status) -> StreamReport {
+    fn report_of(&self, about: &SourceInfo, status: &StreamStatus) -> StreamReport {
         StreamReport {
             worker: Arc::clone(&about.worker),
             dp_rank: about.rank,
@@ -204,7 +204,7 @@ impl SourceHandle {
     }
 
     /// What a task that ended last said of itself is no longer so.
-    fn state_of(&self, status: &Status) -> StreamState {
+    fn state_of(&self, status: &StreamStatus) -> StreamState {
         if self.ended() {
             StreamState::Connecting
         } else {

@@ -22,30 +22,32 @@ mod handle;
 mod nats;
 mod poll;
 mod quarantine;
-mod repaired_track;
 mod replay;
+mod replaying_driver;
 mod report;
 mod shared;
 mod sink;
 mod sse;
 mod status;
-mod track;
+mod stream_driver;
 mod zmq_source;
 
 pub use handle::SourceHandle;
 pub use kv_events::{Codec, StreamState};
 #[cfg(feature = "nats")]
 pub use nats::{
-    NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsServer, NatsSource,
-    NatsSpec, NatsSubject, Relay, RelayCounts, RelayError, RelayNotice, RelaySpec,
+    NatsCredentials, NatsCredentialsError, NatsEndpoint, NatsEndpointError, NatsRelay, NatsServer,
+    NatsSource, NatsSpec, NatsSubject, RelayCounts, RelayError, RelayNotice, RelaySpec,
 };
 pub use poll::{PollSource, PollSpec};
 pub use report::{IgnoredCounts, SourceCounters, StreamCounts, StreamReport};
-pub use shared::{Member, PodTopic, Publisher, Route, SharedSocket, SharedSpec};
+pub use shared::{
+    PodTopic, PublisherInfo, PublisherLookup, SharedSocket, SharedSpec, SocketMember,
+};
 pub use sink::{BlockSink, FanOut};
 pub use sse::{
-    Carrier, EventSink, Message, PrefixSink, SseEndpoint, SseEndpointError, SseSource, SseSpec,
-    StandardSink, StandardSinkSpec, Tally,
+    EventSink, EventTransport, PrefixSink, SinkCounts, SseEndpoint, SseEndpointError, SseSource,
+    SseSpec, StandardSink, StandardSinkSpec, StreamMessage,
 };
 pub use zmq_source::{EventDefaults, SourceSettings, SourceSpec, ZmqSource};
 pub use zmtp::{Endpoint, EndpointError};

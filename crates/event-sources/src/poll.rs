@@ -19,10 +19,10 @@ use net::{
 use tokio::time::sleep;
 
 use crate::{
-    SourceHandle, SourceSettings, Tally,
-    handle::{About, Orders, Outlet},
+    SinkCounts, SourceHandle, SourceSettings,
+    handle::{SourceControl, SourceInfo, StatusSender},
     quarantine::Quarantine,
-    status::Status,
+    status::StreamStatus,
 };
 
 /// Where the engine gives out its events, below its base URL.
@@ -85,7 +85,7 @@ pub struct PollSource;
 impl PollSource {
     /// Starts asking, in a task of the current runtime, until stopped.
     pub fn spawn(spec: PollSpec, index: Arc<KvIndex>, clock: Clock) -> SourceHandle {
-        let about = About {
+        let about = SourceInfo {
             kind: "poll",
             worker: Arc::clone(&spec.worker),
             rank: 0,
@@ -105,12 +105,12 @@ struct Poller {
     headers: HeaderMap,
     index: Arc<KvIndex>,
     clock: Clock,
-    outlet: Outlet,
+    status: StatusSender,
     stream: TrtStream,
     /// The ranks that events spoke of, known to the index.
     ranks: BTreeMap<u32, Target>,
     /// Of streams before this one, and what became of updates.
-    past: Tally,
+    past: SinkCounts,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
     state: StreamState,
@@ -119,7 +119,7 @@ struct Poller {
 }
 
 impl Poller {
-    fn new(spec: PollSpec, index: Arc<KvIndex>, clock: Clock, outlet: Outlet) -> Self {
+    fn new(spec: PollSpec, index: Arc<KvIndex>, clock: Clock, outlet: StatusSender) -> Self {
         let mut headers = HeaderMap::new();
         headers.extend(
             spec.authorization
@@ -133,9 +133,9 @@ impl Poller {
             headers,
             index,
             clock,
-            outlet,
+            status: outlet,
             ranks: BTreeMap::new(),
-            past: Tally::default(),
+            past: SinkCounts::default(),
             quarantine: Quarantine::default(),
             quarantined_until: None,
             state: StreamState::Connecting,
@@ -143,7 +143,7 @@ impl Poller {
         }
     }
 
-    async fn run(mut self, mut orders: Orders) {
+    async fn run(mut self, mut orders: SourceControl) {
         loop {
             tokio::select! {
                 () = self.ask() => {}
@@ -245,14 +245,14 @@ impl Poller {
             }
             TrtAction::Hole { rank: Some(rank) } => {
                 if let Some(target) = self.target(Some(rank)) {
-                    self.index.hole(target);
+                    self.index.mark_loss(target);
                 }
             }
             // It is not known whose it was.
             TrtAction::Hole { rank: None } => self
                 .ranks
                 .values()
-                .for_each(|target| self.index.hole(*target)),
+                .for_each(|target| self.index.mark_loss(*target)),
         }
     }
 
@@ -282,7 +282,7 @@ impl Poller {
 
     /// Counts errors against the engine. With too many of them nothing it said is believed any longer.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.note(self.clock.now(), errors) else {
+        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
             return;
         };
         tracing::warn!(worker = %self.spec.worker, url = %self.spec.url, error = self.past.last_error,
@@ -301,7 +301,7 @@ impl Poller {
     }
 
     /// Everything counted so far.
-    fn tally(&self) -> Tally {
+    fn tally(&self) -> SinkCounts {
         let mut sum = self.past.clone();
         let (counts, more) = (&mut sum.counts, self.stream.counts());
         counts.events += more.events;
@@ -317,7 +317,7 @@ impl Poller {
         let mut tally = self.tally();
         // An orphan was handed over, and is no applied event for that.
         tally.counts.applied = tally.counts.applied.saturating_sub(tally.counts.orphans);
-        self.outlet.show(Status {
+        self.status.publish(StreamStatus {
             state: if self.quarantined_until.is_some() {
                 StreamState::Quarantined
             } else {
@@ -328,7 +328,7 @@ impl Poller {
             block_size: Some(self.spec.block_size.tokens()),
             last_error: tally.last_error.clone(),
             totals: tally.into(),
-            ..Status::default()
+            ..StreamStatus::default()
         });
     }
 }

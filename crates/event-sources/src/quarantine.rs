@@ -20,7 +20,7 @@ pub(crate) struct Quarantine {
 
 impl Quarantine {
     /// Takes note of errors; `Some(end)`: the stream is quarantined until then, and the slate is clean.
-    pub(crate) fn note(&mut self, now: Moment, errors: u64) -> Option<Moment> {
+    pub(crate) fn record(&mut self, now: Moment, errors: u64) -> Option<Moment> {
         for _ in 0..errors.min(ERRORS as u64) {
             if self.errors.len() == ERRORS {
                 self.errors.pop_front();
@@ -50,11 +50,11 @@ mod tests {
     #[test]
     fn a_hundred_errors_in_ten_seconds_cost_a_minute() {
         let mut quarantine = Quarantine::default();
-        assert_eq!(quarantine.note(at(0), 60), None);
-        assert_eq!(quarantine.note(at(9), 39), None);
-        assert_eq!(quarantine.note(at(10), 1), Some(at(70)));
+        assert_eq!(quarantine.record(at(0), 60), None);
+        assert_eq!(quarantine.record(at(9), 39), None);
+        assert_eq!(quarantine.record(at(10), 1), Some(at(70)));
         assert_eq!(
-            quarantine.note(at(70), 99),
+            quarantine.record(at(70), 99),
             None,
             "the slate is clean afterwards"
         );
@@ -64,12 +64,12 @@ mod tests {
     fn errors_spread_over_a_longer_time_are_borne() {
         let mut quarantine = Quarantine::default();
         for second in 0..1000 {
-            assert_eq!(quarantine.note(at(second), 9), None, "at second {second}");
+            assert_eq!(quarantine.record(at(second), 9), None, "at second {second}");
         }
     }
 
     #[test]
     fn one_batch_of_many_errors_is_enough() {
-        assert_eq!(Quarantine::default().note(at(5), u64::MAX), Some(at(65)));
+        assert_eq!(Quarantine::default().record(at(5), u64::MAX), Some(at(65)));
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use kv_events::frames::{self, FrameError, Replay};
+use kv_events::frames::{self, FrameError, ReplayFrame};
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, mpsc},
     task::JoinHandle,
@@ -22,7 +22,7 @@ pub(crate) const PAUSE: Duration = Duration::from_secs(2);
 
 /// What comes of a request.
 #[derive(Debug)]
-pub(crate) enum Answer {
+pub(crate) enum ReplayEvent {
     Batch { seq: u64, payload: Vec<u8> },
     End,
     Failed(ReplayError),
@@ -55,20 +55,20 @@ pub(crate) enum ReplayError {
     },
     #[cfg(feature = "nats")]
     #[error(transparent)]
-    Nats(#[from] crate::nats::AskError),
+    Nats(#[from] crate::nats::NatsRequestError),
 }
 
 /// A running request. Dropping it ends it, closes its connection and forgets what was read ahead.
 #[derive(Debug)]
 pub(crate) struct ReplayRun {
-    answers: mpsc::UnboundedReceiver<Queued>,
+    answers: mpsc::UnboundedReceiver<QueuedReplayEvent>,
     task: JoinHandle<()>,
 }
 
 /// An answer and the room it takes until somebody has taken it.
 #[derive(Debug)]
-struct Queued {
-    answer: Answer,
+struct QueuedReplayEvent {
+    answer: ReplayEvent,
     _room: Option<OwnedSemaphorePermit>,
 }
 
@@ -80,21 +80,21 @@ impl ReplayRun {
     }
 
     /// Runs what asks and puts its answers there.
-    pub(crate) fn spawn<F>(ask: impl FnOnce(Answers) -> F) -> Self
+    pub(crate) fn spawn<F>(ask: impl FnOnce(ReplaySender) -> F) -> Self
     where
         F: Future<Output = Result<(), ReplayError>> + Send + 'static,
     {
         // Bounded by the room that each batch in it holds.
         let (sender, answers) = mpsc::unbounded_channel();
         let failures = sender.clone();
-        let asking = ask(Answers {
+        let asking = ask(ReplaySender {
             sender,
             ahead: Arc::new(Semaphore::new(AHEAD)),
         });
         let task = tokio::spawn(async move {
             if let Err(error) = asking.await {
-                let _ = failures.send(Queued {
-                    answer: Answer::Failed(error),
+                let _ = failures.send(QueuedReplayEvent {
+                    answer: ReplayEvent::Failed(error),
                     _room: None,
                 });
             }
@@ -103,12 +103,12 @@ impl ReplayRun {
     }
 
     /// The next answer; after the end or a failure there is none. May be cancelled without losing anything.
-    pub(crate) async fn next(&mut self) -> Option<Answer> {
+    pub(crate) async fn next(&mut self) -> Option<ReplayEvent> {
         self.answers.recv().await.map(|queued| queued.answer)
     }
 
     /// The next answer, if it has been read already.
-    pub(crate) fn read_already(&mut self) -> Option<Answer> {
+    pub(crate) fn try_next(&mut self) -> Option<ReplayEvent> {
         self.answers.try_recv().ok().map(|queued| queued.answer)
     }
 }
@@ -120,7 +120,7 @@ impl Drop for ReplayRun {
 }
 
 /// The next answer of the request that runs; waits for ever while none does.
-pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer> {
+pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<ReplayEvent> {
     match replay {
         Some(replay) => replay.next().await,
         None => std::future::pending().await,
@@ -129,25 +129,25 @@ pub(crate) async fn next_answer(replay: &mut Option<ReplayRun>) -> Option<Answer
 
 /// Where a request puts what it is answered.
 #[derive(Debug)]
-pub(crate) struct Answers {
-    sender: mpsc::UnboundedSender<Queued>,
+pub(crate) struct ReplaySender {
+    sender: mpsc::UnboundedSender<QueuedReplayEvent>,
     ahead: Arc<Semaphore>,
 }
 
-impl Answers {
+impl ReplaySender {
     /// Waits for the room of one batch. One that is larger than all room there is waits until nothing else is queued.
     /// Says whether anybody still wants it.
     pub(crate) async fn batch(&self, seq: u64, payload: &[u8]) -> bool {
         let bytes = payload.len().saturating_add(PLACE).min(AHEAD);
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let answer = Answer::Batch {
+        let answer = ReplayEvent::Batch {
             seq,
             payload: payload.to_vec(),
         };
         // Never closed, so there is always a permit in the end.
         let room = Arc::clone(&self.ahead).acquire_many_owned(bytes).await.ok();
         self.sender
-            .send(Queued {
+            .send(QueuedReplayEvent {
                 answer,
                 _room: room,
             })
@@ -156,8 +156,8 @@ impl Answers {
 
     /// There is no more.
     pub(crate) fn end(&self) {
-        let _ = self.sender.send(Queued {
-            answer: Answer::End,
+        let _ = self.sender.send(QueuedReplayEvent {
+            answer: ReplayEvent::End,
             _room: None,
         });
     }
@@ -168,7 +168,7 @@ async fn ask(
     from: u64,
     limits: Limits,
     patience: Duration,
-    answers: &Answers,
+    answers: &ReplaySender,
 ) -> Result<(), ReplayError> {
     let socket = |source| ReplayError::Socket {
         endpoint: endpoint.clone(),
@@ -200,12 +200,12 @@ async fn ask(
             .map_err(socket)?;
         limit = patience.min(PAUSE);
         match frames::replay(&message) {
-            Ok(Replay::Batch { seq, payload }) => {
+            Ok(ReplayFrame::Batch { seq, payload }) => {
                 if !answers.batch(seq, payload).await {
                     break;
                 }
             }
-            Ok(Replay::End) => {
+            Ok(ReplayFrame::End) => {
                 answers.end();
                 break;
             }

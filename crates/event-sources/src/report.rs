@@ -55,7 +55,7 @@ pub struct StreamCounts {
     /// Times a number was missing.
     pub gaps: u64,
     /// Batches that stayed missing.
-    pub holes: u64,
+    pub lost_batches: u64,
     /// Restarts of the publisher noticed.
     pub restarts: u64,
     /// Batches dropped because a buffer was full or the stream was quarantined.

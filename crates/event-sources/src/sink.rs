@@ -3,7 +3,7 @@
 use std::{fmt, sync::Arc};
 
 use kv_blocks::{IndexUpdate, Target};
-use kv_index::{Applied, KvIndex};
+use kv_index::{KvIndex, UpdateOutcome};
 use parking_lot::RwLock;
 
 /// Takes what streams say about blocks. The index is one; a [`FanOut`] is in front of it where a stream speaks of a
@@ -12,11 +12,11 @@ pub trait BlockSink: fmt::Debug + Send + Sync {
     /// The target's blocks belong to this model; called before anything is applied.
     fn register(&self, target: Target, model: &Arc<str>);
     /// Takes one update.
-    fn apply(&self, target: Target, update: &IndexUpdate) -> Applied;
+    fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome;
     /// Drops everything known of the target.
     fn clear(&self, target: Target);
     /// Updates of the target may have been lost here: see [`KvIndex::hole`].
-    fn hole(&self, target: Target);
+    fn mark_loss(&self, target: Target);
 }
 
 impl BlockSink for KvIndex {
@@ -24,7 +24,7 @@ impl BlockSink for KvIndex {
         KvIndex::register(self, target, Arc::clone(model));
     }
 
-    fn apply(&self, target: Target, update: &IndexUpdate) -> Applied {
+    fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
         KvIndex::apply(self, target, update)
     }
 
@@ -32,8 +32,8 @@ impl BlockSink for KvIndex {
         KvIndex::clear(self, target);
     }
 
-    fn hole(&self, target: Target) {
-        KvIndex::hole(self, target);
+    fn mark_loss(&self, target: Target) {
+        KvIndex::mark_loss(self, target);
     }
 }
 
@@ -75,8 +75,8 @@ impl FanOut {
 impl BlockSink for FanOut {
     fn register(&self, _: Target, _: &Arc<str>) {}
 
-    fn apply(&self, _: Target, update: &IndexUpdate) -> Applied {
-        let mut sum = Applied::default();
+    fn apply(&self, _: Target, update: &IndexUpdate) -> UpdateOutcome {
+        let mut sum = UpdateOutcome::default();
         for target in &*self.targets.read() {
             let done = self.index.apply(*target, update);
             sum.applied = sum.applied.saturating_add(done.applied);
@@ -87,12 +87,12 @@ impl BlockSink for FanOut {
     }
 
     fn clear(&self, target: Target) {
-        self.hole(target);
+        self.mark_loss(target);
     }
 
-    fn hole(&self, _: Target) {
+    fn mark_loss(&self, _: Target) {
         for target in &*self.targets.read() {
-            self.index.hole(*target);
+            self.index.mark_loss(*target);
         }
     }
 }

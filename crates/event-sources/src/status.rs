@@ -1,13 +1,13 @@
 //! What a source's task tells its handle.
 
 use kv_blocks::Moment;
-use kv_events::{Counts, Sequencer, StreamState, vllm::IgnoredReason};
+use kv_events::{Sequencer, SequencerCounts, StreamState, vllm::IgnoredReason};
 
-use crate::{SourceCounters, StreamCounts, Tally, sse::Rate};
+use crate::{SinkCounts, SourceCounters, StreamCounts, sse::MessageRate};
 
 /// A stream as it stands, replaced as a whole.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Status {
+pub(crate) struct StreamStatus {
     pub(crate) state: StreamState,
     pub(crate) epoch: u64,
     pub(crate) last_seq: Option<u64>,
@@ -15,17 +15,17 @@ pub(crate) struct Status {
     pub(crate) lag_ms: Option<f64>,
     pub(crate) last_event_at: Option<Moment>,
     /// Messages of a stream over HTTP; others do not count them by time.
-    pub(crate) rate: Rate,
+    pub(crate) rate: MessageRate,
     pub(crate) block_size: Option<u32>,
     pub(crate) rank: Option<u32>,
     pub(crate) other_block_size: u64,
     pub(crate) last_error: Option<String>,
     /// Connections after the first.
     pub(crate) reconnects: u64,
-    pub(crate) totals: Totals,
+    pub(crate) totals: StreamTotals,
 }
 
-impl Status {
+impl StreamStatus {
     /// Adds what one of several streams over one socket says; the state stays the socket's.
     pub(crate) fn add(&mut self, part: &Self) {
         self.lag_events = self.lag_events.saturating_add(part.lag_events);
@@ -45,7 +45,7 @@ impl Status {
     }
 }
 
-impl Default for Status {
+impl Default for StreamStatus {
     fn default() -> Self {
         Self {
             state: StreamState::Connecting,
@@ -54,20 +54,20 @@ impl Default for Status {
             lag_events: 0,
             lag_ms: None,
             last_event_at: None,
-            rate: Rate::default(),
+            rate: MessageRate::default(),
             block_size: None,
             rank: None,
             other_block_size: 0,
             last_error: None,
             reconnects: 0,
-            totals: Totals::default(),
+            totals: StreamTotals::default(),
         }
     }
 }
 
 /// Totals over the stream's life. A sequencer that was given up in a quarantine leaves its counts here.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Totals {
+pub(crate) struct StreamTotals {
     counts: StreamCounts,
     stored: u64,
     removed: u64,
@@ -76,9 +76,9 @@ pub(crate) struct Totals {
     ignored: [u64; IgnoredReason::ALL.len()],
 }
 
-impl From<Tally> for Totals {
-    fn from(tally: Tally) -> Self {
-        let Tally {
+impl From<SinkCounts> for StreamTotals {
+    fn from(tally: SinkCounts) -> Self {
+        let SinkCounts {
             counts,
             stored,
             removed,
@@ -95,20 +95,20 @@ impl From<Tally> for Totals {
     }
 }
 
-impl Totals {
+impl StreamTotals {
     /// A message whose frames mean nothing.
-    pub(crate) fn unreadable(&mut self) {
+    pub(crate) fn record_unreadable(&mut self) {
         self.counts.decode_errors += 1;
     }
 
     /// A message that nobody reads.
-    pub(crate) fn dropped(&mut self) {
+    pub(crate) fn record_dropped(&mut self) {
         self.counts.dropped += 1;
     }
 
     /// These totals and a sequencer's.
-    pub(crate) fn plus(&self, sequencer: &Sequencer) -> Self {
-        let more: &Counts = sequencer.counts();
+    pub(crate) fn combined_with(&self, sequencer: &Sequencer) -> Self {
+        let more: &SequencerCounts = sequencer.counts();
         let mut sum = self.clone();
         sum.add(&Self {
             counts: StreamCounts {
@@ -120,7 +120,7 @@ impl Totals {
                 orphans: more.orphans,
                 duplicates: more.duplicates,
                 gaps: more.gaps,
-                holes: more.holes,
+                lost_batches: more.lost_batches,
                 restarts: more.restarts,
                 dropped: more.dropped,
             },
@@ -150,7 +150,7 @@ impl Totals {
             (&mut counts.orphans, other.counts.orphans),
             (&mut counts.duplicates, other.counts.duplicates),
             (&mut counts.gaps, other.counts.gaps),
-            (&mut counts.holes, other.counts.holes),
+            (&mut counts.lost_batches, other.counts.lost_batches),
             (&mut counts.restarts, other.counts.restarts),
             (&mut counts.dropped, other.counts.dropped),
             (stored, other.stored),
@@ -214,7 +214,10 @@ mod tests {
                 },
             );
         }
-        let once = Totals::default().plus(&sequencer);
-        assert_eq!(once.plus(&sequencer).counts().holes, u64::MAX);
+        let once = StreamTotals::default().combined_with(&sequencer);
+        assert_eq!(
+            once.combined_with(&sequencer).counts().lost_batches,
+            u64::MAX
+        );
     }
 }

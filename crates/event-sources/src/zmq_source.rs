@@ -10,9 +10,9 @@ use zmtp::Endpoint;
 
 use crate::{
     BlockSink, SourceHandle,
-    follower::{Follower, PENDING_BYTES},
-    handle::About,
-    track::TrackSpec,
+    follower::{PENDING_BYTES, ZmqFollower},
+    handle::SourceInfo,
+    stream_driver::DriverSpec,
 };
 
 /// One stream to follow.
@@ -59,8 +59,8 @@ impl SourceSpec {
         }
     }
 
-    pub(crate) fn track(&self) -> TrackSpec {
-        TrackSpec {
+    pub(crate) fn track(&self) -> DriverSpec {
+        DriverSpec {
             target: self.target,
             worker: Arc::clone(&self.worker),
             endpoint: self.endpoint.to_string(),
@@ -136,7 +136,7 @@ impl ZmqSource {
 
     /// The same for a stream whose updates go elsewhere, as into a [`crate::FanOut`].
     pub fn spawn_into(spec: SourceSpec, sink: Arc<dyn BlockSink>, clock: Clock) -> SourceHandle {
-        let about = About {
+        let about = SourceInfo {
             kind: "zmq",
             worker: Arc::clone(&spec.worker),
             rank: spec.target.rank.0,
@@ -144,7 +144,7 @@ impl ZmqSource {
             replay_endpoint: spec.replay_endpoint.as_ref().map(Endpoint::to_string),
         };
         SourceHandle::start(about, clock, |outlet, orders| {
-            Follower::new(spec, sink, clock, outlet).run(orders)
+            ZmqFollower::new(spec, sink, clock, outlet).run(orders)
         })
     }
 }

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use contract_id::contract;
 use futures_util::SinkExt;
-use net::Trust;
+use net::TrustRoots;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{ServerConfig, crypto::aws_lc_rs};
-use stream_server::{HEAD, Server, Watcher, event, hash, soon};
+use stream_server::{HEAD, StreamServer, Watcher, event, hash, soon};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -20,13 +20,13 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use tokio_tungstenite::{accept_async, tungstenite::Message};
 
 /// A server's half, and the authority that vouches for it.
-struct Identity {
+struct TestIdentity {
     acceptor: TlsAcceptor,
     authority: String,
 }
 
 /// For a server of this name.
-fn identity(name: &str) -> Identity {
+fn identity(name: &str) -> TestIdentity {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     let authority = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
@@ -41,13 +41,13 @@ fn identity(name: &str) -> Identity {
         .with_no_client_auth()
         .with_single_cert(vec![own.der().clone()], key.into())
         .unwrap();
-    Identity {
+    TestIdentity {
         acceptor: TlsAcceptor::from(Arc::new(config)),
         authority: authority.pem(),
     }
 }
 
-async fn accept(server: &Server, identity: &Identity) -> TlsStream<TcpStream> {
+async fn accept(server: &StreamServer, identity: &TestIdentity) -> TlsStream<TcpStream> {
     soon(identity.acceptor.accept(server.accept().await))
         .await
         .unwrap()
@@ -56,10 +56,10 @@ async fn accept(server: &Server, identity: &Identity) -> TlsStream<TcpStream> {
 #[tokio::test]
 #[contract("CK42")]
 async fn an_encrypted_stream_is_read_where_its_authority_is_believed() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let identity = identity("127.0.0.1");
     let url = server.url().replace("http", "https");
-    let trust = Trust::with_authorities(identity.authority.as_bytes()).unwrap();
+    let trust = TrustRoots::with_authorities(identity.authority.as_bytes()).unwrap();
     let watcher = Watcher::with(&url, |spec| spec.trust = Some(trust));
     let mut stream = accept(&server, &identity).await;
     let mut head = Vec::new();
@@ -80,9 +80,9 @@ async fn an_encrypted_stream_is_read_where_its_authority_is_believed() {
 #[tokio::test]
 #[contract("CK42")]
 async fn an_encrypted_web_socket_is_read() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let identity = identity("127.0.0.1");
-    let trust = Trust::with_authorities(identity.authority.as_bytes()).unwrap();
+    let trust = TrustRoots::with_authorities(identity.authority.as_bytes()).unwrap();
     let url = format!("wss://127.0.0.1:{}/v1/kv_events", server.port);
     let watcher = Watcher::with(&url, |spec| spec.trust = Some(trust));
     let stream = Box::new(accept(&server, &identity).await);
@@ -101,9 +101,9 @@ async fn a_server_that_cannot_prove_who_it_is_is_told_nothing() {
     let (mine, strangers) = (identity("127.0.0.1"), identity("127.0.0.1"));
     let elsewhere = identity("10.0.0.1");
     for (shown, believed) in [(&strangers, &mine), (&elsewhere, &elsewhere)] {
-        let server = Server::bind().await;
+        let server = StreamServer::bind().await;
         let url = server.url().replace("http", "https");
-        let trust = Trust::with_authorities(believed.authority.as_bytes()).unwrap();
+        let trust = TrustRoots::with_authorities(believed.authority.as_bytes()).unwrap();
         let watcher = Watcher::with(&url, |spec| spec.trust = Some(trust));
         assert!(
             soon(shown.acceptor.accept(server.accept().await))
@@ -129,7 +129,7 @@ fn authorities_are_read_from_pem_text_and_from_nothing_else() {
         "no certificate",
         "-----BEGIN CERTIFICATE-----\n!!!!\n-----END CERTIFICATE-----\n",
     ] {
-        let error = Trust::with_authorities(text.as_bytes())
+        let error = TrustRoots::with_authorities(text.as_bytes())
             .unwrap_err()
             .to_string();
         assert!(error.contains("PEM"), "{error}");

@@ -15,10 +15,10 @@ use std::{
     time::Duration,
 };
 
-use engine::{BLOCK, PATIENCE, Reader, any};
+use engine::{BLOCK, PATIENCE, TestSource, any};
 use kv_events::{
     frames,
-    vllm::{self, HashForm, Shape, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
@@ -42,16 +42,16 @@ const LONG_SEND: Duration = Duration::from_millis(10);
 
 /// The publisher's side of a flood.
 #[derive(Clone, Copy, Debug, Default)]
-struct Offered {
+struct OfferedLoad {
     batches: u64,
     long_sends: u64,
     longest_send: Duration,
 }
 
 /// What a flood showed.
-struct Figures {
+struct FloodFigures {
     length: Duration,
-    offered: Offered,
+    offered: OfferedLoad,
     /// Batches that the publisher's queue had no room for.
     dropped: u64,
     /// Events taken in by the end of the flood.
@@ -63,9 +63,9 @@ struct Figures {
     recovery: Duration,
 }
 
-impl fmt::Display for Figures {
+impl fmt::Display for FloodFigures {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Offered {
+        let OfferedLoad {
             batches,
             long_sends,
             longest_send,
@@ -129,7 +129,7 @@ fn batch(seq: u64, time: f64) -> Vec<u8> {
         }
     };
     let events: Vec<_> = (0..EVENTS).map(event).collect();
-    vllm::encode(time, Some(0), &events, Shape::Map, HashForm::Int)
+    vllm::encode(time, Some(0), &events, EventLayout::Map, HashForm::Int)
 }
 
 fn seconds(clock: &Clock) -> f64 {
@@ -141,7 +141,7 @@ fn seconds(clock: &Clock) -> f64 {
     ms / 1e3
 }
 
-fn publish(engine: &Pub, clock: &Clock, offered: &mut Offered) {
+fn publish(engine: &Pub, clock: &Clock, offered: &mut OfferedLoad) {
     let message = frames::encode_live(
         b"",
         offered.batches,
@@ -155,7 +155,7 @@ fn publish(engine: &Pub, clock: &Clock, offered: &mut Offered) {
     offered.longest_send = offered.longest_send.max(took);
 }
 
-async fn flood(length: Duration) -> Figures {
+async fn flood(length: Duration) -> FloodFigures {
     let clock = Clock::system();
     let settings = PubSettings {
         queue_bytes: QUEUE_BYTES,
@@ -166,16 +166,16 @@ async fn flood(length: Duration) -> Figures {
         memory_budget: BUDGET,
         ..IndexSettings::default()
     });
-    let reader = Reader::on(index, &endpoint, None, |_| {});
+    let reader = TestSource::on(index, &endpoint, None, |_| {});
     reader.until_subscribed(&engine).await;
     let before = memory::resident_bytes();
 
     let engine = Arc::new(engine);
-    let progress = Arc::new(Mutex::new(Offered::default()));
+    let progress = Arc::new(Mutex::new(OfferedLoad::default()));
     let (told, publisher) = (Arc::clone(&progress), Arc::clone(&engine));
     let end = clock.now() + length;
     let flooding = std::thread::spawn(move || {
-        let mut offered = Offered::default();
+        let mut offered = OfferedLoad::default();
         while clock.now() < end {
             publish(&publisher, &clock, &mut offered);
         }
@@ -216,7 +216,7 @@ async fn flood(length: Duration) -> Figures {
 
     let applied = at_the_end.stored + at_the_end.removed;
     let (stats, report) = (reader.index.stats(), reader.source.report());
-    let figures = Figures {
+    let figures = FloodFigures {
         length,
         offered: flooded,
         dropped: engine.dropped(),

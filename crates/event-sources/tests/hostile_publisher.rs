@@ -7,7 +7,7 @@ mod engine;
 use std::{io::Write, net::TcpListener};
 
 use contract_id::contract;
-use engine::{PATIENCE, Reader, any, live, publisher, stored};
+use engine::{PATIENCE, TestSource, any, live, publisher, stored};
 
 /// A ZMTP 3.1 greeting and a PUB's READY, as bytes.
 fn handshake() -> Vec<u8> {
@@ -22,7 +22,7 @@ fn handshake() -> Vec<u8> {
 #[contract("F58")]
 async fn garbage_is_counted_and_costs_its_own_batch_only() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
 
     engine.send(&live(0, &stored(1)));
@@ -65,7 +65,7 @@ async fn a_frame_header_that_announces_the_world_ends_the_connection_and_nothing
         }
         held
     });
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     let report = reader
         .until("the refusal", |report, _| report.last_error.is_some())
         .await;
@@ -91,7 +91,7 @@ async fn a_frame_header_that_announces_the_world_ends_the_connection_and_nothing
 #[tokio::test]
 async fn a_message_over_the_limit_is_refused_and_the_stream_comes_back() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::with(&endpoint, None, |spec| spec.settings.max_message = 4096);
+    let reader = TestSource::with(&endpoint, None, |spec| spec.settings.max_message = 4096);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
     reader.until_held(&[1]).await;
@@ -118,7 +118,7 @@ async fn a_message_over_the_limit_is_refused_and_the_stream_comes_back() {
 #[contract("F58")]
 async fn a_publisher_of_nothing_but_garbage_is_quarantined() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
     reader.until_held(&[1]).await;

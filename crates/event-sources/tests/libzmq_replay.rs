@@ -8,7 +8,7 @@ mod engine;
 use std::{fmt::Write, net::SocketAddr, process::Stdio};
 
 use contract_id::contract;
-use engine::{PATIENCE, Reader, any, history, publisher, truth};
+use engine::{PATIENCE, TestSource, any, history, publisher, truth};
 use event_sources::Endpoint;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
@@ -92,12 +92,12 @@ impl LibzmqRouter {
 }
 
 /// A way to the router on which nothing comes back while the gate is shut.
-struct SlowWay {
+struct GatedProxy {
     endpoint: Endpoint,
     task: JoinHandle<()>,
 }
 
-impl SlowWay {
+impl GatedProxy {
     async fn to(router: SocketAddr, open: watch::Receiver<bool>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("tcp://{}", listener.local_addr().unwrap())
@@ -112,7 +112,7 @@ impl SlowWay {
     }
 }
 
-impl Drop for SlowWay {
+impl Drop for GatedProxy {
     fn drop(&mut self) {
         self.task.abort();
     }
@@ -148,11 +148,12 @@ async fn a_history_longer_than_libzmqs_queue_arrives_whole_even_where_the_queue_
         let router = LibzmqRouter::knowing(&history).await;
         let (gate, open) = watch::channel(true);
         let direct: Endpoint = format!("tcp://{}", router.address).parse().unwrap();
-        let way = SlowWay::to(router.address, open).await;
+        let way = GatedProxy::to(router.address, open).await;
         let (told, mut asked) = mpsc::unbounded_channel();
         let answering = tokio::spawn(router.answer(gate, told));
 
-        let reader = Reader::follow(&endpoint, Some(if slow { &way.endpoint } else { &direct }));
+        let reader =
+            TestSource::follow(&endpoint, Some(if slow { &way.endpoint } else { &direct }));
         let whole = Some(u64::from(BATCHES) - 1);
         let report = reader
             .until("the history", |report, _| {
@@ -161,7 +162,7 @@ async fn a_history_longer_than_libzmqs_queue_arrives_whole_even_where_the_queue_
             .await;
         assert_eq!(reader.index.digest(), truth(&history), "slow: {slow}");
         assert_eq!(
-            (report.counts.batches, report.counts.holes),
+            (report.counts.batches, report.counts.lost_batches),
             (BATCHES.into(), 0),
             "slow: {slow}"
         );

@@ -10,15 +10,15 @@ mod relayed;
 use engine::{history, removed, stored};
 use event_sources::RelayNotice;
 use nats_server::NatsServer;
-use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_told, until_true};
+use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn what_the_engine_holds_is_in_the_index() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
+    let engine = RelayedEngine::start().await;
     engine.says(stored(1));
-    let mut relay = Relaying::start(&engine, &server.url());
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     let report = until_true(&reader, &engine).await;
@@ -38,7 +38,7 @@ async fn what_the_engine_holds_is_in_the_index() {
     assert_eq!(
         (
             report.counts.gaps,
-            report.counts.holes,
+            report.counts.lost_batches,
             report.counts.decode_errors
         ),
         (0, 0, 0)
@@ -57,8 +57,8 @@ async fn what_the_engine_holds_is_in_the_index() {
 async fn a_reader_that_comes_late_gets_the_history_by_replay() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     // More than an answer that is believed to be whole at once.
     engine.says_all(&history(1_000));
@@ -66,15 +66,18 @@ async fn a_reader_that_comes_late_gets_the_history_by_replay() {
     until_true(&reader, &engine).await;
     engine.says(stored(7));
     let report = until_true(&reader, &engine).await;
-    assert_eq!((report.last_seq, report.counts.holes), (Some(1_000), 0));
+    assert_eq!(
+        (report.last_seq, report.counts.lost_batches),
+        (Some(1_000), 0)
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn only_the_wanted_topic_is_followed() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.topic = "kv@a".into());
     reader
@@ -98,8 +101,8 @@ async fn only_the_wanted_topic_is_followed() {
 async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_bring() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says(stored(1));
@@ -126,8 +129,8 @@ async fn a_killed_server_that_comes_back_costs_nothing_that_a_replay_cannot_brin
 async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says(stored(1));
@@ -138,7 +141,7 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
         .until("the farewell", |report, _| report.state == "connecting")
         .await;
     engine.says(stored(2));
-    let relay = Relaying::start(&engine, &server.url());
+    let relay = RelayTask::start(&engine, &server.url());
     let report = until_true(&reader, &engine).await;
     assert_eq!(
         (report.epoch, reader.held()),
@@ -149,7 +152,7 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
     relay.kill().await;
     engine.says(stored(3));
     engine.says(removed(2));
-    let _relay = Relaying::start(&engine, &server.url());
+    let _relay = RelayTask::start(&engine, &server.url());
     let report = until_true(&reader, &engine).await;
     assert_eq!((report.epoch, reader.held()), (1, vec![1, 3]));
 }
@@ -158,8 +161,8 @@ async fn a_relay_that_is_stopped_or_killed_is_missed_and_its_successor_followed(
 async fn an_engine_that_restarted_loses_what_it_held() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let _relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let _relay = RelayTask::start(&engine, &server.url());
     let reader = follow(&server.url());
     engine.says_all(&[(0, stored(1)), (0, stored(2))]);
     until_true(&reader, &engine).await;
@@ -174,8 +177,8 @@ async fn an_engine_that_restarted_loses_what_it_held() {
 async fn an_engine_that_restarted_while_the_server_was_away_is_recognised_as_another() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says(stored(1));
@@ -211,11 +214,11 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
         })
         .await;
 
-    let engine = Engine::start().await;
+    let engine = RelayedEngine::start().await;
     let (endpoint, replay) = (engine.endpoint.clone(), engine.replay.clone());
     drop(engine);
-    let gone = Engine::start().await;
-    let relay = Relaying::with(&gone, &server.url(), |spec| {
+    let gone = RelayedEngine::start().await;
+    let relay = RelayTask::with(&gone, &server.url(), |spec| {
         (spec.endpoint, spec.replay_endpoint) = (endpoint, Some(replay));
     });
     let not_connected = "connection to the engine";
@@ -226,7 +229,7 @@ async fn without_a_relay_or_its_engine_the_stream_is_not_connected() {
         .await;
     relay.kill().await;
 
-    let _relay = Relaying::start(&gone, &server.url());
+    let _relay = RelayTask::start(&gone, &server.url());
     gone.says(stored(3));
     until_true(&reader, &gone).await;
     assert_eq!(
@@ -252,8 +255,8 @@ fn padding() -> Vec<u8> {
 async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_replayed() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     engine.until_subscribed().await;
     let reader = follow(&server.url());
@@ -284,7 +287,7 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
     assert_ne!(notice, RelayNotice::LetGo { messages: 0 });
     let report = until_true(&reader, &engine).await;
     assert_eq!(
-        (report.epoch, report.counts.holes, reader.held()),
+        (report.epoch, report.counts.lost_batches, reader.held()),
         (1, 0, vec![1, 2, 3])
     );
     assert!(relay.stop().await.let_go > 0);
@@ -294,8 +297,8 @@ async fn what_waits_while_the_server_is_away_is_bounded_and_what_is_let_go_is_re
 async fn an_engine_without_a_replay_socket_is_followed_from_now_on() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::with(&engine, &server.url(), |spec| spec.replay_endpoint = None);
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::with(&engine, &server.url(), |spec| spec.replay_endpoint = None);
     relay.until_relaying().await;
     let reader = follow(&server.url());
     let report = reader

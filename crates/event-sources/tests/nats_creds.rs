@@ -14,7 +14,7 @@ use engine::stored;
 use event_sources::NatsCredentials;
 use nats_server::NatsServer;
 use nkeys::KeyPair;
-use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_true};
+use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_true};
 use serde_json::{Value, json};
 
 /// A signed token: that `signer` says this of `of`.
@@ -82,9 +82,9 @@ async fn relay_and_router_need_the_rights_in_the_manual_and_no_others() {
     let of_router: NatsCredentials = creds(&account, &[&replay], &[SUBJECT, "_INBOX.>"])
         .parse()
         .unwrap();
-    let engine = Engine::start().await;
+    let engine = RelayedEngine::start().await;
     engine.says(stored(1));
-    let mut relay = Relaying::with(&engine, &server.url(), |spec| {
+    let mut relay = RelayTask::with(&engine, &server.url(), |spec| {
         spec.credentials = Some(of_relay)
     });
     relay.until_relaying().await;

@@ -10,13 +10,13 @@ mod relayed;
 use std::{fs, time::Duration};
 
 use async_nats::{Client, HeaderMap, Message, StatusCode};
-use engine::{PATIENCE, Reader, history, stored};
+use engine::{PATIENCE, TestSource, history, stored};
 use event_sources::{Endpoint, NatsSpec, RelayNotice, StreamReport};
 use futures_util::StreamExt;
 use nats_server::NatsServer;
-use net::Trust;
+use net::TrustRoots;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
-use relayed::{Engine, Relaying, SUBJECT, follow, follow_with, until_told, until_true};
+use relayed::{RelayTask, RelayedEngine, SUBJECT, follow, follow_with, until_told, until_true};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -68,8 +68,8 @@ fn header<'a>(message: &'a Message, name: &str) -> Option<&'a str> {
 async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says_all(&history(20));
@@ -119,8 +119,8 @@ async fn garbage_on_the_subject_is_counted_and_harms_nothing() {
 async fn a_message_whose_headers_nobody_can_read_costs_a_connection_and_nothing_else() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says(stored(1));
@@ -153,8 +153,8 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
     let config = folder.path().join("nats.conf");
     fs::write(&config, "max_payload: 1000\n").unwrap();
     let server = NatsServer::start(&["-c", config.to_str().unwrap()]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow(&server.url());
     engine.says(stored(1));
@@ -176,7 +176,7 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
     assert_eq!(
         (
             report.counts.gaps,
-            report.counts.holes,
+            report.counts.lost_batches,
             report.counts.decode_errors
         ),
         (1, 1, 0)
@@ -189,8 +189,8 @@ async fn a_message_above_the_servers_limit_is_said_counted_and_seen_as_missing()
 async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     let reader = follow_with(&server.url(), |spec| spec.settings.max_message = 1_000);
     engine.says(stored(1));
@@ -202,7 +202,7 @@ async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
     assert_eq!(
         (
             report.counts.dropped,
-            report.counts.holes,
+            report.counts.lost_batches,
             report.counts.decode_errors
         ),
         (1, 1, 0)
@@ -213,8 +213,8 @@ async fn a_message_above_the_readers_limit_is_let_go_and_counted() {
 async fn a_relay_answers_what_is_asked_in_the_documented_form() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
-    let mut relay = Relaying::start(&engine, &server.url());
+    let engine = RelayedEngine::start().await;
+    let mut relay = RelayTask::start(&engine, &server.url());
     relay.until_relaying().await;
     engine.says_all(&history(3));
     let client = async_nats::connect(server.url()).await.unwrap();
@@ -281,13 +281,13 @@ async fn a_relay_answers_what_is_asked_in_the_documented_form() {
 async fn four_replays_at_once_are_enough() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&[]);
-    let engine = Engine::start().await;
+    let engine = RelayedEngine::start().await;
     // It accepts whoever asks, and never says anything.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let replay: Endpoint = format!("tcp://{}", silent.local_addr().unwrap())
         .parse()
         .unwrap();
-    let mut relay = Relaying::with(&engine, &server.url(), |spec| {
+    let mut relay = RelayTask::with(&engine, &server.url(), |spec| {
         spec.replay_endpoint = Some(replay)
     });
     relay.until_relaying().await;
@@ -322,7 +322,7 @@ async fn four_replays_at_once_are_enough() {
     );
 }
 
-async fn refusal(reader: &Reader, text: &str) -> StreamReport {
+async fn refusal(reader: &TestSource, text: &str) -> StreamReport {
     let says = |report: &StreamReport| {
         report
             .last_error
@@ -340,9 +340,9 @@ async fn refusal(reader: &Reader, text: &str) -> StreamReport {
 async fn a_server_that_wants_a_token_is_shown_one() {
     test_programs::require!(NatsServer);
     let server = NatsServer::start(&["--auth", "geheim"]);
-    let engine = Engine::start().await;
+    let engine = RelayedEngine::start().await;
     engine.says(stored(1));
-    let mut relay = Relaying::with(&engine, &server.url(), |spec| {
+    let mut relay = RelayTask::with(&engine, &server.url(), |spec| {
         spec.credentials = Some("falsch".parse().unwrap())
     });
     let notice = relay
@@ -356,7 +356,7 @@ async fn a_server_that_wants_a_token_is_shown_one() {
     refusal(&follow(&server.url()), "check the credentials").await;
 
     let token = || Some("geheim".parse().unwrap());
-    let _relay = Relaying::with(&engine, &server.url(), |spec| spec.credentials = token());
+    let _relay = RelayTask::with(&engine, &server.url(), |spec| spec.credentials = token());
     until_true(
         &follow_with(&server.url(), |spec| spec.credentials = token()),
         &engine,
@@ -387,10 +387,10 @@ async fn an_encrypted_server_is_followed_where_its_authority_is_believed() {
     );
     let server = NatsServer::start(&["--tls", "--tlscert", &cert, "--tlskey", &key]);
     let url = server.url().replace("nats://", "tls://");
-    let trust = || Some(Trust::with_authorities(authority.pem().as_bytes()).unwrap());
-    let engine = Engine::start().await;
+    let trust = || Some(TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap());
+    let engine = RelayedEngine::start().await;
     engine.says(stored(1));
-    let _relay = Relaying::with(&engine, &url, |spec| spec.trust = trust());
+    let _relay = RelayTask::with(&engine, &url, |spec| spec.trust = trust());
     let reader = follow_with(&url, |spec| spec.trust = trust());
     until_true(&reader, &engine).await;
     // Without the authority nobody comes in, whichever scheme is written.

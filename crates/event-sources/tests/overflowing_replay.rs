@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use contract_id::contract;
 use engine::{
-    Overflow, Reader, ReplaySocket, Replies, any, history, live, publisher, stored, truth,
+    Overflow, ReplaySocket, Replies, TestSource, any, history, live, publisher, stored, truth,
 };
 
 /// Follows an engine with this history, whose queue is libzmq's by default, and which is asked for these numbers.
@@ -21,7 +21,7 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
         Overflow { queue: 1000, every },
     ))
     .await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     for ask in asks {
         assert_eq!(replay.asked.recv().await, Some(*ask));
     }
@@ -48,7 +48,7 @@ async fn ends_whole(history: Vec<(u64, Vec<u8>)>, every: usize, asks: &[u64]) {
         (
             report.counts.batches,
             report.counts.gaps,
-            report.counts.holes
+            report.counts.lost_batches
         ),
         (next + 1, 0, 0)
     );
@@ -80,7 +80,7 @@ async fn a_short_answer_without_an_end_is_a_failure_that_says_where_it_broke_off
         every: usize::MAX,
     };
     let replay = ReplaySocket::bind(Replies::Overflowing(history(5), overflow)).await;
-    let reader = Reader::with(&endpoint, Some(&replay.endpoint), |spec| {
+    let reader = TestSource::with(&endpoint, Some(&replay.endpoint), |spec| {
         spec.settings.replay_timeout = Duration::from_millis(500);
     });
     let report = reader

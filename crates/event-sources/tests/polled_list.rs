@@ -29,31 +29,31 @@ const TARGET: Target = Target {
 };
 
 /// What the engine says next: a status and a body.
-type Answers = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
+type PolledAnswers = Arc<Mutex<VecDeque<(u16, Vec<u8>)>>>;
 
 /// A server that drains: every answer is given once, then empty lists.
-struct Engine {
-    answers: Answers,
+struct PolledEngine {
+    answers: PolledAnswers,
     asked: watch::Receiver<u32>,
     head: Arc<Mutex<String>>,
     port: Arc<ReservedPort>,
     task: JoinHandle<()>,
 }
 
-impl Drop for Engine {
+impl Drop for PolledEngine {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Engine {
+impl PolledEngine {
     async fn start() -> Self {
         Self::on(Arc::new(ReservedPort::new())).await
     }
 
     async fn on(port: Arc<ReservedPort>) -> Self {
         let listener = TcpListener::bind(port.address()).await.unwrap();
-        let answers = Answers::default();
+        let answers = PolledAnswers::default();
         let (count, asked) = watch::channel(0);
         let head: Arc<Mutex<String>> = Arc::default();
         let (given, heads) = (Arc::clone(&answers), Arc::clone(&head));
@@ -138,7 +138,7 @@ fn moved(id: u64, n: u32, from: u32, to: u32) -> Value {
 
 #[tokio::test]
 async fn what_the_engine_gives_out_reaches_the_index() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.says(&[
         event(
             0,
@@ -181,7 +181,7 @@ async fn what_the_engine_gives_out_reaches_the_index() {
 
 #[tokio::test]
 async fn numbers_that_were_skipped_cost_what_was_known() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.says(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
@@ -194,7 +194,7 @@ async fn numbers_that_were_skipped_cost_what_was_known() {
 
 #[tokio::test]
 async fn an_engine_that_restarted_loses_what_it_held() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.says(&[stored(0, 1), stored(1, 2)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device"), (2, "device")]).await;
@@ -208,7 +208,7 @@ async fn an_engine_that_restarted_loses_what_it_held() {
             .await
             .is_err()
         {
-            break Engine::on(port).await;
+            break PolledEngine::on(port).await;
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     };
@@ -221,7 +221,7 @@ async fn an_engine_that_restarted_loses_what_it_held() {
 
 #[tokio::test]
 async fn an_answer_over_the_limit_is_not_read_and_costs_what_was_known() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.says(&[stored(0, 1)]);
     let (source, index) = engine.follow(|spec| spec.settings.max_message = 4096);
     until_held(&source, &index, TARGET, &[(1, "device")]).await;
@@ -237,7 +237,7 @@ async fn an_answer_over_the_limit_is_not_read_and_costs_what_was_known() {
 
 #[tokio::test]
 async fn what_is_no_list_is_counted_and_what_is_no_event_costs_itself() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     for body in ["not json", "{}", "null", "[", &"[".repeat(100_000)] {
         engine
             .answers
@@ -257,7 +257,7 @@ async fn what_is_no_list_is_counted_and_what_is_no_event_costs_itself() {
 
 #[tokio::test]
 async fn an_engine_of_nothing_but_garbage_is_left_alone_for_a_while() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.says(&[stored(0, 1)]);
     let (source, index) = engine.follow(|_| {});
     until_held(&source, &index, TARGET, &[(1, "device")]).await;
@@ -276,7 +276,7 @@ async fn an_engine_of_nothing_but_garbage_is_left_alone_for_a_while() {
 
 #[tokio::test]
 async fn another_server_is_named() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     engine.answers.lock().push_back((404, b"not here".to_vec()));
     let (source, _) = engine.follow(|_| {});
     let report = until(&source, "the refusal", |report| report.last_error.is_some()).await;
@@ -291,7 +291,7 @@ async fn another_server_is_named() {
 
 #[tokio::test]
 async fn ranks_are_targets_of_their_own() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     let of_rank = |mut event: Value, rank: u32| {
         event["attention_dp_rank"] = json!(rank);
         event
@@ -327,7 +327,7 @@ async fn ranks_are_targets_of_their_own() {
 
 #[tokio::test]
 async fn an_idle_engine_is_asked_less_often() {
-    let engine = Engine::start().await;
+    let engine = PolledEngine::start().await;
     let (source, _) = engine.follow(|spec| {
         spec.interval = Duration::from_millis(10);
         spec.idle_interval = Duration::from_millis(400);

@@ -9,31 +9,31 @@ mod recording;
 use std::collections::BTreeSet;
 
 use contract_id::contract;
-use engine::{Reader, ReplaySocket, Replies, any, live, publisher};
+use engine::{ReplaySocket, Replies, TestSource, any, live, publisher};
 use event_sources::{Endpoint, StreamReport};
 use kv_events::frames::{self, ReplayForm};
 use kv_index::TargetDigest;
-use recording::{Batch, Reading, memberships, recorded_answer, session};
+use recording::{ImpliedBlocks, RecordedBatch, memberships, recorded_answer, session};
 use zmtp::Pub;
 
 /// An engine that is followed from its first batch on.
-struct Engine {
+struct RecordedEngine {
     publisher: Pub,
     endpoint: Endpoint,
     replay: ReplaySocket,
-    reader: Reader,
+    reader: TestSource,
 }
 
-impl Engine {
+impl RecordedEngine {
     async fn followed() -> Self {
         Self::joined(&[], ReplayForm::New).await
     }
 
     /// An engine that has published `history` before anybody listened.
-    async fn joined(history: &[Batch], form: ReplayForm) -> Self {
+    async fn joined(history: &[RecordedBatch], form: ReplayForm) -> Self {
         let (publisher, endpoint) = publisher(&any()).await;
         let mut replay = ReplaySocket::bind(answers(history, form)).await;
-        let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+        let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
         assert_eq!(
             replay.asked.recv().await,
             Some(0),
@@ -51,12 +51,12 @@ impl Engine {
     }
 
     /// Publishes without keeping anything for a replay.
-    fn send(&self, batch: &Batch) {
+    fn send(&self, batch: &RecordedBatch) {
         self.publisher.send(&live(batch.seq, &batch.payload));
     }
 
     /// From the next request on the replay socket knows these.
-    fn keeps(&self, batches: &[Batch]) {
+    fn keeps(&self, batches: &[RecordedBatch]) {
         self.replay.then(answers(batches, ReplayForm::New));
     }
 
@@ -70,7 +70,7 @@ impl Engine {
             .await
     }
 
-    async fn follow(&self, batches: &[Batch]) -> StreamReport {
+    async fn follow(&self, batches: &[RecordedBatch]) -> StreamReport {
         batches.iter().for_each(|batch| self.send(batch));
         self.at(batches.last().map(|batch| batch.seq)).await
     }
@@ -80,7 +80,7 @@ impl Engine {
     }
 }
 
-fn answers(batches: &[Batch], form: ReplayForm) -> Replies {
+fn answers(batches: &[RecordedBatch], form: ReplayForm) -> Replies {
     Replies::History(
         batches
             .iter()
@@ -91,8 +91,10 @@ fn answers(batches: &[Batch], form: ReplayForm) -> Replies {
 }
 
 /// The digest of somebody who knows these from a replay alone.
-async fn rebuilt(batches: &[Batch]) -> Vec<TargetDigest> {
-    let digest = Engine::joined(batches, ReplayForm::New).await.digest();
+async fn rebuilt(batches: &[RecordedBatch]) -> Vec<TargetDigest> {
+    let digest = RecordedEngine::joined(batches, ReplayForm::New)
+        .await
+        .digest();
     assert!(!digest.is_empty());
     digest
 }
@@ -100,8 +102,8 @@ async fn rebuilt(batches: &[Batch]) -> Vec<TargetDigest> {
 #[tokio::test]
 #[contract("V9", "V12", "V19")]
 async fn after_every_batch_the_index_holds_what_the_recording_implies() {
-    let engine = Engine::followed().await;
-    let mut reading = Reading::default();
+    let engine = RecordedEngine::followed().await;
+    let mut reading = ImpliedBlocks::default();
     let mut most = 0;
     for batch in session() {
         engine.send(&batch);
@@ -131,7 +133,7 @@ async fn after_every_batch_the_index_holds_what_the_recording_implies() {
     assert_eq!(
         (
             counts.gaps,
-            counts.holes,
+            counts.lost_batches,
             counts.duplicates,
             counts.restarts
         ),
@@ -147,12 +149,12 @@ async fn a_recorded_copy_outlives_one_removal_and_a_recorded_report_does_not() {
     let before_the_clear = &session[..37];
     // The last block of a prompt of three blocks, computed three times; nine blocks reported because they were reused.
     let (copied, reported) = (session[26].names()[0], session[35].names()[8]);
-    let engine = Engine::followed().await;
+    let engine = RecordedEngine::followed().await;
     engine.follow(before_the_clear).await;
-    let removal = Batch::removing(37, &[copied, reported]);
+    let removal = RecordedBatch::removing(37, &[copied, reported]);
     engine.send(&removal);
     let report = engine.at(Some(37)).await;
-    let mut reading = Reading::of(before_the_clear);
+    let mut reading = ImpliedBlocks::of(before_the_clear);
     reading.take(&removal);
     reading.agrees_with(&engine.reader.index, &report);
     let held = memberships(&engine.reader.index);
@@ -178,10 +180,10 @@ async fn a_router_that_joins_late_knows_what_happened_before() {
 
     let (before, after) = session.split_at(20);
     for form in [ReplayForm::Old, ReplayForm::New] {
-        let engine = Engine::joined(before, form).await;
-        Reading::of(before).agrees_with(&engine.reader.index, &engine.reader.source.report());
+        let engine = RecordedEngine::joined(before, form).await;
+        ImpliedBlocks::of(before).agrees_with(&engine.reader.index, &engine.reader.source.report());
         let report = engine.follow(&after[..17]).await;
-        Reading::of(&session[..37]).agrees_with(&engine.reader.index, &report);
+        ImpliedBlocks::of(&session[..37]).agrees_with(&engine.reader.index, &report);
         assert_eq!(engine.digest(), rebuilt(&session[..37]).await);
         assert_eq!(
             (
@@ -202,10 +204,10 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
     let session = &session()[..37];
     for form in [ReplayForm::Old, ReplayForm::New] {
         for lost in [1, 4, 26, 36] {
-            let mut engine = Engine::followed().await;
+            let mut engine = RecordedEngine::followed().await;
             engine.replay.then(answers(session, form));
             // The next number shows that one is missing; for the last one that is the clear, which is not sent here.
-            let removal = Batch::removing(37, &[]);
+            let removal = RecordedBatch::removing(37, &[]);
             for batch in session
                 .iter()
                 .chain([&removal])
@@ -219,12 +221,12 @@ async fn a_batch_lost_on_the_live_socket_is_fetched() {
                 Some(lost),
                 "only what is missing is asked for"
             );
-            Reading::of(session).agrees_with(&engine.reader.index, &report);
+            ImpliedBlocks::of(session).agrees_with(&engine.reader.index, &report);
             assert_eq!(engine.digest(), rebuilt(session).await, "without {lost}");
             assert_eq!(
                 (
                     report.counts.gaps,
-                    report.counts.holes,
+                    report.counts.lost_batches,
                     report.counts.orphans
                 ),
                 (1, 0, 0)
@@ -248,14 +250,14 @@ async fn a_batch_lost_for_good_costs_what_was_in_it() {
             .cloned()
             .collect();
         // The hole shows with the number behind it: for the last one that is one without content.
-        let nothing = Batch::removing(37, &[]);
+        let nothing = RecordedBatch::removing(37, &[]);
         let shown: Vec<_> = before_the_clear.iter().chain([&nothing]).cloned().collect();
-        let engine = Engine::followed().await;
+        let engine = RecordedEngine::followed().await;
         engine.keeps(&shown);
         let report = engine.follow(&shown).await;
-        Reading::of(&shown).agrees_with(&engine.reader.index, &report);
+        ImpliedBlocks::of(&shown).agrees_with(&engine.reader.index, &report);
         assert_eq!(
-            (report.counts.gaps, report.counts.holes),
+            (report.counts.gaps, report.counts.lost_batches),
             (1, 1),
             "without {lost}"
         );
@@ -278,14 +280,14 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
         .filter(|batch| batch.seq != 28)
         .cloned()
         .collect();
-    shown.push(Batch::removing(37, &[copied]));
-    let engine = Engine::followed().await;
+    shown.push(RecordedBatch::removing(37, &[copied]));
+    let engine = RecordedEngine::followed().await;
     engine.keeps(&shown);
     let report = engine.follow(&shown).await;
-    let reading = Reading::of(&shown);
+    let reading = ImpliedBlocks::of(&shown);
     reading.agrees_with(&engine.reader.index, &report);
     assert!(!memberships(&engine.reader.index).contains(&reading.block(copied)));
-    assert_eq!(report.counts.holes, 1);
+    assert_eq!(report.counts.lost_batches, 1);
 }
 
 #[tokio::test]
@@ -293,12 +295,12 @@ async fn behind_a_batch_lost_for_good_no_copy_is_counted() {
 async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
     let session = session();
     let second_life = &session[..20];
-    let Engine {
+    let RecordedEngine {
         publisher: first,
         endpoint,
         replay,
         reader,
-    } = Engine::followed().await;
+    } = RecordedEngine::followed().await;
     session[..37]
         .iter()
         .for_each(|batch| first.send(&live(batch.seq, &batch.payload)));
@@ -314,17 +316,21 @@ async fn an_engine_that_was_replaced_is_followed_from_its_new_beginning() {
     replay.then(Replies::History(vec![], ReplayForm::New));
     let (second, _) = publisher(&endpoint).await;
     reader.until_subscribed(&second).await;
-    let engine = Engine {
+    let engine = RecordedEngine {
         publisher: second,
         endpoint,
         replay,
         reader,
     };
     let report = engine.follow(second_life).await;
-    Reading::of(second_life).agrees_with(&engine.reader.index, &report);
+    ImpliedBlocks::of(second_life).agrees_with(&engine.reader.index, &report);
     assert_eq!(engine.digest(), rebuilt(second_life).await);
     assert_eq!(
-        (report.epoch, report.counts.restarts, report.counts.holes),
+        (
+            report.epoch,
+            report.counts.restarts,
+            report.counts.lost_batches
+        ),
         (2, 1, 0)
     );
 }
@@ -334,19 +340,23 @@ async fn numbers_that_fall_on_a_connection_that_holds_are_a_new_life() {
     let session = session();
     for missed in [0, 3] {
         let second_life = &session[..20];
-        let engine = Engine::followed().await;
+        let engine = RecordedEngine::followed().await;
         engine.follow(&session[..37]).await;
         // The first batches of the new life may be missed: its replay has them.
         engine.keeps(second_life);
         let report = engine.follow(&second_life[missed..]).await;
-        Reading::of(second_life).agrees_with(&engine.reader.index, &report);
+        ImpliedBlocks::of(second_life).agrees_with(&engine.reader.index, &report);
         assert_eq!(
             engine.digest(),
             rebuilt(second_life).await,
             "{missed} missed"
         );
         assert_eq!(
-            (report.epoch, report.counts.restarts, report.counts.holes),
+            (
+                report.epoch,
+                report.counts.restarts,
+                report.counts.lost_batches
+            ),
             (2, 1, 0)
         );
     }
@@ -356,7 +366,7 @@ async fn numbers_that_fall_on_a_connection_that_holds_are_a_new_life() {
 #[contract("V17")]
 async fn what_comes_twice_counts_once() {
     let session = &session()[..37];
-    let engine = Engine::followed().await;
+    let engine = RecordedEngine::followed().await;
     for batch in session {
         engine.send(batch);
         engine.send(batch);
@@ -368,7 +378,7 @@ async fn what_comes_twice_counts_once() {
             report.counts.duplicates == 37
         })
         .await;
-    Reading::of(session).agrees_with(&engine.reader.index, &report);
+    ImpliedBlocks::of(session).agrees_with(&engine.reader.index, &report);
     assert_eq!(engine.digest(), rebuilt(session).await);
     assert_eq!((report.counts.batches, report.counts.restarts), (37, 0));
 }
@@ -376,7 +386,7 @@ async fn what_comes_twice_counts_once() {
 #[tokio::test]
 async fn a_resync_rebuilds_what_the_index_has_lost() {
     let session = &session()[..37];
-    let mut engine = Engine::followed().await;
+    let mut engine = RecordedEngine::followed().await;
     engine.follow(session).await;
     let right = engine.digest();
     engine.keeps(session);
@@ -394,7 +404,11 @@ async fn a_resync_rebuilds_what_the_index_has_lost() {
     );
     assert_eq!(engine.digest(), right);
     assert_eq!(
-        (report.epoch, report.counts.holes, report.counts.orphans),
+        (
+            report.epoch,
+            report.counts.lost_batches,
+            report.counts.orphans
+        ),
         (1, 0, 0)
     );
 }
@@ -402,7 +416,7 @@ async fn a_resync_rebuilds_what_the_index_has_lost() {
 #[tokio::test]
 async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_nothing_twice() {
     let session = &session()[..37];
-    let engine = Engine::followed().await;
+    let engine = RecordedEngine::followed().await;
     engine.follow(session).await;
     let right = engine.digest();
     // Blocks of the first batches are held, and never stored again.
@@ -414,17 +428,21 @@ async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_no
     let report = engine.reader.until("the second pass", again).await;
     assert_eq!(engine.digest(), right);
     assert_eq!(
-        (report.epoch, report.counts.holes, report.counts.orphans),
+        (
+            report.epoch,
+            report.counts.lost_batches,
+            report.counts.orphans
+        ),
         (1, 0, 0)
     );
 
     let names: Vec<_> = session
         .iter()
-        .flat_map(Batch::names)
+        .flat_map(RecordedBatch::names)
         .collect::<BTreeSet<_>>()
         .into_iter()
         .collect();
-    engine.follow(&[Batch::removing(37, &names)]).await;
+    engine.follow(&[RecordedBatch::removing(37, &names)]).await;
     assert!(
         engine.digest().is_empty(),
         "one removal of each block is enough"
@@ -435,18 +453,18 @@ async fn a_resync_from_what_the_engine_still_keeps_forgets_nothing_and_counts_no
 async fn without_a_replay_endpoint_a_resync_ends_only_what_was_on_trust() {
     let session = session();
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     // One of the copies of a block that was computed three times goes.
     let copied = session[26].names()[0];
-    let removal = Batch::removing(37, &[copied]);
+    let removal = RecordedBatch::removing(37, &[copied]);
     for batch in session[..37].iter().chain([&removal]) {
         engine.send(&live(batch.seq, &batch.payload));
     }
     reader
         .until("the removal", |report, _| report.last_seq == Some(37))
         .await;
-    let copied = Reading::of(&session[..37]).block(copied);
+    let copied = ImpliedBlocks::of(&session[..37]).block(copied);
     let mut held = memberships(&reader.index);
     assert!(held.remove(&copied));
 

@@ -9,8 +9,8 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use engine::{any, cleared, removed, stored};
 use event_sources::{
-    Codec, Endpoint, EventDefaults, FanOut, PodTopic, Publisher, Route, SharedSpec, SourceHandle,
-    SourceSpec, ZmqSource,
+    Codec, Endpoint, EventDefaults, FanOut, PodTopic, PublisherInfo, PublisherLookup, SharedSpec,
+    SourceHandle, SourceSpec, ZmqSource,
 };
 use holdings::{PATIENCE, held, namespace, until, until_held};
 use kv_blocks::{DpRank, Target, WorkerId};
@@ -30,14 +30,14 @@ fn target(worker: u32, rank: u32) -> Target {
 /// Pods by name, to be changed while the socket is followed.
 type Pods = Arc<RwLock<BTreeMap<String, u32>>>;
 
-struct Socket {
+struct SharedSocketFixture {
     source: SourceHandle,
     index: Arc<KvIndex>,
     endpoint: Endpoint,
     pods: Pods,
 }
 
-impl Socket {
+impl SharedSocketFixture {
     /// Knows the pods `a` and `b`, workers 1 and 2.
     async fn bind(change: impl FnOnce(&mut SharedSpec)) -> Self {
         let (probe, endpoint) = engine::publisher(&any()).await;
@@ -46,10 +46,10 @@ impl Socket {
             [("a".to_owned(), 1), ("b".to_owned(), 2)].into(),
         ));
         let known = Arc::clone(&pods);
-        let route = Route::new(move |topic| {
+        let route = PublisherLookup::new(move |topic| {
             let topic = PodTopic::parse(topic)?;
             let id = WorkerId(*known.read().get(topic.pod)?);
-            Some(Publisher {
+            Some(PublisherInfo {
                 id,
                 worker: topic.pod.into(),
                 model: topic.model.into(),
@@ -98,14 +98,14 @@ fn of_rank(rank: u32, n: u32) -> Vec<u8> {
         1.0,
         Some(rank),
         &[event],
-        vllm::Shape::Array,
+        vllm::EventLayout::Array,
         vllm::HashForm::Int,
     )
 }
 
 #[tokio::test]
 async fn topics_say_whose_cache_a_message_speaks_of() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let (a, b) = (socket.publisher().await, socket.publisher().await);
     // Their numbers are their own: neither takes the other's for a gap or a repetition.
     for seq in 0..3_u32 {
@@ -143,7 +143,7 @@ async fn topics_say_whose_cache_a_message_speaks_of() {
 
 #[tokio::test]
 async fn ranks_that_share_a_topic_are_numbered_each_for_itself() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let (first, second) = (socket.publisher().await, socket.publisher().await);
     for seq in 0..2_u32 {
         first.send(&encode_live(b"kv@a@m", seq.into(), &of_rank(0, seq)));
@@ -165,7 +165,7 @@ async fn ranks_that_share_a_topic_are_numbered_each_for_itself() {
 
 #[tokio::test]
 async fn unknown_topics_are_dropped_and_counted_and_followed_once_they_are_known() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let publisher = socket.publisher().await;
     publisher.send(&encode_live(b"kv@c@m", 0, &stored(1)));
     publisher.send(&encode_live(b"kv@nonsense", 0, &stored(1)));
@@ -205,7 +205,7 @@ async fn unknown_topics_are_dropped_and_counted_and_followed_once_they_are_known
 
 #[tokio::test]
 async fn messages_of_two_frames_are_read_and_those_of_one_are_counted() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let publisher = socket.publisher().await;
     publisher.send(&[b"kv@a@m".to_vec(), stored(1)]);
     publisher.send(&[b"kv@a@m".to_vec()]);
@@ -226,7 +226,7 @@ async fn messages_of_two_frames_are_read_and_those_of_one_are_counted() {
 
 #[tokio::test]
 async fn a_publisher_that_comes_back_after_a_restart_is_followed_and_its_old_connection_is_not() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 0, &stored(1)));
     old.send(&encode_live(b"kv@a@m", 1, &stored(2)));
@@ -247,14 +247,14 @@ async fn a_publisher_that_comes_back_after_a_restart_is_followed_and_its_old_con
         (1, 1)
     );
     drop(new);
-    let lost = |socket: &Socket| socket.source.reports()[0].state == "connecting";
+    let lost = |socket: &SharedSocketFixture| socket.source.reports()[0].state == "connecting";
     until(&socket.source, "the loss", |_| lost(&socket)).await;
     socket.source.stop().await;
 }
 
 #[tokio::test]
 async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_old_life() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     socket.pods.write().insert("a-new-address".to_owned(), 1);
     let old = socket.publisher().await;
     old.send(&encode_live(b"kv@a@m", 7, &stored(1)));
@@ -274,7 +274,7 @@ async fn an_engine_that_comes_back_under_another_topic_takes_the_place_of_its_ol
 
 #[tokio::test]
 async fn a_publisher_of_garbage_is_quarantined_alone() {
-    let socket = Socket::bind(|_| {}).await;
+    let socket = SharedSocketFixture::bind(|_| {}).await;
     let (bad, good) = (socket.publisher().await, socket.publisher().await);
     bad.send(&encode_live(b"kv@a@m", 0, &stored(1)));
     socket.until_held(target(1, 0), &[1]).await;
@@ -300,7 +300,7 @@ async fn a_publisher_of_garbage_is_quarantined_alone() {
 
 #[tokio::test]
 async fn more_streams_than_are_allowed_are_not_followed() {
-    let socket = Socket::bind(|spec| spec.max_streams = 2).await;
+    let socket = SharedSocketFixture::bind(|spec| spec.max_streams = 2).await;
     let publisher = socket.publisher().await;
     for rank in 0..4 {
         publisher.send(&encode_live(b"kv@a@m", 0, &of_rank(rank, rank)));
@@ -344,7 +344,7 @@ async fn a_stores_blocks_count_for_every_target_that_shares_it() {
     let fan_out = Arc::new(FanOut::new(Arc::clone(&index)));
     for engine in engines {
         index.register(engine, "m".into());
-        let stored = kv_blocks::Stored {
+        let stored = kv_blocks::StoredBlocks {
             hashes: vec![kv_blocks::EngineHash(seq_hashes[0])],
             parent: None,
             tokens: vec![1; 4],

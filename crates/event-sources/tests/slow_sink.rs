@@ -7,16 +7,16 @@ mod stream_server;
 use std::sync::{Arc, Condvar, Mutex};
 
 use contract_id::contract;
-use event_sources::{EventSink, Message, Tally};
+use event_sources::{EventSink, SinkCounts, StreamMessage};
 use kv_blocks::Moment;
-use stream_server::{PATIENCE, Server, follow, soon};
+use stream_server::{PATIENCE, StreamServer, follow, soon};
 
 /// A sink that does not come back from an event until it is let go.
 #[derive(Clone, Debug, Default)]
-struct Slow(Arc<(Mutex<Seen>, Condvar)>);
+struct SlowSink(Arc<(Mutex<SinkState>, Condvar)>);
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SinkState {
     open: bool,
     asked: bool,
     taken: Vec<String>,
@@ -24,12 +24,12 @@ struct Seen {
     connected: u32,
 }
 
-impl EventSink for Slow {
+impl EventSink for SlowSink {
     fn connected(&mut self) {
         self.0.0.lock().unwrap().connected += 1;
     }
 
-    fn take(&mut self, message: &Message, _: Moment, tally: &mut Tally) {
+    fn take(&mut self, message: &StreamMessage, _: Moment, tally: &mut SinkCounts) {
         let mut seen = self.0.0.lock().unwrap();
         seen.asked = true;
         self.0.1.notify_all();
@@ -52,8 +52,8 @@ impl EventSink for Slow {
 #[tokio::test(flavor = "multi_thread", worker_threads = 3)]
 #[contract("CK49")]
 async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_waits() {
-    let server = Server::bind().await;
-    let slow = Slow::default();
+    let server = StreamServer::bind().await;
+    let slow = SlowSink::default();
     let source = follow(&server.url(), Box::new(slow.clone()), |spec| {
         spec.settings.queue_batches = 8
     });
@@ -97,7 +97,7 @@ async fn events_that_come_too_fast_are_dropped_and_counted_and_the_reader_never_
     // been on their way when the connection was closed.
     assert_eq!(report.state, "live");
     assert!((200..=399).contains(&report.counts.dropped), "{report:?}");
-    let told = |seen: &Seen| (seen.forgotten, seen.connected);
+    let told = |seen: &SinkState| (seen.forgotten, seen.connected);
     assert_eq!(told(&lock.lock().unwrap()), (1, 2));
     source.stop().await;
 }

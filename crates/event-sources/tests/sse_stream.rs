@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use contract_id::contract;
 use event_sources::SseSpec;
-use stream_server::{HEAD, Server, Watcher, event, hash};
+use stream_server::{HEAD, StreamServer, Watcher, event, hash};
 
 #[tokio::test]
 #[contract("CK43", "CK44")]
 async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     assert!(
@@ -66,7 +66,7 @@ async fn the_five_kinds_of_events_reach_the_view_however_their_bytes_are_cut() {
 #[tokio::test]
 #[contract("CK45")]
 async fn an_event_without_a_count_keeps_the_known_one_and_else_stands_for_the_assumed_one() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 700).await;
@@ -84,7 +84,7 @@ async fn an_event_without_a_count_keeps_the_known_one_and_else_stands_for_the_as
 #[tokio::test]
 #[contract("CK46")]
 async fn the_name_in_the_stream_wins_and_the_one_in_the_data_is_the_fallback() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     let data = |n, kind: &str| {
@@ -107,7 +107,7 @@ async fn the_name_in_the_stream_wins_and_the_one_in_the_data_is_the_fallback() {
 #[tokio::test]
 #[contract("CK47")]
 async fn an_event_over_a_mebibyte_is_dropped_and_counted_and_the_stream_goes_on() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -134,7 +134,7 @@ async fn an_event_over_a_mebibyte_is_dropped_and_counted_and_the_stream_goes_on(
 
 #[tokio::test]
 async fn garbage_is_counted_and_costs_its_own_event_only() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -167,7 +167,7 @@ async fn garbage_is_counted_and_costs_its_own_event_only() {
 
 #[tokio::test]
 async fn a_sender_of_nothing_but_garbage_is_not_believed_any_longer() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -188,7 +188,7 @@ async fn a_sender_of_nothing_but_garbage_is_not_believed_any_longer() {
 #[tokio::test]
 #[contract("CK48")]
 async fn a_stream_that_ended_cleanly_or_broke_off_is_read_again() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -225,7 +225,7 @@ async fn a_stream_that_ended_cleanly_or_broke_off_is_read_again() {
 #[tokio::test]
 #[contract("CK42", "CK48")]
 async fn the_first_wait_is_a_second_with_the_usual_interval() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let defaults = SseSpec::new("b1", server.url().parse().unwrap());
     assert_eq!(defaults.reconnect_interval, Duration::from_secs(5));
     let watcher = Watcher::with(&server.url(), |spec| {
@@ -253,7 +253,7 @@ fn started() -> Instant {
 
 #[tokio::test]
 async fn a_reader_that_the_sender_cuts_off_as_too_slow_believes_nothing_of_before() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -270,7 +270,7 @@ async fn a_reader_that_the_sender_cuts_off_as_too_slow_believes_nothing_of_befor
 
 #[tokio::test]
 async fn a_sender_that_begins_with_all_that_holds_replaces_what_was_known() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&format!("{}?snapshot=true", server.url()));
     let mut stream = server.streaming().await;
     stream.event("cache_created", 1, 64).await;
@@ -310,7 +310,7 @@ async fn what_is_no_stream_of_events_is_named() {
         ),
         ("SSH-2.0-OpenSSH_9.2\r\n", "invalid HTTP version"),
     ] {
-        let server = Server::bind().await;
+        let server = StreamServer::bind().await;
         let watcher = Watcher::follow(&server.url());
         let mut asked = server.asked().await;
         asked.send(reply.as_bytes()).await;
@@ -329,7 +329,7 @@ async fn what_is_no_stream_of_events_is_named() {
 
 #[tokio::test]
 async fn a_token_is_sent_and_never_shown() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let spec = SseSpec::new("b1", server.url().parse().unwrap())
         .bearer("geheim")
         .unwrap();
@@ -353,7 +353,7 @@ async fn a_token_is_sent_and_never_shown() {
 
 #[tokio::test]
 async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::with(&server.url(), |spec| {
         spec.settings.stale_after = Duration::from_millis(200)
     });
@@ -370,7 +370,7 @@ async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
 
 #[tokio::test]
 async fn stopping_closes_the_connection_and_keeps_what_is_known() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&server.url());
     let mut stream = server.asked().await;
     stream.send(HEAD).await;

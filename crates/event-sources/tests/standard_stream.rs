@@ -14,7 +14,7 @@ use kv_blocks::{DpRank, HashScheme, Target, WorkerId};
 use kv_events::standard::StreamKey;
 use kv_index::{IndexSettings, KvIndex};
 use serde_json::{Value, json};
-use stream_server::{Asked, Server, follow};
+use stream_server::{ReceivedRequest, StreamServer, follow};
 
 const TARGET: Target = Target {
     worker: WorkerId(5),
@@ -51,7 +51,7 @@ fn envelope(id: u64, kind: &str, n: u32, more: &Value) -> Value {
     event
 }
 
-async fn send(stream: &mut Asked, event: &Value) {
+async fn send(stream: &mut ReceivedRequest, event: &Value) {
     stream
         .send(format!("event: cache_created\ndata: {event}\n\n").as_bytes())
         .await;
@@ -60,7 +60,7 @@ async fn send(stream: &mut Asked, event: &Value) {
 #[tokio::test]
 #[contract("MC13")]
 async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
     for n in 0..3 {
@@ -124,7 +124,7 @@ async fn envelopes_reach_the_block_index_and_are_found_by_tokens() {
 #[tokio::test]
 #[contract("MC8")]
 async fn an_event_out_of_order_waits_and_one_that_never_comes_is_a_hole() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
     for (id, kind, n) in [
@@ -153,7 +153,7 @@ async fn an_event_out_of_order_waits_and_one_that_never_comes_is_a_hole() {
 
 #[tokio::test]
 async fn a_stream_that_begins_again_replaces_what_it_said_and_nothing_else() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
     for n in 0..3_u32 {
@@ -182,7 +182,7 @@ async fn a_stream_that_begins_again_replaces_what_it_said_and_nothing_else() {
 
 #[tokio::test]
 async fn another_model_is_ignored_and_another_rank_is_another_target() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
     send(
@@ -212,7 +212,7 @@ async fn another_model_is_ignored_and_another_rank_is_another_target() {
 #[tokio::test]
 #[contract("MC13")]
 async fn hashes_of_somebody_elses_making_are_refused_with_the_reason() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::Fnv1a);
     let mut stream = server.streaming().await;
     send(&mut stream, &envelope(0, "stored", 1, &json!({}))).await;
@@ -224,7 +224,7 @@ async fn hashes_of_somebody_elses_making_are_refused_with_the_reason() {
 
 #[tokio::test]
 async fn garbage_costs_itself_only_and_a_cut_off_costs_everything() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let (source, index) = start(&server.url(), HashScheme::default());
     let mut stream = server.streaming().await;
     send(&mut stream, &envelope(0, "stored", 1, &json!({}))).await;

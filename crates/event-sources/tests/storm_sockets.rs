@@ -3,26 +3,26 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../kv-index/tests/oracle/dice.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod dice;
 mod engine;
 #[path = "../../kv-events/tests/storm/engine.rs"]
 #[allow(dead_code, reason = "other tests use the rest")]
 mod engine_model;
 #[path = "storm_sockets/proxy.rs"]
 mod proxy;
+#[path = "../../kv-index/tests/oracle/random.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod random;
 
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use dice::Dice;
-use engine::{Reader, any, publisher};
-use engine_model::{Life, Manners, credited};
+use engine::{TestSource, any, publisher};
+use engine_model::{EngineBehavior, Life, credited};
 use event_sources::Endpoint;
 use kv_events::frames::{self, ReplayForm};
 use parking_lot::Mutex;
-use proxy::{Faults, Proxy};
+use proxy::{Faults, FaultyProxy};
+use random::SplitMix64;
 use tokio::{
     task::{JoinHandle, JoinSet},
     time::Instant,
@@ -34,7 +34,7 @@ const ROUNDS: usize = 2;
 /// How long after a storm the index may take to be right. The promise is five seconds, which a machine that does much else
 /// may miss; the longest time is printed.
 const RECOVERY: Duration = Duration::from_secs(60);
-const WHOLE: Manners = Manners {
+const WHOLE: EngineBehavior = EngineBehavior {
     unsent: 0,
     kept: usize::MAX,
 };
@@ -57,7 +57,7 @@ const REPLAY: Faults = Faults {
 };
 
 /// One process of an engine: its event sockets and what it holds.
-struct Process {
+struct EngineProcess {
     publisher: Pub,
     live: Endpoint,
     replay: Endpoint,
@@ -65,8 +65,8 @@ struct Process {
     answering: JoinHandle<()>,
 }
 
-impl Process {
-    async fn start(dice: &mut Dice) -> Self {
+impl EngineProcess {
+    async fn start(dice: &mut SplitMix64) -> Self {
         let (publisher, live) = publisher(&any()).await;
         let (router, replay) = Router::bind(&any(), Limits::default()).await.unwrap();
         let life = Arc::new(Mutex::new(Life::new(dice, WHOLE)));
@@ -81,14 +81,14 @@ impl Process {
         }
     }
 
-    fn publish(&self, dice: &mut Dice) {
+    fn publish(&self, dice: &mut SplitMix64) {
         let (seq, payload) = self.life.lock().publish(dice).expect("everything is sent");
         self.publisher
             .send(&frames::encode_live(b"kv", seq, &payload));
     }
 }
 
-impl Drop for Process {
+impl Drop for EngineProcess {
     fn drop(&mut self) {
         self.answering.abort();
     }
@@ -110,21 +110,21 @@ async fn answer(mut router: Router, form: ReplayForm, life: Arc<Mutex<Life>>) {
 }
 
 /// The engine, the proxies in front of it, and the source behind them.
-struct Scene {
-    dice: Dice,
-    process: Process,
-    live: Proxy,
-    replay: Proxy,
-    reader: Reader,
+struct StormFixture {
+    dice: SplitMix64,
+    process: EngineProcess,
+    live: FaultyProxy,
+    replay: FaultyProxy,
+    reader: TestSource,
 }
 
-impl Scene {
+impl StormFixture {
     async fn new(seed: u64) -> Self {
-        let mut dice = Dice::new(seed);
-        let process = Process::start(&mut dice).await;
-        let live = Proxy::start(&process.live, LIVE, dice.roll()).await;
-        let replay = Proxy::start(&process.replay, REPLAY, dice.roll()).await;
-        let reader = Reader::with(&live.endpoint, Some(&replay.endpoint), |spec| {
+        let mut dice = SplitMix64::new(seed);
+        let process = EngineProcess::start(&mut dice).await;
+        let live = FaultyProxy::start(&process.live, LIVE, dice.roll()).await;
+        let replay = FaultyProxy::start(&process.replay, REPLAY, dice.roll()).await;
+        let reader = TestSource::with(&live.endpoint, Some(&replay.endpoint), |spec| {
             spec.settings.replay_timeout = Duration::from_millis(500);
         });
         Self {
@@ -154,7 +154,7 @@ impl Scene {
     }
 
     async fn restart(&mut self) {
-        self.process = Process::start(&mut self.dice).await;
+        self.process = EngineProcess::start(&mut self.dice).await;
         self.live.moved(&self.process.live);
         self.replay.moved(&self.process.replay);
     }
@@ -204,7 +204,7 @@ async fn soon_after_a_storm_the_index_is_as_if_there_had_been_none() {
     let mut storms = JoinSet::new();
     for seed in only.map_or(0..STORMS, |seed| seed..seed + 1) {
         storms.spawn(async move {
-            let mut scene = Scene::new(seed).await;
+            let mut scene = StormFixture::new(seed).await;
             let mut longest = Duration::ZERO;
             for _ in 0..ROUNDS {
                 scene.storm().await;

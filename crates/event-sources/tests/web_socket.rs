@@ -6,15 +6,15 @@ mod stream_server;
 
 use contract_id::contract;
 use futures_util::{SinkExt, StreamExt};
-use stream_server::{Server, Watcher, hash, soon};
+use stream_server::{StreamServer, Watcher, hash, soon};
 use tokio::net::TcpStream;
 use tokio_tungstenite::{WebSocketStream, accept_async, tungstenite::Message};
 
-fn url(server: &Server) -> String {
+fn url(server: &StreamServer) -> String {
     format!("ws://127.0.0.1:{}/v1/kv_events", server.port)
 }
 
-async fn accept(server: &Server) -> WebSocketStream<TcpStream> {
+async fn accept(server: &StreamServer) -> WebSocketStream<TcpStream> {
     soon(accept_async(server.accept().await)).await.unwrap()
 }
 
@@ -32,7 +32,7 @@ async fn send(socket: &mut WebSocketStream<TcpStream>, message: Message) {
 #[tokio::test]
 #[contract("CK42")]
 async fn each_text_message_is_an_event_that_names_itself() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
@@ -60,7 +60,7 @@ async fn each_text_message_is_an_event_that_names_itself() {
 
 #[tokio::test]
 async fn what_is_no_event_is_counted_and_costs_itself_only() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
@@ -84,7 +84,7 @@ async fn what_is_no_event_is_counted_and_costs_itself_only() {
 #[tokio::test]
 #[contract("CK47", "CK48")]
 async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_comes_back() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut socket = accept(&server).await;
     send(&mut socket, text("cache_created", 1)).await;
@@ -111,7 +111,7 @@ async fn a_message_over_a_mebibyte_ends_the_connection_and_the_stream_comes_back
 
 #[tokio::test]
 async fn a_server_that_speaks_no_web_socket_is_named() {
-    let server = Server::bind().await;
+    let server = StreamServer::bind().await;
     let watcher = Watcher::follow(&url(&server));
     let mut asked = server.asked().await;
     assert!(

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use contract_id::contract;
 use engine::{
-    PATIENCE, Reader, ReplaySocket, Replies, any, cleared, live, publisher, removed, stored,
+    PATIENCE, ReplaySocket, Replies, TestSource, any, cleared, live, publisher, removed, stored,
 };
 use kv_events::frames::ReplayForm;
 use zmtp::{Pub, PubSettings};
@@ -16,7 +16,7 @@ use zmtp::{Pub, PubSettings};
 #[tokio::test]
 async fn live_events_reach_the_index() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
 
     engine.send(&live(0, &stored(1)));
@@ -50,7 +50,7 @@ async fn history_from_before_the_subscription_is_replayed() {
         let (engine, endpoint) = publisher(&any()).await;
         let history = vec![(0, stored(1)), (1, stored(2)), (2, removed(1))];
         let mut replay = ReplaySocket::bind(Replies::History(history, form)).await;
-        let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+        let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
 
         assert_eq!(
             replay.asked.recv().await,
@@ -68,7 +68,7 @@ async fn history_from_before_the_subscription_is_replayed() {
         assert_eq!(
             (
                 report.counts.gaps,
-                report.counts.holes,
+                report.counts.lost_batches,
                 report.counts.duplicates
             ),
             (0, 0, 0)
@@ -82,7 +82,7 @@ async fn history_from_before_the_subscription_is_replayed() {
 async fn a_gap_is_filled_by_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay = ReplaySocket::bind(Replies::History(vec![], ReplayForm::New)).await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     assert_eq!(replay.asked.recv().await, Some(0));
     reader
         .until("the end of an empty history", |report, _| {
@@ -107,7 +107,7 @@ async fn a_gap_is_filled_by_replay() {
         "only what is missing is asked for"
     );
     let report = reader.until_held(&[0, 1, 2, 3]).await;
-    assert_eq!((report.counts.gaps, report.counts.holes), (1, 0));
+    assert_eq!((report.counts.gaps, report.counts.lost_batches), (1, 0));
     assert_eq!(reader.source.counters().gaps, 1);
     reader.source.stop().await;
 }
@@ -117,7 +117,7 @@ async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay =
         ReplaySocket::bind(Replies::History(vec![(0, stored(0))], ReplayForm::New)).await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     assert_eq!(replay.asked.recv().await, Some(0));
     reader.until_held(&[0]).await;
     reader.until_subscribed(&engine).await;
@@ -130,7 +130,11 @@ async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
         })
         .await;
     assert_eq!(
-        (report.counts.gaps, report.counts.holes, report.last_seq),
+        (
+            report.counts.gaps,
+            report.counts.lost_batches,
+            report.last_seq
+        ),
         (1, 1, Some(2))
     );
     reader.source.stop().await;
@@ -140,7 +144,7 @@ async fn a_hole_that_the_engine_cannot_fill_is_accepted() {
 #[contract("F60")]
 async fn a_restarted_engine_loses_what_it_held_and_is_followed_again() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     for seq in 0..3 {
         engine.send(&live(seq, &stored(u32::try_from(seq).unwrap())));
@@ -169,7 +173,7 @@ async fn an_engine_that_restarted_unseen_is_rebuilt_from_its_replay() {
     let (engine, endpoint) = publisher(&any()).await;
     let before = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(before, ReplayForm::New)).await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     assert_eq!(replay.asked.recv().await, Some(0));
     reader.until_held(&[0, 1]).await;
 
@@ -188,7 +192,7 @@ async fn a_connection_that_broke_without_a_restart_keeps_what_is_known() {
     let (engine, endpoint) = publisher(&any()).await;
     let history = vec![(0, stored(0)), (1, stored(1))];
     let mut replay = ReplaySocket::bind(Replies::History(history, ReplayForm::New)).await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     assert_eq!(replay.asked.recv().await, Some(0));
     reader.until_held(&[0, 1]).await;
 
@@ -207,7 +211,7 @@ async fn a_connection_that_broke_without_a_restart_keeps_what_is_known() {
 async fn live_events_that_arrive_during_a_replay_wait_for_it() {
     let (engine, endpoint) = publisher(&any()).await;
     let mut replay = ReplaySocket::bind(Replies::Silence).await;
-    let reader = Reader::with(&endpoint, Some(&replay.endpoint), |spec| {
+    let reader = TestSource::with(&endpoint, Some(&replay.endpoint), |spec| {
         spec.settings.replay_timeout = Duration::from_millis(500);
     });
     assert_eq!(replay.asked.recv().await, Some(0));
@@ -233,7 +237,7 @@ async fn live_events_that_arrive_during_a_replay_wait_for_it() {
 async fn a_broken_replay_costs_the_replay_only() {
     let (engine, endpoint) = publisher(&any()).await;
     let replay = ReplaySocket::bind(Replies::Frames(vec![b"a".to_vec(), b"b".to_vec()])).await;
-    let reader = Reader::follow(&endpoint, Some(&replay.endpoint));
+    let reader = TestSource::follow(&endpoint, Some(&replay.endpoint));
     let report = reader
         .until("the failure", |report, _| report.state == "stale")
         .await;
@@ -249,7 +253,7 @@ async fn an_engine_that_connects_to_us_is_followed() {
     // A free port, for the reader to bind.
     let (probe, endpoint) = publisher(&any()).await;
     drop(probe);
-    let reader = Reader::with(&endpoint, None, |spec| spec.bind = true);
+    let reader = TestSource::with(&endpoint, None, |spec| spec.bind = true);
     let engine = Pub::connect(&endpoint, PubSettings::default()).unwrap();
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
@@ -261,7 +265,7 @@ async fn an_engine_that_connects_to_us_is_followed() {
 #[tokio::test]
 async fn only_the_wanted_topic_is_followed() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::with(&endpoint, None, |spec| spec.topic = "kv@a".into());
+    let reader = TestSource::with(&endpoint, None, |spec| spec.topic = "kv@a".into());
     reader.until_subscribed(&engine).await;
     engine.send(&kv_events::frames::encode_live(b"kv@b", 0, &stored(1)));
     engine.send(&kv_events::frames::encode_live(b"kv@a", 0, &stored(2)));
@@ -274,7 +278,7 @@ async fn only_the_wanted_topic_is_followed() {
 #[contract("F62")]
 async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::with(&endpoint, None, |spec| {
+    let reader = TestSource::with(&endpoint, None, |spec| {
         spec.settings.stale_after = Duration::from_millis(200)
     });
     reader
@@ -296,7 +300,7 @@ async fn a_quiet_stream_is_called_stale_until_it_speaks_again() {
 #[tokio::test]
 async fn stopping_closes_the_connection_and_keeps_what_is_known() {
     let (engine, endpoint) = publisher(&any()).await;
-    let reader = Reader::follow(&endpoint, None);
+    let reader = TestSource::follow(&endpoint, None);
     reader.until_subscribed(&engine).await;
     engine.send(&live(0, &stored(1)));
     reader.until_held(&[1]).await;
@@ -312,7 +316,7 @@ async fn stopping_closes_the_connection_and_keeps_what_is_known() {
 
 #[tokio::test]
 async fn an_endpoint_without_a_host_is_reported_and_not_followed() {
-    let reader = Reader::follow(&"tcp://*:5557".parse().unwrap(), None);
+    let reader = TestSource::follow(&"tcp://*:5557".parse().unwrap(), None);
     let report = reader
         .until("the report", |report, _| report.last_error.is_some())
         .await;

@@ -2,7 +2,7 @@
 
 use http::{HeaderName, HeaderValue, header::AUTHORIZATION};
 
-use crate::Engine;
+use crate::EngineKind;
 
 /// The version of its API that Anthropic's servers want to be told.
 const ANTHROPIC_VERSION: &str = "2023-06-01";
@@ -10,10 +10,10 @@ const ANTHROPIC_VERSION: &str = "2023-06-01";
 /// The fields that a worker of this kind wants with its key: `Authorization: Bearer`, or Anthropic's own two. A key that no
 /// header can carry is left out: the worker's 401 then says so.
 pub fn credentials(
-    engine: Engine,
+    engine: EngineKind,
     api_key: Option<&str>,
 ) -> impl Iterator<Item = (HeaderName, HeaderValue)> {
-    let anthropic = engine == Engine::Anthropic;
+    let anthropic = engine == EngineKind::Anthropic;
     let key = api_key.and_then(|key| {
         let (name, value) = if anthropic {
             (

@@ -7,28 +7,28 @@ use prometheus_client::registry::Registry;
 use prompt::PromptModel;
 
 use crate::{
-    FailureKind, FleetParts, PrefixCacheCounters, Prefixes, Roster, Snapshot,
+    FailureKind, FleetConfig, FleetParts, PrefixCacheCounters, PrefixViewService, Snapshot,
     artefacts::ArtefactStore,
-    board::{Board, Ejection},
-    crew::Crew,
-    feeds::{Feed, Feeds},
+    backend_feeds::{BackendFeed, BackendFeeds},
     supervisor::AFTER_STALL,
+    supervisors::Supervisors,
     telemetry::FleetCollector,
+    worker_table::{EjectionRule, WorkerTable},
 };
 
 /// All workers and their supervisors.
 #[derive(Debug)]
 pub struct Fleet {
-    board: Arc<Board>,
+    worker_table: Arc<WorkerTable>,
     artefacts: Arc<ArtefactStore>,
-    kv_cache_index: config::KvCacheIndex,
-    prefixes: Option<Prefixes>,
-    crew: Crew,
+    kv_cache_index: config::KvCacheIndexSection,
+    prefixes: Option<PrefixViewService>,
+    supervisors: Supervisors,
 }
 
 /// Why a fleet cannot start.
 #[derive(Debug, thiserror::Error)]
-pub enum StartError {
+pub enum FleetStartError {
     /// A worker's URL cannot be used. The configuration checks URLs with the same parser, so this is the last guard.
     #[error("worker {worker}: {error}")]
     Url {
@@ -54,11 +54,11 @@ impl Fleet {
     /// Starts one supervisor per worker and returns at once: no worker needs to be up. Call inside a tokio runtime.
     ///
     /// Metrics of the workers and their streams are registered in `registry`.
-    pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, StartError> {
-        let roster = parts.roster;
+    pub fn start(parts: FleetParts, registry: &mut Registry) -> Result<Self, FleetStartError> {
+        let roster = parts.config;
         let stale_after = roster.kv_events.stale_after;
         let kv_cache_index = parts.kv_cache_index;
-        let prefixes = Prefixes::start(
+        let prefixes = PrefixViewService::start(
             &kv_cache_index,
             parts.redis,
             parts.max_prefix_length,
@@ -67,10 +67,10 @@ impl Fleet {
             parts.clock,
             registry,
         );
-        let prefixes = prefixes.map_err(StartError::Prefixes)?;
-        let board = Arc::new(Board::new(
+        let prefixes = prefixes.map_err(FleetStartError::Prefixes)?;
+        let board = Arc::new(WorkerTable::new(
             Vec::new(),
-            Ejection::of(&roster.circuit_breaker),
+            EjectionRule::of(&roster.circuit_breaker),
             parts.index,
             parts.clock,
         ));
@@ -80,7 +80,7 @@ impl Fleet {
             parts.hub_cache,
             parts.clock,
         ));
-        let crew = Crew::new(
+        let crew = Supervisors::new(
             Arc::clone(&board),
             Arc::clone(&artefacts),
             parts.on_verdict,
@@ -88,11 +88,11 @@ impl Fleet {
         );
         crew.apply(&roster)?;
         Ok(Self {
-            board,
+            worker_table: board,
             artefacts,
             kv_cache_index,
             prefixes,
-            crew,
+            supervisors: crew,
         })
     }
 
@@ -104,33 +104,33 @@ impl Fleet {
     /// # Errors
     ///
     /// A URL cannot be used; nothing was changed then.
-    pub fn apply(&self, roster: &Roster) -> Result<(), StartError> {
-        self.crew.apply(roster)
+    pub fn apply(&self, roster: &FleetConfig) -> Result<(), FleetStartError> {
+        self.supervisors.apply(roster)
     }
 
     /// Whether a worker is to get new requests; running ones go on either way. `None`: no worker has this name.
     pub fn drain(&self, name: &str, drained: bool) -> Option<WorkerId> {
-        self.crew.drain(name, drained)
+        self.supervisors.drain(name, drained)
     }
 
     /// Workers that were taken out of the configuration, get nothing new, and are still here for the sake of their running
     /// requests.
     pub fn leaving(&self) -> Vec<WorkerId> {
-        self.crew.leaving()
+        self.supervisors.leaving()
     }
 
     /// Ends what is kept of a worker that is leaving: its supervisor, its streams, its part of the index.
     pub async fn remove(&self, worker: WorkerId) {
-        self.crew.remove(worker).await;
+        self.supervisors.remove(worker).await;
     }
 
     /// The fleet as it is now; one atomic load.
     pub fn snapshot(&self) -> Arc<Snapshot> {
-        self.board.snapshot()
+        self.worker_table.snapshot()
     }
 
-    pub(crate) fn board(&self) -> &Board {
-        &self.board
+    pub(crate) fn worker_table(&self) -> &WorkerTable {
+        &self.worker_table
     }
 
     /// The tokenizer that the configuration gives this model, known also before any worker lists it. The first call for
@@ -165,7 +165,7 @@ impl Fleet {
     /// Waits until every worker has had its first verdict (one that does not answer gets `down` when its first check
     /// has timed out).
     pub async fn first_verdicts(&self) {
-        self.crew.first_verdicts().await;
+        self.supervisors.first_verdicts().await;
     }
 
     /// A request failed at this worker: the next snapshot already reflects it. Cheap and non-blocking; unknown workers
@@ -173,46 +173,46 @@ impl Fleet {
     ///
     /// A time-out that may be of this process's own making, since it stood still, is not held against the worker.
     pub fn report_failure(&self, worker: WorkerId, kind: FailureKind) {
-        if kind.is_timeout() && self.board.clock.resumed_within(AFTER_STALL) {
-            self.board.want_look(worker);
+        if kind.is_timeout() && self.worker_table.clock.resumed_within(AFTER_STALL) {
+            self.worker_table.request_check(worker);
             return;
         }
-        self.board.request_failed(worker, kind);
+        self.worker_table.request_failed(worker, kind);
     }
 
     /// A worker does not know what it was asked for by the list that it gave: it is looked at soon. Cheap and
     /// non-blocking; unknown workers are ignored.
-    pub fn doubt(&self, worker: WorkerId) {
-        self.board.want_look(worker);
+    pub fn request_recheck(&self, worker: WorkerId) {
+        self.worker_table.request_check(worker);
     }
 
     /// A request was answered, whole where that is not known from its head, with a status below 500. Cheap and
     /// non-blocking.
     pub fn report_success(&self, worker: WorkerId) {
-        self.board.request_succeeded(worker);
+        self.worker_table.request_succeeded(worker);
     }
 
     /// A request's reply has begun; what becomes of it is reported later. Cheap and non-blocking.
     pub fn report_answer(&self, worker: WorkerId) {
-        self.board.request_answered(worker);
+        self.worker_table.request_answered(worker);
     }
 
     /// Whether a request failed at this worker in the last ten seconds and none was answered since.
     pub fn failed_lately(&self, worker: WorkerId) -> bool {
-        self.board.failed_lately(worker)
+        self.worker_table.failed_lately(worker)
     }
 
     /// Whether a target's events are believed. One whose are not is known by our own decisions, and its stream is fetched
     /// anew. Unknown targets are ignored.
     pub fn trust(&self, target: Target, trusted: bool) {
-        self.board.trust(target, trusted);
+        self.worker_table.trust(target, trusted);
     }
 
     /// What the engines' own counters of their prefix caches last said (at most some 10 s ago), by target. Engines that do
     /// not tell are left out.
     pub fn prefix_cache_counters(&self) -> HashMap<Target, PrefixCacheCounters> {
         let mut counters = HashMap::new();
-        self.board.each(|entry| {
+        self.worker_table.each(|entry| {
             let worker = entry.view.id;
             counters.extend(entry.prefix_cache.iter().map(|(rank, told)| {
                 (
@@ -230,7 +230,7 @@ impl Fleet {
     /// How often the publisher of each event stream was found to be another process than before, by target.
     pub fn stream_restarts(&self) -> HashMap<Target, u64> {
         let mut restarts = HashMap::new();
-        self.board.each(|entry| {
+        self.worker_table.each(|entry| {
             let resets = |target: Target| {
                 Some((
                     target,
@@ -243,12 +243,12 @@ impl Fleet {
     }
 
     /// How the view of prefixes is configured.
-    pub fn kv_cache_index(&self) -> &config::KvCacheIndex {
+    pub fn kv_cache_index(&self) -> &config::KvCacheIndexSection {
         &self.kv_cache_index
     }
 
     /// The view of prefixes; `None`: the configuration wants none.
-    pub fn prefixes(&self) -> Option<&Prefixes> {
+    pub fn prefixes(&self) -> Option<&PrefixViewService> {
         self.prefixes.as_ref()
     }
 
@@ -256,7 +256,7 @@ impl Fleet {
     /// prefixes.
     pub fn streams(&self) -> Vec<event_sources::StreamReport> {
         let mut reports = Vec::new();
-        self.board.each(|entry| {
+        self.worker_table.each(|entry| {
             for stream in &entry.streams {
                 let before = reports.len();
                 reports.extend(stream.source.reports());
@@ -269,16 +269,16 @@ impl Fleet {
         reports.extend(
             self.prefixes
                 .iter()
-                .flat_map(Prefixes::streams)
+                .flat_map(PrefixViewService::streams)
                 .map(|stream| stream.report),
         );
         reports
     }
 
     /// What the event streams of each backend said, of blocks and of prefixes together, in the order of names.
-    pub fn feeds(&self) -> Vec<Feed> {
-        let mut feeds = Feeds::default();
-        self.board.each(|entry| feeds.worker(entry));
+    pub fn feeds(&self) -> Vec<BackendFeed> {
+        let mut feeds = BackendFeeds::default();
+        self.worker_table.each(|entry| feeds.worker(entry));
         self.prefixes
             .iter()
             .for_each(|prefixes| prefixes.feed(&mut feeds));
@@ -287,10 +287,10 @@ impl Fleet {
 
     /// Stops and awaits every supervisor and every stream. A second call returns at once.
     pub async fn stop(&self) {
-        self.crew.stop_looking();
+        self.supervisors.shutdown();
         if let Some(prefixes) = &self.prefixes {
             prefixes.stop().await;
         }
-        self.crew.stop().await;
+        self.supervisors.stop().await;
     }
 }

@@ -37,7 +37,7 @@ pub(crate) struct HealthSettings {
 
 /// What one check found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Check {
+pub(crate) enum CheckOutcome {
     /// The worker serves.
     Passed,
     /// The worker is up and says it is loading.
@@ -52,7 +52,7 @@ pub(crate) enum Check {
 
 /// What to do next, and how long to wait before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum NextCheck {
     /// Run a whole check after this long.
     CheckIn(Duration),
     /// Open and close a connection after this long; one that opens is followed by a check.
@@ -61,7 +61,7 @@ pub(crate) enum Next {
 
 /// The health of one worker.
 #[derive(Debug)]
-pub(crate) struct Health {
+pub(crate) struct WorkerHealth {
     settings: HealthSettings,
     state: WorkerState,
     failed_checks: u32,
@@ -69,12 +69,12 @@ pub(crate) struct Health {
     failed_requests: u32,
     warming_since: Option<Moment>,
     ejected_until: Option<Moment>,
-    knock_pause: Duration,
+    connect_probe_pause: Duration,
     /// Set by a refused request: the next knock does not wait.
     knock_now: bool,
 }
 
-impl Health {
+impl WorkerHealth {
     pub(crate) fn new(settings: HealthSettings) -> Self {
         Self {
             settings,
@@ -84,7 +84,7 @@ impl Health {
             failed_requests: 0,
             warming_since: None,
             ejected_until: None,
-            knock_pause: settings.knock_first,
+            connect_probe_pause: settings.knock_first,
             knock_now: false,
         }
     }
@@ -96,22 +96,22 @@ impl Health {
     /// Takes other intervals and thresholds over; what was counted stays.
     pub(crate) fn reconfigure(&mut self, settings: HealthSettings) {
         self.settings = settings;
-        self.knock_pause = self
-            .knock_pause
+        self.connect_probe_pause = self
+            .connect_probe_pause
             .min(settings.knock_longest)
             .max(settings.knock_first);
     }
 
     /// The result of a check. The first one decides alone (contract CH3).
-    pub(crate) fn checked(&mut self, now: Moment, check: Check) -> WorkerState {
+    pub(crate) fn record_check(&mut self, now: Moment, check: CheckOutcome) -> WorkerState {
         match check {
-            Check::Passed => self.passed(now),
-            Check::Loading => self.loading(now),
-            Check::Refused => self.down(),
+            CheckOutcome::Passed => self.passed(now),
+            CheckOutcome::Loading => self.loading(now),
+            CheckOutcome::Refused => self.down(),
             // Whoever was never asked cannot be used; who was is as before.
-            Check::NotMade if self.state == WorkerState::Unknown => self.down(),
-            Check::NotMade => {}
-            Check::Failed => {
+            CheckOutcome::NotMade if self.state == WorkerState::Unknown => self.down(),
+            CheckOutcome::NotMade => {}
+            CheckOutcome::Failed => {
                 self.passed_checks = 0;
                 self.failed_checks = self.failed_checks.saturating_add(1);
                 match self.state {
@@ -147,7 +147,7 @@ impl Health {
         self.state = WorkerState::Ready;
         self.failed_requests = 0;
         self.ejected_until = None;
-        self.knock_pause = self.settings.knock_first;
+        self.connect_probe_pause = self.settings.knock_first;
         self.knock_now = false;
     }
 
@@ -159,13 +159,13 @@ impl Health {
             self.state = WorkerState::Down;
         } else {
             self.state = WorkerState::WarmingUp;
-            self.knock_pause = self.settings.knock_first;
+            self.connect_probe_pause = self.settings.knock_first;
         }
     }
 
     fn down(&mut self) {
         if self.state != WorkerState::Down {
-            self.knock_pause = self.settings.knock_first;
+            self.connect_probe_pause = self.settings.knock_first;
         }
         self.state = WorkerState::Down;
         self.passed_checks = 0;
@@ -173,16 +173,16 @@ impl Health {
     }
 
     /// A knock that nobody answered: the next one waits longer.
-    pub(crate) fn knocked_in_vain(&mut self) {
+    pub(crate) fn record_failed_connect(&mut self) {
         self.knock_now = false;
         self.passed_checks = 0;
-        self.knock_pause = (self.knock_pause * 2).min(self.settings.knock_longest);
+        self.connect_probe_pause = (self.connect_probe_pause * 2).min(self.settings.knock_longest);
     }
 
     /// Something says that a worker that is down is coming back: knocks start over, the first one at once.
-    pub(crate) fn coming_back(&mut self) {
+    pub(crate) fn restart_connect_probes(&mut self) {
         if self.state == WorkerState::Down {
-            self.knock_pause = self.settings.knock_first;
+            self.connect_probe_pause = self.settings.knock_first;
             self.knock_now = true;
         }
     }
@@ -227,21 +227,23 @@ impl Health {
     }
 
     /// When to look again.
-    pub(crate) fn next(&self, now: Moment) -> Next {
+    pub(crate) fn next(&self, now: Moment) -> NextCheck {
         match self.state {
-            WorkerState::Unknown => Next::CheckIn(Duration::ZERO),
-            WorkerState::Ready | WorkerState::Draining => Next::CheckIn(self.settings.interval),
-            WorkerState::WarmingUp => Next::CheckIn(self.settings.warmup_interval),
+            WorkerState::Unknown => NextCheck::CheckIn(Duration::ZERO),
+            WorkerState::Ready | WorkerState::Draining => {
+                NextCheck::CheckIn(self.settings.interval)
+            }
+            WorkerState::WarmingUp => NextCheck::CheckIn(self.settings.warmup_interval),
             WorkerState::Ejected => {
                 let left = self
                     .ejected_until
                     .map_or(Duration::ZERO, |until| until.since(now));
-                Next::CheckIn(left.min(self.settings.interval))
+                NextCheck::CheckIn(left.min(self.settings.interval))
             }
             // Checks that pass are run back to back until the threshold is met (decision B4).
-            WorkerState::Down if self.passed_checks > 0 => Next::CheckIn(Duration::ZERO),
-            WorkerState::Down if self.knock_now => Next::KnockIn(Duration::ZERO),
-            WorkerState::Down => Next::KnockIn(self.knock_pause),
+            WorkerState::Down if self.passed_checks > 0 => NextCheck::CheckIn(Duration::ZERO),
+            WorkerState::Down if self.knock_now => NextCheck::KnockIn(Duration::ZERO),
+            WorkerState::Down => NextCheck::KnockIn(self.connect_probe_pause),
         }
     }
 }
@@ -268,9 +270,9 @@ mod tests {
         Moment::at(Duration::from_secs(seconds))
     }
 
-    fn ready() -> Health {
-        let mut health = Health::new(SETTINGS);
-        health.checked(at(0), Check::Passed);
+    fn ready() -> WorkerHealth {
+        let mut health = WorkerHealth::new(SETTINGS);
+        health.record_check(at(0), CheckOutcome::Passed);
         health
     }
 
@@ -278,15 +280,15 @@ mod tests {
     #[contract("CH3")]
     fn the_first_check_decides_alone() {
         for (check, state) in [
-            (Check::Passed, WorkerState::Ready),
-            (Check::Loading, WorkerState::WarmingUp),
-            (Check::Refused, WorkerState::Down),
-            (Check::Failed, WorkerState::Down),
+            (CheckOutcome::Passed, WorkerState::Ready),
+            (CheckOutcome::Loading, WorkerState::WarmingUp),
+            (CheckOutcome::Refused, WorkerState::Down),
+            (CheckOutcome::Failed, WorkerState::Down),
         ] {
-            let mut health = Health::new(SETTINGS);
+            let mut health = WorkerHealth::new(SETTINGS);
             assert_eq!(health.state(), WorkerState::Unknown);
-            assert_eq!(health.next(at(0)), Next::CheckIn(Duration::ZERO));
-            assert_eq!(health.checked(at(0), check), state, "{check:?}");
+            assert_eq!(health.next(at(0)), NextCheck::CheckIn(Duration::ZERO));
+            assert_eq!(health.record_check(at(0), check), state, "{check:?}");
         }
     }
 
@@ -295,83 +297,125 @@ mod tests {
     fn three_failed_checks_in_a_row_take_a_worker_out_and_two_good_ones_bring_it_back() {
         let mut health = ready();
         for check in [
-            Check::Failed,
-            Check::Failed,
-            Check::Passed,
-            Check::Failed,
-            Check::Failed,
+            CheckOutcome::Failed,
+            CheckOutcome::Failed,
+            CheckOutcome::Passed,
+            CheckOutcome::Failed,
+            CheckOutcome::Failed,
         ] {
-            assert_eq!(health.checked(at(1), check), WorkerState::Ready);
+            assert_eq!(health.record_check(at(1), check), WorkerState::Ready);
         }
-        assert_eq!(health.checked(at(2), Check::Failed), WorkerState::Down);
-        assert_eq!(health.checked(at(3), Check::Passed), WorkerState::Down);
-        assert_eq!(health.checked(at(3), Check::Failed), WorkerState::Down);
-        assert_eq!(health.checked(at(4), Check::Passed), WorkerState::Down);
-        assert_eq!(health.checked(at(4), Check::Passed), WorkerState::Ready);
+        assert_eq!(
+            health.record_check(at(2), CheckOutcome::Failed),
+            WorkerState::Down
+        );
+        assert_eq!(
+            health.record_check(at(3), CheckOutcome::Passed),
+            WorkerState::Down
+        );
+        assert_eq!(
+            health.record_check(at(3), CheckOutcome::Failed),
+            WorkerState::Down
+        );
+        assert_eq!(
+            health.record_check(at(4), CheckOutcome::Passed),
+            WorkerState::Down
+        );
+        assert_eq!(
+            health.record_check(at(4), CheckOutcome::Passed),
+            WorkerState::Ready
+        );
     }
 
     #[test]
     #[contract("CH4", "CH5")]
     fn a_loading_worker_is_checked_every_second_and_used_after_one_success() {
-        for mut health in [ready(), Health::new(SETTINGS)] {
+        for mut health in [ready(), WorkerHealth::new(SETTINGS)] {
             assert_eq!(
-                health.checked(at(10), Check::Loading),
+                health.record_check(at(10), CheckOutcome::Loading),
                 WorkerState::WarmingUp
             );
-            assert_eq!(health.next(at(10)), Next::CheckIn(Duration::from_secs(1)));
-            assert_eq!(health.checked(at(11), Check::Passed), WorkerState::Ready);
-            assert_eq!(health.next(at(11)), Next::CheckIn(Duration::from_secs(30)));
+            assert_eq!(
+                health.next(at(10)),
+                NextCheck::CheckIn(Duration::from_secs(1))
+            );
+            assert_eq!(
+                health.record_check(at(11), CheckOutcome::Passed),
+                WorkerState::Ready
+            );
+            assert_eq!(
+                health.next(at(11)),
+                NextCheck::CheckIn(Duration::from_secs(30))
+            );
         }
     }
 
     #[test]
     #[contract("CH4")]
     fn a_worker_that_loads_for_too_long_is_down_until_it_serves() {
-        let mut health = Health::new(SETTINGS);
-        health.checked(at(0), Check::Loading);
+        let mut health = WorkerHealth::new(SETTINGS);
+        health.record_check(at(0), CheckOutcome::Loading);
         assert_eq!(
-            health.checked(at(300), Check::Loading),
+            health.record_check(at(300), CheckOutcome::Loading),
             WorkerState::WarmingUp
         );
-        assert_eq!(health.checked(at(301), Check::Loading), WorkerState::Down);
-        assert_eq!(health.checked(at(331), Check::Loading), WorkerState::Down);
-        health.checked(at(361), Check::Passed);
-        assert_eq!(health.checked(at(361), Check::Passed), WorkerState::Ready);
+        assert_eq!(
+            health.record_check(at(301), CheckOutcome::Loading),
+            WorkerState::Down
+        );
+        assert_eq!(
+            health.record_check(at(331), CheckOutcome::Loading),
+            WorkerState::Down
+        );
+        health.record_check(at(361), CheckOutcome::Passed);
+        assert_eq!(
+            health.record_check(at(361), CheckOutcome::Passed),
+            WorkerState::Ready
+        );
     }
 
     #[test]
     #[contract("B4")]
     fn a_worker_that_is_down_is_knocked_on_ever_less_often_and_checked_back_to_back() {
         let mut health = ready();
-        assert_eq!(health.checked(at(1), Check::Refused), WorkerState::Down);
+        assert_eq!(
+            health.record_check(at(1), CheckOutcome::Refused),
+            WorkerState::Down
+        );
         let mut pauses = Vec::new();
         for _ in 0..6 {
-            let Next::KnockIn(pause) = health.next(at(1)) else {
+            let NextCheck::KnockIn(pause) = health.next(at(1)) else {
                 panic!("a worker that is down is knocked on")
             };
             pauses.push(pause.as_millis());
-            health.knocked_in_vain();
+            health.record_failed_connect();
         }
         assert_eq!(pauses, [250, 500, 1000, 2000, 2000, 2000]);
-        health.checked(at(9), Check::Passed);
-        assert_eq!(health.next(at(9)), Next::CheckIn(Duration::ZERO));
-        assert_eq!(health.checked(at(9), Check::Passed), WorkerState::Ready);
+        health.record_check(at(9), CheckOutcome::Passed);
+        assert_eq!(health.next(at(9)), NextCheck::CheckIn(Duration::ZERO));
+        assert_eq!(
+            health.record_check(at(9), CheckOutcome::Passed),
+            WorkerState::Ready
+        );
     }
 
     #[test]
     fn a_sign_of_life_starts_the_knocks_over() {
         let mut health = ready();
-        health.checked(at(1), Check::Refused);
+        health.record_check(at(1), CheckOutcome::Refused);
         for _ in 0..4 {
-            health.knocked_in_vain();
+            health.record_failed_connect();
         }
-        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::from_secs(2)));
-        health.coming_back();
-        assert_eq!(health.next(at(9)), Next::KnockIn(Duration::ZERO));
-        health.knocked_in_vain();
         assert_eq!(
             health.next(at(9)),
-            Next::KnockIn(Duration::from_millis(500))
+            NextCheck::KnockIn(Duration::from_secs(2))
+        );
+        health.restart_connect_probes();
+        assert_eq!(health.next(at(9)), NextCheck::KnockIn(Duration::ZERO));
+        health.record_failed_connect();
+        assert_eq!(
+            health.next(at(9)),
+            NextCheck::KnockIn(Duration::from_millis(500))
         );
     }
 
@@ -382,13 +426,13 @@ mod tests {
             health.request_failed(at(1), FailureKind::Refused, false),
             WorkerState::Down
         );
-        assert_eq!(health.next(at(1)), Next::KnockIn(Duration::ZERO));
-        health.knocked_in_vain();
+        assert_eq!(health.next(at(1)), NextCheck::KnockIn(Duration::ZERO));
+        health.record_failed_connect();
         // Late reports of the same outage neither hurry the knocks nor reset their pause.
         health.request_failed(at(1), FailureKind::Refused, false);
         assert_eq!(
             health.next(at(1)),
-            Next::KnockIn(Duration::from_millis(500))
+            NextCheck::KnockIn(Duration::from_millis(500))
         );
     }
 
@@ -413,16 +457,28 @@ mod tests {
             health.request_failed(at(1), FailureKind::Status, true),
             WorkerState::Ejected
         );
-        assert_eq!(health.next(at(1)), Next::CheckIn(Duration::from_secs(30)));
-        assert_eq!(health.checked(at(30), Check::Passed), WorkerState::Ejected);
-        assert_eq!(health.checked(at(31), Check::Passed), WorkerState::Ready);
+        assert_eq!(
+            health.next(at(1)),
+            NextCheck::CheckIn(Duration::from_secs(30))
+        );
+        assert_eq!(
+            health.record_check(at(30), CheckOutcome::Passed),
+            WorkerState::Ejected
+        );
+        assert_eq!(
+            health.record_check(at(31), CheckOutcome::Passed),
+            WorkerState::Ready
+        );
     }
 
     #[test]
     fn a_check_or_request_that_this_process_could_not_make_is_no_verdict() {
         let mut health = ready();
         for _ in 0..50 {
-            assert_eq!(health.checked(at(1), Check::NotMade), WorkerState::Ready);
+            assert_eq!(
+                health.record_check(at(1), CheckOutcome::NotMade),
+                WorkerState::Ready
+            );
             assert_eq!(
                 health.request_failed(at(1), FailureKind::Local, true),
                 WorkerState::Ready
@@ -430,17 +486,17 @@ mod tests {
         }
         // Nor does it begin a row anew.
         for (check, state) in [
-            (Check::Failed, WorkerState::Ready),
-            (Check::Failed, WorkerState::Ready),
-            (Check::NotMade, WorkerState::Ready),
-            (Check::Failed, WorkerState::Down),
-            (Check::NotMade, WorkerState::Down),
+            (CheckOutcome::Failed, WorkerState::Ready),
+            (CheckOutcome::Failed, WorkerState::Ready),
+            (CheckOutcome::NotMade, WorkerState::Ready),
+            (CheckOutcome::Failed, WorkerState::Down),
+            (CheckOutcome::NotMade, WorkerState::Down),
         ] {
-            assert_eq!(health.checked(at(2), check), state);
+            assert_eq!(health.record_check(at(2), check), state);
         }
         // A start does not wait for a verdict that nobody can give.
         assert_eq!(
-            Health::new(SETTINGS).checked(at(0), Check::NotMade),
+            WorkerHealth::new(SETTINGS).record_check(at(0), CheckOutcome::NotMade),
             WorkerState::Down
         );
     }

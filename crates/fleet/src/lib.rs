@@ -11,51 +11,51 @@
 //! and only a worker in state `ready` is a candidate (or, when a model has none, its last good set, marked `panic`).
 
 pub mod artefacts;
-mod board;
+mod backend_feeds;
+mod config;
 mod credentials;
-mod crew;
 mod engine;
-mod entry;
 mod failure;
-mod feeds;
 mod fleet;
 mod health;
 mod lists;
-mod look;
-mod meeting;
 mod model_report;
-mod prefixes;
+mod prefix_view;
 mod probe;
 mod replacement;
 mod request_record;
-mod roster;
 mod settings;
 mod snapshot;
 mod snapshot_build;
 mod streams;
 mod supervisor;
+mod supervisors;
 mod sweeper;
 mod telemetry;
-mod trusts;
+mod trust_cache;
 mod verdict;
 mod view;
+mod worker_check;
+mod worker_probe;
+mod worker_record;
+mod worker_table;
 
 pub use artefacts::{ModelArtefacts, TokenizerSource};
+pub use backend_feeds::{BackendFeed, BlockEvents};
+pub use config::FleetConfig;
 pub use credentials::credentials;
-pub use engine::{Engine, Messages};
+pub use engine::{EngineKind, MessagesMode};
 pub use failure::FailureKind;
-pub use feeds::{BlockEvents, Feed};
-pub use fleet::{Fleet, StartError};
-pub use meeting::{Meeting, Meetings};
-pub use model_report::{ListedModel, ModelList, ModelReport, TemplateReport, TokenizerReport};
-pub use prefixes::{PrefixStream, Prefixes, RedisPool};
+pub use fleet::{Fleet, FleetStartError};
+pub use model_report::{ListedModel, ModelListReply, ModelReport, TemplateReport, TokenizerReport};
+pub use prefix_view::{PrefixStream, PrefixViewService, RedisPool};
 pub use probe::event_endpoints::EventEndpoint;
-pub use roster::Roster;
 pub use settings::{FleetParts, HubCache, OnVerdict};
-pub use snapshot::{ModelCandidate, ModelView, Snapshot, Unusable};
-pub use trusts::Trusts;
-pub use verdict::Verdict;
+pub use snapshot::{ModelCandidate, ModelView, Snapshot, UnusableTarget};
+pub use trust_cache::TrustCache;
+pub use verdict::WorkerVerdict;
 pub use view::{
     CacheSource, EngineLoad, PrefixCacheCounters, RankView, ServedLora, ServedModel, WorkerState,
     WorkerView,
 };
+pub use worker_probe::{WorkerProbe, WorkerProber};

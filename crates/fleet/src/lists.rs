@@ -4,18 +4,18 @@ use std::time::Duration;
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::{Fleet, WorkerState, board::Board};
+use crate::{Fleet, WorkerState, worker_table::WorkerTable};
 
 impl Fleet {
     /// Has the supervisors look at every ready worker whose list is older than `age`: each is asked once, however many want
     /// to know. Resolves when all of them have been, or after `limit`.
     pub async fn refresh_lists(&self, age: Duration, limit: Duration) {
-        let board = self.board();
+        let board = self.worker_table();
         let now = board.clock.now();
         let mut looks = board.looks.subscribe();
         let due: Vec<WorkerId> = ready(board, |looked_at| looked_at + age <= now);
         for id in &due {
-            board.want_look(*id);
+            board.request_check(*id);
         }
         // One that went down meanwhile is not waited for.
         let waits = || {
@@ -29,7 +29,7 @@ impl Fleet {
 }
 
 /// Ready workers whose last look was at such a time.
-fn ready(board: &Board, looked: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
+fn ready(board: &WorkerTable, looked: impl Fn(Moment) -> bool) -> Vec<WorkerId> {
     let mut found = Vec::new();
     board.each(|entry| {
         if entry.view.state == WorkerState::Ready && looked(entry.looked_at) {

@@ -8,7 +8,7 @@ use crate::{ModelView, Snapshot, TokenizerSource, WorkerState};
 
 /// `GET /v1/models`.
 #[derive(Clone, Debug, Serialize)]
-pub struct ModelList {
+pub struct ModelListReply {
     /// Always `list`.
     pub object: &'static str,
     /// By id, ascending.
@@ -80,7 +80,7 @@ pub struct TemplateReport {
 impl Snapshot {
     /// The models that requests may name, as `GET /v1/models` lists them. A model whose every worker is down is left
     /// out: listing it would promise what no worker can keep.
-    pub fn model_list(&self) -> ModelList {
+    pub fn model_list(&self) -> ModelListReply {
         let mut data: Vec<ListedModel> = self
             .models
             .values()
@@ -88,7 +88,7 @@ impl Snapshot {
             .map(|model| self.listed(model))
             .collect();
         data.sort_by(|one, other| one.id.cmp(&other.id));
-        ModelList {
+        ModelListReply {
             object: "list",
             data,
         }

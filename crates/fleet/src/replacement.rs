@@ -9,17 +9,17 @@ use kv_blocks::Moment;
 
 use crate::{
     WorkerState,
-    entry::{Admission, Entry},
+    worker_record::{WorkerAdmission, WorkerRecord},
 };
 
 /// Longest time that a worker serves after it was taken out of the configuration.
 pub(crate) const LONGEST: Duration = Duration::from_secs(60);
 
 /// The places in `entries` of workers that served until others were ready, and need not any longer.
-pub(crate) fn no_longer_needed(entries: &[Entry], now: Moment) -> Vec<usize> {
-    let over = |entry: &Entry| match entry.admission {
-        Admission::UntilReplaced(until) => until <= now || !is_needed(entry, entries),
-        Admission::Open | Admission::Closed => false,
+pub(crate) fn no_longer_needed(entries: &[WorkerRecord], now: Moment) -> Vec<usize> {
+    let over = |entry: &WorkerRecord| match entry.admission {
+        WorkerAdmission::UntilReplaced(until) => until <= now || !is_needed(entry, entries),
+        WorkerAdmission::Open | WorkerAdmission::Closed => false,
     };
     entries
         .iter()
@@ -30,12 +30,14 @@ pub(crate) fn no_longer_needed(entries: &[Entry], now: Moment) -> Vec<usize> {
 }
 
 /// Whether a worker serves a model that only workers will serve which were never ready yet.
-fn is_needed(entry: &Entry, entries: &[Entry]) -> bool {
+fn is_needed(entry: &WorkerRecord, entries: &[WorkerRecord]) -> bool {
     // A request does without a prefill worker.
     if entry.health.state() != WorkerState::Ready || entry.view.only_prefills() {
         return false;
     }
-    let stays = |other: &&Entry| other.admission == Admission::Open && !other.view.only_prefills();
+    let stays = |other: &&WorkerRecord| {
+        other.admission == WorkerAdmission::Open && !other.view.only_prefills()
+    };
     let is_expected = entries.iter().filter(stays).any(|other| !other.was_ready);
     let serving = |id: &str| {
         entries
@@ -52,7 +54,7 @@ fn is_needed(entry: &Entry, entries: &[Entry]) -> bool {
     is_expected && models.into_iter().any(|id| !serving(id))
 }
 
-fn lists(entry: &Entry, id: &str) -> bool {
+fn lists(entry: &WorkerRecord, id: &str) -> bool {
     entry.view.models.iter().any(|model| &*model.id == id)
         || entry.view.loras.iter().any(|lora| &*lora.id == id)
 }
@@ -65,14 +67,19 @@ mod tests {
     use net::Clock;
 
     use super::*;
-    use crate::{ServedModel, health::Check};
+    use crate::{ServedModel, health::CheckOutcome};
 
     fn until() -> Moment {
         Moment::at(LONGEST)
     }
 
-    fn entry(id: u32, model: &str, admission: Admission, checked: Option<Check>) -> Entry {
-        let mut entry = Entry::for_tests(WorkerId(id), &Clock::system());
+    fn entry(
+        id: u32,
+        model: &str,
+        admission: WorkerAdmission,
+        checked: Option<CheckOutcome>,
+    ) -> WorkerRecord {
+        let mut entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system());
         let listed = ServedModel {
             id: model.into(),
             root: None,
@@ -82,26 +89,31 @@ mod tests {
         };
         Arc::make_mut(&mut entry.view).models = vec![listed];
         if let Some(check) = checked {
-            entry.health.checked(Moment::START, check);
+            entry.health.record_check(Moment::START, check);
         }
-        entry.was_ready = checked == Some(Check::Passed);
+        entry.was_ready = checked == Some(CheckOutcome::Passed);
         entry.admission = admission;
         entry
     }
 
-    fn replaced(model: &str) -> Entry {
+    fn replaced(model: &str) -> WorkerRecord {
         entry(
             0,
             model,
-            Admission::UntilReplaced(until()),
-            Some(Check::Passed),
+            WorkerAdmission::UntilReplaced(until()),
+            Some(CheckOutcome::Passed),
         )
     }
 
     #[test]
     fn a_worker_serves_until_one_that_stays_is_ready_for_its_model_and_a_minute_at_most() {
-        let fleet = |new: Option<Check>| [replaced("m"), entry(1, "m", Admission::Open, new)];
-        for coming in [None, Some(Check::Loading), Some(Check::Refused)] {
+        let fleet =
+            |new: Option<CheckOutcome>| [replaced("m"), entry(1, "m", WorkerAdmission::Open, new)];
+        for coming in [
+            None,
+            Some(CheckOutcome::Loading),
+            Some(CheckOutcome::Refused),
+        ] {
             assert!(
                 no_longer_needed(&fleet(coming), Moment::START).is_empty(),
                 "{coming:?}"
@@ -109,7 +121,7 @@ mod tests {
             assert_eq!(no_longer_needed(&fleet(coming), until()), [0], "{coming:?}");
         }
         assert_eq!(
-            no_longer_needed(&fleet(Some(Check::Passed)), Moment::START),
+            no_longer_needed(&fleet(Some(CheckOutcome::Passed)), Moment::START),
             [0]
         );
     }
@@ -117,12 +129,12 @@ mod tests {
     #[test]
     fn a_worker_that_nobody_replaces_or_that_fails_or_only_prefills_is_not_kept() {
         assert_eq!(no_longer_needed(&[replaced("m")], Moment::START), [0]);
-        let new = || entry(1, "m", Admission::Open, None);
+        let new = || entry(1, "m", WorkerAdmission::Open, None);
         let failed = entry(
             0,
             "m",
-            Admission::UntilReplaced(until()),
-            Some(Check::Failed),
+            WorkerAdmission::UntilReplaced(until()),
+            Some(CheckOutcome::Failed),
         );
         assert_eq!(no_longer_needed(&[failed, new()], Moment::START), [0]);
         let mut prefills = replaced("m");
@@ -132,10 +144,13 @@ mod tests {
 
     #[test]
     fn another_model_is_a_replacement_once_nobody_else_is_expected() {
-        let other = |check| entry(1, "other", Admission::Open, check);
+        let other = |check| entry(1, "other", WorkerAdmission::Open, check);
         assert!(no_longer_needed(&[replaced("m"), other(None)], Moment::START).is_empty());
         assert_eq!(
-            no_longer_needed(&[replaced("m"), other(Some(Check::Passed))], Moment::START),
+            no_longer_needed(
+                &[replaced("m"), other(Some(CheckOutcome::Passed))],
+                Moment::START
+            ),
             [0]
         );
     }

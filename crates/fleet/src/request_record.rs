@@ -16,10 +16,10 @@ const NONE: u64 = 0;
 
 /// The records of all workers.
 #[derive(Debug, Default)]
-pub(crate) struct RequestRecords(RwLock<HashMap<WorkerId, Record>>);
+pub(crate) struct RequestRecords(RwLock<HashMap<WorkerId, RequestRecord>>);
 
 #[derive(Debug, Default)]
-struct Record {
+struct RequestRecord {
     /// Failures were reported since the last success.
     failing: AtomicBool,
     /// When a request failed that no answer followed, in milliseconds since the start and one more.
@@ -28,7 +28,7 @@ struct Record {
 
 impl RequestRecords {
     pub(crate) fn add(&self, id: WorkerId) {
-        self.0.write().insert(id, Record::default());
+        self.0.write().insert(id, RequestRecord::default());
     }
 
     pub(crate) fn remove(&self, id: WorkerId) {

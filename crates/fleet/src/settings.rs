@@ -6,20 +6,20 @@ use kv_blocks::HashScheme;
 use kv_index::KvIndex;
 use net::Clock;
 
-use crate::{RedisPool, Roster, Verdict};
+use crate::{FleetConfig, RedisPool, WorkerVerdict};
 
 /// Told every verdict: the first of each worker, and one per change of state. Called from supervisor tasks: it must not
 /// block.
-pub type OnVerdict = Arc<dyn Fn(&Verdict) + Send + Sync>;
+pub type OnVerdict = Arc<dyn Fn(&WorkerVerdict) + Send + Sync>;
 
 /// Everything [`crate::Fleet::start`] needs.
 pub struct FleetParts {
     /// The workers, and how they are treated.
-    pub roster: Roster,
+    pub config: FleetConfig,
     /// Where each model's tokenizer comes from.
-    pub models: config::Models,
+    pub models: config::ModelsSection,
     /// The view of prefixes and its streams.
-    pub kv_cache_index: config::KvCacheIndex,
+    pub kv_cache_index: config::KvCacheIndexSection,
     /// The connections that the view lies behind, where it lies in Redis.
     pub redis: Option<Arc<RedisPool>>,
     /// Bytes of a prompt that the key of its prefix covers.
@@ -60,7 +60,7 @@ impl HubCache {
 impl fmt::Debug for FleetParts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FleetParts")
-            .field("workers", &self.roster.workers.len())
+            .field("workers", &self.config.workers.len())
             .finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
-use kv_blocks::{BlockSize, Identity, Namespace, Target, WorkerId};
+use kv_blocks::{BlockSize, Namespace, PromptIdentity, Target, WorkerId};
 
 use crate::{CacheSource, ModelArtefacts, RankView, WorkerState, WorkerView};
 
@@ -29,7 +29,7 @@ pub struct ModelView {
     /// Where requests may go now.
     pub candidates: Vec<ModelCandidate>,
     /// Targets that list the model and may not be used now.
-    pub unusable: Vec<Unusable>,
+    pub unusable: Vec<UnusableTarget>,
     /// No worker of this model that generates is ready, and in `candidates` stands the last good set of them (receipt method
     /// `panic`). A prefill worker is never tried in hope: a request does without.
     pub panic: bool,
@@ -56,7 +56,7 @@ pub struct ModelCandidate {
 
 impl ModelCandidate {
     /// The namespace of a request's blocks on this target.
-    pub fn namespace(&self, salt: Option<Arc<str>>, identity: Identity) -> Namespace {
+    pub fn namespace(&self, salt: Option<Arc<str>>, identity: PromptIdentity) -> Namespace {
         Namespace {
             model: Arc::clone(&self.namespace_model),
             lora: self.lora.clone(),
@@ -93,7 +93,7 @@ impl ModelCandidate {
 
 /// A target left out before the decision.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unusable {
+pub struct UnusableTarget {
     /// Worker and rank.
     pub target: Target,
     /// Its worker's name.
@@ -102,7 +102,7 @@ pub struct Unusable {
     pub state: WorkerState,
 }
 
-impl Unusable {
+impl UnusableTarget {
     /// The word of a receipt's `excluded.reason`.
     pub fn reason(&self) -> &'static str {
         match self.state {

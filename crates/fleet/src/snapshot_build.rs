@@ -5,13 +5,13 @@ use std::{collections::HashMap, sync::Arc};
 use kv_blocks::Role;
 
 use crate::{
-    ModelArtefacts, ModelCandidate, ModelView, Snapshot, Unusable, WorkerState, WorkerView,
-    entry::Entry,
+    ModelArtefacts, ModelCandidate, ModelView, Snapshot, UnusableTarget, WorkerState, WorkerView,
+    worker_record::WorkerRecord,
 };
 
 /// Builds the snapshot; `entries` in the order of their numbers.
-pub(crate) fn build(entries: &[Entry]) -> Snapshot {
-    let mut drafts: HashMap<Arc<str>, Draft<'_>> = HashMap::new();
+pub(crate) fn build(entries: &[WorkerRecord]) -> Snapshot {
+    let mut drafts: HashMap<Arc<str>, ModelDraft<'_>> = HashMap::new();
     for entry in entries {
         let view = &entry.view;
         for model in &view.models {
@@ -39,8 +39,8 @@ pub(crate) fn build(entries: &[Entry]) -> Snapshot {
 }
 
 /// One worker's entry in the list of a model's workers.
-struct Listed<'a> {
-    entry: &'a Entry,
+struct ListedWorker<'a> {
+    entry: &'a WorkerRecord,
     /// The adapter, when the model is one.
     lora: Option<Arc<str>>,
     /// The base model's id.
@@ -48,14 +48,14 @@ struct Listed<'a> {
 }
 
 #[derive(Default)]
-struct Draft<'a> {
-    listed: Vec<Listed<'a>>,
+struct ModelDraft<'a> {
+    listed: Vec<ListedWorker<'a>>,
     max_model_len: Option<u32>,
 }
 
-impl<'a> Draft<'a> {
-    fn add(&mut self, entry: &'a Entry, lora: Option<Arc<str>>, base: &'a Arc<str>) {
-        self.listed.push(Listed { entry, lora, base });
+impl<'a> ModelDraft<'a> {
+    fn add(&mut self, entry: &'a WorkerRecord, lora: Option<Arc<str>>, base: &'a Arc<str>) {
+        self.listed.push(ListedWorker { entry, lora, base });
     }
 
     fn limit(&mut self, max_model_len: Option<u32>) {
@@ -73,13 +73,13 @@ impl<'a> Draft<'a> {
             .any(|listed| ready(listed.entry) && generates(&listed.entry.view));
         let mut candidates = Vec::new();
         let mut unusable = Vec::new();
-        for Listed { entry, lora, base } in &self.listed {
+        for ListedWorker { entry, lora, base } in &self.listed {
             let view = &entry.view;
             if ready(entry) || (panic && generates(view) && last_good(entry)) {
                 candidates.extend(candidates_of(view, lora.as_ref(), base));
             } else {
                 let name = &view.name;
-                unusable.extend(view.targets().map(|target| Unusable {
+                unusable.extend(view.targets().map(|target| UnusableTarget {
                     target,
                     name: Arc::clone(name),
                     state: view.state,
@@ -104,7 +104,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn ready(entry: &Entry) -> bool {
+fn ready(entry: &WorkerRecord) -> bool {
     entry.view.state == WorkerState::Ready
 }
 
@@ -112,8 +112,8 @@ fn ready(entry: &Entry) -> bool {
 /// prompts: what is known of that one's cache would be wrong, and a bad worker would decide for all of them.
 ///
 /// Workers that serve now are asked first. One of which nothing is known yet says nothing against the others.
-fn agreed_artefacts(listed: &[Listed<'_>]) -> Arc<ModelArtefacts> {
-    let found = |listed: &&Listed<'_>| listed.entry.artefacts.contains_key(listed.base);
+fn agreed_artefacts(listed: &[ListedWorker<'_>]) -> Arc<ModelArtefacts> {
+    let found = |listed: &&ListedWorker<'_>| listed.entry.artefacts.contains_key(listed.base);
     let mut known: Vec<_> = listed
         .iter()
         .filter(|listed| ready(listed.entry))
@@ -122,7 +122,7 @@ fn agreed_artefacts(listed: &[Listed<'_>]) -> Arc<ModelArtefacts> {
     if known.is_empty() {
         known = listed.iter().filter(found).collect();
     }
-    let named = |listed: &&Listed<'_>| {
+    let named = |listed: &&ListedWorker<'_>| {
         let artefacts = listed.entry.artefacts.get(listed.base)?;
         Some((Arc::clone(&listed.entry.view.name), Arc::clone(artefacts)))
     };
@@ -131,7 +131,7 @@ fn agreed_artefacts(listed: &[Listed<'_>]) -> Arc<ModelArtefacts> {
 
 /// Workers tried when none is ready: those that served before and whose checks or requests fail. A refused connection
 /// and a worker's own word that it is loading leave no doubt, so such workers are not tried.
-fn last_good(entry: &Entry) -> bool {
+fn last_good(entry: &WorkerRecord) -> bool {
     match entry.view.state {
         WorkerState::Ejected => true,
         WorkerState::Down => entry.was_ready && !entry.outage.refused,
@@ -190,8 +190,8 @@ mod tests {
     use crate::{ServedModel, TokenizerSource};
 
     /// A worker that serves `m`, in this role and state.
-    fn entry(id: u32, role: Role, state: WorkerState) -> Entry {
-        let mut entry = Entry::for_tests(WorkerId(id), &Clock::system());
+    fn entry(id: u32, role: Role, state: WorkerState) -> WorkerRecord {
+        let mut entry = WorkerRecord::for_tests(WorkerId(id), &Clock::system());
         let view = Arc::make_mut(&mut entry.view);
         let model = ServedModel {
             id: "m".into(),
@@ -206,7 +206,7 @@ mod tests {
         entry
     }
 
-    fn model(entries: &[Entry]) -> Arc<ModelView> {
+    fn model(entries: &[WorkerRecord]) -> Arc<ModelView> {
         Arc::clone(build(entries).model("m").expect("the model is served"))
     }
 
@@ -252,7 +252,10 @@ mod tests {
     }
 
     /// A worker with the tokenizer of a file; `None`: it brings none.
-    fn with_tokenizer(mut entry: Entry, tokenizer: Option<&Arc<prompt::PromptModel>>) -> Entry {
+    fn with_tokenizer(
+        mut entry: WorkerRecord,
+        tokenizer: Option<&Arc<prompt::PromptModel>>,
+    ) -> WorkerRecord {
         let source = if tokenizer.is_some() {
             TokenizerSource::Engine
         } else {
@@ -287,7 +290,7 @@ mod tests {
         let (one, other) = (load(), load());
         let worker =
             |id, state, tokenizer| with_tokenizer(entry(id, Role::Unified, state), tokenizer);
-        let artefacts = |entries: &[Entry]| Arc::clone(&model(entries).artefacts);
+        let artefacts = |entries: &[WorkerRecord]| Arc::clone(&model(entries).artefacts);
 
         let same = artefacts(&[worker(0, Ready, Some(&one)), worker(1, Ready, Some(&one))]);
         assert!(

@@ -9,8 +9,8 @@ use kv_blocks::{Moment, WorkerId};
 use tokio::sync::watch;
 use tracing::{error, warn};
 
-pub(crate) use self::find::{StreamSettings, Wanted};
-use crate::{board::Board, entry::EventStream};
+pub(crate) use self::find::{StreamSettings, WantedStream};
+use crate::{worker_record::FollowedStream, worker_table::WorkerTable};
 
 /// Pause before a stream that could not be started, or that ended by itself, is started again.
 const RETRY: Duration = Duration::from_secs(2);
@@ -28,8 +28,8 @@ fn without_password(endpoint: &str) -> String {
 
 /// The streams of one worker as they run.
 #[derive(Debug, Default)]
-pub(crate) struct Streams {
-    wanted: Vec<Wanted>,
+pub(crate) struct WorkerStreams {
+    wanted: Vec<WantedStream>,
     model: Option<Arc<str>>,
     changes: Vec<watch::Receiver<u64>>,
     /// A stream's task ended by itself.
@@ -40,23 +40,23 @@ pub(crate) struct Streams {
     refusals: Vec<String>,
 }
 
-impl Streams {
+impl WorkerStreams {
     /// Makes the running streams those of `wanted`: streams that stay are left alone, since they notice restarts
     /// themselves.
     pub(crate) async fn run(
         &mut self,
-        board: &Board,
+        board: &WorkerTable,
         settings: &StreamSettings,
         worker: (WorkerId, &Arc<str>),
         model: &Arc<str>,
-        wanted: Vec<Wanted>,
+        wanted: Vec<WantedStream>,
     ) {
         if self.wanted == wanted && self.model.as_ref() == Some(model) {
             return;
         }
         let id = worker.0;
         let followed = board
-            .with(id, |entry| entry.followed(|_| true))
+            .with(id, |entry| entry.followed_targets(|_| true))
             .unwrap_or_default();
         self.stop(board, id).await;
         // A new stream tells its history from the beginning: on top of what the old one told, blocks would count twice,
@@ -71,7 +71,7 @@ impl Streams {
     /// publisher, are tried again later: it may let go of it.
     pub(crate) fn start_missing(
         &mut self,
-        board: &Board,
+        board: &WorkerTable,
         settings: &StreamSettings,
         worker: (WorkerId, &Arc<str>),
     ) {
@@ -79,12 +79,12 @@ impl Streams {
         let Some(model) = self.model.clone() else {
             return;
         };
-        let runs = |streams: &[EventStream], wanted: &Wanted| {
+        let runs = |streams: &[FollowedStream], wanted: &WantedStream| {
             streams
                 .iter()
                 .any(|stream| stream.ranks == wanted.ranks() && !stream.source.ended())
         };
-        let mut started: Vec<EventStream> = Vec::new();
+        let mut started: Vec<FollowedStream> = Vec::new();
         let mut refusals = Vec::new();
         for stream in &self.wanted {
             let running = board.with(worker.0, |entry| runs(&entry.streams, stream)) == Some(true);
@@ -128,13 +128,13 @@ impl Streams {
     }
 
     /// Forgets what streams said whose task ended: nobody hears what became of it. They are started again after a pause.
-    pub(crate) fn forget_ended(&mut self, board: &Board, worker: (WorkerId, &Arc<str>)) {
+    pub(crate) fn forget_ended(&mut self, board: &WorkerTable, worker: (WorkerId, &Arc<str>)) {
         if !std::mem::take(&mut self.one_ended) {
             return;
         }
         let ended = board
             .with(worker.0, |entry| {
-                entry.followed(|stream| stream.source.ended())
+                entry.followed_targets(|stream| stream.source.ended())
             })
             .unwrap_or_default();
         for target in &ended {
@@ -145,7 +145,7 @@ impl Streams {
     }
 
     /// Stops all streams and waits for their end.
-    pub(crate) async fn stop(&mut self, board: &Board, id: WorkerId) {
+    pub(crate) async fn stop(&mut self, board: &WorkerTable, id: WorkerId) {
         *self = Self::default();
         for stream in board.take_streams(id) {
             stream.source.stop().await;

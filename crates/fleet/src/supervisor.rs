@@ -5,7 +5,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use config::Engine;
+use config::EngineKind;
 use futures_util::future::BoxFuture;
 use kv_blocks::{BlockSize, Moment};
 use supervision::Task;
@@ -15,11 +15,14 @@ use tracing::{info, warn};
 use crate::{
     OnVerdict, RankView, WorkerState,
     artefacts::ArtefactStore,
-    board::{Board, Connections},
-    health::{Check, Next},
-    look::{Before, Discovery, Look, Looker, News, Orders, Pace},
-    probe::{self, Scrape, SideAnswers, Trouble},
-    streams::Streams,
+    health::{CheckOutcome, NextCheck},
+    probe::{self, EngineFacts, ProbeError, Scrape},
+    streams::WorkerStreams,
+    worker_check::{
+        CheckFinding, CheckPace, HealthyReport, PreviousCheck, SupervisorConfig, WorkerChecker,
+        WorkerIdentity,
+    },
+    worker_table::{PublisherConnections, WorkerTable},
 };
 
 /// Time-outs within this time after a stall of this process are not held against a worker: its answer may have come
@@ -42,29 +45,29 @@ const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// One worker's keeper.
 pub(crate) struct Supervisor {
-    board: Arc<Board>,
+    worker_table: Arc<WorkerTable>,
     on_verdict: OnVerdict,
-    orders: Arc<Orders>,
+    config: Arc<SupervisorConfig>,
     /// Where other orders come from.
-    given: watch::Receiver<Arc<Orders>>,
-    looker: Looker,
+    config_updates: watch::Receiver<Arc<SupervisorConfig>>,
+    checker: WorkerChecker,
     wake: Arc<Notify>,
-    streams: Streams,
+    streams: WorkerStreams,
     /// What the worker said about itself still holds: no outage since.
     known: bool,
-    said: SideAnswers,
+    facts: EngineFacts,
     /// When questions left open are asked again.
     ask_again_at: Option<Moment>,
     /// A failed request asks for a look before the next one is due.
-    concerned: bool,
+    recheck_requested: bool,
     /// A lost stream asks for one at once.
-    alarmed: bool,
+    stream_lost: bool,
     /// A lost stream is not explained yet: the worker is looked at again after this long. It may have been seen while it
     /// was ending, when its port still took connections; or it ends in peace, its publisher first.
-    unrest: Option<Duration>,
-    look: Option<Running<Look>>,
+    recheck_interval: Option<Duration>,
+    look: Option<PendingCheck<CheckFinding>>,
     /// A ready worker's load and open questions: slow answers to these hold up no look.
-    aside: Option<Running<Aside>>,
+    side_request: Option<PendingCheck<SideRequest>>,
     last_look: Moment,
     last_scrape: Moment,
     /// Reads of the load that failed, since the last one that did not.
@@ -72,7 +75,7 @@ pub(crate) struct Supervisor {
     last_stream_look: Moment,
     last_check: LastCheck,
     /// The state last said, and when the present one began.
-    told: Option<WorkerState>,
+    reported_state: Option<WorkerState>,
     ready_since: Moment,
 }
 
@@ -84,55 +87,55 @@ enum LastCheck {
 }
 
 /// A look under way.
-struct Running<T> {
+struct PendingCheck<T> {
     /// The worker's state when it began.
     from: WorkerState,
     found: BoxFuture<'static, T>,
 }
 
 /// What was asked beside the looks.
-enum Aside {
+enum SideRequest {
     Load(Option<Scrape>),
-    Identity(Result<Box<Discovery>, Trouble>),
+    Identity(Result<Box<WorkerIdentity>, ProbeError>),
 }
 
 impl Supervisor {
     pub(crate) fn new(
-        board: Arc<Board>,
+        board: Arc<WorkerTable>,
         artefacts: Arc<ArtefactStore>,
         on_verdict: OnVerdict,
-        mut given: watch::Receiver<Arc<Orders>>,
+        mut given: watch::Receiver<Arc<SupervisorConfig>>,
     ) -> Self {
         let orders = Arc::clone(&given.borrow_and_update());
         let wake = board.wake_of(orders.id);
         let start = Moment::START;
-        let looker = Looker {
-            board: Arc::clone(&board),
+        let looker = WorkerChecker {
+            worker_table: Arc::clone(&board),
             artefacts,
-            orders: Arc::clone(&orders),
+            config: Arc::clone(&orders),
         };
         Self {
-            board,
+            worker_table: board,
             on_verdict,
-            orders,
-            given,
-            looker,
+            config: orders,
+            config_updates: given,
+            checker: looker,
             wake,
-            streams: Streams::default(),
+            streams: WorkerStreams::default(),
             known: false,
-            said: SideAnswers::default(),
+            facts: EngineFacts::default(),
             ask_again_at: None,
-            concerned: false,
-            alarmed: false,
-            unrest: None,
+            recheck_requested: false,
+            stream_lost: false,
+            recheck_interval: None,
             look: None,
-            aside: None,
+            side_request: None,
             last_look: start,
             last_scrape: start,
             scrapes_failed: 0,
             last_stream_look: start,
             last_check: LastCheck::Made,
-            told: None,
+            reported_state: None,
             ready_since: start,
         }
     }
@@ -144,8 +147,8 @@ impl Supervisor {
             _ = stop.wait_for(|stop| *stop) => {}
             () = self.keep_supervised() => {}
         }
-        (self.look, self.aside) = (None, None);
-        self.streams.stop(&self.board, self.orders.id).await;
+        (self.look, self.side_request) = (None, None);
+        self.streams.stop(&self.worker_table, self.config.id).await;
     }
 
     /// The worker stays what the board says of it: requests go on by that while nobody looks.
@@ -160,26 +163,26 @@ impl Supervisor {
     /// with which the worker is asked anew who it is, and wanted streams that do not run are started. Those that run are
     /// tasks of their own and go on.
     fn recover(&mut self) {
-        (self.look, self.aside) = (None, None);
+        (self.look, self.side_request) = (None, None);
         self.known = false;
-        self.given.mark_changed();
-        self.streams.start_missing_at(self.board.clock.now());
+        self.config_updates.mark_changed();
+        self.streams.start_missing_at(self.worker_table.clock.now());
     }
 
     async fn keep(&mut self) {
         loop {
-            let now = self.board.clock.now();
+            let now = self.worker_table.clock.now();
             if self.streams.retry_at().is_some_and(|at| at <= now) {
                 self.streams.start_missing(
-                    &self.board,
-                    &self.orders.streams,
-                    (self.orders.id, &self.orders.name),
+                    &self.worker_table,
+                    &self.config.streams,
+                    (self.config.id, &self.config.name),
                 );
             }
             let due = [
                 self.tell(now),
-                self.begin_look(now),
-                self.begin_aside(now),
+                self.begin_check(now),
+                self.begin_side_request(now),
                 self.streams.retry_at(),
             ];
             let until = due.into_iter().flatten().min().unwrap_or(now + NEVER);
@@ -187,120 +190,134 @@ impl Supervisor {
             tokio::select! {
                 () = tokio::time::sleep(until.since(now)) => {}
                 () = self.wake.notified() => {}
-                Ok(()) = self.given.changed() => self.take_orders().await,
+                Ok(()) = self.config_updates.changed() => self.take_config().await,
                 (from, found) = ended(&mut self.look) => {
-                    self.last_look = self.board.clock.now();
+                    self.last_look = self.worker_table.clock.now();
                     self.looked(from, found).await;
-                    self.board.looked_at(self.orders.id);
+                    self.worker_table.mark_checked(self.config.id);
                 }
-                (_, found) = ended(&mut self.aside) => self.asked(found).await,
+                (_, found) = ended(&mut self.side_request) => self.asked(found).await,
                 () = async {
                     tokio::time::sleep(streams_from.since(now)).await;
                     self.streams.changed().await;
-                } => self.look_at_streams(),
+                } => self.check_streams(),
             }
         }
     }
 
     /// Begins the look that is due; else answers when one is.
-    fn begin_look(&mut self, now: Moment) -> Option<Moment> {
-        let (next, concerned) = self.board.next(self.orders.id);
-        self.concerned |= concerned;
+    fn begin_check(&mut self, now: Moment) -> Option<Moment> {
+        let (next, concerned) = self.worker_table.next(self.config.id);
+        self.recheck_requested |= concerned;
         if self.look.is_some() {
             return None;
         }
         let mut at = self.last_look + self.pause(next);
-        if self.concerned {
+        if self.recheck_requested {
             at = at.min(self.last_look + LEAST_BETWEEN_LOOKS);
         }
-        if let Some(pause) = self.unrest {
+        if let Some(pause) = self.recheck_interval {
             at = at.min(self.last_look + pause);
         }
-        if std::mem::take(&mut self.alarmed) {
+        if std::mem::take(&mut self.stream_lost) {
             at = now;
-            self.unrest = Some(LEAST_BETWEEN_LOOKS);
+            self.recheck_interval = Some(LEAST_BETWEEN_LOOKS);
             self.distrust();
         }
         if at > now {
             return Some(at);
         }
-        self.concerned = false;
+        self.recheck_requested = false;
         let from = self.state();
-        let before = Before {
+        let before = PreviousCheck {
             known: self.known,
             ready: from == WorkerState::Ready,
-            streams_missing: self.orders.streams.wanted() && !self.streams.any(),
-            said: self.said.clone(),
+            streams_missing: self.config.streams.wanted() && !self.streams.any(),
+            facts: self.facts.clone(),
         };
-        let looker = self.looker.clone();
-        let found: BoxFuture<'static, Look> = match next {
-            Next::CheckIn(_) => Box::pin(looker.check(before)),
-            Next::KnockIn(_) => Box::pin(looker.knock(before)),
+        let looker = self.checker.clone();
+        let found: BoxFuture<'static, CheckFinding> = match next {
+            NextCheck::CheckIn(_) => Box::pin(looker.check(before)),
+            NextCheck::KnockIn(_) => Box::pin(looker.probe_tcp(before)),
         };
-        self.look = Some(Running { from, found });
+        self.look = Some(PendingCheck { from, found });
         None
     }
 
     /// Begins reading the load or asking what was left open, if due; else answers when it is.
-    fn begin_aside(&mut self, now: Moment) -> Option<Moment> {
+    fn begin_side_request(&mut self, now: Moment) -> Option<Moment> {
         let from = self.state();
-        if self.aside.is_some() || from != WorkerState::Ready || !self.known {
+        if self.side_request.is_some() || from != WorkerState::Ready || !self.known {
             return None;
         }
         let scrape_at = self.scrape_at();
-        let found: BoxFuture<'static, Aside> = if self.ask_again_at.is_some_and(|at| at <= now) {
-            self.ask_again_at = None;
-            let (looker, said) = (self.looker.clone(), self.said.clone());
-            Box::pin(async move {
-                Aside::Identity(looker.discover(&said, Pace::Thorough).await.map(Box::new))
-            })
-        } else if scrape_at <= now {
-            self.last_scrape = now;
-            let asker = self.orders.asker.clone();
-            Box::pin(async move { Aside::Load(probe::scrape(&asker).await) })
-        } else {
-            return Some(self.ask_again_at.map_or(scrape_at, |at| at.min(scrape_at)));
-        };
-        self.aside = Some(Running { from, found });
+        let found: BoxFuture<'static, SideRequest> =
+            if self.ask_again_at.is_some_and(|at| at <= now) {
+                self.ask_again_at = None;
+                let (looker, said) = (self.checker.clone(), self.facts.clone());
+                Box::pin(async move {
+                    SideRequest::Identity(
+                        looker
+                            .identify_worker(&said, CheckPace::Thorough)
+                            .await
+                            .map(Box::new),
+                    )
+                })
+            } else if scrape_at <= now {
+                self.last_scrape = now;
+                let asker = self.config.client.clone();
+                Box::pin(async move { SideRequest::Load(probe::scrape(&asker).await) })
+            } else {
+                return Some(self.ask_again_at.map_or(scrape_at, |at| at.min(scrape_at)));
+            };
+        self.side_request = Some(PendingCheck { from, found });
         None
     }
 
     /// What the worker said about itself may be over.
     fn distrust(&mut self) {
         self.known = false;
-        self.aside = None;
+        self.side_request = None;
     }
 
     /// Takes over what a look found.
-    async fn looked(&mut self, from: WorkerState, found: Look) {
-        let id = self.orders.id;
+    async fn looked(&mut self, from: WorkerState, found: CheckFinding) {
+        let id = self.config.id;
         let mut result = match found {
-            Look::KnockedInVain { refused } => return self.board.knocked_in_vain(id, refused),
-            Look::Checked(result) => result,
+            CheckFinding::ConnectFailed { refused } => {
+                return self.worker_table.record_failed_connect(id, refused);
+            }
+            CheckFinding::Checked(result) => result,
         };
         match result {
-            Ok(News::Identified(ref mut found)) => self.identified(found).await,
-            Ok(News::Loras(ref mut loras)) => {
+            Ok(HealthyReport::Identified(ref mut found)) => self.identified(found).await,
+            Ok(HealthyReport::Loras(ref mut loras)) => {
                 let loras = std::mem::take(loras);
-                self.board
+                self.worker_table
                     .change(id, |entry| Arc::make_mut(&mut entry.view).loras = loras);
             }
-            Ok(News::Nothing) | Err(_) => {}
+            Ok(HealthyReport::Nothing) | Err(_) => {}
         }
         self.note_whether_made(result.as_ref().err());
         let before = self.state();
         let failed = result
             .as_ref()
-            .is_err_and(|trouble| trouble.check == Check::Failed);
-        if failed && before == WorkerState::Ready && self.board.clock.resumed_within(AFTER_STALL) {
+            .is_err_and(|trouble| trouble.check == CheckOutcome::Failed);
+        if failed
+            && before == WorkerState::Ready
+            && self.worker_table.clock.resumed_within(AFTER_STALL)
+        {
             // Its time ran out while this process stood still: it is looked at again before it is blamed.
-            self.concerned = true;
+            self.recheck_requested = true;
             return;
         }
-        self.board.checked(id, result.as_ref().map(drop));
+        self.worker_table
+            .record_check(id, result.as_ref().map(drop));
         let after = self.state();
         match &result {
-            Err(trouble) if trouble.check == Check::Refused || after != WorkerState::Ready => {
+            Err(trouble)
+                if trouble.check == CheckOutcome::Refused || after != WorkerState::Ready =>
+            {
                 self.distrust()
             }
             // It failed a request while it was looked at: whoever answers next may be another process.
@@ -308,25 +325,25 @@ impl Supervisor {
             _ => {}
         }
         if before != WorkerState::Ready && after == WorkerState::Ready {
-            self.ready_since = self.board.clock.now();
+            self.ready_since = self.worker_table.clock.now();
         }
         let pause = self
-            .unrest
+            .recheck_interval
             .filter(|_| after == WorkerState::Ready && self.stream_is_away());
         // One that answers well is asked less and less often, until its usual interval is as good.
         let pause = pause.map(|pause| if result.is_ok() { pause * 2 } else { pause });
-        self.unrest = pause.filter(|pause| *pause < LONGEST_UNREST);
+        self.recheck_interval = pause.filter(|pause| *pause < LONGEST_UNREST);
         // A port that answers while the checks fail is not asked in a tight loop.
         if from == WorkerState::Down && after == WorkerState::Down && result.is_err() {
-            self.board.knocked_in_vain(id, false);
+            self.worker_table.record_failed_connect(id, false);
         }
     }
 
     /// Says once that checks cannot be made.
-    fn note_whether_made(&mut self, trouble: Option<&Trouble>) {
-        let not_made = trouble.filter(|trouble| trouble.check == Check::NotMade);
+    fn note_whether_made(&mut self, trouble: Option<&ProbeError>) {
+        let not_made = trouble.filter(|trouble| trouble.check == CheckOutcome::NotMade);
         if let (Some(trouble), LastCheck::Made) = (not_made, self.last_check) {
-            warn!(worker = %self.orders.name, reason = %trouble.text, "a health check could not be made: no verdict on the worker");
+            warn!(worker = %self.config.name, reason = %trouble.text, "a health check could not be made: no verdict on the worker");
         }
         self.last_check = if not_made.is_some() {
             LastCheck::NotMade
@@ -336,45 +353,50 @@ impl Supervisor {
     }
 
     /// Takes over what was asked beside the looks.
-    async fn asked(&mut self, found: Aside) {
+    async fn asked(&mut self, found: SideRequest) {
         match found {
-            Aside::Load(Some(scrape)) => {
+            SideRequest::Load(Some(scrape)) => {
                 self.scrapes_failed = 0;
-                self.board
-                    .scraped(self.orders.id, self.board.clock.now(), &scrape);
+                self.worker_table.record_scrape(
+                    self.config.id,
+                    self.worker_table.clock.now(),
+                    &scrape,
+                );
             }
-            Aside::Load(None) => {
+            SideRequest::Load(None) => {
                 self.scrapes_failed = self.scrapes_failed.saturating_add(1);
                 if self.scrapes_failed >= STALE_SCRAPES {
-                    self.board.load_unknown(self.orders.id);
+                    self.worker_table.clear_load(self.config.id);
                 }
             }
-            Aside::Identity(Ok(mut found)) => {
+            SideRequest::Identity(Ok(mut found)) => {
                 self.identified(&mut found).await;
                 // What was left open once more is left open for a while.
                 self.ask_again_at = self
                     .ask_again_at
-                    .map(|_| self.board.clock.now() + ASK_AGAIN);
+                    .map(|_| self.worker_table.clock.now() + ASK_AGAIN);
             }
             // Whether it is well is for the looks to say.
-            Aside::Identity(Err(_)) => self.ask_again_at = Some(self.board.clock.now() + ASK_AGAIN),
+            SideRequest::Identity(Err(_)) => {
+                self.ask_again_at = Some(self.worker_table.clock.now() + ASK_AGAIN)
+            }
         }
     }
 
-    fn pause(&self, next: Next) -> Duration {
+    fn pause(&self, next: NextCheck) -> Duration {
         match next {
-            Next::CheckIn(_)
-                if !self.orders.checks_enabled && self.state() == WorkerState::Ready =>
+            NextCheck::CheckIn(_)
+                if !self.config.checks_enabled && self.state() == WorkerState::Ready =>
             {
                 NEVER
             }
-            Next::CheckIn(pause) | Next::KnockIn(pause) => pause,
+            NextCheck::CheckIn(pause) | NextCheck::KnockIn(pause) => pause,
         }
     }
 
     fn state(&self) -> WorkerState {
-        self.board
-            .with(self.orders.id, |entry| entry.view.state)
+        self.worker_table
+            .with(self.config.id, |entry| entry.view.state)
             .unwrap_or_default()
     }
 
@@ -382,58 +404,58 @@ impl Supervisor {
     /// coming up, answers when to look again.
     fn tell(&mut self, now: Moment) -> Option<Moment> {
         let state = self.state();
-        if state == WorkerState::Unknown || self.told == Some(state) {
+        if state == WorkerState::Unknown || self.reported_state == Some(state) {
             return None;
         }
         if state == WorkerState::Ready {
             let latest = self.ready_since + STREAMS_COME_UP;
             let coming_up =
                 |rank: &RankView| matches!(rank.stream, Some("connecting" | "replaying"));
-            let waiting = self.board.with(self.orders.id, |entry| {
+            let waiting = self.worker_table.with(self.config.id, |entry| {
                 entry.view.ranks.iter().any(coming_up)
             });
             if waiting == Some(true) && now < latest {
                 return Some(latest);
             }
         }
-        if let Some(verdict) = self.board.verdict(self.orders.id) {
+        if let Some(verdict) = self.worker_table.verdict(self.config.id) {
             (self.on_verdict)(&verdict);
         }
-        if self.told.replace(state).is_none() {
-            self.board
+        if self.reported_state.replace(state).is_none() {
+            self.worker_table
                 .judged
-                .send_if_modified(|judged| judged.insert(self.orders.id));
+                .send_if_modified(|judged| judged.insert(self.config.id));
         }
         None
     }
 
     /// The configuration says something else of this worker: it is asked anew who it is, and used meanwhile as it was.
-    async fn take_orders(&mut self) {
-        let orders = Arc::clone(&self.given.borrow_and_update());
-        (self.look, self.aside) = (None, None);
-        if orders.streams.differ_from(&self.orders.streams) {
+    async fn take_config(&mut self) {
+        let orders = Arc::clone(&self.config_updates.borrow_and_update());
+        (self.look, self.side_request) = (None, None);
+        if orders.streams.differ_from(&self.config.streams) {
             // What one stream told is nothing to the next one.
-            let id = self.orders.id;
+            let id = self.config.id;
             let followed = self
-                .board
-                .with(id, |entry| entry.followed(|_| true))
+                .worker_table
+                .with(id, |entry| entry.followed_targets(|_| true))
                 .unwrap_or_default();
-            self.streams.stop(&self.board, id).await;
-            self.board.forget_cache(followed);
-            self.board
+            self.streams.stop(&self.worker_table, id).await;
+            self.worker_table.forget_cache(followed);
+            self.worker_table
                 .change(id, |entry| entry.events_wanted = orders.streams.wanted());
         }
-        self.looker.orders = Arc::clone(&orders);
-        self.orders = orders;
+        self.checker.config = Arc::clone(&orders);
+        self.config = orders;
         self.known = false;
-        self.concerned = true;
+        self.recheck_requested = true;
     }
 
     /// Takes over what the worker says about itself: view, tokenizers, streams.
-    async fn identified(&mut self, found: &mut Discovery) {
-        let orders = Arc::clone(&self.orders);
+    async fn identified(&mut self, found: &mut WorkerIdentity) {
+        let orders = Arc::clone(&self.config);
         let (id, name, base) = (orders.id, &orders.name, &found.base);
-        let before = self.board.with(id, |entry| {
+        let before = self.worker_table.with(id, |entry| {
             (entry.view.namespace_model.clone(), entry.view.dp_ranks())
         });
         let (old_base, old_ranks) = before.unwrap_or_default();
@@ -442,11 +464,11 @@ impl Supervisor {
             if changed {
                 warn!(worker = %name, was = old_base.as_deref(), is = %base, "serves another model now: its cache is forgotten");
             }
-            self.streams.stop(&self.board, id).await;
+            self.streams.stop(&self.worker_table, id).await;
             // With it goes which model it serves: what it registers for next is another one, or has other ranks.
-            self.board.forget_model(id);
+            self.worker_table.forget_model(id);
         }
-        self.board.change(id, |entry| {
+        self.worker_table.change(id, |entry| {
             entry.artefacts = std::mem::take(&mut found.artefacts);
             let view = Arc::make_mut(&mut entry.view);
             let announced = entry
@@ -454,7 +476,7 @@ impl Supervisor {
                 .iter()
                 .find_map(|stream| stream.source.announced_block_size());
             let announced = announced.and_then(|tokens| BlockSize::new(u64::from(tokens)).ok());
-            let metrics = found.said.metrics();
+            let metrics = found.facts.metrics();
             let size = orders
                 .block_size
                 .or(announced)
@@ -464,36 +486,36 @@ impl Supervisor {
                 view.block_size = size;
             }
             view.engine = found.engine;
-            view.version = found.said.version().cloned();
-            view.messages = found.said.messages();
+            view.version = found.facts.version().cloned();
+            view.messages = found.facts.messages();
             view.models = std::mem::take(&mut found.list.models);
             view.loras = std::mem::take(&mut found.list.loras);
             view.namespace_model = Some(Arc::clone(base));
             view.ranks = vec![RankView::default(); found.ranks as usize];
             view.num_blocks = metrics.and_then(|metrics| metrics.num_blocks);
             for target in entry.view.targets() {
-                self.board.index.register(target, Arc::clone(base));
+                self.worker_table.index.register(target, Arc::clone(base));
                 if entry.distrusted.contains(&target.rank) {
-                    self.board.index.trust(target, false);
+                    self.worker_table.index.trust(target, false);
                 }
             }
         });
-        if let Some(other) = self.board.disagrees(id, base) {
+        if let Some(other) = self.worker_table.has_conflicting_tokenizer(id, base) {
             warn!(worker = %name, %other, model = %base, "two workers serve one model with different tokenizers, or one of them without: none is used");
         }
-        let now = self.board.clock.now();
+        let now = self.worker_table.clock.now();
         if let Some((at, scrape)) = found.scrape.take() {
             self.scrapes_failed = 0;
-            self.board.scraped(id, at, &scrape);
+            self.worker_table.record_scrape(id, at, &scrape);
             self.last_scrape = now;
         }
         // At once when the worker is in use: that was what the hurry was for.
         self.ask_again_at = (!found.complete).then_some(now);
         self.known = true;
-        self.said = found.said.clone();
+        self.facts = found.facts.clone();
         self.streams
             .run(
-                &self.board,
+                &self.worker_table,
                 &orders.streams,
                 (id, name),
                 base,
@@ -504,32 +526,32 @@ impl Supervisor {
 
     fn stream_is_away(&self) -> bool {
         let away = |rank: &RankView| rank.stream == Some("connecting");
-        self.board
-            .with(self.orders.id, |entry| entry.view.ranks.iter().any(away))
+        self.worker_table
+            .with(self.config.id, |entry| entry.view.ranks.iter().any(away))
             == Some(true)
     }
 
     /// A stream's state, or its part of the index, changed. One that lost its connection is a death or a restart:
     /// the worker is looked at at once.
-    fn look_at_streams(&mut self) {
-        self.last_stream_look = self.board.clock.now();
+    fn check_streams(&mut self) {
+        self.last_stream_look = self.worker_table.clock.now();
         self.streams
-            .forget_ended(&self.board, (self.orders.id, &self.orders.name));
-        let lost = self.board.streams_changed(self.orders.id) == Connections::Lost;
+            .forget_ended(&self.worker_table, (self.config.id, &self.config.name));
+        let lost = self.worker_table.streams_changed(self.config.id) == PublisherConnections::Lost;
         self.learn_block_size();
         if lost && self.state() == WorkerState::Ready {
-            info!(worker = %self.orders.name, "event stream lost its connection: looking at the worker");
-            self.alarmed = true;
+            info!(worker = %self.config.name, "event stream lost its connection: looking at the worker");
+            self.stream_lost = true;
         }
     }
 
     /// The block size of a worker's own events beats what its metrics say: it is the size of the blocks in the index.
     fn learn_block_size(&self) {
-        if self.orders.block_size.is_some() {
+        if self.config.block_size.is_some() {
             return;
         }
-        let id = self.orders.id;
-        let told = self.board.with(id, |entry| {
+        let id = self.config.id;
+        let told = self.worker_table.with(id, |entry| {
             let told = entry
                 .streams
                 .iter()
@@ -538,8 +560,8 @@ impl Supervisor {
             (!entry.view.block_size_known || entry.view.block_size != told).then_some(told)
         });
         if let Some(size) = told.flatten() {
-            info!(worker = %self.orders.name, block_size = size.tokens(), "block size learned from its events");
-            self.board.change(id, |entry| {
+            info!(worker = %self.config.name, block_size = size.tokens(), "block size learned from its events");
+            self.worker_table.change(id, |entry| {
                 let view = Arc::make_mut(&mut entry.view);
                 view.block_size = size;
                 view.block_size_known = true;
@@ -549,13 +571,13 @@ impl Supervisor {
 
     /// When the engine's load is to be read again.
     fn scrape_at(&self) -> Moment {
-        let has_metrics = self.board.with(self.orders.id, |entry| {
+        let has_metrics = self.worker_table.with(self.config.id, |entry| {
             let told = entry.view.load != crate::EngineLoad::default() || self.scrapes_failed > 0;
-            let tells = entry.view.engine == Engine::Vllm || told;
+            let tells = entry.view.engine == EngineKind::Vllm || told;
             entry.view.state == WorkerState::Ready && tells
         });
         let pause = if has_metrics == Some(true) {
-            self.orders.scrape_every
+            self.config.scrape_every
         } else {
             NEVER
         };
@@ -564,8 +586,8 @@ impl Supervisor {
 }
 
 /// Waits for what runs; for ever if nothing does. May be dropped and called again.
-async fn ended<T>(running: &mut Option<Running<T>>) -> (WorkerState, T) {
-    let Some(Running { from, found }) = running else {
+async fn ended<T>(running: &mut Option<PendingCheck<T>>) -> (WorkerState, T) {
+    let Some(PendingCheck { from, found }) = running else {
         return std::future::pending().await;
     };
     let ended = (*from, found.await);

@@ -10,7 +10,7 @@ use prometheus_client::{
     metrics::MetricType,
 };
 
-use crate::{CacheSource, WorkerState, board::Board, entry::Entry};
+use crate::{CacheSource, WorkerState, worker_record::WorkerRecord, worker_table::WorkerTable};
 
 /// Workers with a label of their own; the counters of the rest are summed as `other`.
 const MOST_WORKERS: usize = 1024;
@@ -18,10 +18,10 @@ const MOST_WORKERS: usize = 1024;
 const OTHER: &str = "other";
 
 /// Reads the board at each scrape.
-pub(crate) struct FleetCollector(Arc<Board>);
+pub(crate) struct FleetCollector(Arc<WorkerTable>);
 
 impl FleetCollector {
-    pub(crate) fn new(board: Arc<Board>) -> Self {
+    pub(crate) fn new(board: Arc<WorkerTable>) -> Self {
         Self(board)
     }
 }
@@ -35,7 +35,7 @@ impl fmt::Debug for FleetCollector {
 impl Collector for FleetCollector {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         // Read first, written afterwards: the board is not locked while text is made.
-        let mut reading = Reading::default();
+        let mut reading = TelemetryReading::default();
         let now = self.0.clock.now();
         self.0.each(|entry| reading.read(entry, now));
         reading.write(encoder)
@@ -43,7 +43,7 @@ impl Collector for FleetCollector {
 }
 
 #[derive(Default)]
-struct Reading {
+struct TelemetryReading {
     states: BTreeMap<&'static str, i64>,
     counters: BTreeMap<Arc<str>, SourceCounters>,
     ignored: BTreeMap<&'static str, u64>,
@@ -59,8 +59,8 @@ struct WorkerReading {
     last_event_age_s: Option<f64>,
 }
 
-impl Reading {
-    fn read(&mut self, entry: &Entry, now: Moment) {
+impl TelemetryReading {
+    fn read(&mut self, entry: &WorkerRecord, now: Moment) {
         *self.states.entry(entry.view.state.as_str()).or_default() += 1;
         let named = self.workers.len() < MOST_WORKERS;
         let label = if named {
@@ -107,7 +107,7 @@ impl Reading {
     }
 
     fn write(&self, encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let mut out = Writer(encoder);
+        let mut out = SeriesWriter(encoder);
         let states = WorkerState::ALL.map(|state| {
             let count = self.states.get(state.as_str()).copied().unwrap_or(0);
             ([("state", state.as_str())], count)
@@ -197,9 +197,9 @@ impl Reading {
     }
 }
 
-struct Writer<'a>(DescriptorEncoder<'a>);
+struct SeriesWriter<'a>(DescriptorEncoder<'a>);
 
-impl Writer<'_> {
+impl SeriesWriter<'_> {
     /// `_total` is added by the encoder.
     fn counters<L: EncodeLabelSet>(
         &mut self,

@@ -2,11 +2,11 @@
 
 use std::{fmt, sync::Arc};
 
-use crate::{Engine, WorkerState};
+use crate::{EngineKind, WorkerState};
 
 /// What was found at one worker; its `Display` is the verdict line of `serve`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Verdict {
+pub struct WorkerVerdict {
     /// The worker's name.
     pub worker: Arc<str>,
     /// Its address, without secrets.
@@ -14,7 +14,7 @@ pub struct Verdict {
     /// Its state.
     pub state: WorkerState,
     /// What answered there.
-    pub engine: Engine,
+    pub engine: EngineKind,
     /// The engine's version.
     pub version: Option<Arc<str>>,
     /// Base models it serves.
@@ -33,7 +33,7 @@ pub struct Verdict {
     pub problem: Option<Arc<str>>,
 }
 
-impl fmt::Display for Verdict {
+impl fmt::Display for WorkerVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} {} {}", self.worker, self.url, self.state.as_str())?;
         if self.state != WorkerState::Ready {
@@ -67,12 +67,12 @@ impl fmt::Display for Verdict {
 mod tests {
     use super::*;
 
-    fn ready() -> Verdict {
-        Verdict {
+    fn ready() -> WorkerVerdict {
+        WorkerVerdict {
             worker: "w1".into(),
             url: "http://127.0.0.1:8101".into(),
             state: WorkerState::Ready,
-            engine: Engine::Vllm,
+            engine: EngineKind::Vllm,
             version: Some("0.32.0".into()),
             models: vec!["qwen".into()],
             block_size: 32,
@@ -94,7 +94,7 @@ mod tests {
 
     #[test]
     fn an_assumed_block_size_says_so() {
-        let guessed = Verdict {
+        let guessed = WorkerVerdict {
             block_size: 16,
             block_size_known: false,
             ..ready()
@@ -107,7 +107,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_down_says_what_to_do() {
-        let down = Verdict {
+        let down = WorkerVerdict {
             state: WorkerState::Down,
             problem: Some("connection refused: start the engine or check the url".into()),
             ..ready()

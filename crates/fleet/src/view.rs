@@ -6,7 +6,7 @@ use kv_blocks::{BlockSize, DpRank, Moment, Role, Target, Tier, WorkerId};
 use net::WorkerUrl;
 use time::OffsetDateTime;
 
-use crate::{Engine, Messages};
+use crate::{EngineKind, MessagesMode};
 
 /// Whether a worker gets requests, and if not, why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -141,7 +141,7 @@ pub struct WorkerView {
     /// Whether its certificate is checked, if it has one.
     pub verified: bool,
     /// What kind of engine answers there.
-    pub engine: Engine,
+    pub engine: EngineKind,
     /// The engine's version, when it says.
     pub version: Option<Arc<str>>,
     /// Whether it gets requests.
@@ -155,7 +155,7 @@ pub struct WorkerView {
     /// The model name of its events: the first base model it lists. Aliases of one engine share it.
     pub namespace_model: Option<Arc<str>>,
     /// How it is asked for Anthropic's messages.
-    pub messages: Messages,
+    pub messages: MessagesMode,
     /// Phases it serves.
     pub role: Role,
     /// Port of the server at which decode workers meet it; `None` = its engine's default.

@@ -16,13 +16,13 @@ use fleet::{Fleet, WorkerView};
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
-use response_cache::Direction;
+use response_cache::UnitVector;
 use serde::Deserialize;
 use tokio::sync::Semaphore;
 
 use crate::{
-    request::{Question, Unanswered, ask},
-    upstream::Pools,
+    request::{WorkerQuery, WorkerQueryError, query_worker},
+    upstream::ConnectionPools,
 };
 
 /// Bytes of an answer for each text: 4096 numbers, and some room.
@@ -36,19 +36,19 @@ const REST: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub(crate) struct Embedder {
     fleet: Arc<Fleet>,
-    pools: Pools,
+    pools: ConnectionPools,
     clock: Clock,
     connect_timeout: Duration,
     model: Arc<str>,
     /// Workers take turns.
-    turn: AtomicUsize,
+    next_endpoint: AtomicUsize,
     asking: Semaphore,
     rests_until: Mutex<Moment>,
 }
 
 /// Why there are no vectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoVectors {
+pub(crate) enum EmbeddingError {
     /// No worker that serves the model is ready.
     NoWorker,
     /// It did not answer in time, or in the form of the API.
@@ -59,7 +59,7 @@ pub(crate) enum NoVectors {
     Resting,
 }
 
-impl NoVectors {
+impl EmbeddingError {
     /// Of an answer with this status.
     fn of(status: u16) -> Self {
         match status {
@@ -74,7 +74,7 @@ impl NoVectors {
 impl Embedder {
     pub(crate) fn new(
         fleet: Arc<Fleet>,
-        pools: Pools,
+        pools: ConnectionPools,
         clock: Clock,
         connect_timeout: Duration,
         model: Arc<str>,
@@ -90,7 +90,7 @@ impl Embedder {
             clock,
             connect_timeout,
             model,
-            turn,
+            next_endpoint: turn,
             asking,
             rests_until,
         }
@@ -101,20 +101,26 @@ impl Embedder {
     }
 
     /// The direction of what a request says, within `limit`.
-    pub(crate) async fn direction(
+    pub(crate) async fn embed(
         &self,
         text: &str,
         limit: Duration,
-    ) -> Result<Direction, NoVectors> {
+    ) -> Result<UnitVector, EmbeddingError> {
         if self.clock.now() < *self.rests_until.lock() {
-            return Err(NoVectors::Resting);
+            return Err(EmbeddingError::Resting);
         }
         // Closed never; full means that the worker is far behind.
-        let _seat = self.asking.try_acquire().map_err(|_| NoVectors::Resting)?;
-        match self.directions(&[text], limit).await {
-            Ok(directions) => directions.into_iter().next().ok_or(NoVectors::NoAnswer),
+        let _seat = self
+            .asking
+            .try_acquire()
+            .map_err(|_| EmbeddingError::Resting)?;
+        match self.embed_all(&[text], limit).await {
+            Ok(directions) => directions
+                .into_iter()
+                .next()
+                .ok_or(EmbeddingError::NoAnswer),
             Err(why) => {
-                if why != NoVectors::Refused {
+                if why != EmbeddingError::Refused {
                     *self.rests_until.lock() = self.clock.now() + REST;
                 }
                 Err(why)
@@ -123,27 +129,28 @@ impl Embedder {
     }
 
     /// The directions of these texts, in their order, within `limit`.
-    pub(crate) async fn directions(
+    pub(crate) async fn embed_all(
         &self,
         texts: &[&str],
         limit: Duration,
-    ) -> Result<Vec<Direction>, NoVectors> {
-        let worker = self.next_worker().ok_or(NoVectors::NoWorker)?;
+    ) -> Result<Vec<UnitVector>, EmbeddingError> {
+        let worker = self.next_worker().ok_or(EmbeddingError::NoWorker)?;
         let body = serde_json::json!({"model": &*self.model, "input": texts}).to_string();
-        let question = Question {
+        let question = WorkerQuery {
             worker: &worker,
             path: "/v1/embeddings",
             body: body.into(),
             most_bytes: BYTES_PER_TEXT * texts.len(),
             connect_timeout: self.connect_timeout,
         };
-        let answer = tokio::time::timeout(limit, ask(&self.pools, self.clock, question)).await;
-        let directions = match answer.unwrap_or(Err(Unanswered::Lost)) {
+        let answer =
+            tokio::time::timeout(limit, query_worker(&self.pools, self.clock, question)).await;
+        let directions = match answer.unwrap_or(Err(WorkerQueryError::Lost)) {
             Ok(answered) if answered.status == 200 => {
-                read(&answered.body, texts.len()).ok_or(NoVectors::NoAnswer)
+                read(&answered.body, texts.len()).ok_or(EmbeddingError::NoAnswer)
             }
-            Ok(answered) => Err(NoVectors::of(answered.status)),
-            Err(_) => Err(NoVectors::NoAnswer),
+            Ok(answered) => Err(EmbeddingError::of(answered.status)),
+            Err(_) => Err(EmbeddingError::NoAnswer),
         };
         if let Err(why) = &directions {
             tracing::debug!(worker = %worker.name, texts = texts.len(), ?why, "no vectors from the worker");
@@ -156,7 +163,7 @@ impl Embedder {
         let snapshot = self.fleet.snapshot();
         let model = snapshot.model(&self.model).filter(|model| !model.panic)?;
         let turn = self
-            .turn
+            .next_endpoint
             .fetch_add(1, Relaxed)
             .checked_rem(model.candidates.len())?;
         Some(Arc::clone(&model.candidates.get(turn)?.worker))
@@ -164,25 +171,25 @@ impl Embedder {
 }
 
 #[derive(Deserialize)]
-struct Reply {
-    data: Vec<Item>,
+struct EmbeddingReply {
+    data: Vec<EmbeddingItem>,
 }
 
 #[derive(Deserialize)]
-struct Item {
+struct EmbeddingItem {
     index: usize,
     embedding: Vec<f32>,
 }
 
 /// One direction for each of so many texts; `None` if that is not what the reply says.
-fn read(body: &[u8], texts: usize) -> Option<Vec<Direction>> {
-    let Reply { mut data } = serde_json::from_slice(body).ok()?;
+fn read(body: &[u8], texts: usize) -> Option<Vec<UnitVector>> {
+    let EmbeddingReply { mut data } = serde_json::from_slice(body).ok()?;
     data.sort_unstable_by_key(|item| item.index);
     let complete =
         data.len() == texts && data.iter().enumerate().all(|(at, item)| item.index == at);
     complete.then(|| {
         data.into_iter()
-            .map(|item| Direction::of(item.embedding))
+            .map(|item| UnitVector::of(item.embedding))
             .collect()
     })
 }
@@ -197,10 +204,18 @@ mod tests {
     #[contract("V44")]
     fn only_what_speaks_of_the_texts_is_no_fault_of_the_worker() {
         for status in [400, 413, 415, 422] {
-            assert_eq!(NoVectors::of(status), NoVectors::Refused, "{status}");
+            assert_eq!(
+                EmbeddingError::of(status),
+                EmbeddingError::Refused,
+                "{status}"
+            );
         }
         for status in [401, 403, 404, 408, 429, 500, 502, 503, 301] {
-            assert_eq!(NoVectors::of(status), NoVectors::NoAnswer, "{status}");
+            assert_eq!(
+                EmbeddingError::of(status),
+                EmbeddingError::NoAnswer,
+                "{status}"
+            );
         }
     }
 
@@ -210,7 +225,10 @@ mod tests {
         let read_two = read(body, 2).expect("two vectors");
         assert_eq!(
             read_two,
-            [Direction::of(vec![1.0, 0.0]), Direction::of(vec![0.0, 1.0])]
+            [
+                UnitVector::of(vec![1.0, 0.0]),
+                UnitVector::of(vec![0.0, 1.0])
+            ]
         );
         assert_eq!(read(body, 1), None);
         assert_eq!(

@@ -13,50 +13,51 @@ use http::HeaderName;
 use kv_blocks::{HashScheme, WorkerId};
 use lmcache::Controller;
 use net::Clock;
-use parity::Book;
+use parity::ParityTracker;
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
 use routing::{
-    KvTally, PrefixTally, Router,
-    receipt::{DecisionIds, Ring},
+    KvDecisionCounters, PrefixDecisionCounters, Router,
+    receipt::{DecisionIds, ReceiptRing},
 };
 use supervision::contain;
 use tokio::sync::watch;
 
 use crate::{
-    alike::Alike,
-    cut_switch::CutSwitch,
+    abort_switch::AbortSwitch,
+    cache_filler::CacheFiller,
+    coalesce::Coalescer,
+    cooldowns::Cooldowns,
     decision_log::DecisionLog,
     embedder::Embedder,
-    ids::Ids,
-    judge::Judge,
-    keeper::Keeper,
-    keys::Keys,
+    ids::IdGenerator,
+    inbound_key::InboundKey,
     load_telemetry::LoadCollector,
-    memory::Memory,
-    metrics::{Metrics, Results},
-    model_lists::{ModelListSettings, ModelLists},
+    memory::MemoryPressure,
+    metrics::{Metrics, ResultCounters},
+    model_lists::{ModelListRefresher, ModelListSettings},
     model_names::ModelNames,
     model_routing::ModelRouting,
-    on_hold::OnHold,
+    parity_monitor::ParityMonitor,
     prefix_telemetry::PrefixCollector,
     queue_waiters::QueueWaiters,
     request::{
-        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokens, HookSettings, Hooks,
-        Identify, Prefills, ReplyHeaders, Rewriting, SharedTokens, StreamLimits, TokenCache,
-        ToldTokens, WaitLimits, hedge_results,
+        BodyBudget, ClusterSettings, Clusters, Disaggregation, EngineTokenSettings,
+        EngineTokenizer, HookSettings, Hooks, PrefillContext, RedisTokenStore, ReplyHeaders,
+        RewriteSettings, StreamLimits, TokenCacheSettings, TokenizationStage, WaitLimits,
+        hedge_results,
     },
     reservations::{CallTime, Reservations},
-    response_homes::ResponseHomes,
+    response_affinity::ResponseAffinity,
     retry::{RetryBudget, RetryPermit, RetryRules},
     shared_prefixes::{SharedPrefixSettings, SharedPrefixes},
-    upstream::Pools,
+    upstream::ConnectionPools,
 };
 
 /// Sizes and times of the listener.
 #[derive(Clone, Copy, Debug)]
-pub struct Limits {
+pub struct ListenerLimits {
     /// Longest request head, bytes.
     pub max_head_bytes: usize,
     /// Longest request body, bytes.
@@ -99,7 +100,7 @@ pub struct CountLimits {
 
 /// Times and retries of one request.
 #[derive(Clone, Debug)]
-pub struct Rules {
+pub struct RequestSettings {
     /// To a stream's first byte, or the end of any other reply, over all attempts.
     pub timeout: Duration,
     /// To an open connection.
@@ -117,7 +118,7 @@ pub struct Rules {
     /// Longest a prompt may take to tokenise, as predicted; beyond it its text stands for it.
     pub tokenize_budget: Duration,
     /// How token ids are kept that engines told.
-    pub token_cache: TokenCache,
+    pub token_cache: TokenCacheSettings,
     /// A worker whose KV cache is fuller than this share gets nothing; `None` = off.
     pub busy_threshold: Option<f64>,
     /// Whether vLLM workers are told the queue's order.
@@ -145,7 +146,7 @@ pub struct Rules {
     /// Which headers tell of the routing.
     pub headers: ReplyHeaders,
     /// What is changed in requests.
-    pub rewriting: Rewriting,
+    pub rewriting: RewriteSettings,
     /// How long a finished reply answers requests like its own; `None` = every request is sent.
     pub deduplication: Option<Duration>,
     /// How old the list of models may be.
@@ -162,13 +163,13 @@ pub struct GatewayParts {
     /// The decision.
     pub router: Arc<Router>,
     /// Where receipts go.
-    pub ring: Arc<Ring>,
+    pub ring: Arc<ReceiptRing>,
     /// Where predictions are judged.
-    pub parity: Arc<Mutex<Book>>,
+    pub parity: Arc<Mutex<ParityTracker>>,
     /// Where placements by the beginning of the prompt are counted.
-    pub prefix_tally: Arc<PrefixTally>,
+    pub prefix_tally: Arc<PrefixDecisionCounters>,
     /// Where what knowledge of caches did is counted.
-    pub kv_tally: Arc<KvTally>,
+    pub kv_tally: Arc<KvDecisionCounters>,
     /// Where receipts are written to, if anywhere.
     pub log: Option<Arc<DecisionLog>>,
     /// Replies that answer later requests, where that is switched on.
@@ -176,15 +177,15 @@ pub struct GatewayParts {
     /// The controller of LMCache, if there is one. Whoever started it stops it.
     pub lmcache: Option<Arc<Controller>>,
     /// Where token ids that engines told are shared, if anywhere.
-    pub tokens: Option<SharedTokens>,
+    pub tokens: Option<RedisTokenStore>,
     /// The clock.
     pub clock: Clock,
     /// The inbound key.
-    pub keys: Keys,
+    pub keys: InboundKey,
     /// Limits of the listener.
-    pub limits: Limits,
+    pub limits: ListenerLimits,
     /// Rules of a request.
-    pub rules: Rules,
+    pub rules: RequestSettings,
 }
 
 /// What every request shares: what goes on over a change of the configuration, and the rules in force.
@@ -196,39 +197,39 @@ pub struct Gateway {
     pub(crate) router: Arc<Router>,
     /// The same router, for whatever may release requests that it holds.
     pub(crate) waiters: Arc<QueueWaiters>,
-    pub(crate) ring: Arc<Ring>,
-    pub(crate) prefix_tally: Arc<PrefixTally>,
-    pub(crate) kv_tally: Arc<KvTally>,
+    pub(crate) ring: Arc<ReceiptRing>,
+    pub(crate) prefix_tally: Arc<PrefixDecisionCounters>,
+    pub(crate) kv_tally: Arc<KvDecisionCounters>,
     pub(crate) log: Option<Arc<DecisionLog>>,
-    pub(crate) judge: Arc<Judge>,
+    pub(crate) parity_monitor: Arc<ParityMonitor>,
     pub(crate) clock: Clock,
-    pub(crate) keys: Keys,
-    pub(crate) limits: Limits,
+    pub(crate) keys: InboundKey,
+    pub(crate) limits: ListenerLimits,
     pub(crate) rules: RequestRules,
-    pub(crate) identify: Arc<Identify>,
+    pub(crate) tokenization: Arc<TokenizationStage>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) bodies: Arc<BodyBudget>,
-    pub(crate) pools: Pools,
-    pub(crate) ids: Arc<Ids>,
+    pub(crate) pools: ConnectionPools,
+    pub(crate) ids: Arc<IdGenerator>,
     pub(crate) decision_ids: Arc<DecisionIds>,
-    pub(crate) cut: Arc<CutSwitch>,
+    pub(crate) cut: Arc<AbortSwitch>,
     pub(crate) reservations: Arc<Reservations>,
-    pub(crate) prefill: Arc<Prefills>,
+    pub(crate) prefill: Arc<PrefillContext>,
     pub(crate) clusters: Option<Arc<Clusters>>,
     pub(crate) lmcache: Option<Arc<Controller>>,
     pub(crate) shared_prefixes: Option<Arc<SharedPrefixes>>,
     pub(crate) names: ModelNames,
     pub(crate) hooks: Hooks,
-    pub(crate) response_homes: Arc<ResponseHomes>,
-    pub(crate) alike: Arc<Alike>,
+    pub(crate) response_affinity: Arc<ResponseAffinity>,
+    pub(crate) coalescer: Arc<Coalescer>,
     pub(crate) cache: Arc<ResponseCache>,
-    pub(crate) keeper: Arc<Keeper>,
+    pub(crate) cache_filler: Arc<CacheFiller>,
     /// Says what questions mean, where replies are found by that.
     pub(crate) meaning: Option<Arc<Embedder>>,
-    pub(crate) model_lists: Arc<ModelLists>,
-    pub(crate) hedging: Results,
-    pub(crate) on_hold: Arc<OnHold>,
-    pub(crate) memory: Arc<Memory>,
+    pub(crate) model_lists: Arc<ModelListRefresher>,
+    pub(crate) hedging: ResultCounters,
+    pub(crate) cooldowns: Arc<Cooldowns>,
+    pub(crate) memory: Arc<MemoryPressure>,
     /// Requests whose account is open.
     pub(crate) running: Arc<AtomicU64>,
     /// Whether a drain has begun.
@@ -253,14 +254,14 @@ pub(crate) struct RequestRules {
     pub(crate) session_headers: Vec<HeaderName>,
     pub(crate) max_prefix_bytes: usize,
     pub(crate) headers: ReplyHeaders,
-    pub(crate) rewriting: Rewriting,
+    pub(crate) rewriting: RewriteSettings,
     pub(crate) deduplication: Option<Duration>,
     pub(crate) hedge_after: Option<Duration>,
     pub(crate) waiting: WaitLimits,
 }
 
 impl RequestRules {
-    fn of(rules: Rules) -> Self {
+    fn of(rules: RequestSettings) -> Self {
         Self {
             timeout: rules.timeout,
             connect_timeout: rules.connect_timeout,
@@ -315,15 +316,15 @@ impl Gateway {
             router: Arc::clone(&router),
             tally: Arc::clone(&prefix_tally),
         }));
-        let ids = Ids::new();
-        let pools = Pools::default();
+        let ids = IdGenerator::new();
+        let pools = ConnectionPools::default();
         pools.local_faults.register(registry);
         let budget = rules.tokenize_budget;
-        let told = ToldTokens {
+        let told = EngineTokenSettings {
             here: rules.token_cache,
             shared: tokens,
         };
-        let engine = EngineTokens::new(
+        let engine = EngineTokenizer::new(
             Arc::clone(&fleet),
             pools.clone(),
             clock,
@@ -331,7 +332,13 @@ impl Gateway {
             rules.connect_timeout,
             told,
         );
-        let identify = Arc::new(Identify::new(rules.scheme, budget, clock, engine, registry));
+        let identify = Arc::new(TokenizationStage::new(
+            rules.scheme,
+            budget,
+            clock,
+            engine,
+            registry,
+        ));
         let clusters = rules.clusters.clone().map(|settings| {
             let help = "Requests by what came of looking for their semantic cluster";
             let all = [
@@ -342,7 +349,8 @@ impl Gateway {
                 "no_text",
                 "failed",
             ];
-            let results = Results::registered(registry, "warmroute_semantic_clusters", help, &all);
+            let results =
+                ResultCounters::registered(registry, "warmroute_semantic_clusters", help, &all);
             Arc::new(Clusters::new(
                 settings,
                 Arc::clone(&fleet),
@@ -375,18 +383,18 @@ impl Gateway {
             hooks,
             names,
             hedging: hedge_results(registry),
-            model_lists: Arc::new(ModelLists::new(rules.model_lists, registry)),
-            alike: Arc::new(Alike::new(
+            model_lists: Arc::new(ModelListRefresher::new(rules.model_lists, registry)),
+            coalescer: Arc::new(Coalescer::new(
                 rules.deduplication.unwrap_or_default(),
                 clock,
                 registry,
             )),
-            keeper: Keeper::start(Arc::clone(&cache), clock),
+            cache_filler: CacheFiller::start(Arc::clone(&cache), clock),
             cache,
             shared_prefixes: rules
                 .shared_prefixes
                 .map(|settings| Arc::new(SharedPrefixes::new(settings))),
-            judge: Arc::new(Judge::new(parity, Arc::clone(&fleet), clock)),
+            parity_monitor: Arc::new(ParityMonitor::new(parity, Arc::clone(&fleet), clock)),
             fleet,
             waiters: Arc::new(QueueWaiters::new(Arc::clone(&router), clock)),
             router,
@@ -397,18 +405,18 @@ impl Gateway {
             clock,
             keys,
             limits,
-            identify,
+            tokenization: identify,
             budget: RetryBudget::new(rules.retry.budget_ratio),
             reservations: Arc::new(Reservations::new(rules.reservation_ttl)),
-            response_homes: Arc::default(),
-            on_hold: Arc::default(),
-            memory: Arc::new(Memory::registered(registry)),
-            prefill: Arc::new(Prefills::new(rules.disaggregation)),
+            response_affinity: Arc::default(),
+            cooldowns: Arc::default(),
+            memory: Arc::new(MemoryPressure::registered(registry)),
+            prefill: Arc::new(PrefillContext::new(rules.disaggregation)),
             rules: RequestRules::of(rules),
             bodies: BodyBudget::new(metrics.held_body_bytes.clone()),
             metrics,
             pools,
-            decision_ids: Arc::new(DecisionIds::new(ids.draw())),
+            decision_ids: Arc::new(DecisionIds::new(ids.next_number())),
             cut: Arc::default(),
             running: Arc::default(),
             leaving: Arc::default(),
@@ -422,16 +430,16 @@ impl Gateway {
     /// what [`Gateway::new`] makes parts of (hashing, clusters, remembered prefixes, the life of reservations, the budget of
     /// tokenising) stays as it is here.
     #[must_use]
-    pub fn reconfigured(&self, limits: Limits, mut rules: Rules) -> Self {
-        self.alike
+    pub fn with_settings(&self, limits: ListenerLimits, mut rules: RequestSettings) -> Self {
+        self.coalescer
             .reconfigure(rules.deduplication.unwrap_or_default());
         self.model_lists.reconfigure(rules.model_lists);
         Self {
-            hooks: self.hooks.replaced(std::mem::take(&mut rules.hooks)),
+            hooks: self.hooks.with_hooks(std::mem::take(&mut rules.hooks)),
             names: std::mem::take(&mut rules.names),
             limits,
             budget: self.budget.with_ratio(rules.retry.budget_ratio),
-            prefill: Arc::new(Prefills::new(rules.disaggregation)),
+            prefill: Arc::new(PrefillContext::new(rules.disaggregation)),
             rules: RequestRules::of(rules),
             ..self.clone()
         }
@@ -455,19 +463,19 @@ impl Gateway {
     /// Ends what others left to run out: pauses of workers that throttle, idle connections to workers, and reservations.
     pub(crate) fn end_overdue(&self) {
         let at = CallTime::now(self.clock);
-        self.on_hold.tick(at.now);
-        self.pools.reap(at.now);
+        self.cooldowns.tick(at.now);
+        self.pools.close_idle(at.now);
         self.reservations
             .tick(at, &self.fleet.snapshot(), &self.ring);
     }
 
     /// Takes leave of workers that are not configured any more and have nothing left to do.
-    pub(crate) fn see_off(&self) {
+    pub(crate) fn remove_drained(&self) {
         for worker in self
             .fleet
             .leaving()
             .into_iter()
-            .filter(|worker| self.requests_on(*worker) == 0)
+            .filter(|worker| self.in_flight_on_worker(*worker) == 0)
         {
             // Aside, as a stream takes its time to end; of two tasks for one worker the second finds nothing to do.
             let (fleet, router, pools) = (
@@ -478,13 +486,13 @@ impl Gateway {
             tokio::spawn(contain("worker_removal", async move {
                 fleet.remove(worker).await;
                 router.forget(worker);
-                pools.forget(worker);
+                pools.close_worker(worker);
             }));
         }
     }
 
     /// Requests that run on a worker, on all its ranks.
-    pub fn requests_on(&self, worker: WorkerId) -> u64 {
+    pub fn in_flight_on_worker(&self, worker: WorkerId) -> u64 {
         let snapshot = self.fleet.snapshot();
         let targets = snapshot
             .worker(worker)
@@ -499,7 +507,7 @@ impl Gateway {
     pub(crate) fn retry_permit(&self) -> Option<RetryPermit> {
         self.budget.take(
             self.router
-                .leases()
+                .open_reservations()
                 .saturating_sub(self.reservations.count()),
         )
     }

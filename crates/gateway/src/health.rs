@@ -4,38 +4,38 @@ use std::sync::atomic::Ordering;
 
 use serde::Serialize;
 
-use crate::{Gateway, memory::Stage};
+use crate::{Gateway, memory::MemoryStage};
 
 /// `GET /health`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Health {
+pub(crate) struct HealthReply {
     status: &'static str,
-    workers: Workers,
+    workers: WorkerCounts,
     degraded: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
-struct Workers {
+struct WorkerCounts {
     ready: usize,
     total: usize,
 }
 
 /// `GET /livez` and `GET /readyz`.
 #[derive(Debug, Serialize)]
-pub(crate) struct Probe {
+pub(crate) struct ProbeResponse {
     status: &'static str,
     pub(crate) reasons: Vec<&'static str>,
 }
 
-impl Probe {
-    pub(crate) fn well() -> Self {
+impl ProbeResponse {
+    pub(crate) fn healthy() -> Self {
         Self {
             status: "ok",
             reasons: Vec::new(),
         }
     }
 
-    pub(crate) fn because(status: &'static str, reason: &'static str) -> Self {
+    pub(crate) fn failing(status: &'static str, reason: &'static str) -> Self {
         Self {
             status,
             reasons: vec![reason],
@@ -43,12 +43,12 @@ impl Probe {
     }
 
     pub(crate) fn draining() -> Self {
-        Self::because("draining", "no new requests are taken")
+        Self::failing("draining", "no new requests are taken")
     }
 }
 
 impl Gateway {
-    pub(crate) fn health(&self) -> Health {
+    pub(crate) fn health(&self) -> HealthReply {
         let snapshot = self.fleet.snapshot();
         let (ready, total) = (snapshot.ready(), snapshot.workers.len());
         let mut degraded: Vec<String> = snapshot
@@ -69,14 +69,14 @@ impl Gateway {
         if self
             .fleet
             .prefixes()
-            .is_some_and(fleet::Prefixes::is_cut_off)
+            .is_some_and(fleet::PrefixViewService::is_cut_off)
         {
             degraded.push("redis".to_owned());
         }
         if self.config_refused.load(Ordering::Relaxed) {
             degraded.push("config".to_owned());
         }
-        if self.memory.stage() > Stage::Normal {
+        if self.memory.stage() > MemoryStage::Normal {
             degraded.push("memory".to_owned());
         }
         degraded.sort();
@@ -86,33 +86,33 @@ impl Gateway {
             (ready, true) if ready == total => "ok",
             _ => "degraded",
         };
-        Health {
+        HealthReply {
             status,
-            workers: Workers { ready, total },
+            workers: WorkerCounts { ready, total },
             degraded,
         }
     }
 
     /// What neither of the two probes is well with: clients cannot connect, and this process is about to end.
-    pub(crate) fn failure(&self) -> Option<Probe> {
-        self.failed
-            .borrow()
-            .then(|| Probe::because("failed", "the data listener cannot accept connections"))
+    pub(crate) fn failure(&self) -> Option<ProbeResponse> {
+        self.failed.borrow().then(|| {
+            ProbeResponse::failing("failed", "the data listener cannot accept connections")
+        })
     }
 
-    pub(crate) fn live(&self) -> Probe {
-        self.failure().unwrap_or_else(Probe::well)
+    pub(crate) fn live(&self) -> ProbeResponse {
+        self.failure().unwrap_or_else(ProbeResponse::healthy)
     }
 
-    pub(crate) fn ready(&self) -> Probe {
+    pub(crate) fn ready(&self) -> ProbeResponse {
         if let Some(failure) = self.failure() {
             failure
         } else if self.leaving.load(Ordering::Relaxed) {
-            Probe::draining()
+            ProbeResponse::draining()
         } else if self.fleet.snapshot().ready() > 0 {
-            Probe::well()
+            ProbeResponse::healthy()
         } else {
-            Probe::because("unavailable", "no usable worker")
+            ProbeResponse::failing("unavailable", "no usable worker")
         }
     }
 }

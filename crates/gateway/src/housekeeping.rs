@@ -14,23 +14,26 @@ use tokio::{
 };
 
 use crate::{
-    Gateway, InForce,
-    memory::{self, ThisProcess},
+    CurrentGateway, Gateway,
+    memory::{self, ProcessMemory},
 };
 
 /// How often the router is told that time has passed.
 const TICK: Duration = Duration::from_secs(1);
 
 /// Starts every part; they end when this is dropped. What they do is shared by every gateway that is ever in force.
-pub(crate) fn start(gateways: &Arc<InForce>) -> JoinSet<Infallible> {
+pub(crate) fn start(gateways: &Arc<CurrentGateway>) -> JoinSet<Infallible> {
     let mut tasks = JoinSet::new();
-    let [router, parity, overdue, clusters, lists] = [(); 5].map(|()| gateways.now());
+    let [router, parity, overdue, clusters, lists] = [(); 5].map(|()| gateways.current());
     let remembering = Arc::clone(gateways);
     tasks.spawn(async move { supervise("router_tick", || tick_router(&router)).await });
     tasks.spawn(async move { supervise("parity", || judge(&parity)).await });
     tasks.spawn(async move { supervise("housekeeping", || end_overdue(&overdue)).await });
     tasks.spawn(async move {
-        supervise("memory_watch", || memory::watch(&remembering, ThisProcess)).await
+        supervise("memory_watch", || {
+            memory::watch(&remembering, ProcessMemory)
+        })
+        .await
     });
     tasks.spawn(async move { supervise("cluster_learning", || learn(&clusters)).await });
     tasks.spawn(async move { supervise("model_lists", || lists.keep_model_list()).await });
@@ -53,10 +56,10 @@ async fn judge(gateway: &Gateway) -> Infallible {
     let mut ticks = ticks();
     loop {
         tokio::select! {
-            _ = ticks.tick() => gateway.judge.tick(gateway.clock.now()),
-            () = gateway.judge.changed() => {}
+            _ = ticks.tick() => gateway.parity_monitor.tick(gateway.clock.now()),
+            () = gateway.parity_monitor.wait_for_change() => {}
         }
-        gateway.judge.act();
+        gateway.parity_monitor.apply_changes();
     }
 }
 
@@ -66,13 +69,13 @@ async fn end_overdue(gateway: &Gateway) -> Infallible {
     loop {
         ticks.tick().await;
         gateway.end_overdue();
-        gateway.see_off();
+        gateway.remove_drained();
     }
 }
 
 async fn learn(gateway: &Gateway) -> Infallible {
     match &gateway.clusters {
-        Some(clusters) => clusters.learning().await,
+        Some(clusters) => clusters.embed_examples().await,
         None => std::future::pending().await,
     }
 }

@@ -12,14 +12,14 @@ pub(crate) const REQUEST_ID: &str = "x-request-id";
 
 /// Draws ids. All of them come from one counter through a bijection, so none comes twice in a process's life.
 #[derive(Debug)]
-pub(crate) struct Ids {
+pub(crate) struct IdGenerator {
     seed: u64,
     next: AtomicU64,
     /// Lots drawn.
     lots: AtomicU64,
 }
 
-impl Ids {
+impl IdGenerator {
     /// A series seeded by the system's randomness.
     pub(crate) fn new() -> Self {
         Self {
@@ -30,18 +30,18 @@ impl Ids {
     }
 
     /// A number that no other call returns; also good as a random draw.
-    pub(crate) fn draw(&self) -> u64 {
+    pub(crate) fn next_number(&self) -> u64 {
         let step = self.next.fetch_add(1, Ordering::Relaxed);
         mix(self.seed.wrapping_add(step.wrapping_mul(STRIDE)))
     }
 
     /// The random number of one decision. A series of its own: what is drawn for anything else does not move it on.
-    pub(crate) fn draw_lot(&self) -> u64 {
+    pub(crate) fn next_random(&self) -> u64 {
         self.lot(self.lots.fetch_add(1, Ordering::Relaxed))
     }
 
     /// What [`Ids::draw_lot`] will draw next, so that who is asked about a decision hears of the one that would follow.
-    pub(crate) fn next_lot(&self) -> u64 {
+    pub(crate) fn peek_random(&self) -> u64 {
         self.lot(self.lots.load(Ordering::Relaxed))
     }
 
@@ -52,7 +52,7 @@ impl Ids {
     /// The client's request id where it is usable, else a new one.
     pub(crate) fn request_id(&self, headers: &HeaderMap) -> Box<str> {
         headers.get(REQUEST_ID).and_then(usable).map_or_else(
-            || format!("req-{:016x}", self.draw()).into_boxed_str(),
+            || format!("req-{:016x}", self.next_number()).into_boxed_str(),
             Into::into,
         )
     }
@@ -90,25 +90,25 @@ mod tests {
 
     #[test]
     fn no_id_comes_twice() {
-        let ids = Ids::new();
-        let drawn: HashSet<u64> = (0..10_000).map(|_| ids.draw()).collect();
+        let ids = IdGenerator::new();
+        let drawn: HashSet<u64> = (0..10_000).map(|_| ids.next_number()).collect();
         assert_eq!(drawn.len(), 10_000);
     }
 
     #[test]
     fn the_next_lot_is_the_one_that_is_drawn_next_whatever_else_is_drawn() {
-        let ids = Ids::new();
+        let ids = IdGenerator::new();
         for _ in 0..100 {
-            let next = ids.next_lot();
-            ids.draw();
-            assert_eq!((ids.next_lot(), ids.draw_lot()), (next, next));
-            assert_ne!(ids.next_lot(), next);
+            let next = ids.peek_random();
+            ids.next_number();
+            assert_eq!((ids.peek_random(), ids.next_random()), (next, next));
+            assert_ne!(ids.peek_random(), next);
         }
     }
 
     #[test]
     fn a_client_id_is_kept_only_if_it_cannot_break_a_line() {
-        let ids = Ids::new();
+        let ids = IdGenerator::new();
         let with = |value: &[u8]| {
             let mut headers = HeaderMap::new();
             headers.insert(REQUEST_ID, HeaderValue::from_bytes(value).unwrap());

@@ -16,14 +16,14 @@ pub(crate) struct Lease {
     id: ReservationId,
     target: Target,
     first_token_seen: bool,
-    end: End,
+    end: LeaseEnd,
     /// The load where the prompt is computed, until it is, if that is elsewhere.
     prefill: Option<Box<Lease>>,
 }
 
 /// What the worker had of the request when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
+enum LeaseEnd {
     /// Its prompt.
     Done,
     /// Nothing it took.
@@ -39,7 +39,7 @@ impl Lease {
             id,
             target,
             first_token_seen: false,
-            end: End::Done,
+            end: LeaseEnd::Done,
             prefill: None,
         }
     }
@@ -56,32 +56,32 @@ impl Lease {
     }
 
     /// The prompt is computed elsewhere, or never will be: that load is free. Later calls do nothing.
-    pub(crate) fn prefill_over(&mut self, computed: bool) {
+    pub(crate) fn finish_prefill(&mut self, computed: bool) {
         if let Some(mut prefill) = self.prefill.take().filter(|_| computed) {
             prefill.first_token();
         }
     }
 
     /// Whoever was to compute the prompt did not take it: that load is free, and nothing is expected of that cache.
-    pub(crate) fn prefill_failed(&mut self) {
+    pub(crate) fn fail_prefill(&mut self) {
         if let Some(prefill) = self.prefill.take() {
             prefill.fail();
         }
     }
 
     /// The request waits for its prompt: nothing was sent here yet.
-    pub(crate) fn unsent(&mut self) {
-        self.end = End::Unsent;
+    pub(crate) fn mark_unsent(&mut self) {
+        self.end = LeaseEnd::Unsent;
     }
 
     /// The request is on its way.
-    pub(crate) fn sent(&mut self) {
-        self.end = End::Done;
+    pub(crate) fn mark_sent(&mut self) {
+        self.end = LeaseEnd::Done;
     }
 
     /// The prefill is over; said once, later calls do nothing.
     pub(crate) fn first_token(&mut self) {
-        self.prefill_over(true);
+        self.finish_prefill(true);
         if !self.first_token_seen {
             self.first_token_seen = true;
             self.waiters.first_token(self.id);
@@ -90,7 +90,7 @@ impl Lease {
 
     /// Nothing is sent after all, to nobody: frees every load, and with it what was expected of the caches.
     pub(crate) fn withdraw(mut self) {
-        self.unsent();
+        self.mark_unsent();
         if let Some(prefill) = self.prefill.take() {
             prefill.withdraw();
         }
@@ -98,16 +98,16 @@ impl Lease {
 
     /// The attempt came to nothing: frees the load, and with it what was expected of the worker's cache.
     pub(crate) fn fail(mut self) {
-        self.end = End::Failed;
+        self.end = LeaseEnd::Failed;
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
         match self.end {
-            End::Done => self.waiters.done(self.id),
-            End::Failed => self.waiters.failed(self.id),
-            End::Unsent => self.waiters.withdrawn(self.id),
+            LeaseEnd::Done => self.waiters.done(self.id),
+            LeaseEnd::Failed => self.waiters.failed(self.id),
+            LeaseEnd::Unsent => self.waiters.withdraw(self.id),
         }
     }
 }

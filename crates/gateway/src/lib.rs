@@ -6,18 +6,18 @@
 //! **Invariant**: one request path; load is held by a drop guard from the decision to the last byte; nothing is tried
 //! again once a byte has gone out.
 
-mod alike;
-mod cut_switch;
+mod abort_switch;
+mod cache_filler;
+mod coalesce;
+mod cooldowns;
+mod current_gateway;
 mod decision_log;
 mod embedder;
 mod gateway;
 mod health;
 mod housekeeping;
 mod ids;
-mod in_force;
-mod judge;
-mod keeper;
-mod keys;
+mod inbound_key;
 mod lease;
 mod listener;
 mod load_telemetry;
@@ -28,34 +28,34 @@ mod model_names;
 mod model_routing;
 mod model_watch;
 mod models;
-mod on_hold;
+mod parity_monitor;
 mod prefix_telemetry;
-mod probes;
+mod probe_listener;
 mod queue_waiters;
 mod redis_pool;
 mod request;
 mod reservations;
-mod response_homes;
+mod response_affinity;
 mod retry;
 mod routes;
 mod shared_prefixes;
 mod upstream;
 mod worker_labels;
 
+pub use current_gateway::CurrentGateway;
 pub use decision_log::{DecisionLog, DecisionLogSettings};
-pub use gateway::{CountLimits, Gateway, GatewayParts, Limits, Rules};
-pub use in_force::InForce;
-pub use keys::Keys;
-pub use listener::{Drained, Phase, serve};
+pub use gateway::{CountLimits, Gateway, GatewayParts, ListenerLimits, RequestSettings};
+pub use inbound_key::InboundKey;
+pub use listener::{DrainResult, ListenerPhase, serve};
 pub use model_lists::ModelListSettings;
 pub use model_names::{ModelNameRule, ModelNames};
 pub use model_routing::{ModelRouting, ModelRules};
-pub use probes::{Probes, ProbesError};
+pub use probe_listener::{ProbeListener, ProbeListenerError};
 pub use redis_pool::RedisPool;
 pub use request::{
-    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, ReplyHeaders, Rewriting,
-    SharedTokens, SharedTokensError, TokenCache, WaitLimits,
+    Cluster, ClusterSettings, Connector, Disaggregation, HookSettings, RedisTokenStore,
+    ReplyHeaders, RewriteSettings, SharedTokensError, TokenCacheSettings, WaitLimits,
 };
 pub use retry::RetryRules;
-pub use routes::{Body, Endpoint, ROUTES, Route, Scope};
+pub use routes::{BodyMode, ROUTES, Route, RouteHandler, Scope};
 pub use shared_prefixes::SharedPrefixSettings;

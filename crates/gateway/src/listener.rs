@@ -12,18 +12,18 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use net::server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody};
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::{Gateway, InForce, housekeeping, request};
+use crate::{CurrentGateway, Gateway, housekeeping, request};
 
 /// How a drain ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
+pub struct DrainResult {
     /// Connections that still carried a request when the time was up, and were cut.
     pub cut: usize,
 }
 
 /// What the listener is told from outside.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum ListenerPhase {
     /// Accept and serve.
     #[default]
     Run,
@@ -47,11 +47,11 @@ const MOST_PANICS: u32 = 6;
 /// Serves `listeners` until `phase` says so, then lets running requests end until it says that they are to be cut. Where it
 /// cannot go on accepting, [`InForce::failed`] tells; what runs goes on until `phase` says otherwise.
 pub async fn serve(
-    gateway: Arc<InForce>,
+    gateway: Arc<CurrentGateway>,
     listeners: net::Listeners,
-    phase: watch::Receiver<Phase>,
-) -> Drained {
-    let unfinished = Unfinished(&gateway);
+    phase: watch::Receiver<ListenerPhase>,
+) -> DrainResult {
+    let unfinished = ServingGuard(&gateway);
     let housekeeping = housekeeping::start(&gateway);
     let drained = accept_and_drain(Arc::clone(&gateway), listeners, phase).await;
     drop(housekeeping);
@@ -60,21 +60,21 @@ pub async fn serve(
 }
 
 /// Dropped only where serving ends otherwise than by a drain.
-struct Unfinished<'a>(&'a InForce);
+struct ServingGuard<'a>(&'a CurrentGateway);
 
-impl Drop for Unfinished<'_> {
+impl Drop for ServingGuard<'_> {
     fn drop(&mut self) {
-        self.0.now().fail();
+        self.0.current().fail();
     }
 }
 
 async fn accept_and_drain(
-    gateway: Arc<InForce>,
+    gateway: Arc<CurrentGateway>,
     listeners: net::Listeners,
-    mut phase: watch::Receiver<Phase>,
-) -> Drained {
-    let mut acceptor = Acceptor::new(listeners, gateway.now().limits.max_connections);
-    let announced = tokio::spawn(announce(gateway.now(), phase.clone()));
+    mut phase: watch::Receiver<ListenerPhase>,
+) -> DrainResult {
+    let mut acceptor = Acceptor::new(listeners, gateway.current().limits.max_connections);
+    let announced = tokio::spawn(announce(gateway.current(), phase.clone()));
     // Not of the accepting: a panic there costs no connection.
     let mut connections = JoinSet::new();
     let mut accepting = supervision::Task::new("accept");
@@ -90,13 +90,13 @@ async fn accept_and_drain(
         {
             Ok(()) => break,
             Err(panicked) if panicked.in_a_row >= MOST_PANICS => {
-                gateway.now().fail();
+                gateway.current().fail();
                 break;
             }
             // Meanwhile connections wait in the kernel's backlog.
             Err(_) => tokio::select! {
                 () = accepting.pause() => {}
-                () = reached(&mut phase, Phase::HandedOver) => break,
+                () = reached(&mut phase, ListenerPhase::HandedOver) => break,
             },
         }
     }
@@ -112,39 +112,39 @@ async fn accept_and_drain(
     tokio::select! {
         () = ended => {
             announced.abort();
-            return Drained { cut: 0 };
+            return DrainResult { cut: 0 };
         }
-        () = reached(&mut phase, Phase::Cut) => {}
+        () = reached(&mut phase, ListenerPhase::Cut) => {}
     }
     while connections.try_join_next().is_some() {}
     let cut = connections.len();
     announced.abort();
-    gateway.now().cut.throw();
+    gateway.current().cut.abort();
     let last_words = async { while connections.join_next().await.is_some() {} };
     if tokio::time::timeout(LAST_WORDS, last_words).await.is_err() {
         connections.shutdown().await;
     }
-    Drained { cut }
+    DrainResult { cut }
 }
 
 /// Accepts until another process does, or nobody is to.
 async fn accept(
-    gateway: &Arc<InForce>,
+    gateway: &Arc<CurrentGateway>,
     acceptor: &mut Acceptor,
-    phase: &mut watch::Receiver<Phase>,
+    phase: &mut watch::Receiver<ListenerPhase>,
     connections: &mut JoinSet<()>,
 ) {
-    let memory = Arc::clone(&gateway.now().memory);
+    let memory = Arc::clone(&gateway.current().memory);
     loop {
         // Out of memory new connections wait in the kernel's backlog: nothing is accepted only to be refused.
         tokio::select! {
             () = memory.has_room() => {}
-            () = reached(phase, Phase::HandedOver) => return,
+            () = reached(phase, ListenerPhase::HandedOver) => return,
         }
         let (stream, slot) = tokio::select! {
             accepted = acceptor.next() => accepted,
             () = memory.is_full() => continue,
-            () = reached(phase, Phase::HandedOver) => return,
+            () = reached(phase, ListenerPhase::HandedOver) => return,
         };
         while connections.try_join_next().is_some() {}
         connections.spawn(connection(Arc::clone(gateway), stream, slot, phase.clone()));
@@ -152,23 +152,23 @@ async fn accept(
 }
 
 /// Who asks whether we are ready is told as soon as we are not to get any more.
-async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<Phase>) {
-    reached(&mut phase, Phase::Leaving).await;
+async fn announce(gateway: Arc<Gateway>, mut phase: watch::Receiver<ListenerPhase>) {
+    reached(&mut phase, ListenerPhase::Leaving).await;
     gateway.leaving.store(true, Ordering::Relaxed);
 }
 
 /// Resolves when the phase is `at` or later; a controller that went away means the end.
-async fn reached(phase: &mut watch::Receiver<Phase>, at: Phase) {
+async fn reached(phase: &mut watch::Receiver<ListenerPhase>, at: ListenerPhase) {
     drop(phase.wait_for(|phase| *phase >= at).await);
 }
 
 async fn connection(
-    gateways: Arc<InForce>,
+    gateways: Arc<CurrentGateway>,
     stream: net::Stream,
     slot: ConnectionSlot,
-    mut phase: watch::Receiver<Phase>,
+    mut phase: watch::Receiver<ListenerPhase>,
 ) {
-    let limits = gateways.now().limits;
+    let limits = gateways.current().limits;
     let (stream, exchange) =
         ClientStream::new(stream, slot, limits.head_timeout, limits.client_stall);
     let leaving = phase.clone();
@@ -178,10 +178,10 @@ async fn connection(
             (Arc::clone(&gateways), exchange.clone(), leaving.clone());
         async move {
             let answering = exchange.begin().await;
-            let gateway = gateways.now();
+            let gateway = gateways.current();
             let mut response = request::answer(gateway, request).await;
             // The client's next request is for somebody else.
-            if *leaving.borrow() >= Phase::Leaving {
+            if *leaving.borrow() >= ListenerPhase::Leaving {
                 response
                     .headers_mut()
                     .insert(CONNECTION, HeaderValue::from_static("close"));
@@ -202,7 +202,7 @@ async fn connection(
         result = connection.as_mut() => result,
         // It is idle: nobody loses anything.
         () = exchange.slot().must_close() => return,
-        () = reached(&mut phase, Phase::Drain) => {
+        () = reached(&mut phase, ListenerPhase::Drain) => {
             connection.as_mut().graceful_shutdown();
             connection.await
         }

@@ -23,14 +23,14 @@ impl Collector for LoadCollector {
             None,
             MetricType::Gauge,
         )?;
-        leases.encode_gauge(&i64::try_from(self.router.leases()).unwrap_or(i64::MAX))?;
+        leases.encode_gauge(&i64::try_from(self.router.open_reservations()).unwrap_or(i64::MAX))?;
         let mut queued = encoder.encode_descriptor(
             "warmroute_queued",
             "Requests that wait for a worker",
             None,
             MetricType::Gauge,
         )?;
-        queued.encode_gauge(&i64::try_from(self.router.held()).unwrap_or(i64::MAX))?;
+        queued.encode_gauge(&i64::try_from(self.router.queued_requests()).unwrap_or(i64::MAX))?;
         let mut in_flight = encoder.encode_descriptor(
             "warmroute_in_flight",
             "Requests that a worker is busy with",

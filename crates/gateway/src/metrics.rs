@@ -20,10 +20,10 @@ use prometheus_client::{
 
 use routing::{
     PrefillNote, PrefillSkip,
-    receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, Timing},
+    receipt::{AttemptClass, AttemptResult, OutcomeKind, PromptSource, RouterTiming},
 };
 
-use crate::{request::Won, routes::ROUTES, worker_labels::WorkerLabels};
+use crate::{request::Selection, routes::ROUTES, worker_labels::WorkerLabels};
 
 /// Labels of a request counter.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -41,7 +41,7 @@ struct ClassResult {
 
 /// One label: why.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Reason {
+struct ReasonLabel {
     reason: &'static str,
 }
 
@@ -69,7 +69,7 @@ const UNFINISHED: &str = "unfinished";
 
 /// One label: the worker's name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Worker {
+struct WorkerLabel {
     worker: String,
 }
 
@@ -89,7 +89,7 @@ struct WorkerResult {
 
 /// One label: where the identity of a prompt came from.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Source {
+struct SourceLabel {
     source: &'static str,
 }
 
@@ -101,9 +101,9 @@ struct ResultLabel {
 
 /// A family of counters by what came of something.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Results(Family<ResultLabel, Counter>);
+pub(crate) struct ResultCounters(Family<ResultLabel, Counter>);
 
-impl Results {
+impl ResultCounters {
     /// With every result that there may be, so that none lacks its series.
     pub(crate) fn registered(
         registry: &mut Registry,
@@ -126,7 +126,7 @@ impl Results {
 
 /// One label: the stage of a request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Stage {
+struct StageLabel {
     stage: &'static str,
 }
 
@@ -161,14 +161,14 @@ type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 
 /// What is counted when a request ends.
 #[derive(Debug)]
-pub(crate) struct Settled<'a> {
+pub(crate) struct RequestSummary<'a> {
     pub(crate) route: &'static str,
     pub(crate) kind: OutcomeKind,
     pub(crate) took: Duration,
     pub(crate) ttft: Option<Duration>,
     /// `None` when no decision was made: stages that did not run are not observed.
-    pub(crate) timing: Option<&'a Timing>,
-    pub(crate) won: Option<&'a Won>,
+    pub(crate) timing: Option<&'a RouterTiming>,
+    pub(crate) selection: Option<&'a Selection>,
     pub(crate) usage: Option<Usage>,
     /// `None` for a request that cannot be judged; else its cached tokens, where they are known.
     pub(crate) judged: Option<Option<u32>>,
@@ -180,20 +180,20 @@ pub(crate) struct Metrics {
     workers: WorkerLabels,
     requests: Family<RouteOutcome, Counter>,
     attempts: Family<ClassResult, Counter>,
-    shed: Family<Reason, Counter>,
+    shed: Family<ReasonLabel, Counter>,
     decisions: Family<PolicyMethod, Counter>,
     pub(crate) panics: Counter,
     upstream_failures: Family<WorkerReason, Counter>,
-    upstream_throttled: Family<Worker, Counter>,
-    streams_incomplete: Family<Worker, Counter>,
-    prompt_tokens: Family<Worker, Counter>,
-    predicted_cached_tokens: Family<Worker, Counter>,
-    actual_cached_tokens: Family<Worker, Counter>,
+    upstream_throttled: Family<WorkerLabel, Counter>,
+    streams_incomplete: Family<WorkerLabel, Counter>,
+    prompt_tokens: Family<WorkerLabel, Counter>,
+    predicted_cached_tokens: Family<WorkerLabel, Counter>,
+    actual_cached_tokens: Family<WorkerLabel, Counter>,
     parity_requests: Family<WorkerResult, Counter>,
-    prompt_source: Family<Source, Counter>,
+    prompt_source: Family<SourceLabel, Counter>,
     prefill: Family<ResultLabel, Counter>,
-    ttft: Seconds<Worker>,
-    stage: Seconds<Stage>,
+    ttft: Seconds<WorkerLabel>,
+    stage: Seconds<StageLabel>,
     decision: Seconds<PolicyLabel>,
     request: Seconds<RouteLabel>,
     queue_wait: Histogram,
@@ -267,39 +267,39 @@ impl Metrics {
     }
 
     /// A placement decision was made in `us` microseconds.
-    pub(crate) fn decided(&self, policy: &'static str, method: &'static str, us: f64) {
-        self.answered_by(policy, method);
+    pub(crate) fn record_decision(&self, policy: &'static str, method: &'static str, us: f64) {
+        self.record_method(policy, method);
         self.decision
             .get_or_create(&PolicyLabel { policy })
             .observe(us / 1e6);
     }
 
     /// A request has its worker, or its answer, by this method; where nothing was decided it took no time.
-    pub(crate) fn answered_by(&self, policy: &'static str, method: &'static str) {
+    pub(crate) fn record_method(&self, policy: &'static str, method: &'static str) {
         self.decisions
             .get_or_create(&PolicyMethod { policy, method })
             .inc();
     }
 
     /// A kept reply to a question that means the same answered; its cosine.
-    pub(crate) fn answered_by_meaning(&self, similarity: f64) {
+    pub(crate) fn record_similar_hit(&self, similarity: f64) {
         self.similarity.observe(similarity);
     }
 
     /// A request waited so long for a worker.
-    pub(crate) fn waited(&self, waited: Duration) {
+    pub(crate) fn record_wait(&self, waited: Duration) {
         self.queue_wait.observe(waited.as_secs_f64());
     }
 
     /// An attempt ended.
-    pub(crate) fn attempted(&self, class: &'static str, result: &'static str) {
+    pub(crate) fn record_attempt(&self, class: &'static str, result: &'static str) {
         self.attempts
             .get_or_create(&ClassResult { class, result })
             .inc();
     }
 
     /// A worker failed a request.
-    pub(crate) fn worker_failed(&self, worker: &str, reason: &'static str) {
+    pub(crate) fn record_worker_failure(&self, worker: &str, reason: &'static str) {
         self.upstream_failures
             .get_or_create(&WorkerReason {
                 worker: self.workers.label(worker),
@@ -309,37 +309,39 @@ impl Metrics {
     }
 
     /// A worker answered with 429.
-    pub(crate) fn throttled(&self, worker: &str) {
+    pub(crate) fn record_throttle(&self, worker: &str) {
         self.upstream_throttled
             .get_or_create(&self.labelled(worker))
             .inc();
     }
 
     /// A worker's stream ended without saying that it is whole.
-    pub(crate) fn stream_incomplete(&self, worker: &str) {
+    pub(crate) fn record_incomplete_stream(&self, worker: &str) {
         self.streams_incomplete
             .get_or_create(&self.labelled(worker))
             .inc();
     }
 
-    fn labelled(&self, worker: &str) -> Worker {
-        Worker {
+    fn labelled(&self, worker: &str) -> WorkerLabel {
+        WorkerLabel {
             worker: self.workers.label(worker),
         }
     }
 
     /// A request was turned away.
-    pub(crate) fn shed(&self, reason: &'static str) {
-        self.shed.get_or_create(&Reason { reason }).inc();
+    pub(crate) fn record_rejection(&self, reason: &'static str) {
+        self.shed.get_or_create(&ReasonLabel { reason }).inc();
     }
 
     /// A prompt's identity was found.
-    pub(crate) fn identified(&self, source: &'static str) {
-        self.prompt_source.get_or_create(&Source { source }).inc();
+    pub(crate) fn record_prompt_source(&self, source: &'static str) {
+        self.prompt_source
+            .get_or_create(&SourceLabel { source })
+            .inc();
     }
 
     /// A request ended whose prompt was, or was to be, computed apart.
-    pub(crate) fn prefilled(&self, note: &PrefillNote) {
+    pub(crate) fn record_prefill(&self, note: &PrefillNote) {
         let result = match (note.skipped, note.ms) {
             (Some(reason), _) => reason.as_str(),
             (None, Some(_)) => PREFILLED,
@@ -349,7 +351,7 @@ impl Metrics {
     }
 
     /// A request ended.
-    pub(crate) fn settled(&self, settled: &Settled<'_>) {
+    pub(crate) fn record_request(&self, settled: &RequestSummary<'_>) {
         let route = settled.route;
         self.requests
             .get_or_create(&RouteOutcome {
@@ -369,10 +371,12 @@ impl Metrics {
                 ("lookup", timing.lookup),
                 ("decide", timing.decide),
             ] {
-                self.stage.get_or_create(&Stage { stage }).observe(us / 1e6);
+                self.stage
+                    .get_or_create(&StageLabel { stage })
+                    .observe(us / 1e6);
             }
         }
-        let Some(won) = settled.won else { return };
+        let Some(won) = settled.selection else { return };
         let worker = self.labelled(&won.worker);
         if let Some(ttft) = settled.ttft {
             self.ttft.get_or_create(&worker).observe(ttft.as_secs_f64());
@@ -428,12 +432,12 @@ impl Metrics {
             ErrorCode::QueueTimeout,
             ErrorCode::Draining,
         ] {
-            drop(self.shed.get_or_create(&Reason {
+            drop(self.shed.get_or_create(&ReasonLabel {
                 reason: reason.as_str(),
             }));
         }
         for reason in [HELD_BYTES, MEMORY] {
-            drop(self.shed.get_or_create(&Reason { reason }));
+            drop(self.shed.get_or_create(&ReasonLabel { reason }));
         }
         for route in ROUTES {
             for outcome in OutcomeKind::ALL {
@@ -468,7 +472,7 @@ impl Metrics {
             PromptSource::TextPrefix,
             PromptSource::None,
         ] {
-            drop(self.prompt_source.get_or_create(&Source {
+            drop(self.prompt_source.get_or_create(&SourceLabel {
                 source: source.as_str(),
             }));
         }

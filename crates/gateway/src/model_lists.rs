@@ -37,16 +37,16 @@ pub struct ModelListSettings {
 
 /// When the list was last renewed.
 #[derive(Debug)]
-pub(crate) struct ModelLists {
+pub(crate) struct ModelListRefresher {
     settings: RwLock<ModelListSettings>,
-    state: Mutex<State>,
+    state: Mutex<RenewalState>,
     wanted: Notify,
     rounds: watch::Sender<u64>,
     refreshes: Counter,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct RenewalState {
     renewed: Moment,
     /// Times in a row that it was empty.
     empty: u32,
@@ -54,7 +54,7 @@ struct State {
 
 /// What is to be done for a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Age {
+enum ListAge {
     Fresh,
     /// It answers, and is renewed meanwhile.
     Stale,
@@ -72,25 +72,25 @@ impl ModelListSettings {
         }
     }
 
-    fn age(&self, state: State, now: Moment) -> Age {
+    fn age(&self, state: RenewalState, now: Moment) -> ListAge {
         let (ttl, age) = (self.ttl(state.empty), now.since(state.renewed));
         if age >= ttl {
-            Age::Over
+            ListAge::Over
         } else if age >= ttl.mul_f64(self.soft_ratio) && state.empty == 0 {
-            Age::Stale
+            ListAge::Stale
         } else {
-            Age::Fresh
+            ListAge::Fresh
         }
     }
 }
 
-impl ModelLists {
+impl ModelListRefresher {
     pub(crate) fn new(settings: ModelListSettings, registry: &mut Registry) -> Self {
         let refreshes = Counter::default();
         let help =
             "Times the workers were asked for their lists of models because the list was old";
         registry.register("warmroute_model_list_refreshes", help, refreshes.clone());
-        let state = Mutex::new(State {
+        let state = Mutex::new(RenewalState {
             renewed: Moment::START,
             empty: 0,
         });
@@ -121,9 +121,9 @@ impl Gateway {
         let mut rounds = lists.rounds.subscribe();
         let state = *lists.state.lock();
         match lists.settings().age(state, self.clock.now()) {
-            Age::Fresh => {}
-            Age::Stale => lists.wanted.notify_one(),
-            Age::Over => {
+            ListAge::Fresh => {}
+            ListAge::Stale => lists.wanted.notify_one(),
+            ListAge::Over => {
                 lists.wanted.notify_one();
                 let _ = tokio::time::timeout(LONGEST_WAIT, rounds.changed()).await;
             }
@@ -142,7 +142,7 @@ impl Gateway {
             }
             // Who wanted it may have had it meanwhile.
             let state = *lists.state.lock();
-            if lists.settings().age(state, self.clock.now()) == Age::Fresh {
+            if lists.settings().age(state, self.clock.now()) == ListAge::Fresh {
                 continue;
             }
             self.fleet
@@ -195,7 +195,7 @@ mod tests {
     #[contract("CH12", "CH13")]
     fn between_the_soft_and_the_hard_limit_the_old_list_answers_and_is_renewed() {
         let age = |seconds, empty| {
-            let state = State {
+            let state = RenewalState {
                 renewed: Moment::START,
                 empty,
             };
@@ -203,11 +203,17 @@ mod tests {
         };
         assert_eq!(
             [age(0, 0), age(47, 0), age(48, 0), age(59, 0), age(60, 0)],
-            [Age::Fresh, Age::Fresh, Age::Stale, Age::Stale, Age::Over]
+            [
+                ListAge::Fresh,
+                ListAge::Fresh,
+                ListAge::Stale,
+                ListAge::Stale,
+                ListAge::Over
+            ]
         );
         assert_eq!(
             [age(4, 1), age(5, 1), age(9, 2), age(10, 2)],
-            [Age::Fresh, Age::Over, Age::Fresh, Age::Over]
+            [ListAge::Fresh, ListAge::Over, ListAge::Fresh, ListAge::Over]
         );
     }
 }

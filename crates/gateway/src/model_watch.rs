@@ -17,18 +17,18 @@ const LOOK: Duration = Duration::from_millis(250);
 
 /// Models that requests wait for.
 #[derive(Debug, Default)]
-pub(crate) struct ModelWatch(Mutex<Models>);
+pub(crate) struct ModelWatch(Mutex<WatchedModels>);
 
 #[derive(Debug, Default)]
-struct Models {
-    watched: HashMap<Arc<str>, Watched>,
-    looked: Moment,
+struct WatchedModels {
+    watched: HashMap<Arc<str>, WatchedModel>,
+    checked_at: Moment,
     /// The fleet at the last look.
     snapshot: Option<Arc<Snapshot>>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedModel {
     /// The model's targets when its requests were woken last; `None`: nobody listed it.
     targets: Option<Vec<Target>>,
     changes: watch::Sender<u64>,
@@ -47,7 +47,7 @@ impl ModelWatch {
         let watched = models
             .watched
             .entry(Arc::clone(id))
-            .or_insert_with(|| Watched {
+            .or_insert_with(|| WatchedModel {
                 targets: targets.clone(),
                 changes: watch::Sender::new(0),
                 requests: 0,
@@ -66,19 +66,19 @@ impl ModelWatch {
     }
 
     /// When to look at the fleet; `None`: no request waits.
-    pub(crate) fn next_look(&self) -> Option<Moment> {
+    pub(crate) fn next_check(&self) -> Option<Moment> {
         let models = self.0.lock();
-        (!models.watched.is_empty()).then(|| models.looked + LOOK)
+        (!models.watched.is_empty()).then(|| models.checked_at + LOOK)
     }
 
     /// Wakes the requests of the models that have changed, and tells the router how full the caches are by now. Does nothing
     /// if it is not time yet.
-    pub(crate) fn look(&self, now: Moment, fleet: &Fleet, router: &Router) {
+    pub(crate) fn check_fleet(&self, now: Moment, fleet: &Fleet, router: &Router) {
         let models = &mut *self.0.lock();
-        if models.watched.is_empty() || now < models.looked + LOOK {
+        if models.watched.is_empty() || now < models.checked_at + LOOK {
             return;
         }
-        models.looked = now;
+        models.checked_at = now;
         let snapshot = fleet.snapshot();
         if models
             .snapshot
@@ -115,7 +115,7 @@ pub(crate) struct ModelChanges<'a> {
 
 impl ModelChanges<'_> {
     /// Waits until other targets can take requests for the model than when this was asked last.
-    pub(crate) async fn changed(&mut self) {
+    pub(crate) async fn wait_for_change(&mut self) {
         if self.changes.changed().await.is_err() {
             // The sender lives as long as there is a request.
             std::future::pending::<()>().await;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ListedModel, ModelList, ModelView, Snapshot};
+use fleet::{ListedModel, ModelListReply, ModelView, Snapshot};
 use serde_json::Value;
 
 use crate::{Gateway, request};
@@ -31,7 +31,7 @@ impl Gateway {
         serde_json::to_value(self.listed()).unwrap_or_default()
     }
 
-    fn listed(&self) -> ModelList {
+    fn listed(&self) -> ModelListReply {
         let mut list = self.fleet.snapshot().model_list();
         let named = |alias: &str, model: &str| {
             let taken = list.data.iter().any(|listed| *listed.id == *alias);

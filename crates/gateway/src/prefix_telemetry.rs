@@ -9,7 +9,7 @@ use prometheus_client::{
     encoding::{DescriptorEncoder, NoLabelSet},
     metrics::MetricType,
 };
-use routing::{PrefixTally, Router};
+use routing::{PrefixDecisionCounters, Router};
 
 use crate::load_telemetry::in_flight_by_worker;
 
@@ -18,7 +18,7 @@ use crate::load_telemetry::in_flight_by_worker;
 pub(crate) struct PrefixCollector {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
-    pub(crate) tally: Arc<PrefixTally>,
+    pub(crate) tally: Arc<PrefixDecisionCounters>,
 }
 
 impl Collector for PrefixCollector {

@@ -18,7 +18,9 @@ use fleet::Fleet;
 use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
-use routing::{Dispatch, Job, Plan, Refusal, Released, ReservationId, Router, Ticket, WaitReason};
+use routing::{
+    Dispatch, Job, Plan, Refusal, ReleasedRequest, ReservationId, Router, Ticket, WaitReason,
+};
 use tokio::sync::{Notify, oneshot};
 
 use crate::model_watch::ModelWatch;
@@ -32,7 +34,7 @@ pub(crate) struct QueueWaiters {
     router: Arc<Router>,
     clock: Clock,
     /// At most one for each held request, which the queue bounds.
-    slots: Mutex<HashMap<Ticket, Slot>>,
+    slots: Mutex<HashMap<Ticket, TicketState>>,
     /// A request is held, or what requests wait for has changed.
     changed: Notify,
     /// Changes of the models that requests wait for.
@@ -41,18 +43,18 @@ pub(crate) struct QueueWaiters {
 
 /// What is known of a ticket whose request and whose release have not met.
 #[derive(Debug)]
-enum Slot {
+enum TicketState {
     /// The request waits.
-    Waits(oneshot::Sender<Released>),
+    Waits(oneshot::Sender<ReleasedRequest>),
     /// The release came first.
-    Came(Released),
+    Came(ReleasedRequest),
     /// The request is gone; the release is on its way.
     Gone,
 }
 
 /// The router's answer.
 #[derive(Debug)]
-pub(crate) enum Decided {
+pub(crate) enum QueueDecision {
     Now(Box<Plan>),
     Later(Waiter),
     Never(Refusal),
@@ -70,24 +72,24 @@ impl QueueWaiters {
         }
     }
 
-    pub(crate) fn decide(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Decided {
+    pub(crate) fn decide(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> QueueDecision {
         match self.router.decide(now, job) {
-            Dispatch::Plan(plan) => Decided::Now(plan),
-            Dispatch::Refused(refusal) => Decided::Never(refusal),
-            Dispatch::Held(ticket) => Decided::Later(self.entered(now, ticket)),
+            Dispatch::Plan(plan) => QueueDecision::Now(plan),
+            Dispatch::Refused(refusal) => QueueDecision::Never(refusal),
+            Dispatch::Held(ticket) => QueueDecision::Later(self.entered(now, ticket)),
         }
     }
 
     /// Puts a request that nobody can take into the queue; `None`: the queue is full.
-    pub(crate) fn hold(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
+    pub(crate) fn enqueue(self: &Arc<Self>, now: Moment, job: &Job<'_>) -> Option<Waiter> {
         self.router
-            .hold(now, job)
+            .enqueue_unplaced(now, job)
             .map(|ticket| self.entered(now, ticket))
     }
 
     fn entered(self: &Arc<Self>, now: Moment, ticket: Ticket) -> Waiter {
         let waiter = self.waiter(ticket);
-        self.deliver(self.router.released(now));
+        self.deliver(self.router.take_released(now));
         waiter
     }
 
@@ -103,8 +105,8 @@ impl QueueWaiters {
         self.deliver(self.router.failed(self.clock.now(), id));
     }
 
-    pub(crate) fn withdrawn(&self, id: ReservationId) {
-        self.deliver(self.router.withdrawn(self.clock.now(), id));
+    pub(crate) fn withdraw(&self, id: ReservationId) {
+        self.deliver(self.router.withdraw(self.clock.now(), id));
     }
 
     pub(crate) fn tick(&self) {
@@ -115,15 +117,15 @@ impl QueueWaiters {
     pub(crate) async fn run(&self, fleet: &Fleet) {
         loop {
             let now = self.clock.now();
-            let due = [self.router.next_release(now), self.models.next_look()]
+            let due = [self.router.next_release(now), self.models.next_check()]
                 .into_iter()
                 .flatten()
                 .min();
             match due {
                 None => self.changed.notified().await,
                 Some(then) if then <= now => {
-                    self.models.look(now, fleet, &self.router);
-                    self.deliver(self.router.released(now));
+                    self.models.check_fleet(now, fleet, &self.router);
+                    self.deliver(self.router.take_released(now));
                     // One call releases a few; between two calls others have their turn.
                     tokio::task::yield_now().await;
                 }
@@ -139,8 +141,8 @@ impl QueueWaiters {
         let (sender, receiver) = oneshot::channel();
         let mut slots = self.slots.lock();
         match slots.remove(&ticket) {
-            Some(Slot::Came(released)) => drop(sender.send(released)),
-            _ => drop(slots.insert(ticket, Slot::Waits(sender))),
+            Some(TicketState::Came(released)) => drop(sender.send(released)),
+            _ => drop(slots.insert(ticket, TicketState::Waits(sender))),
         }
         drop(slots);
         Waiter {
@@ -152,21 +154,21 @@ impl QueueWaiters {
     }
 
     /// Gives each release to its request. A plan that nobody wants any more is given back, which may release others.
-    fn deliver(&self, released: Vec<Released>) {
+    fn deliver(&self, released: Vec<ReleasedRequest>) {
         let mut released = VecDeque::from(released);
         while let Some(next) = released.pop_front() {
             let mut slots = self.slots.lock();
             match slots.remove(&next.ticket) {
                 // Sent under the lock: a request that finds its slot empty finds the plan in the channel.
-                Some(Slot::Waits(sender)) => drop(sender.send(next)),
-                Some(Slot::Gone) => {
+                Some(TicketState::Waits(sender)) => drop(sender.send(next)),
+                Some(TicketState::Gone) => {
                     drop(slots);
                     released.extend(
                         self.router
-                            .withdrawn(self.clock.now(), next.plan.reservation),
+                            .withdraw(self.clock.now(), next.plan.reservation),
                     );
                 }
-                _ => drop(slots.insert(next.ticket, Slot::Came(next))),
+                _ => drop(slots.insert(next.ticket, TicketState::Came(next))),
             }
         }
         // What was heard may let those that still wait go sooner than was reckoned.
@@ -182,13 +184,13 @@ impl QueueWaiters {
 pub(crate) struct Waiter {
     waiters: Arc<QueueWaiters>,
     ticket: Ticket,
-    receiver: oneshot::Receiver<Released>,
+    receiver: oneshot::Receiver<ReleasedRequest>,
     taken: bool,
 }
 
 impl Waiter {
     /// Waits for the plan. Returns once; may be dropped and called again before it does.
-    pub(crate) async fn released(&mut self) -> Released {
+    pub(crate) async fn wait_for_release(&mut self) -> ReleasedRequest {
         let Ok(released) = (&mut self.receiver).await else {
             // The sender lives in its slot until it has sent.
             return std::future::pending().await;
@@ -209,7 +211,7 @@ impl Waiter {
             .router
             .replace_candidates(now, self.ticket, job)
         {
-            self.waiters.deliver(self.waiters.router.released(now));
+            self.waiters.deliver(self.waiters.router.take_released(now));
         }
     }
 }
@@ -220,18 +222,18 @@ impl Drop for Waiter {
             return;
         }
         let mut slots = self.waiters.slots.lock();
-        if self.waiters.router.give_up(self.ticket) {
+        if self.waiters.router.cancel(self.ticket) {
             slots.remove(&self.ticket);
             return;
         }
         let slot = slots
             .get_mut(&self.ticket)
-            .map(|slot| mem::replace(slot, Slot::Gone));
+            .map(|slot| mem::replace(slot, TicketState::Gone));
         drop(slots);
         if slot.is_none()
             && let Ok(released) = self.receiver.try_recv()
         {
-            self.waiters.withdrawn(released.plan.reservation);
+            self.waiters.withdraw(released.plan.reservation);
         }
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant**: the lock is held for a few lines, never while a place is found.
 
-mod places;
+mod table;
 
 use std::{sync::Arc, time::Duration};
 
@@ -14,16 +14,16 @@ use fleet::{Snapshot, WorkerView};
 use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use parking_lot::Mutex;
-use routing::receipt::{DecisionId, Outcome, OutcomeKind, Ring};
+use routing::receipt::{DecisionId, OutcomeKind, ReceiptRing, RequestOutcome};
 
-use self::places::Places;
+use self::table::ReservationTable;
 use crate::lease::Lease;
 
 /// All reservations, by the id that their holders gave.
 #[derive(Debug)]
 pub(crate) struct Reservations {
     ttl: Duration,
-    places: Mutex<Places>,
+    table: Mutex<ReservationTable>,
 }
 
 /// When somebody calls, on two time lines.
@@ -46,9 +46,9 @@ impl CallTime {
 
 /// One reservation.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct OpenReservation {
     lease: Lease,
-    process: Process,
+    process: ReservedProcess,
     receipt: DecisionId,
     received: Moment,
     first_token: Option<Moment>,
@@ -58,13 +58,13 @@ pub(crate) struct Held {
 
 /// The process that a place was kept in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Process {
+struct ReservedProcess {
     worker: WorkerId,
     /// [`WorkerView::ended`] when the place was found.
     ended: u64,
 }
 
-impl Process {
+impl ReservedProcess {
     /// Whether it runs, as far as anybody knows. One that fails its checks may: a probe may be wrong.
     fn lives(self, workers: &Snapshot) -> bool {
         workers
@@ -73,7 +73,7 @@ impl Process {
     }
 }
 
-impl Held {
+impl OpenReservation {
     /// The load of `lease` on `worker`, explained by the receipt of that id, for a request that came at `received`.
     pub(crate) fn new(
         lease: Lease,
@@ -82,7 +82,7 @@ impl Held {
         received: Moment,
         at: CallTime,
     ) -> Self {
-        let process = Process {
+        let process = ReservedProcess {
             worker: worker.id,
             ended: worker.ended,
         };
@@ -96,7 +96,7 @@ impl Held {
         }
     }
 
-    fn end(self, kind: OutcomeKind, now: Moment, ring: &Ring) {
+    fn end(self, kind: OutcomeKind, now: Moment, ring: &ReceiptRing) {
         let Self {
             lease,
             receipt,
@@ -107,7 +107,7 @@ impl Held {
         // Without a word from the engine nobody knows that it did not get the prompt: what is expected of its cache stays.
         drop(lease);
         ring.update(receipt, |receipt| {
-            receipt.outcome = Some(Outcome {
+            receipt.outcome = Some(RequestOutcome {
                 kind,
                 status: None,
                 ttft_ms: first_token.map(|at| at.ms_since(received)),
@@ -122,24 +122,24 @@ impl Held {
 }
 
 /// An id that is taken while its target is being chosen. Dropping it gives the id back, unless it was filled.
-struct Taken<'a> {
+struct ReservationIdGuard<'a> {
     reservations: &'a Reservations,
     id: &'a str,
     filled: bool,
 }
 
-impl Taken<'_> {
-    fn fill(mut self, held: Held) {
+impl ReservationIdGuard<'_> {
+    fn fill(mut self, held: OpenReservation) {
         self.filled = true;
-        self.reservations.places.lock().fill(self.id, held);
+        self.reservations.table.lock().insert(self.id, held);
     }
 }
 
-impl Drop for Taken<'_> {
+impl Drop for ReservationIdGuard<'_> {
     fn drop(&mut self) {
         // Once filled it is its holder's: it may have been freed already, and the id be somebody else's.
         if !self.filled {
-            self.reservations.places.lock().remove(self.id);
+            self.reservations.table.lock().remove(self.id);
         }
     }
 }
@@ -149,7 +149,7 @@ impl Reservations {
     pub(crate) fn new(ttl: Duration) -> Self {
         Self {
             ttl,
-            places: Mutex::default(),
+            table: Mutex::default(),
         }
     }
 
@@ -160,22 +160,22 @@ impl Reservations {
 
     /// Number of reservations.
     pub(crate) fn count(&self) -> usize {
-        self.places.lock().count()
+        self.table.lock().count()
     }
 
     /// Keeps under `id` what `place` decides for a prompt of so many blocks. Of two holders with one id only one is
     /// placed.
-    pub(crate) fn hold<T>(
+    pub(crate) fn reserve<T>(
         &self,
         id: &Arc<str>,
         blocks: u64,
         at: CallTime,
-        ring: &Ring,
-        place: impl FnOnce() -> Result<(Held, T), ApiError>,
+        ring: &ReceiptRing,
+        place: impl FnOnce() -> Result<(OpenReservation, T), ApiError>,
     ) -> Result<T, ApiError> {
         self.end_if_over(id, at, ring);
-        self.places.lock().take(id, blocks)?;
-        let taken = Taken {
+        self.table.lock().take(id, blocks)?;
+        let taken = ReservationIdGuard {
             reservations: self,
             id,
             filled: false,
@@ -190,11 +190,11 @@ impl Reservations {
         &self,
         id: &str,
         at: CallTime,
-        ring: &Ring,
+        ring: &ReceiptRing,
     ) -> Result<(), ApiError> {
         self.end_if_over(id, at, ring);
-        let places = &mut *self.places.lock();
-        let held = places.held(id).ok_or_else(|| not_found(id))?;
+        let places = &mut *self.table.lock();
+        let held = places.get_mut(id).ok_or_else(|| not_found(id))?;
         held.last_call = at.run;
         held.first_token.get_or_insert(at.now);
         held.lease.first_token();
@@ -202,9 +202,9 @@ impl Reservations {
     }
 
     /// The request is over.
-    pub(crate) fn free(&self, id: &str, at: CallTime, ring: &Ring) -> Result<(), ApiError> {
+    pub(crate) fn free(&self, id: &str, at: CallTime, ring: &ReceiptRing) -> Result<(), ApiError> {
         self.end_if_over(id, at, ring);
-        let freed = self.places.lock().remove_if(id, |_| true);
+        let freed = self.table.lock().remove_if(id, |_| true);
         freed
             .ok_or_else(|| not_found(id))?
             .end(OutcomeKind::Ok, at.now, ring);
@@ -213,9 +213,9 @@ impl Reservations {
 
     /// Ends what is over: without a call for too long, or in a process that has ended and with it every sequence it had.
     /// Call about once a second.
-    pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot, ring: &Ring) {
-        let over = |held: &Held| self.is_over(held, at) || !held.process.lives(workers);
-        let ended = self.places.lock().remove_all(over);
+    pub(crate) fn tick(&self, at: CallTime, workers: &Snapshot, ring: &ReceiptRing) {
+        let over = |held: &OpenReservation| self.is_over(held, at) || !held.process.lives(workers);
+        let ended = self.table.lock().remove_all(over);
         for held in ended {
             let silent = self.is_over(&held, at);
             held.end(
@@ -230,14 +230,14 @@ impl Reservations {
         }
     }
 
-    fn is_over(&self, held: &Held, at: CallTime) -> bool {
+    fn is_over(&self, held: &OpenReservation, at: CallTime) -> bool {
         at.run.since(held.last_call) >= self.ttl
     }
 
     /// A reservation whose time is up is over, whether or not a tick has come by.
-    fn end_if_over(&self, id: &str, at: CallTime, ring: &Ring) {
+    fn end_if_over(&self, id: &str, at: CallTime, ring: &ReceiptRing) {
         let over = self
-            .places
+            .table
             .lock()
             .remove_if(id, |held| self.is_over(held, at));
         if let Some(held) = over {

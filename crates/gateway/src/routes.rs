@@ -17,7 +17,7 @@ pub enum Scope {
 
 /// What answers a route.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Endpoint {
+pub enum RouteHandler {
     /// A generation, through the request path.
     Generate(Dialect),
     /// How many tokens a message's prompt has.
@@ -54,16 +54,16 @@ pub struct Route {
     /// The path; with a trailing `/` everything below it.
     pub path: &'static str,
     /// What answers.
-    pub endpoint: Endpoint,
+    pub endpoint: RouteHandler,
     /// Who may ask.
     pub scope: Scope,
     /// Whether the route reads a body.
-    pub body: Body,
+    pub body: BodyMode,
 }
 
 /// Whether a route reads a body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Body {
+pub enum BodyMode {
     /// Up to the configured limit.
     Limited,
     /// None is read.
@@ -82,27 +82,27 @@ pub static ROUTES: &[Route] = &[
     generation("/anthropic/v1/messages", Dialect::Messages),
     posting(
         "/v1/messages/count_tokens",
-        Endpoint::CountTokens,
-        Body::Limited,
+        RouteHandler::CountTokens,
+        BodyMode::Limited,
     ),
-    posting("/tokenize", Endpoint::Tokenize, Body::Limited),
-    posting("/detokenize", Endpoint::Detokenize, Body::Limited),
-    posting("/v1/route", Endpoint::Route, Body::Limited),
+    posting("/tokenize", RouteHandler::Tokenize, BodyMode::Limited),
+    posting("/detokenize", RouteHandler::Detokenize, BodyMode::Limited),
+    posting("/v1/route", RouteHandler::Route, BodyMode::Limited),
     posting(
         "/v1/route/potential_loads",
-        Endpoint::PotentialLoads,
-        Body::Limited,
+        RouteHandler::PotentialLoads,
+        BodyMode::Limited,
     ),
-    posting("/v1/route/", Endpoint::PrefillComplete, Body::None),
-    deleting("/v1/route/", Endpoint::FreeReservation),
-    reading("/v1/models", Endpoint::Models, Scope::Inference),
-    reading("/v1/models/", Endpoint::Model, Scope::Inference),
-    reading("/health", Endpoint::Health, Scope::Public),
-    reading("/livez", Endpoint::Live, Scope::Public),
-    reading("/readyz", Endpoint::Ready, Scope::Public),
+    posting("/v1/route/", RouteHandler::PrefillComplete, BodyMode::None),
+    deleting("/v1/route/", RouteHandler::FreeReservation),
+    reading("/v1/models", RouteHandler::Models, Scope::Inference),
+    reading("/v1/models/", RouteHandler::Model, Scope::Inference),
+    reading("/health", RouteHandler::Health, Scope::Public),
+    reading("/livez", RouteHandler::Live, Scope::Public),
+    reading("/readyz", RouteHandler::Ready, Scope::Public),
 ];
 
-const fn posting(path: &'static str, endpoint: Endpoint, body: Body) -> Route {
+const fn posting(path: &'static str, endpoint: RouteHandler, body: BodyMode) -> Route {
     Route {
         method: Method::POST,
         path,
@@ -112,13 +112,13 @@ const fn posting(path: &'static str, endpoint: Endpoint, body: Body) -> Route {
     }
 }
 
-const fn deleting(path: &'static str, endpoint: Endpoint) -> Route {
+const fn deleting(path: &'static str, endpoint: RouteHandler) -> Route {
     Route {
         method: Method::DELETE,
         path,
         endpoint,
         scope: Scope::Inference,
-        body: Body::None,
+        body: BodyMode::None,
     }
 }
 
@@ -126,30 +126,30 @@ const fn generation(path: &'static str, dialect: Dialect) -> Route {
     Route {
         method: Method::POST,
         path,
-        endpoint: Endpoint::Generate(dialect),
+        endpoint: RouteHandler::Generate(dialect),
         scope: Scope::Inference,
-        body: Body::Limited,
+        body: BodyMode::Limited,
     }
 }
 
-const fn reading(path: &'static str, endpoint: Endpoint, scope: Scope) -> Route {
+const fn reading(path: &'static str, endpoint: RouteHandler, scope: Scope) -> Route {
     Route {
         method: Method::GET,
         path,
         endpoint,
         scope,
-        body: Body::None,
+        body: BodyMode::None,
     }
 }
 
 /// The form of a route's errors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Shape {
+pub(crate) enum ErrorShape {
     Openai,
     Anthropic,
 }
 
-impl Shape {
+impl ErrorShape {
     /// By the path, also where it is no route: whoever asks for it speaks that form.
     pub(crate) fn of(path: &str) -> Self {
         let below = |root: &str| {
@@ -180,7 +180,7 @@ impl Shape {
 
 /// What the table says about a request line.
 #[derive(Debug)]
-pub(crate) enum Found {
+pub(crate) enum RouteMatch {
     /// A route answers.
     Route(&'static Route),
     /// The path exists with this other method.
@@ -191,7 +191,7 @@ pub(crate) enum Found {
 
 /// Looks a request line up. The path is matched byte for byte: nothing is decoded or normalised, so no spelling of a
 /// path can reach a handler under another path's scope.
-pub(crate) fn find(method: &Method, path: &str) -> Found {
+pub(crate) fn find(method: &Method, path: &str) -> RouteMatch {
     let here = |route: &&Route| {
         path == route.path
             || (route.path.ends_with('/')
@@ -204,11 +204,11 @@ pub(crate) fn find(method: &Method, path: &str) -> Found {
     };
     let mut there = ROUTES.iter().filter(here).peekable();
     let Some(first) = there.peek().copied() else {
-        return Found::Nothing;
+        return RouteMatch::Nothing;
     };
     there
         .find(answers)
-        .map_or(Found::OtherMethod(first), Found::Route)
+        .map_or(RouteMatch::OtherMethod(first), RouteMatch::Route)
 }
 
 #[cfg(test)]
@@ -220,7 +220,10 @@ mod tests {
     #[test]
     #[contract("S5")]
     fn only_the_exact_spelling_of_a_path_finds_its_route() {
-        assert!(matches!(find(&Method::GET, "/v1/models"), Found::Route(_)));
+        assert!(matches!(
+            find(&Method::GET, "/v1/models"),
+            RouteMatch::Route(_)
+        ));
         for path in [
             "/V1/models",
             "//v1/models",
@@ -230,7 +233,10 @@ mod tests {
             "/v1/models.",
             "",
         ] {
-            assert!(matches!(find(&Method::GET, path), Found::Nothing), "{path}");
+            assert!(
+                matches!(find(&Method::GET, path), RouteMatch::Nothing),
+                "{path}"
+            );
         }
     }
 
@@ -242,7 +248,7 @@ mod tests {
             "/anthropic/v1/messages",
             "/anthropic/nothing",
         ] {
-            assert_eq!(Shape::of(path), Shape::Anthropic, "{path}");
+            assert_eq!(ErrorShape::of(path), ErrorShape::Anthropic, "{path}");
         }
         for path in [
             "/v1/messagesx",
@@ -251,7 +257,7 @@ mod tests {
             "/anthropics",
             "",
         ] {
-            assert_eq!(Shape::of(path), Shape::Openai, "{path}");
+            assert_eq!(ErrorShape::of(path), ErrorShape::Openai, "{path}");
         }
     }
 
@@ -267,7 +273,7 @@ mod tests {
             "/invocations",
         ] {
             assert!(
-                matches!(find(&Method::POST, path), Found::Nothing),
+                matches!(find(&Method::POST, path), RouteMatch::Nothing),
                 "{path}"
             );
         }
@@ -277,9 +283,15 @@ mod tests {
     fn a_known_path_with_another_method_is_told_apart() {
         assert!(matches!(
             find(&Method::GET, "/v1/chat/completions"),
-            Found::OtherMethod(_)
+            RouteMatch::OtherMethod(_)
         ));
-        assert!(matches!(find(&Method::HEAD, "/health"), Found::Route(_)));
-        assert!(matches!(find(&Method::POST, "/v1/nothing"), Found::Nothing));
+        assert!(matches!(
+            find(&Method::HEAD, "/health"),
+            RouteMatch::Route(_)
+        ));
+        assert!(matches!(
+            find(&Method::POST, "/v1/nothing"),
+            RouteMatch::Nothing
+        ));
     }
 }

@@ -48,14 +48,14 @@ impl SharedPrefixes {
         self.memory.lock().find(now, key)
     }
 
-    pub(crate) fn served(&self, now: Moment, key: u64, worker: WorkerId, random: u64) {
+    pub(crate) fn record_served(&self, now: Moment, key: u64, worker: WorkerId, random: u64) {
         if !self.closed.load(Ordering::Relaxed) {
-            self.memory.lock().served(now, key, worker, random);
+            self.memory.lock().record_served(now, key, worker, random);
         }
     }
 
     /// Whether new beginnings are remembered.
-    pub(crate) fn take_new(&self, takes: bool) {
+    pub(crate) fn set_accepts_new(&self, takes: bool) {
         self.closed.store(!takes, Ordering::Relaxed);
     }
 

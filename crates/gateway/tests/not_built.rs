@@ -4,7 +4,7 @@
 
 #![cfg(not(feature = "redis-cache"))]
 
-use gateway::SharedTokens;
+use gateway::RedisTokenStore;
 use net::Clock;
 
 #[test]

@@ -6,7 +6,7 @@ use axum::body::{Body, HttpBody};
 use http_body_util::BodyExt;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use crate::error::{CallError, Kind};
+use crate::error::{CallError, CallErrorKind};
 
 /// Longest body, bytes: about five million token ids.
 pub(crate) const LONGEST: usize = 32 << 20;
@@ -19,26 +19,26 @@ const UNIT: usize = 1 << 10;
 
 /// The memory of all bodies that are being read or answered.
 #[derive(Clone, Debug)]
-pub(crate) struct Bodies(Arc<Semaphore>);
+pub(crate) struct BodyMemory(Arc<Semaphore>);
 
 /// A body, and its share of the memory until it is dropped.
 #[derive(Debug)]
-pub(crate) struct Received {
+pub(crate) struct ReceivedBody {
     pub(crate) bytes: Vec<u8>,
     _room: Option<OwnedSemaphorePermit>,
 }
 
-impl Default for Bodies {
+impl Default for BodyMemory {
     fn default() -> Self {
         Self(Arc::new(Semaphore::new(ALL / UNIT)))
     }
 }
 
-impl Bodies {
-    pub(crate) async fn read(&self, body: Body) -> Result<Received, CallError> {
+impl BodyMemory {
+    pub(crate) async fn read(&self, body: Body) -> Result<ReceivedBody, CallError> {
         let late = || {
             CallError::new(
-                Kind::Slow,
+                CallErrorKind::Slow,
                 format!("the body did not arrive within {} s", PATIENCE.as_secs()),
             )
         };
@@ -47,18 +47,18 @@ impl Bodies {
             .map_err(|_| late())?
     }
 
-    async fn all_of(&self, mut body: Body) -> Result<Received, CallError> {
+    async fn all_of(&self, mut body: Body) -> Result<ReceivedBody, CallError> {
         if body.size_hint().lower() > LONGEST as u64 {
             return Err(too_long());
         }
-        let mut received = Received {
+        let mut received = ReceivedBody {
             bytes: Vec::new(),
             _room: None,
         };
         while let Some(frame) = body.frame().await {
             let cut = |_| {
                 CallError::new(
-                    Kind::Body,
+                    CallErrorKind::Body,
                     "the body ended early: send as many bytes as were announced",
                 )
             };
@@ -74,7 +74,7 @@ impl Bodies {
         Ok(received)
     }
 
-    fn make_room(&self, received: &mut Received, more: usize) -> Result<(), CallError> {
+    fn make_room(&self, received: &mut ReceivedBody, more: usize) -> Result<(), CallError> {
         let needed = (received.bytes.len() + more).div_ceil(UNIT);
         let held = received
             ._room
@@ -90,7 +90,7 @@ impl Bodies {
             let message = format!(
                 "bodies of {ALL} bytes are being answered, the most there may be: ask again shortly"
             );
-            return Err(CallError::new(Kind::Full, message));
+            return Err(CallError::new(CallErrorKind::Full, message));
         };
         match &mut received._room {
             Some(held) => held.merge(room),
@@ -104,7 +104,7 @@ fn too_long() -> CallError {
     let message = format!(
         "the body has more than {LONGEST} bytes: ask with /query_by_hash, which needs fewer"
     );
-    CallError::new(Kind::TooLong, message)
+    CallError::new(CallErrorKind::TooLong, message)
 }
 
 #[cfg(test)]
@@ -113,7 +113,7 @@ mod tests {
 
     #[tokio::test]
     async fn a_body_of_the_longest_length_is_read_and_one_byte_more_is_refused() {
-        let bodies = Bodies::default();
+        let bodies = BodyMemory::default();
         let read = bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap();
         assert_eq!(read.bytes.len(), LONGEST);
         assert_eq!(
@@ -122,30 +122,30 @@ mod tests {
                 .await
                 .unwrap_err()
                 .kind,
-            Kind::TooLong
+            CallErrorKind::TooLong
         );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_body_that_does_not_end_is_given_up() {
         let endless = futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>();
-        let error = Bodies::default()
+        let error = BodyMemory::default()
             .read(Body::from_stream(endless))
             .await
             .unwrap_err();
-        assert_eq!(error.kind, Kind::Slow);
+        assert_eq!(error.kind, CallErrorKind::Slow);
     }
 
     #[tokio::test]
     async fn all_bodies_together_have_a_bound_that_is_given_back() {
-        let bodies = Bodies::default();
+        let bodies = BodyMemory::default();
         let mut held = Vec::new();
         for _ in 0..ALL / LONGEST {
             held.push(bodies.read(Body::from(vec![b' '; LONGEST])).await.unwrap());
         }
         assert_eq!(
             bodies.read(Body::from("x")).await.unwrap_err().kind,
-            Kind::Full
+            CallErrorKind::Full
         );
         held.pop();
         bodies.read(Body::from("x")).await.unwrap();

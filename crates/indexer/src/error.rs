@@ -8,7 +8,7 @@ const LONGEST: usize = 400;
 /// A refused call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallError {
-    pub(crate) kind: Kind,
+    pub(crate) kind: CallErrorKind,
     pub(crate) message: String,
     /// The body's top-level field that is at fault.
     pub(crate) field: Option<&'static str>,
@@ -16,7 +16,7 @@ pub(crate) struct CallError {
 
 /// What is wrong with a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CallErrorKind {
     /// The body.
     Body,
     /// It comes without the token that is needed.
@@ -38,7 +38,7 @@ pub(crate) enum Kind {
 }
 
 impl CallError {
-    pub(crate) fn new(kind: Kind, message: impl Into<String>) -> Self {
+    pub(crate) fn new(kind: CallErrorKind, message: impl Into<String>) -> Self {
         let mut message = message.into();
         if message.len() > LONGEST {
             message.truncate(message.floor_char_boundary(LONGEST));
@@ -53,7 +53,7 @@ impl CallError {
 
     /// A field of the body is wrong.
     pub(crate) fn field(field: &'static str, message: impl Into<String>) -> Self {
-        Self::new(Kind::Body, message).at(field)
+        Self::new(CallErrorKind::Body, message).at(field)
     }
 
     #[must_use]
@@ -64,15 +64,15 @@ impl CallError {
 
     pub(crate) fn status(&self) -> StatusCode {
         match self.kind {
-            Kind::Body => StatusCode::BAD_REQUEST,
-            Kind::Stranger => StatusCode::UNAUTHORIZED,
-            Kind::Forbidden => StatusCode::FORBIDDEN,
-            Kind::Unknown => StatusCode::NOT_FOUND,
-            Kind::Method => StatusCode::METHOD_NOT_ALLOWED,
-            Kind::Slow => StatusCode::REQUEST_TIMEOUT,
-            Kind::Conflict => StatusCode::CONFLICT,
-            Kind::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
-            Kind::Full => StatusCode::SERVICE_UNAVAILABLE,
+            CallErrorKind::Body => StatusCode::BAD_REQUEST,
+            CallErrorKind::Stranger => StatusCode::UNAUTHORIZED,
+            CallErrorKind::Forbidden => StatusCode::FORBIDDEN,
+            CallErrorKind::Unknown => StatusCode::NOT_FOUND,
+            CallErrorKind::Method => StatusCode::METHOD_NOT_ALLOWED,
+            CallErrorKind::Slow => StatusCode::REQUEST_TIMEOUT,
+            CallErrorKind::Conflict => StatusCode::CONFLICT,
+            CallErrorKind::TooLong => StatusCode::PAYLOAD_TOO_LARGE,
+            CallErrorKind::Full => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 }
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn a_long_text_of_others_is_cut_between_characters() {
-        let error = CallError::new(Kind::Body, "ü".repeat(1000));
+        let error = CallError::new(CallErrorKind::Body, "ü".repeat(1000));
         assert!(
             error.message.len() <= LONGEST + 3 && error.message.ends_with("ü..."),
             "{}",

@@ -9,7 +9,7 @@ const LONGEST_TEXT: usize = 1024;
 
 /// What a field may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum FieldKind {
     /// A text.
     Text,
     /// A whole number.
@@ -22,7 +22,7 @@ pub(crate) enum Kind {
 
 /// What a field holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Held {
+pub(crate) enum FieldValue {
     Null,
     Text(String),
     Number(u64),
@@ -30,16 +30,16 @@ pub(crate) enum Held {
     Hashes(Vec<u64>),
 }
 
-impl<'de> DeserializeSeed<'de> for Kind {
-    type Value = Held;
+impl<'de> DeserializeSeed<'de> for FieldKind {
+    type Value = FieldValue;
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Held, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<FieldValue, D::Error> {
         deserializer.deserialize_any(self)
     }
 }
 
-impl<'de> Visitor<'de> for Kind {
-    type Value = Held;
+impl<'de> Visitor<'de> for FieldKind {
+    type Value = FieldValue;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -50,31 +50,31 @@ impl<'de> Visitor<'de> for Kind {
         })
     }
 
-    fn visit_unit<E: Error>(self) -> Result<Held, E> {
-        Ok(Held::Null)
+    fn visit_unit<E: Error>(self) -> Result<FieldValue, E> {
+        Ok(FieldValue::Null)
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<Held, E> {
+    fn visit_str<E: Error>(self, text: &str) -> Result<FieldValue, E> {
         match self {
             Self::Text if text.len() > LONGEST_TEXT => Err(E::custom(format!(
                 "has {} bytes, at most {LONGEST_TEXT} are taken",
                 text.len()
             ))),
-            Self::Text => Ok(Held::Text(text.to_owned())),
+            Self::Text => Ok(FieldValue::Text(text.to_owned())),
             _ => Err(E::invalid_type(Unexpected::Str(text), &self)),
         }
     }
 
-    fn visit_u64<E: Error>(self, number: u64) -> Result<Held, E> {
+    fn visit_u64<E: Error>(self, number: u64) -> Result<FieldValue, E> {
         match self {
-            Self::Number => Ok(Held::Number(number)),
+            Self::Number => Ok(FieldValue::Number(number)),
             _ => Err(E::invalid_type(Unexpected::Unsigned(number), &self)),
         }
     }
 
-    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Held, E> {
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<FieldValue, E> {
         match (self, bytes.as_chunks::<4>()) {
-            (Self::Tokens, (tokens, [])) => Ok(Held::Tokens(
+            (Self::Tokens, (tokens, [])) => Ok(FieldValue::Tokens(
                 tokens
                     .iter()
                     .map(|token| u32::from_le_bytes(*token))
@@ -84,23 +84,23 @@ impl<'de> Visitor<'de> for Kind {
         }
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Held, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<FieldValue, A::Error> {
         // The lists grow with what is there: nobody's word is taken for their length.
         match self {
             Self::Tokens => {
                 let mut tokens = Vec::new();
-                while let Some(token) = list.next_element_seed(Whole::Token)? {
+                while let Some(token) = list.next_element_seed(ListElement::Token)? {
                     // The seed has checked it.
                     tokens.push(u32::try_from(token).unwrap_or_default());
                 }
-                Ok(Held::Tokens(tokens))
+                Ok(FieldValue::Tokens(tokens))
             }
             Self::Hashes => {
                 let mut hashes = Vec::new();
-                while let Some(hash) = list.next_element_seed(Whole::Hash)? {
+                while let Some(hash) = list.next_element_seed(ListElement::Hash)? {
                     hashes.push(hash);
                 }
-                Ok(Held::Hashes(hashes))
+                Ok(FieldValue::Hashes(hashes))
             }
             _ => Err(Error::invalid_type(Unexpected::Seq, &self)),
         }
@@ -109,12 +109,12 @@ impl<'de> Visitor<'de> for Kind {
 
 /// An element of a list.
 #[derive(Clone, Copy)]
-enum Whole {
+enum ListElement {
     Token,
     Hash,
 }
 
-impl<'de> DeserializeSeed<'de> for Whole {
+impl<'de> DeserializeSeed<'de> for ListElement {
     type Value = u64;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<u64, D::Error> {
@@ -122,7 +122,7 @@ impl<'de> DeserializeSeed<'de> for Whole {
     }
 }
 
-impl Visitor<'_> for Whole {
+impl Visitor<'_> for ListElement {
     type Value = u64;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

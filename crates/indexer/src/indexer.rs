@@ -16,13 +16,13 @@ use serde_json::{Map, Value, json};
 use supervision::supervise;
 
 use crate::{
-    Resident, Residents,
-    answer::{Rows, by_target},
-    body::Bodies,
-    error::{CallError, Kind},
-    question::Question,
-    registration::{DEFAULT_TENANT, Key, Registration},
-    registry::{Follow, Registry, Seat},
+    ResidentInstance, ResidentInstances,
+    body::BodyMemory,
+    error::{CallError, CallErrorKind},
+    query::OverlapQuery,
+    query_reply::{TenantRows, by_target},
+    registration::{DEFAULT_TENANT, Registration, RegistrationKey},
+    registry::{InstanceRank, Registry, UpdateRoute},
     views,
 };
 
@@ -46,7 +46,7 @@ pub struct IndexerParts {
     /// Which addresses publishers may have.
     pub destinations: Destinations,
     /// Instances beside the registered ones.
-    pub residents: Residents,
+    pub residents: ResidentInstances,
 }
 
 /// The publishers that were registered, and the index that they fill. Dropping it stops following them.
@@ -54,7 +54,7 @@ pub struct IndexerParts {
 pub struct Indexer {
     parts: IndexerParts,
     registry: RwLock<Registry>,
-    pub(crate) bodies: Bodies,
+    pub(crate) bodies: BodyMemory,
 }
 
 /// Looks after the indexer for as long as there is one; everything it goes by is there.
@@ -82,13 +82,13 @@ impl Indexer {
         Self {
             parts,
             registry,
-            bodies: Bodies::default(),
+            bodies: BodyMemory::default(),
         }
     }
 
     /// Follows again whose streams ended by themselves.
     fn tend(&self) {
-        let ended = |seat: &Seat| seat.registrations().any(|(_, source)| source.ended());
+        let ended = |seat: &InstanceRank| seat.registrations().any(|(_, source)| source.ended());
         if self.registry.read().all().any(ended) {
             tracing::error!(
                 "an event stream's task ended by itself: what it said is forgotten, it is started again"
@@ -118,7 +118,7 @@ impl Indexer {
             let message = format!(
                 "{instance:?} is a worker of this router, which follows it: choose another instance_id"
             );
-            return Err(CallError::new(Kind::Conflict, message).at("instance_id"));
+            return Err(CallError::new(CallErrorKind::Conflict, message).at("instance_id"));
         }
         self.registry
             .write()
@@ -128,16 +128,16 @@ impl Indexer {
         Ok(json!({"status": "registered successfully", "instance_id": instance}))
     }
 
-    fn follow(&self, registration: &Registration, to: Follow) -> SourceHandle {
+    fn follow(&self, registration: &Registration, to: UpdateRoute) -> SourceHandle {
         tracing::info!(publisher = registration.key.text(), endpoint = %registration.endpoint, "publisher registered");
         let (target, sink, format, defaults): (_, Arc<dyn BlockSink>, _, _) = match to {
-            Follow::Engine(target) => (
+            UpdateRoute::Engine(target) => (
                 target,
                 Arc::clone(&self.parts.index) as _,
                 Codec::Vllm,
                 registration.defaults(),
             ),
-            Follow::Store(sink) => (NOBODY, sink, Codec::Mooncake, EventDefaults::default()),
+            UpdateRoute::Store(sink) => (NOBODY, sink, Codec::Mooncake, EventDefaults::default()),
         };
         let mut spec = SourceSpec::new(
             target,
@@ -157,7 +157,7 @@ impl Indexer {
     }
 
     /// `/unregister`. Goes on to its end even if nobody waits for it any more.
-    pub(crate) async fn unregister(&self, key: Key) -> Result<Value, CallError> {
+    pub(crate) async fn unregister(&self, key: RegistrationKey) -> Result<Value, CallError> {
         let seat = self.registry.write().unregister(&key)?;
         let index = Arc::clone(&self.parts.index);
         let forgotten = tokio::spawn(async move {
@@ -175,7 +175,7 @@ impl Indexer {
     }
 
     /// `/query` and `/query_by_hash`: one lookup, whoever is asked about.
-    pub(crate) fn answer(&self, question: &Question) -> Value {
+    pub(crate) fn answer_query(&self, question: &OverlapQuery) -> Value {
         let found =
             self.parts
                 .index
@@ -187,7 +187,7 @@ impl Indexer {
                 .as_ref()
                 .is_none_or(|only| only == instance)
         };
-        let mut rows = Rows::default();
+        let mut rows = TenantRows::default();
         let mut known = false;
         for resident in self.residents(&question.tenant) {
             known = true;
@@ -233,7 +233,7 @@ impl Indexer {
     /// the default one.
     pub fn names(&self) -> Vec<(WorkerId, Arc<str>)> {
         let registry = self.registry.read();
-        let name = |key: &Key| match &*key.tenant {
+        let name = |key: &RegistrationKey| match &*key.tenant {
             DEFAULT_TENANT => Arc::clone(&key.instance),
             tenant => format!("{}|{tenant}", key.instance).into(),
         };
@@ -271,7 +271,7 @@ impl Indexer {
     }
 
     /// A router's own workers, which are instances of one tenant only.
-    fn residents(&self, tenant: &Arc<str>) -> impl Iterator<Item = Resident> {
+    fn residents(&self, tenant: &Arc<str>) -> impl Iterator<Item = ResidentInstance> {
         if &**tenant == DEFAULT_TENANT {
             self.parts.residents.list()
         } else {
@@ -287,7 +287,7 @@ mod tests {
 
     use super::*;
     use crate::{
-        form::{Encoding, Form},
+        field_map::{Encoding, FieldMap},
         registration::REGISTER,
     };
 
@@ -295,7 +295,7 @@ mod tests {
         let body = json!({
             "endpoint": "tcp://127.0.0.1:1", "type": kind, "modelname": "m", "instance_id": "i", "block_size": 4, "dp_rank": 0,
         });
-        let form = Form::read(body.to_string().as_bytes(), Encoding::Json, REGISTER).unwrap();
+        let form = FieldMap::read(body.to_string().as_bytes(), Encoding::Json, REGISTER).unwrap();
         Registration::of(&form, Destinations::Engines).unwrap()
     }
 
@@ -306,7 +306,7 @@ mod tests {
             scheme: HashScheme::default(),
             clock: Clock::system(),
             destinations: Destinations::Engines,
-            residents: Residents::none(),
+            residents: ResidentInstances::none(),
         });
         // Their tasks are dropped with the runtime they began in, as a panic would drop them.
         let another = tokio::runtime::Builder::new_multi_thread()
@@ -323,7 +323,7 @@ mod tests {
             let registry = indexer.registry.read();
             registry
                 .all()
-                .flat_map(Seat::registrations)
+                .flat_map(InstanceRank::registrations)
                 .map(|(_, source)| source.ended())
                 .collect::<Vec<_>>()
         };

@@ -11,14 +11,14 @@
 //! **Invariant**: what a publisher was credited with is gone from the index when its unregistration is answered, and nothing
 //! else is.
 
-mod answer;
 mod body;
 mod error;
+mod field_map;
 mod fields;
-mod form;
 mod indexer;
 mod msgpack;
-mod question;
+mod query;
+mod query_reply;
 mod registration;
 mod registry;
 mod reply;
@@ -28,5 +28,5 @@ mod stores;
 mod views;
 
 pub use indexer::{Indexer, IndexerParts};
-pub use resident::{Resident, Residents};
+pub use resident::{ResidentInstance, ResidentInstances};
 pub use routes::{refusal, routes, stand_alone};

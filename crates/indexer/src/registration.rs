@@ -8,45 +8,45 @@ use net::Destinations;
 use serde_json::{Value, json};
 
 use crate::{
-    error::{CallError, Kind as Fault},
-    fields::Kind,
-    form::{Field, Form},
+    error::{CallError, CallErrorKind as Fault},
+    field_map::{FieldMap, FieldSpec},
+    fields::FieldKind,
 };
 
 /// The tenant of those who name none.
 pub(crate) const DEFAULT_TENANT: &str = "default";
 
 /// What `/register` reads.
-pub(crate) const REGISTER: &[Field] = &[
-    ("endpoint", Kind::Text),
-    ("replay_endpoint", Kind::Text),
-    ("type", Kind::Text),
-    ("modelname", Kind::Text),
-    ("lora_name", Kind::Text),
-    ("tenant_id", Kind::Text),
-    ("instance_id", Kind::Text),
-    ("block_size", Kind::Number),
-    ("dp_rank", Kind::Number),
-    ("additionalsalt", Kind::Text),
+pub(crate) const REGISTER: &[FieldSpec] = &[
+    ("endpoint", FieldKind::Text),
+    ("replay_endpoint", FieldKind::Text),
+    ("type", FieldKind::Text),
+    ("modelname", FieldKind::Text),
+    ("lora_name", FieldKind::Text),
+    ("tenant_id", FieldKind::Text),
+    ("instance_id", FieldKind::Text),
+    ("block_size", FieldKind::Number),
+    ("dp_rank", FieldKind::Number),
+    ("additionalsalt", FieldKind::Text),
 ];
 
 /// What `/unregister` reads: other fields are accepted and narrow nothing (contract MC2).
-pub(crate) const UNREGISTER: &[Field] = &[
-    ("tenant_id", Kind::Text),
-    ("instance_id", Kind::Text),
-    ("dp_rank", Kind::Number),
+pub(crate) const UNREGISTER: &[FieldSpec] = &[
+    ("tenant_id", FieldKind::Text),
+    ("instance_id", FieldKind::Text),
+    ("dp_rank", FieldKind::Number),
 ];
 
 /// Which publisher a registration is of. Ordered by tenant first, so that a tenant's come together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Key {
+pub(crate) struct RegistrationKey {
     pub(crate) tenant: Arc<str>,
     pub(crate) instance: Arc<str>,
     pub(crate) rank: u32,
 }
 
-impl Key {
-    pub(crate) fn of(form: &Form) -> Result<Self, CallError> {
+impl RegistrationKey {
+    pub(crate) fn of(form: &FieldMap) -> Result<Self, CallError> {
         let rank = form.required_number("dp_rank")?;
         let rank = u32::try_from(rank).map_err(|_| {
             CallError::field(
@@ -69,14 +69,14 @@ impl Key {
 
 /// Whose events they are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Publisher {
+pub(crate) enum PublisherKind {
     Vllm,
     Sglang,
     /// The master of a store that several engines share.
     Mooncake,
 }
 
-impl Publisher {
+impl PublisherKind {
     fn as_str(self) -> &'static str {
         match self {
             Self::Vllm => "vLLM",
@@ -90,7 +90,7 @@ impl Publisher {
         self == Self::Mooncake
     }
 
-    fn of(form: &Form) -> Result<Self, CallError> {
+    fn of(form: &FieldMap) -> Result<Self, CallError> {
         let text = form.required_text("type")?;
         for publisher in [Self::Vllm, Self::Sglang, Self::Mooncake] {
             if text.eq_ignore_ascii_case(publisher.as_str()) {
@@ -107,8 +107,8 @@ impl Publisher {
 /// A publisher to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Registration {
-    pub(crate) key: Key,
-    pub(crate) publisher: Publisher,
+    pub(crate) key: RegistrationKey,
+    pub(crate) publisher: PublisherKind,
     pub(crate) endpoint: Endpoint,
     pub(crate) replay_endpoint: Option<Endpoint>,
     pub(crate) model: Arc<str>,
@@ -119,7 +119,7 @@ pub(crate) struct Registration {
 
 impl Registration {
     /// A registration that leads only to permitted `destinations`.
-    pub(crate) fn of(form: &Form, destinations: Destinations) -> Result<Self, CallError> {
+    pub(crate) fn of(form: &FieldMap, destinations: Destinations) -> Result<Self, CallError> {
         let of = |field: &'static str, text: &str| destination(field, text, destinations);
         Ok(Self {
             endpoint: of("endpoint", form.required_text("endpoint")?)?,
@@ -127,12 +127,12 @@ impl Registration {
                 .text("replay_endpoint")
                 .map(|text| of("replay_endpoint", text))
                 .transpose()?,
-            publisher: Publisher::of(form)?,
+            publisher: PublisherKind::of(form)?,
             model: form.required_text("modelname")?.into(),
             lora: form.text("lora_name").map(Arc::from),
             salt: form.text("additionalsalt").map(Arc::from),
             block_size: block_size(form)?,
-            key: Key::of(form)?,
+            key: RegistrationKey::of(form)?,
         })
     }
 
@@ -183,7 +183,7 @@ impl Registration {
 }
 
 /// Tokens in a block.
-pub(crate) fn block_size(form: &Form) -> Result<BlockSize, CallError> {
+pub(crate) fn block_size(form: &FieldMap) -> Result<BlockSize, CallError> {
     BlockSize::new(form.required_number("block_size")?)
         .map_err(|error| CallError::field("block_size", error.to_string()))
 }
@@ -207,7 +207,7 @@ mod tests {
     use contract_id::contract;
 
     use super::*;
-    use crate::form::Encoding;
+    use crate::field_map::Encoding;
 
     fn sample() -> Value {
         json!({"endpoint": "tcp://1.1.1.1:5557", "type": "vLLM", "modelname": "m", "instance_id": "i", "block_size": 16, "dp_rank": 0})
@@ -220,7 +220,7 @@ mod tests {
     }
 
     fn read(body: &Value) -> Result<Registration, CallError> {
-        let form = Form::read(body.to_string().as_bytes(), Encoding::Json, REGISTER)?;
+        let form = FieldMap::read(body.to_string().as_bytes(), Encoding::Json, REGISTER)?;
         Registration::of(&form, Destinations::Engines)
     }
 
@@ -244,10 +244,10 @@ mod tests {
     #[contract("MC1")]
     fn a_type_is_known_in_any_case() {
         for (text, known) in [
-            ("vllm", Publisher::Vllm),
-            ("VLLM", Publisher::Vllm),
-            ("sglang", Publisher::Sglang),
-            ("MOONCAKE", Publisher::Mooncake),
+            ("vllm", PublisherKind::Vllm),
+            ("VLLM", PublisherKind::Vllm),
+            ("sglang", PublisherKind::Sglang),
+            ("MOONCAKE", PublisherKind::Mooncake),
         ] {
             assert_eq!(with("type", json!(text)).unwrap().publisher, known);
         }

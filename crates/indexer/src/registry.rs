@@ -10,9 +10,9 @@ use kv_blocks::{DpRank, Target, WorkerId};
 use kv_index::KvIndex;
 
 use crate::{
-    error::{CallError, Kind},
-    registration::{Key, Registration},
-    stores::{Membership, Stores},
+    error::{CallError, CallErrorKind},
+    registration::{Registration, RegistrationKey},
+    stores::{StoreMembership, Stores},
 };
 
 /// Registrations at once. One more is refused.
@@ -24,20 +24,20 @@ const FIRST_WORKER: u32 = 1 << 31;
 /// A rank of an instance. Each has a number of its own in the index, so that what it was credited with can be removed
 /// without touching other ranks of its instance.
 #[derive(Debug)]
-pub(crate) struct Seat {
+pub(crate) struct InstanceRank {
     pub(crate) target: Target,
     /// The engine's own publisher.
     pub(crate) engine: Option<(Registration, SourceHandle)>,
     /// A store beside it, which may be others' too. Dropped, it counts for this seat no longer.
-    pub(crate) store: Option<(Registration, Membership)>,
+    pub(crate) store: Option<(Registration, StoreMembership)>,
 }
 
-impl Seat {
+impl InstanceRank {
     /// An empty seat, with the number after those that were `given`.
     fn new(given: &mut u32, rank: u32) -> Result<Self, CallError> {
         let Some(worker) = FIRST_WORKER.checked_add(*given) else {
             return Err(CallError::new(
-                Kind::Full,
+                CallErrorKind::Full,
                 "all numbers for publishers were used: start the indexer again",
             ));
         };
@@ -66,7 +66,7 @@ impl Seat {
         )
     }
 
-    pub(crate) fn key(&self) -> Option<&Key> {
+    pub(crate) fn key(&self) -> Option<&RegistrationKey> {
         self.registrations()
             .next()
             .map(|(registration, _)| &registration.key)
@@ -84,7 +84,7 @@ impl Seat {
 /// All of them, by tenant, instance and rank.
 #[derive(Debug)]
 pub(crate) struct Registry {
-    seats: BTreeMap<Key, Seat>,
+    ranks: BTreeMap<RegistrationKey, InstanceRank>,
     stores: Stores,
     registered: usize,
     given: u32,
@@ -93,7 +93,7 @@ pub(crate) struct Registry {
 impl Registry {
     pub(crate) fn new(index: Arc<KvIndex>) -> Self {
         Self {
-            seats: BTreeMap::new(),
+            ranks: BTreeMap::new(),
             stores: Stores::new(index),
             registered: 0,
             given: 0,
@@ -105,10 +105,10 @@ impl Registry {
     pub(crate) fn register(
         &mut self,
         registration: Registration,
-        follow: impl FnOnce(&Registration, Follow) -> SourceHandle,
+        follow: impl FnOnce(&Registration, UpdateRoute) -> SourceHandle,
     ) -> Result<(), CallError> {
         if let Some(known) = self
-            .seats
+            .ranks
             .get(&registration.key)
             .and_then(|seat| seat.of_kind(&registration))
         {
@@ -120,22 +120,22 @@ impl Registry {
             let message = format!(
                 "{MOST} publishers are registered, the most there may be: unregister one first"
             );
-            return Err(CallError::new(Kind::Full, message));
+            return Err(CallError::new(CallErrorKind::Full, message));
         }
-        let seat = match self.seats.entry(registration.key.clone()) {
+        let seat = match self.ranks.entry(registration.key.clone()) {
             Entry::Occupied(seat) => seat.into_mut(),
             Entry::Vacant(place) => {
-                place.insert(Seat::new(&mut self.given, registration.key.rank)?)
+                place.insert(InstanceRank::new(&mut self.given, registration.key.rank)?)
             }
         };
         let target = seat.target;
         if registration.publisher.is_store() {
             let store = self.stores.join(&registration, target, |sink| {
-                follow(&registration, Follow::Store(sink))
+                follow(&registration, UpdateRoute::Store(sink))
             });
             seat.store = Some((registration, store));
         } else {
-            let source = follow(&registration, Follow::Engine(target));
+            let source = follow(&registration, UpdateRoute::Engine(target));
             seat.engine = Some((registration, source));
         }
         self.registered += 1;
@@ -143,13 +143,13 @@ impl Registry {
     }
 
     /// Takes out all that is registered under a key.
-    pub(crate) fn unregister(&mut self, key: &Key) -> Result<Seat, CallError> {
-        let seat = self.seats.remove(key).ok_or_else(|| {
+    pub(crate) fn unregister(&mut self, key: &RegistrationKey) -> Result<InstanceRank, CallError> {
+        let seat = self.ranks.remove(key).ok_or_else(|| {
             let message = format!(
                 "{} is not registered: GET /services lists what is",
                 key.text()
             );
-            CallError::new(Kind::Unknown, message).at("instance_id")
+            CallError::new(CallErrorKind::Unknown, message).at("instance_id")
         })?;
         self.registered -= seat.registrations().count();
         Ok(seat)
@@ -160,25 +160,25 @@ impl Registry {
     pub(crate) fn follow_ended(
         &mut self,
         forget: impl Fn(Target),
-        mut follow: impl FnMut(&Registration, Follow) -> SourceHandle,
+        mut follow: impl FnMut(&Registration, UpdateRoute) -> SourceHandle,
     ) {
-        for Seat {
+        for InstanceRank {
             target,
             engine,
             store,
-        } in self.seats.values_mut()
+        } in self.ranks.values_mut()
         {
             if let Some((registration, source)) =
                 engine.as_mut().filter(|(_, source)| source.ended())
             {
                 forget(*target);
-                *source = follow(registration, Follow::Engine(*target));
+                *source = follow(registration, UpdateRoute::Engine(*target));
             }
             if let Some((registration, store)) =
                 store.as_mut().filter(|(_, store)| store.source().ended())
             {
                 *store = self.stores.join(registration, *target, |sink| {
-                    follow(registration, Follow::Store(sink))
+                    follow(registration, UpdateRoute::Store(sink))
                 });
             }
         }
@@ -189,29 +189,29 @@ impl Registry {
         &'a self,
         tenant: &Arc<str>,
         instance: Option<&'a Arc<str>>,
-    ) -> impl Iterator<Item = (&'a Key, &'a Seat)> {
-        let first = Key {
+    ) -> impl Iterator<Item = (&'a RegistrationKey, &'a InstanceRank)> {
+        let first = RegistrationKey {
             tenant: Arc::clone(tenant),
             instance: instance.cloned().unwrap_or_default(),
             rank: 0,
         };
         let tenant = Arc::clone(tenant);
-        let within = move |key: &Key| {
+        let within = move |key: &RegistrationKey| {
             key.tenant == tenant && instance.is_none_or(|instance| key.instance == *instance)
         };
-        self.seats
+        self.ranks
             .range(first..)
             .take_while(move |(key, _)| within(key))
     }
 
     /// All seats.
-    pub(crate) fn all(&self) -> impl Iterator<Item = &Seat> {
-        self.seats.values()
+    pub(crate) fn all(&self) -> impl Iterator<Item = &InstanceRank> {
+        self.ranks.values()
     }
 }
 
 /// Where a publisher's updates go.
-pub(crate) enum Follow {
+pub(crate) enum UpdateRoute {
     /// To the index, as this target's.
     Engine(Target),
     /// To all targets that the store is registered for.
@@ -223,5 +223,5 @@ fn conflict(registration: &Registration, field: &'static str) -> CallError {
         "{} is registered with another {field}: unregister it first",
         registration.key.text()
     );
-    CallError::new(Kind::Conflict, message).at(field)
+    CallError::new(CallErrorKind::Conflict, message).at(field)
 }

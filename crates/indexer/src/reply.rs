@@ -6,7 +6,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 
-use crate::{error::CallError, form::Encoding, msgpack};
+use crate::{error::CallError, field_map::Encoding, msgpack};
 
 /// How the body is encoded: msgpack if it says so, else JSON, whatever it says.
 pub(crate) fn of_body(headers: &HeaderMap) -> Encoding {

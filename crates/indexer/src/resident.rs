@@ -6,7 +6,7 @@ use kv_blocks::Target;
 
 /// One data-parallel rank of a router's worker.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Resident {
+pub struct ResidentInstance {
     /// Whose cache it is.
     pub target: Target,
     /// The worker's name.
@@ -23,11 +23,11 @@ pub struct Resident {
 
 /// Says which instances there are beside the registered ones. They belong to tenant `default`.
 #[derive(Clone)]
-pub struct Residents(Arc<dyn Fn() -> Vec<Resident> + Send + Sync>);
+pub struct ResidentInstances(Arc<dyn Fn() -> Vec<ResidentInstance> + Send + Sync>);
 
-impl Residents {
+impl ResidentInstances {
     /// Those that `list` returns, in whatever order. Asked with every call, so it must be quick.
-    pub fn new(list: impl Fn() -> Vec<Resident> + Send + Sync + 'static) -> Self {
+    pub fn new(list: impl Fn() -> Vec<ResidentInstance> + Send + Sync + 'static) -> Self {
         Self(Arc::new(list))
     }
 
@@ -36,12 +36,12 @@ impl Residents {
         Self::new(Vec::new)
     }
 
-    pub(crate) fn list(&self) -> Vec<Resident> {
+    pub(crate) fn list(&self) -> Vec<ResidentInstance> {
         (self.0)()
     }
 }
 
-impl fmt::Debug for Residents {
+impl fmt::Debug for ResidentInstances {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Residents")
     }

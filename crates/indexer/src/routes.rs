@@ -14,11 +14,11 @@ use serde_json::Value;
 
 use crate::{
     Indexer,
-    body::Received,
-    error::{CallError, Kind},
-    form::{Encoding, Field, Form},
-    question::{QUERY, QUERY_BY_HASH, Question},
-    registration::{Key, REGISTER, Registration, UNREGISTER},
+    body::ReceivedBody,
+    error::{CallError, CallErrorKind},
+    field_map::{Encoding, FieldMap, FieldSpec},
+    query::{OverlapQuery, QUERY, QUERY_BY_HASH},
+    registration::{REGISTER, Registration, RegistrationKey, UNREGISTER},
     reply::{of_body, reply, wanted},
 };
 
@@ -56,9 +56,9 @@ pub fn refusal(
         return None;
     }
     let kind = if status == StatusCode::UNAUTHORIZED {
-        Kind::Stranger
+        CallErrorKind::Stranger
     } else {
-        Kind::Forbidden
+        CallErrorKind::Forbidden
     };
     Some(reply(Err(CallError::new(kind, message)), wanted(headers)))
 }
@@ -89,14 +89,14 @@ async fn register(State(indexer): State<Arc<Indexer>>, request: Request) -> Resp
 
 async fn query(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
     call(indexer, request, QUERY, |indexer, form| {
-        Ok(indexer.answer(&Question::by_tokens(&form, indexer.scheme())?))
+        Ok(indexer.answer_query(&OverlapQuery::by_tokens(&form, indexer.scheme())?))
     })
     .await
 }
 
 async fn query_by_hash(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
     call(indexer, request, QUERY_BY_HASH, |indexer, form| {
-        Ok(indexer.answer(&Question::by_hashes(&form)?))
+        Ok(indexer.answer_query(&OverlapQuery::by_hashes(&form)?))
     })
     .await
 }
@@ -104,8 +104,8 @@ async fn query_by_hash(State(indexer): State<Arc<Indexer>>, request: Request) ->
 async fn unregister(State(indexer): State<Arc<Indexer>>, request: Request) -> Response {
     let (head, body) = request.into_parts();
     let key = match received(&indexer, &head.headers, body).await {
-        Ok(received) => Form::read(&received.bytes, of_body(&head.headers), UNREGISTER)
-            .and_then(|form| Key::of(&form)),
+        Ok(received) => FieldMap::read(&received.bytes, of_body(&head.headers), UNREGISTER)
+            .and_then(|form| RegistrationKey::of(&form)),
         Err(error) => Err(error),
     };
     let result = match key {
@@ -127,8 +127,8 @@ async fn global_view(State(indexer): State<Arc<Indexer>>, headers: HeaderMap) ->
 async fn call(
     indexer: Arc<Indexer>,
     request: Request,
-    fields: &'static [Field],
-    act: fn(&Indexer, Form) -> Result<Value, CallError>,
+    fields: &'static [FieldSpec],
+    act: fn(&Indexer, FieldMap) -> Result<Value, CallError>,
 ) -> Response {
     let (head, body) = request.into_parts();
     let encoding = of_body(&head.headers);
@@ -141,18 +141,19 @@ async fn call(
 
 async fn acted(
     indexer: Arc<Indexer>,
-    received: Received,
+    received: ReceivedBody,
     encoding: Encoding,
-    fields: &'static [Field],
-    act: fn(&Indexer, Form) -> Result<Value, CallError>,
+    fields: &'static [FieldSpec],
+    act: fn(&Indexer, FieldMap) -> Result<Value, CallError>,
 ) -> Result<Value, CallError> {
     let long = received.bytes.len() > LONG;
-    let work =
-        move || Form::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form));
+    let work = move || {
+        FieldMap::read(&received.bytes, encoding, fields).and_then(|form| act(&indexer, form))
+    };
     if !long {
         return work();
     }
-    let ended = |_| CallError::new(Kind::Full, "the call was broken off: ask again");
+    let ended = |_| CallError::new(CallErrorKind::Full, "the call was broken off: ask again");
     tokio::task::spawn_blocking(work).await.map_err(ended)?
 }
 
@@ -160,7 +161,7 @@ async fn received(
     indexer: &Indexer,
     headers: &HeaderMap,
     body: Body,
-) -> Result<Received, CallError> {
+) -> Result<ReceivedBody, CallError> {
     not_from_another_page(headers)?;
     indexer.bodies.read(body).await
 }
@@ -177,14 +178,17 @@ fn not_from_another_page(headers: &HeaderMap) -> Result<(), CallError> {
         return Ok(());
     }
     Err(CallError::new(
-        Kind::Forbidden,
+        CallErrorKind::Forbidden,
         "the call comes from a page of another site: call without an Origin header",
     ))
 }
 
 fn other_method(method: &Method, uri: &Uri, answers: &str, headers: &HeaderMap) -> Response {
     let message = format!("{} does not answer {method}: use {answers}", path(uri));
-    reply(Err(CallError::new(Kind::Method, message)), wanted(headers))
+    reply(
+        Err(CallError::new(CallErrorKind::Method, message)),
+        wanted(headers),
+    )
 }
 
 async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
@@ -193,7 +197,7 @@ async fn unknown_route(uri: Uri, headers: HeaderMap) -> Response {
         path(&uri)
     );
     reply(
-        Err(CallError::new(Kind::Unknown, message)),
+        Err(CallError::new(CallErrorKind::Unknown, message)),
         wanted(&headers),
     )
 }
@@ -222,7 +226,11 @@ mod tests {
         };
         assert!(from("http://127.0.0.1:13333").is_ok());
         for other in ["http://evil.test", "null", "", "http://127.0.0.1:80"] {
-            assert_eq!(from(other).unwrap_err().kind, Kind::Forbidden, "{other}");
+            assert_eq!(
+                from(other).unwrap_err().kind,
+                CallErrorKind::Forbidden,
+                "{other}"
+            );
         }
         assert!(not_from_another_page(&HeaderMap::new()).is_ok());
     }

@@ -10,7 +10,7 @@ use std::{
 
 use event_sources::{BlockSink, Endpoint, FanOut, SourceHandle};
 use kv_blocks::{IndexUpdate, Target, Tier};
-use kv_index::{Applied, KvIndex};
+use kv_index::{KvIndex, UpdateOutcome};
 
 use crate::registration::Registration;
 
@@ -18,20 +18,20 @@ use crate::registration::Registration;
 #[derive(Debug)]
 pub(crate) struct Stores {
     index: Arc<KvIndex>,
-    by_endpoint: HashMap<(Endpoint, Option<Endpoint>), Weak<Store>>,
+    by_endpoint: HashMap<(Endpoint, Option<Endpoint>), Weak<FollowedStore>>,
 }
 
 /// A followed store. Nobody follows it any more when the last of its memberships is dropped.
 #[derive(Debug)]
-struct Store {
-    sink: Arc<Beside>,
+struct FollowedStore {
+    sink: Arc<StoreSink>,
     source: SourceHandle,
 }
 
 /// That a store's blocks count for a target, until it is dropped. What counted stays with the target.
 #[derive(Debug)]
-pub(crate) struct Membership {
-    store: Arc<Store>,
+pub(crate) struct StoreMembership {
+    store: Arc<FollowedStore>,
     target: Target,
 }
 
@@ -49,7 +49,7 @@ impl Stores {
         registration: &Registration,
         target: Target,
         follow: impl FnOnce(Arc<dyn BlockSink>) -> SourceHandle,
-    ) -> Membership {
+    ) -> StoreMembership {
         self.by_endpoint.retain(|_, store| store.strong_count() > 0);
         let key = (
             registration.endpoint.clone(),
@@ -61,8 +61,8 @@ impl Stores {
             .and_then(Weak::upgrade)
             .filter(|store| !store.source.ended());
         let store = running.unwrap_or_else(|| {
-            let sink = Arc::new(Beside(FanOut::new(Arc::clone(&self.index))));
-            let store = Arc::new(Store {
+            let sink = Arc::new(StoreSink(FanOut::new(Arc::clone(&self.index))));
+            let store = Arc::new(FollowedStore {
                 source: follow(Arc::clone(&sink) as _),
                 sink,
             });
@@ -70,17 +70,17 @@ impl Stores {
             store
         });
         store.sink.0.add(target);
-        Membership { store, target }
+        StoreMembership { store, target }
     }
 }
 
-impl Membership {
+impl StoreMembership {
     pub(crate) fn source(&self) -> &SourceHandle {
         &self.store.source
     }
 }
 
-impl Drop for Membership {
+impl Drop for StoreMembership {
     fn drop(&mut self) {
         self.store.sink.0.remove(self.target);
     }
@@ -88,14 +88,14 @@ impl Drop for Membership {
 
 /// Takes what a store says of its own media. Of the engines' devices it has nothing to say.
 #[derive(Debug)]
-struct Beside(FanOut);
+struct StoreSink(FanOut);
 
-impl BlockSink for Beside {
+impl BlockSink for StoreSink {
     fn register(&self, target: Target, model: &Arc<str>) {
         self.0.register(target, model);
     }
 
-    fn apply(&self, target: Target, update: &IndexUpdate) -> Applied {
+    fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
         let tier = match update {
             IndexUpdate::Stored(stored) => stored.tier,
             IndexUpdate::Named(named) => named.tier,
@@ -103,9 +103,9 @@ impl BlockSink for Beside {
             IndexUpdate::Cleared => Tier::Device,
         };
         if tier == Tier::Device {
-            Applied {
+            UpdateOutcome {
                 ignored: 1,
-                ..Applied::default()
+                ..UpdateOutcome::default()
             }
         } else {
             self.0.apply(target, update)
@@ -116,7 +116,7 @@ impl BlockSink for Beside {
         self.0.clear(target);
     }
 
-    fn hole(&self, target: Target) {
-        self.0.hole(target);
+    fn mark_loss(&self, target: Target) {
+        self.0.mark_loss(target);
     }
 }

@@ -6,14 +6,14 @@ use kv_blocks::Tier;
 use serde_json::{Value, json};
 
 use crate::{
-    Resident,
-    answer::medium,
+    ResidentInstance,
+    query_reply::medium,
     registration::{DEFAULT_TENANT, Registration},
-    registry::Seat,
+    registry::InstanceRank,
 };
 
 /// What is registered for a seat, as `/services` lists it.
-pub(crate) fn services(seat: &Seat) -> impl Iterator<Item = Value> {
+pub(crate) fn services(seat: &InstanceRank) -> impl Iterator<Item = Value> {
     seat.registrations().map(|(registration, source)| {
         let report = source.report();
         let mut service = registration.json();
@@ -30,7 +30,7 @@ pub(crate) fn services(seat: &Seat) -> impl Iterator<Item = Value> {
 }
 
 /// A router's worker as `/services` lists it. `/admin/streams` says where its events come from.
-pub(crate) fn resident_service(resident: &Resident) -> Value {
+pub(crate) fn resident_service(resident: &ResidentInstance) -> Value {
     json!({
         "endpoint": null,
         "replay_endpoint": null,
@@ -67,7 +67,11 @@ impl GlobalView {
         );
     }
 
-    pub(crate) fn add_resident(&mut self, resident: &Resident, blocks: [u64; Tier::ALL.len()]) {
+    pub(crate) fn add_resident(
+        &mut self,
+        resident: &ResidentInstance,
+        blocks: [u64; Tier::ALL.len()],
+    ) {
         let size = resident.block_size;
         self.push(
             resident.model.as_ref(),

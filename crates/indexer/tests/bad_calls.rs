@@ -6,13 +6,13 @@ mod desk;
 
 use axum::{body::Body, http::Request};
 use contract_id::contract;
-use desk::{Desk, Publisher, Sequence, engine, query};
+use desk::{IndexerFixture, StoredSequence, TestPublisher, engine, query};
 use serde_json::{Value, json};
 
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
 async fn a_bad_body_is_a_400_that_names_the_field() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let whole = engine("tcp://127.0.0.1:1", "i", &json!({}));
     for (path, body, field) in [
         ("/register", json!({}), json!("endpoint")),
@@ -85,7 +85,7 @@ async fn a_bad_body_is_a_400_that_names_the_field() {
 
 #[tokio::test]
 async fn bytes_that_are_no_body_are_refused_in_both_encodings() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     for path in ["/register", "/unregister", "/query", "/query_by_hash"] {
         for body in [
             &b""[..],
@@ -116,7 +116,7 @@ async fn bytes_that_are_no_body_are_refused_in_both_encodings() {
 
 #[tokio::test]
 async fn other_methods_and_paths_are_answered_in_the_same_shape() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     for (method, path, status) in [
         ("GET", "/query", 405),
         ("PUT", "/register", 405),
@@ -140,7 +140,7 @@ async fn other_methods_and_paths_are_answered_in_the_same_shape() {
 
 #[tokio::test]
 async fn a_page_of_another_site_registers_nothing() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let body = engine("tcp://127.0.0.1:1", "i", &json!({}))
         .to_string()
         .into_bytes();
@@ -159,7 +159,7 @@ async fn a_page_of_another_site_registers_nothing() {
 #[tokio::test]
 #[contract("S39")]
 async fn a_forbidden_address_is_refused_at_once_and_a_name_for_it_when_it_is_connected_to() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let answer = desk
         .post(
             "/register",
@@ -182,14 +182,14 @@ async fn a_forbidden_address_is_refused_at_once_and_a_name_for_it_when_it_is_con
 #[tokio::test]
 #[contract("MC12")]
 async fn a_query_creates_no_state_whatever_it_asks() {
-    let desk = Desk::open();
-    let one = Publisher::bind().await;
+    let desk = IndexerFixture::open();
+    let one = TestPublisher::bind().await;
     desk.done("/register", &engine(&one.endpoint, "i", &json!({})))
         .await;
     one.until_followed_by(1).await;
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &[1; 8],
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     let held = json!({"longest_matched": 8, "GPU": 8, "DP": {"0": 8}, "CPU": 0, "DISK": 0});
     desk.until(
@@ -233,7 +233,7 @@ async fn a_query_creates_no_state_whatever_it_asks() {
 #[tokio::test]
 #[contract("MC12")]
 async fn there_is_a_most_of_registrations_and_each_that_goes_makes_room() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let nobody = |n: u32| engine("ipc:///nobody/is/here.sock", &format!("i{n}"), &json!({}));
     for n in 0..4096 {
         desk.done("/register", &nobody(n)).await;
@@ -251,14 +251,14 @@ async fn there_is_a_most_of_registrations_and_each_that_goes_makes_room() {
 #[tokio::test]
 #[contract("MC12")]
 async fn a_long_prompt_is_answered_and_one_that_is_too_long_is_a_413() {
-    let desk = Desk::open();
-    let one = Publisher::bind().await;
+    let desk = IndexerFixture::open();
+    let one = TestPublisher::bind().await;
     desk.done("/register", &engine(&one.endpoint, "i", &json!({})))
         .await;
     one.until_followed_by(1).await;
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &[9; 4],
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     let tokens = vec![9; 1 << 20];
     let held = json!({"longest_matched": 4, "GPU": 4, "DP": {"0": 4}, "CPU": 0, "DISK": 0});

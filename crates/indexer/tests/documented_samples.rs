@@ -7,7 +7,7 @@ mod desk;
 use std::fs;
 
 use contract_id::contract;
-use desk::{Desk, Publisher, Sequence};
+use desk::{IndexerFixture, StoredSequence, TestPublisher};
 use kv_blocks::{BlockSize, HashScheme};
 use serde_json::{Value, json};
 
@@ -25,7 +25,7 @@ fn sample(name: &str) -> Value {
 #[tokio::test]
 #[contract("MC1", "MC2")]
 async fn registering_and_unregistering_are_answered_word_for_word() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let mut registration = sample("register_request");
     // The document names hosts of the internet; a registration connects at once, and tests stay on this machine.
     for (field, port) in [("endpoint", 1), ("replay_endpoint", 2)] {
@@ -53,8 +53,8 @@ async fn registering_and_unregistering_are_answered_word_for_word() {
 }
 
 /// The sample's registration at a publisher that is really there, and what it stores.
-async fn registered(desk: &Desk, rank: u32, block_size: u32) -> Publisher {
-    let publisher = Publisher::bind().await;
+async fn registered(desk: &IndexerFixture, rank: u32, block_size: u32) -> TestPublisher {
+    let publisher = TestPublisher::bind().await;
     let mut registration = sample("register_request");
     registration["endpoint"] = json!(publisher.endpoint);
     registration["replay_endpoint"] = Value::Null;
@@ -68,22 +68,22 @@ async fn registered(desk: &Desk, rank: u32, block_size: u32) -> Publisher {
 #[tokio::test]
 #[contract("MC3", "MC4", "MC11")]
 async fn the_sample_query_is_answered_as_the_sample_answer_when_that_is_what_is_held() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let tokens: Vec<u32> = (0..300).collect();
     let (first, second) = (
         registered(&desk, 0, 64).await,
         registered(&desk, 1, 64).await,
     );
-    first.store(&Sequence {
+    first.store(&StoredSequence {
         tokens: &tokens[..128],
         block_size: 64,
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
-    second.store(&Sequence {
+    second.store(&StoredSequence {
         tokens: &tokens[..256],
         block_size: 64,
         medium: "CPU",
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     // Five tokens in blocks of 64 are no block: the sample's own prompt matches nothing.
     let mut question = sample("query_request");
@@ -100,13 +100,13 @@ async fn the_sample_query_is_answered_as_the_sample_answer_when_that_is_what_is_
 #[tokio::test]
 #[contract("MC5", "MC7", "MC13")]
 async fn the_sample_query_by_hash_finds_blocks_by_their_plain_rolling_hashes() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let tokens: Vec<u32> = (0..128).collect();
     let publisher = registered(&desk, 0, 64).await;
-    publisher.store(&Sequence {
+    publisher.store(&StoredSequence {
         tokens: &tokens,
         block_size: 64,
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     let mut question = sample("query_by_hash_request");
     let row = |tokens: u32| {

@@ -5,27 +5,27 @@
 mod desk;
 
 use contract_id::contract;
-use desk::{Answer, Desk, Publisher, Sequence, on_gpu};
+use desk::{CallReply, IndexerFixture, StoredSequence, TestPublisher, on_gpu};
 use rmp::encode;
 use serde_json::{Value, json};
 
-enum Part<'a> {
+enum MsgpackPart<'a> {
     Text(&'a str),
     Number(u64),
     List(&'a [u64]),
     Bytes(&'a [u8]),
 }
 
-fn map(fields: &[(&str, Part<'_>)]) -> Vec<u8> {
+fn map(fields: &[(&str, MsgpackPart<'_>)]) -> Vec<u8> {
     let mut out = Vec::new();
     encode::write_map_len(&mut out, u32::try_from(fields.len()).unwrap()).unwrap();
     for (name, part) in fields {
         encode::write_str(&mut out, name).unwrap();
         match part {
-            Part::Text(text) => encode::write_str(&mut out, text).unwrap(),
-            Part::Number(number) => drop(encode::write_uint(&mut out, *number).unwrap()),
-            Part::Bytes(bytes) => encode::write_bin(&mut out, bytes).unwrap(),
-            Part::List(list) => {
+            MsgpackPart::Text(text) => encode::write_str(&mut out, text).unwrap(),
+            MsgpackPart::Number(number) => drop(encode::write_uint(&mut out, *number).unwrap()),
+            MsgpackPart::Bytes(bytes) => encode::write_bin(&mut out, bytes).unwrap(),
+            MsgpackPart::List(list) => {
                 encode::write_array_len(&mut out, u32::try_from(list.len()).unwrap()).unwrap();
                 for number in *list {
                     encode::write_uint(&mut out, *number).unwrap();
@@ -36,7 +36,7 @@ fn map(fields: &[(&str, Part<'_>)]) -> Vec<u8> {
     out
 }
 
-async fn call(desk: &Desk, path: &str, accept: &str, body: Vec<u8>) -> Answer {
+async fn call(desk: &IndexerFixture, path: &str, accept: &str, body: Vec<u8>) -> CallReply {
     desk.post_bytes(
         path,
         &[("content-type", "application/msgpack"), ("accept", accept)],
@@ -48,15 +48,15 @@ async fn call(desk: &Desk, path: &str, accept: &str, body: Vec<u8>) -> Answer {
 #[tokio::test]
 #[contract("MC1", "MC3", "MC5")]
 async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
-    let desk = Desk::open();
-    let one = Publisher::bind().await;
+    let desk = IndexerFixture::open();
+    let one = TestPublisher::bind().await;
     let registration = map(&[
-        ("endpoint", Part::Text(&one.endpoint)),
-        ("type", Part::Text("vLLM")),
-        ("modelname", Part::Text("m")),
-        ("instance_id", Part::Text("i")),
-        ("block_size", Part::Number(4)),
-        ("dp_rank", Part::Number(0)),
+        ("endpoint", MsgpackPart::Text(&one.endpoint)),
+        ("type", MsgpackPart::Text("vLLM")),
+        ("modelname", MsgpackPart::Text("m")),
+        ("instance_id", MsgpackPart::Text("i")),
+        ("block_size", MsgpackPart::Number(4)),
+        ("dp_rank", MsgpackPart::Number(0)),
     ]);
     assert_eq!(
         call(&desk, "/register", "application/json", registration)
@@ -65,9 +65,9 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
         200
     );
     one.until_followed_by(1).await;
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &[300_000; 8],
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     desk.until(
         "/query",
@@ -88,17 +88,20 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
         .collect();
     let question = |field, part| {
         map(&[
-            ("model", Part::Text("m")),
-            ("block_size", Part::Number(4)),
+            ("model", MsgpackPart::Text("m")),
+            ("block_size", MsgpackPart::Number(4)),
             (field, part),
         ])
     };
     for (path, body) in [
-        ("/query", question("token_ids", Part::List(&[300_000; 8]))),
-        ("/query", question("token_ids", Part::Bytes(&packed))),
+        (
+            "/query",
+            question("token_ids", MsgpackPart::List(&[300_000; 8])),
+        ),
+        ("/query", question("token_ids", MsgpackPart::Bytes(&packed))),
         (
             "/query_by_hash",
-            question("seq_hashes", Part::List(&hashes)),
+            question("seq_hashes", MsgpackPart::List(&hashes)),
         ),
     ] {
         let shown = call(&desk, path, "application/json", body.clone()).await;
@@ -123,12 +126,12 @@ async fn a_publisher_is_registered_and_asked_about_in_msgpack() {
 
 #[tokio::test]
 async fn an_error_is_in_msgpack_too() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let answer = call(
         &desk,
         "/unregister",
         "*/*",
-        map(&[("instance_id", Part::Text("i"))]),
+        map(&[("instance_id", MsgpackPart::Text("i"))]),
     )
     .await;
     assert_eq!(
@@ -144,7 +147,7 @@ async fn an_error_is_in_msgpack_too() {
         &desk,
         "/unregister",
         "application/json",
-        map(&[("dp_rank", Part::Number(0))]),
+        map(&[("dp_rank", MsgpackPart::Number(0))]),
     )
     .await;
     assert_eq!(shown.error(), (400, Value::from("instance_id")));

@@ -5,31 +5,31 @@
 mod desk;
 
 use contract_id::contract;
-use desk::{Desk, Publisher, Sequence, engine, on_gpu, query};
+use desk::{IndexerFixture, StoredSequence, TestPublisher, engine, on_gpu, query};
 use serde_json::{Value, json};
 
 const PROMPT: [u32; 13] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17];
 
-async fn publisher(desk: &Desk, instance: &str, changes: &Value) -> Publisher {
-    let publisher = Publisher::bind().await;
+async fn publisher(desk: &IndexerFixture, instance: &str, changes: &Value) -> TestPublisher {
+    let publisher = TestPublisher::bind().await;
     desk.done("/register", &engine(&publisher.endpoint, instance, changes))
         .await;
     publisher.until_followed_by(1).await;
     publisher
 }
 
-fn prompt() -> Sequence<'static> {
-    Sequence {
+fn prompt() -> StoredSequence<'static> {
+    StoredSequence {
         tokens: &PROMPT[..12],
-        ..Sequence::default()
+        ..StoredSequence::default()
     }
 }
 
 #[tokio::test]
 #[contract("MC1", "MC12")]
 async fn the_reply_does_not_wait_for_a_publisher_that_comes_later() {
-    let desk = Desk::open();
-    let place = Publisher::bind().await;
+    let desk = IndexerFixture::open();
+    let place = TestPublisher::bind().await;
     let endpoint: zmtp::Endpoint = place.endpoint.parse().unwrap();
     drop(place);
     desk.done("/register", &engine(&endpoint.to_string(), "i", &json!({})))
@@ -45,7 +45,7 @@ async fn the_reply_does_not_wait_for_a_publisher_that_comes_later() {
 #[tokio::test]
 #[contract("MC1")]
 async fn an_equal_registration_changes_nothing_and_another_one_is_a_conflict() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let engine_0 = publisher(&desk, "i", &json!({})).await;
     let again = engine(
         &engine_0.endpoint,
@@ -92,13 +92,13 @@ async fn an_equal_registration_changes_nothing_and_another_one_is_a_conflict() {
 #[tokio::test]
 #[contract("MC2")]
 async fn unregistering_takes_what_that_publisher_alone_held() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let (rank_0, rank_1) = (
         publisher(&desk, "i", &json!({})).await,
         publisher(&desk, "i", &json!({"dp_rank": 1})).await,
     );
     rank_0.store(&prompt());
-    rank_1.store(&Sequence {
+    rank_1.store(&StoredSequence {
         tokens: &PROMPT[..8],
         ..prompt()
     });
@@ -142,16 +142,16 @@ async fn unregistering_takes_what_that_publisher_alone_held() {
 #[tokio::test]
 #[contract("MC6", "MC12")]
 async fn tenants_models_and_block_sizes_never_mix() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let of_a = publisher(&desk, "a1", &json!({"tenant_id": "a"})).await;
     let of_b = publisher(&desk, "b1", &json!({"tenant_id": "b", "block_size": 2})).await;
     let other_model = publisher(&desk, "a2", &json!({"tenant_id": "a", "modelname": "n"})).await;
     of_a.store(&prompt());
-    of_b.store(&Sequence {
+    of_b.store(&StoredSequence {
         block_size: 2,
         ..prompt()
     });
-    other_model.store(&Sequence {
+    other_model.store(&StoredSequence {
         tokens: &PROMPT[..4],
         ..prompt()
     });
@@ -216,7 +216,7 @@ async fn tenants_models_and_block_sizes_never_mix() {
 #[tokio::test]
 #[contract("MC6", "MC11")]
 async fn adapters_and_salts_stand_beside_the_hash_and_the_registrations_stand_in_for_none() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let adapted = publisher(&desk, "lora", &json!({"lora_name": "sql"})).await;
     let salted = publisher(&desk, "salt", &json!({"additionalsalt": "w8a8"})).await;
     let plain = publisher(&desk, "plain", &json!({})).await;
@@ -255,14 +255,14 @@ async fn adapters_and_salts_stand_beside_the_hash_and_the_registrations_stand_in
 #[tokio::test]
 #[contract("MC6", "MC11")]
 async fn an_events_own_adapter_and_salt_go_before_the_registrations() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let one = publisher(
         &desk,
         "i",
         &json!({"lora_name": "sql", "additionalsalt": "w8a8"}),
     )
     .await;
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &PROMPT[..4],
         lora: Some("own"),
         salt: Some("customer"),
@@ -296,10 +296,10 @@ async fn an_events_own_adapter_and_salt_go_before_the_registrations() {
 #[tokio::test]
 #[contract("MC1", "V13")]
 async fn blocks_of_another_size_than_registered_are_counted_and_not_taken() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let one = publisher(&desk, "i", &json!({"block_size": 8})).await;
     one.store(&prompt());
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &PROMPT[..8],
         block_size: 8,
         names: 2000,
@@ -329,15 +329,15 @@ async fn blocks_of_another_size_than_registered_are_counted_and_not_taken() {
 #[tokio::test]
 #[contract("MC4", "MC10")]
 async fn a_block_on_two_media_counts_in_both_and_leaves_them_one_by_one() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let one = publisher(&desk, "i", &json!({"type": "SGLang"})).await;
     one.store(&prompt());
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &PROMPT[..8],
         medium: "CPU",
         ..prompt()
     });
-    one.store(&Sequence {
+    one.store(&StoredSequence {
         tokens: &PROMPT[..4],
         medium: "DISK",
         ..prompt()

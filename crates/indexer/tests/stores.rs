@@ -5,7 +5,7 @@
 mod desk;
 
 use contract_id::contract;
-use desk::{Desk, Publisher, Sequence, StoreChange, engine, query};
+use desk::{IndexerFixture, StoreChange, StoredSequence, TestPublisher, engine, query};
 use serde_json::{Value, json};
 
 /// What engines call their first block: a digest, which no two blocks have in common by chance.
@@ -13,11 +13,11 @@ const NAME: u64 = 0xea06_fc71_a5ee_6e88;
 const PROMPT: [u32; 16] = [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20];
 
 /// Engines `a` and `b`, whose blocks have the same names, and a store that is registered for both.
-async fn two_and_their_store(desk: &Desk) -> ([Publisher; 2], Publisher) {
+async fn two_and_their_store(desk: &IndexerFixture) -> ([TestPublisher; 2], TestPublisher) {
     let (a, b, store) = (
-        Publisher::bind().await,
-        Publisher::bind().await,
-        Publisher::bind().await,
+        TestPublisher::bind().await,
+        TestPublisher::bind().await,
+        TestPublisher::bind().await,
     );
     for (publisher, instance) in [(&a, "a"), (&b, "b")] {
         desk.done(
@@ -48,18 +48,18 @@ fn rows(a: &Value, b: &Value) -> Value {
 #[tokio::test]
 #[contract("MC1", "MC10")]
 async fn its_blocks_count_for_each_instance_after_the_instances_own() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
-    a.store(&Sequence {
+    a.store(&StoredSequence {
         tokens: &PROMPT,
         names: NAME,
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
-    b.store(&Sequence {
+    b.store(&StoredSequence {
         tokens: &PROMPT[..8],
         names: NAME,
-        ..Sequence::default()
+        ..StoredSequence::default()
     });
     desk.until(
         "/query",
@@ -96,14 +96,14 @@ async fn its_blocks_count_for_each_instance_after_the_instances_own() {
 #[tokio::test]
 #[contract("MC10")]
 async fn a_store_says_nothing_of_an_engines_device() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
-        engine.store(&Sequence {
+        engine.store(&StoredSequence {
             tokens: &PROMPT,
             names: NAME,
-            ..Sequence::default()
+            ..StoredSequence::default()
         });
     }
     desk.until(
@@ -127,14 +127,14 @@ async fn a_store_says_nothing_of_an_engines_device() {
 #[tokio::test]
 #[contract("MC2", "MC10")]
 async fn unregistering_an_instance_leaves_the_store_to_the_other() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let ([a, b], store) = two_and_their_store(&desk).await;
     let question = query(&PROMPT, &json!({}));
     for engine in [&a, &b] {
-        engine.store(&Sequence {
+        engine.store(&StoredSequence {
             tokens: &PROMPT,
             names: NAME,
-            ..Sequence::default()
+            ..StoredSequence::default()
         });
     }
     desk.until(
@@ -180,7 +180,7 @@ async fn unregistering_an_instance_leaves_the_store_to_the_other() {
 #[tokio::test]
 #[contract("MC1", "MC10")]
 async fn an_instance_has_one_store_and_one_engine_under_a_key() {
-    let desk = Desk::open();
+    let desk = IndexerFixture::open();
     let (_engines, store) = two_and_their_store(&desk).await;
     let again = engine(&store.endpoint, "a", &json!({"type": "mooncake"}));
     desk.done("/register", &again).await;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use crate::{BlockHash, BlockSize, Identity, SequenceHash};
+use crate::{BlockHash, BlockSize, PromptIdentity, SequenceHash};
 
 /// How tokens become hashes. One namespace has one scheme.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -115,7 +115,7 @@ fn fnv_step(previous: u64, tokens: &[u32]) -> u64 {
 #[derive(Debug)]
 pub struct PromptBlocks {
     scheme: HashScheme,
-    identity: Identity,
+    identity: PromptIdentity,
     tokens: Arc<[u32]>,
     chains: Mutex<Vec<(BlockSize, Arc<[SequenceHash]>)>>,
 }
@@ -125,7 +125,7 @@ impl PromptBlocks {
     pub fn of_tokens(scheme: HashScheme, tokens: Arc<[u32]>) -> Self {
         Self {
             scheme,
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
             tokens,
             chains: Mutex::default(),
         }
@@ -143,7 +143,7 @@ impl PromptBlocks {
             .collect();
         Self {
             scheme,
-            identity: Identity::TextPrefix,
+            identity: PromptIdentity::TextPrefix,
             tokens,
             chains: Mutex::default(),
         }
@@ -154,14 +154,14 @@ impl PromptBlocks {
     pub fn of_chain(scheme: HashScheme, size: BlockSize, chain: Arc<[SequenceHash]>) -> Self {
         Self {
             scheme,
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
             tokens: Arc::default(),
             chains: Mutex::new(vec![(size, chain)]),
         }
     }
 
     /// Whether the tokens are exact or stand for text.
-    pub fn identity(&self) -> Identity {
+    pub fn identity(&self) -> PromptIdentity {
         self.identity
     }
 
@@ -282,7 +282,7 @@ mod tests {
     #[test]
     fn text_and_tokens_are_told_apart() {
         let text = PromptBlocks::of_text(HashScheme::default(), b"abcdefgh!");
-        assert_eq!(text.identity(), Identity::TextPrefix);
+        assert_eq!(text.identity(), PromptIdentity::TextPrefix);
         assert_eq!(text.token_count(), 3);
         assert_eq!(text.chain(BlockSize::new(1).unwrap()).len(), 3);
         assert_eq!(text.chain(BlockSize::new(2).unwrap()).len(), 1);

@@ -6,7 +6,7 @@ use crate::BlockSize;
 
 /// Whether a namespace's hashes are over exact tokens or over text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Identity {
+pub enum PromptIdentity {
     /// Hashes over the tokens the engine sees.
     Tokens,
     /// Hashes over the prompt's bytes, four standing for a token: good for affinity, never equal to engine blocks.
@@ -27,5 +27,5 @@ pub struct Namespace {
     /// Tokens per block.
     pub block_size: BlockSize,
     /// Exact tokens or text.
-    pub identity: Identity,
+    pub identity: PromptIdentity,
 }

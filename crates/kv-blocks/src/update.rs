@@ -8,18 +8,18 @@ use crate::{BlockSize, EngineHash, Tier};
 #[derive(Clone, Debug, PartialEq)]
 pub enum IndexUpdate {
     /// Blocks became reusable.
-    Stored(Stored),
+    Stored(StoredBlocks),
     /// Blocks are gone from one tier.
-    Removed(Removed),
+    Removed(RemovedBlocks),
     /// The device tier was emptied.
     Cleared,
     /// Blocks that are known by name are in one more tier.
-    Named(Named),
+    Named(NamedBlocks),
 }
 
 /// Blocks of which only the names are said: placeholders of an offload tier, or of a store beside the engines.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Named {
+pub struct NamedBlocks {
     /// What the engine calls the blocks; unknown ones are no error.
     pub hashes: Vec<EngineHash>,
     /// Where they are too.
@@ -28,7 +28,7 @@ pub struct Named {
 
 /// Consecutive blocks that became reusable.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Stored {
+pub struct StoredBlocks {
     /// What the engine calls the blocks, in sequence order.
     pub hashes: Vec<EngineHash>,
     /// The block before the first one; `None` starts a sequence.
@@ -47,7 +47,7 @@ pub struct Stored {
 
 /// Blocks that are gone from one tier.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Removed {
+pub struct RemovedBlocks {
     /// What the engine calls the blocks; unknown ones are no error.
     pub hashes: Vec<EngineHash>,
     /// The tier they left.

@@ -110,7 +110,7 @@ pub fn parse(event_name: Option<&str>, data: &[u8]) -> Result<ContinuumEvent, Co
     if !data.trim_ascii_start().starts_with(b"{") {
         return Err(ContinuumError::NotAnObject("it begins otherwise".into()));
     }
-    let sent: Sent<'_> = serde_json::from_slice(data)
+    let sent: RawContinuumEvent<'_> = serde_json::from_slice(data)
         .map_err(|error| ContinuumError::NotAnObject(cut(error.to_string())))?;
     let kind = match (named, sent.event.map(|event| event.get())) {
         (Some(kind), _) => kind,
@@ -131,7 +131,7 @@ pub fn parse(event_name: Option<&str>, data: &[u8]) -> Result<ContinuumEvent, Co
 }
 
 #[derive(Deserialize)]
-struct Sent<'a> {
+struct RawContinuumEvent<'a> {
     #[serde(borrow)]
     event: Option<&'a RawValue>,
     #[serde(borrow)]

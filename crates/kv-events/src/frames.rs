@@ -5,7 +5,7 @@
 
 /// A message of the live socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Live<'a> {
+pub struct LiveFrame<'a> {
     /// The publisher's topic; may be empty.
     pub topic: &'a [u8],
     /// Sequence number of the batch; hand-written publishers may send none.
@@ -16,7 +16,7 @@ pub struct Live<'a> {
 
 /// An answer on the replay socket, as a DEALER sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Replay<'a> {
+pub enum ReplayFrame<'a> {
     /// One batch out of the publisher's buffer.
     Batch {
         /// Its sequence number.
@@ -68,14 +68,14 @@ pub enum FrameError {
 const END: u64 = u64::MAX;
 
 /// Reads a live message: `[topic, seq, payload]`, or `[topic, payload]` from hand-written publishers.
-pub fn live<F: AsRef<[u8]>>(frames: &[F]) -> Result<Live<'_>, FrameError> {
+pub fn live<F: AsRef<[u8]>>(frames: &[F]) -> Result<LiveFrame<'_>, FrameError> {
     match frames {
-        [topic, payload] => Ok(Live {
+        [topic, payload] => Ok(LiveFrame {
             topic: topic.as_ref(),
             seq: None,
             payload: payload.as_ref(),
         }),
-        [topic, seq, payload] => Ok(Live {
+        [topic, seq, payload] => Ok(LiveFrame {
             topic: topic.as_ref(),
             seq: Some(sequence(seq.as_ref())?),
             payload: payload.as_ref(),
@@ -93,7 +93,7 @@ pub fn replay_request(start: u64) -> [Vec<u8>; 2] {
 }
 
 /// Reads an answer of the replay socket, as a DEALER sees it.
-pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<Replay<'_>, FrameError> {
+pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<ReplayFrame<'_>, FrameError> {
     let (delimiter, seq, payload) = match frames {
         [delimiter, seq, payload] | [delimiter, _, seq, payload] => {
             (delimiter.as_ref(), seq.as_ref(), payload.as_ref())
@@ -108,9 +108,9 @@ pub fn replay<F: AsRef<[u8]>>(frames: &[F]) -> Result<Replay<'_>, FrameError> {
     no_bytes(delimiter)?;
     let seq = sequence(seq)?;
     Ok(if seq == END && payload.is_empty() {
-        Replay::End
+        ReplayFrame::End
     } else {
-        Replay::Batch { seq, payload }
+        ReplayFrame::Batch { seq, payload }
     })
 }
 
@@ -230,7 +230,7 @@ mod tests {
         let two = frames(&live_examples["legacy_two_frames"]);
         assert_eq!(
             live(&two).unwrap(),
-            Live {
+            LiveFrame {
                 topic: b"",
                 seq: None,
                 payload: &two[1]
@@ -271,7 +271,7 @@ mod tests {
             let payload = batch.last().unwrap();
             assert_eq!(
                 replay(&batch).unwrap(),
-                Replay::Batch { seq: 0x26, payload },
+                ReplayFrame::Batch { seq: 0x26, payload },
                 "{name}"
             );
             let topic: &[u8] = if form == ReplayForm::New {
@@ -282,7 +282,7 @@ mod tests {
             assert_eq!(encode_replay(form, topic, 0x26, payload), batch, "{name}");
 
             let end = frames(&replay_examples[name]["end"]);
-            assert_eq!(replay(&end).unwrap(), Replay::End, "{name}");
+            assert_eq!(replay(&end).unwrap(), ReplayFrame::End, "{name}");
             assert_eq!(encode_replay_end(form), end, "{name}");
             seen += 1;
         }

@@ -14,16 +14,16 @@ pub(crate) fn each<'de, E>(
     take: impl FnMut(&'de RawValue) -> Result<(), E>,
 ) -> serde_json::Result<Result<(), E>> {
     let mut reader = serde_json::Deserializer::from_slice(bytes);
-    let taken = reader.deserialize_seq(Each(take))?;
+    let taken = reader.deserialize_seq(ElementSeed(take))?;
     if taken.is_ok() {
         reader.end()?;
     }
     Ok(taken)
 }
 
-struct Each<F>(F);
+struct ElementSeed<F>(F);
 
-impl<'de, E, F: FnMut(&'de RawValue) -> Result<(), E>> Visitor<'de> for Each<F> {
+impl<'de, E, F: FnMut(&'de RawValue) -> Result<(), E>> Visitor<'de> for ElementSeed<F> {
     type Value = Result<(), E>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -53,41 +53,41 @@ pub(crate) fn digits(text: &str) -> Option<u64> {
 
 /// What an engine calls a block: a number, negative where its language knows no unsigned ones, or its decimal digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Name(pub(crate) u64);
+pub(crate) struct JsonHash(pub(crate) u64);
 
-impl<'de> Deserialize<'de> for Name {
+impl<'de> Deserialize<'de> for JsonHash {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Any;
-        impl Visitor<'_> for Any {
-            type Value = Name;
+        struct AnyValue;
+        impl Visitor<'_> for AnyValue {
+            type Value = JsonHash;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a block hash: a 64-bit number, or its decimal digits as text")
             }
 
-            fn visit_u64<E: Error>(self, value: u64) -> Result<Name, E> {
-                Ok(Name(value))
+            fn visit_u64<E: Error>(self, value: u64) -> Result<JsonHash, E> {
+                Ok(JsonHash(value))
             }
 
-            fn visit_i64<E: Error>(self, value: i64) -> Result<Name, E> {
-                Ok(Name(value.cast_unsigned()))
+            fn visit_i64<E: Error>(self, value: i64) -> Result<JsonHash, E> {
+                Ok(JsonHash(value.cast_unsigned()))
             }
 
-            fn visit_str<E: Error>(self, value: &str) -> Result<Name, E> {
+            fn visit_str<E: Error>(self, value: &str) -> Result<JsonHash, E> {
                 digits(value)
-                    .map(Name)
+                    .map(JsonHash)
                     .ok_or_else(|| E::invalid_value(serde::de::Unexpected::Str(value), &self))
             }
         }
-        deserializer.deserialize_any(Any)
+        deserializer.deserialize_any(AnyValue)
     }
 }
 
 /// A text of the value, if it is one.
 pub(crate) fn text(value: &RawValue) -> Option<Cow<'_, str>> {
     #[derive(Deserialize)]
-    struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
-    serde_json::from_str::<Text<'_>>(value.get())
+    struct BorrowedText<'a>(#[serde(borrow)] Cow<'a, str>);
+    serde_json::from_str::<BorrowedText<'_>>(value.get())
         .ok()
         .map(|text| text.0)
 }
@@ -97,7 +97,9 @@ mod tests {
     use super::*;
 
     fn name(json: &str) -> Option<u64> {
-        serde_json::from_str::<Name>(json).ok().map(|name| name.0)
+        serde_json::from_str::<JsonHash>(json)
+            .ok()
+            .map(|name| name.0)
     }
 
     #[test]

@@ -18,4 +18,6 @@ pub mod vllm;
 mod wire;
 
 pub use errors::{BatchError, EventError};
-pub use sequencer::{Action, Codec, Counts, Input, Sequencer, SequencerSettings, StreamState};
+pub use sequencer::{
+    Action, Codec, Input, Sequencer, SequencerCounts, SequencerSettings, StreamState,
+};

@@ -10,11 +10,11 @@ const MAX_DEPTH: usize = 32;
 
 /// The bytes are no msgpack, end too early, or nest too deeply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Broken(pub(crate) &'static str);
+pub(crate) struct MsgpackError(pub(crate) &'static str);
 
 /// A value without its children.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Head<'a> {
+pub(crate) enum MsgpackHead<'a> {
     Nil,
     Unsigned(u64),
     Negative(i64),
@@ -31,11 +31,11 @@ pub(crate) enum Head<'a> {
 
 /// A cursor over msgpack bytes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Reader<'a> {
+pub(crate) struct MsgpackReader<'a> {
     rest: &'a [u8],
 }
 
-impl<'a> Reader<'a> {
+impl<'a> MsgpackReader<'a> {
     pub(crate) fn new(bytes: &'a [u8]) -> Self {
         Self { rest: bytes }
     }
@@ -45,29 +45,29 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads one value's head; strings, bytes and extensions are taken whole.
-    pub(crate) fn head(&mut self) -> Result<Head<'a>, Broken> {
+    pub(crate) fn head(&mut self) -> Result<MsgpackHead<'a>, MsgpackError> {
         Ok(match Marker::from_u8(self.number::<1>()?[0]) {
-            Marker::FixPos(value) => Head::Unsigned(value.into()),
-            Marker::FixNeg(value) => Head::Negative(value.into()),
-            Marker::Null => Head::Nil,
-            Marker::True | Marker::False => Head::Other,
-            Marker::U8 => Head::Unsigned(u8::from_be_bytes(self.number()?).into()),
-            Marker::U16 => Head::Unsigned(u16::from_be_bytes(self.number()?).into()),
-            Marker::U32 => Head::Unsigned(u32::from_be_bytes(self.number()?).into()),
-            Marker::U64 => Head::Unsigned(u64::from_be_bytes(self.number()?)),
+            Marker::FixPos(value) => MsgpackHead::Unsigned(value.into()),
+            Marker::FixNeg(value) => MsgpackHead::Negative(value.into()),
+            Marker::Null => MsgpackHead::Nil,
+            Marker::True | Marker::False => MsgpackHead::Other,
+            Marker::U8 => MsgpackHead::Unsigned(u8::from_be_bytes(self.number()?).into()),
+            Marker::U16 => MsgpackHead::Unsigned(u16::from_be_bytes(self.number()?).into()),
+            Marker::U32 => MsgpackHead::Unsigned(u32::from_be_bytes(self.number()?).into()),
+            Marker::U64 => MsgpackHead::Unsigned(u64::from_be_bytes(self.number()?)),
             Marker::I8 => signed(i8::from_be_bytes(self.number()?).into()),
             Marker::I16 => signed(i16::from_be_bytes(self.number()?).into()),
             Marker::I32 => signed(i32::from_be_bytes(self.number()?).into()),
             Marker::I64 => signed(i64::from_be_bytes(self.number()?)),
-            Marker::F32 => Head::Float(f32::from_be_bytes(self.number()?).into()),
-            Marker::F64 => Head::Float(f64::from_be_bytes(self.number()?)),
-            Marker::FixStr(len) => Head::Text(self.take(len.into())?),
-            Marker::Str8 => Head::Text(self.sized::<1>()?),
-            Marker::Str16 => Head::Text(self.sized::<2>()?),
-            Marker::Str32 => Head::Text(self.sized::<4>()?),
-            Marker::Bin8 => Head::Bytes(self.sized::<1>()?),
-            Marker::Bin16 => Head::Bytes(self.sized::<2>()?),
-            Marker::Bin32 => Head::Bytes(self.sized::<4>()?),
+            Marker::F32 => MsgpackHead::Float(f32::from_be_bytes(self.number()?).into()),
+            Marker::F64 => MsgpackHead::Float(f64::from_be_bytes(self.number()?)),
+            Marker::FixStr(len) => MsgpackHead::Text(self.take(len.into())?),
+            Marker::Str8 => MsgpackHead::Text(self.sized::<1>()?),
+            Marker::Str16 => MsgpackHead::Text(self.sized::<2>()?),
+            Marker::Str32 => MsgpackHead::Text(self.sized::<4>()?),
+            Marker::Bin8 => MsgpackHead::Bytes(self.sized::<1>()?),
+            Marker::Bin16 => MsgpackHead::Bytes(self.sized::<2>()?),
+            Marker::Bin32 => MsgpackHead::Bytes(self.sized::<4>()?),
             Marker::FixArray(len) => self.array(len.into())?,
             Marker::Array16 => {
                 let len = self.length::<2>()?;
@@ -103,12 +103,12 @@ impl<'a> Reader<'a> {
                 let len = self.length::<4>()?;
                 self.extension(len)?
             }
-            Marker::Reserved => return Err(Broken("the bytes are no msgpack")),
+            Marker::Reserved => return Err(MsgpackError("the bytes are no msgpack")),
         })
     }
 
     /// Steps over one whole value and returns its bytes.
-    pub(crate) fn value(&mut self) -> Result<&'a [u8], Broken> {
+    pub(crate) fn value(&mut self) -> Result<&'a [u8], MsgpackError> {
         let start = self.rest;
         let mut children = self.children()?;
         if children == 0 {
@@ -122,7 +122,7 @@ impl<'a> Reader<'a> {
                 let last = children - self.step_over_numbers(children - 1);
                 *open
                     .get_mut(depth)
-                    .ok_or(Broken("values nest too deeply"))? = last;
+                    .ok_or(MsgpackError("values nest too deeply"))? = last;
                 depth += 1;
                 children = self.children()?;
                 continue;
@@ -175,66 +175,66 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads a head, and says how many values belong to it.
-    fn children(&mut self) -> Result<usize, Broken> {
+    fn children(&mut self) -> Result<usize, MsgpackError> {
         Ok(match self.head()? {
-            Head::Array(len) => len,
-            Head::Map(pairs) => pairs * 2,
+            MsgpackHead::Array(len) => len,
+            MsgpackHead::Map(pairs) => pairs * 2,
             _ => 0,
         })
     }
 
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Broken> {
+    fn take(&mut self, len: usize) -> Result<&'a [u8], MsgpackError> {
         let (taken, rest) = self
             .rest
             .split_at_checked(len)
-            .ok_or(Broken("the bytes end too early"))?;
+            .ok_or(MsgpackError("the bytes end too early"))?;
         self.rest = rest;
         Ok(taken)
     }
 
-    fn number<const LEN: usize>(&mut self) -> Result<[u8; LEN], Broken> {
+    fn number<const LEN: usize>(&mut self) -> Result<[u8; LEN], MsgpackError> {
         let (taken, rest) = self
             .rest
             .split_first_chunk()
-            .ok_or(Broken("the bytes end too early"))?;
+            .ok_or(MsgpackError("the bytes end too early"))?;
         self.rest = rest;
         Ok(*taken)
     }
 
     /// A length of that many bytes.
-    fn length<const LEN: usize>(&mut self) -> Result<usize, Broken> {
+    fn length<const LEN: usize>(&mut self) -> Result<usize, MsgpackError> {
         Ok(self
             .number::<LEN>()?
             .iter()
             .fold(0, |length, byte| length << 8 | usize::from(*byte)))
     }
 
-    fn sized<const LEN: usize>(&mut self) -> Result<&'a [u8], Broken> {
+    fn sized<const LEN: usize>(&mut self) -> Result<&'a [u8], MsgpackError> {
         let len = self.length::<LEN>()?;
         self.take(len)
     }
 
-    fn array(&self, len: usize) -> Result<Head<'a>, Broken> {
+    fn array(&self, len: usize) -> Result<MsgpackHead<'a>, MsgpackError> {
         // A value takes at least one byte.
         if len > self.rest.len() {
-            Err(Broken("the bytes end too early"))
+            Err(MsgpackError("the bytes end too early"))
         } else {
-            Ok(Head::Array(len))
+            Ok(MsgpackHead::Array(len))
         }
     }
 
-    fn map(&self, pairs: usize) -> Result<Head<'a>, Broken> {
+    fn map(&self, pairs: usize) -> Result<MsgpackHead<'a>, MsgpackError> {
         if pairs > self.rest.len() / 2 {
-            Err(Broken("the bytes end too early"))
+            Err(MsgpackError("the bytes end too early"))
         } else {
-            Ok(Head::Map(pairs))
+            Ok(MsgpackHead::Map(pairs))
         }
     }
 
-    fn extension(&mut self, len: usize) -> Result<Head<'a>, Broken> {
+    fn extension(&mut self, len: usize) -> Result<MsgpackHead<'a>, MsgpackError> {
         self.take(1)?;
         self.take(len)?;
-        Ok(Head::Other)
+        Ok(MsgpackHead::Other)
     }
 }
 
@@ -256,8 +256,8 @@ const LENGTHS: [u8; 256] = {
     lengths
 };
 
-fn signed(value: i64) -> Head<'static> {
-    u64::try_from(value).map_or(Head::Negative(value), Head::Unsigned)
+fn signed(value: i64) -> MsgpackHead<'static> {
+    u64::try_from(value).map_or(MsgpackHead::Negative(value), MsgpackHead::Unsigned)
 }
 
 #[cfg(test)]
@@ -267,12 +267,12 @@ mod tests {
     #[test]
     fn nesting_is_limited_and_costs_no_stack() {
         let nested = |depth: usize| [vec![0x91; depth], vec![0xc0]].concat();
-        assert!(Reader::new(&nested(MAX_DEPTH)).value().is_ok());
+        assert!(MsgpackReader::new(&nested(MAX_DEPTH)).value().is_ok());
         assert_eq!(
-            Reader::new(&nested(MAX_DEPTH + 1)).value(),
-            Err(Broken("values nest too deeply"))
+            MsgpackReader::new(&nested(MAX_DEPTH + 1)).value(),
+            Err(MsgpackError("values nest too deeply"))
         );
-        assert!(Reader::new(&nested(1_000_000)).value().is_err());
+        assert!(MsgpackReader::new(&nested(1_000_000)).value().is_err());
     }
 
     #[test]
@@ -281,9 +281,9 @@ mod tests {
         let bytes = [
             0x82, 0xa1, b'a', 0x93, 1, 0x90, 0x80, 0xc0, 0xd4, 0, 9, 0x2a,
         ];
-        let mut reader = Reader::new(&bytes);
+        let mut reader = MsgpackReader::new(&bytes);
         assert_eq!(reader.value().unwrap().len(), bytes.len() - 1);
-        assert_eq!(reader.head(), Ok(Head::Unsigned(42)));
+        assert_eq!(reader.head(), Ok(MsgpackHead::Unsigned(42)));
         assert!(reader.is_at_end());
     }
 
@@ -293,28 +293,28 @@ mod tests {
             for behind in 0..10 {
                 let bytes = [&[first][..], &vec![7; behind]].concat();
                 let (mut long, mut short, mut over) = (
-                    Reader::new(&bytes),
-                    Reader::new(&bytes),
-                    Reader::new(&bytes),
+                    MsgpackReader::new(&bytes),
+                    MsgpackReader::new(&bytes),
+                    MsgpackReader::new(&bytes),
                 );
                 let head = long.head();
                 if let Some(number) = short.small_number() {
                     assert_eq!(
                         (head, short.rest),
-                        (Ok(Head::Unsigned(number.into())), long.rest),
+                        (Ok(MsgpackHead::Unsigned(number.into())), long.rest),
                         "{bytes:x?}"
                     );
                 }
                 if over.step_over_numbers(1) == 1 {
                     assert!(
-                        matches!(head, Ok(head) if !matches!(head, Head::Array(_) | Head::Map(_))),
+                        matches!(head, Ok(head) if !matches!(head, MsgpackHead::Array(_) | MsgpackHead::Map(_))),
                         "{bytes:x?}"
                     );
                     assert_eq!(over.rest, long.rest, "{bytes:x?}");
                 }
             }
         }
-        let mut reader = Reader::new(&[0xcd, 1, 0, 5, 0xce, 0, 0]);
+        let mut reader = MsgpackReader::new(&[0xcd, 1, 0, 5, 0xce, 0, 0]);
         assert_eq!(
             (reader.step_over_numbers(9), reader.rest.len()),
             (2, 3),
@@ -332,7 +332,7 @@ mod tests {
             &[0xc9, 0xff, 0xff, 0xff, 0xff, 1],
             &[0x81, 0],
         ] {
-            assert!(Reader::new(bytes).head().is_err(), "{bytes:x?}");
+            assert!(MsgpackReader::new(bytes).head().is_err(), "{bytes:x?}");
         }
     }
 }

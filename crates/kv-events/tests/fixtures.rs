@@ -5,12 +5,12 @@
 use std::{fs, path::PathBuf};
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, Named, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
 use kv_events::{
     continuum, standard, trtllm,
     vllm::{
-        Batch, BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Normaliser, WireTokens,
-        decode, to_update,
+        BlockRemoved, BlockStored, EventBatch, ExtraKey, IgnoredReason, Normaliser, VllmEvent,
+        WireTokens, decode, to_update,
     },
 };
 use serde_json::{Map, Value, json};
@@ -144,7 +144,7 @@ fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
         let file = entry["file"].as_str().unwrap();
         let decoded = decode(&payload(file));
         let kinds =
-            |batch: &Batch| -> Vec<bool> { batch.events.iter().map(Result::is_ok).collect() };
+            |batch: &EventBatch| -> Vec<bool> { batch.events.iter().map(Result::is_ok).collect() };
         match entry["scope"].as_str().unwrap() {
             "batch" => assert!(decoded.is_err(), "{file}"),
             "event" => {
@@ -157,7 +157,7 @@ fn every_malformed_payload_costs_no_more_than_the_manifest_says() {
             "event (skip and count as unknown)" => {
                 let batch = decoded.unwrap();
                 assert!(
-                    matches!(batch.events[..], [Ok(Event::Unknown { .. })]),
+                    matches!(batch.events[..], [Ok(VllmEvent::Unknown { .. })]),
                     "{file}"
                 );
                 let reason = to_update(batch.events[0].as_ref().unwrap())
@@ -292,7 +292,7 @@ fn placeholders_name_blocks_that_are_in_another_tier_too() {
     ] {
         assert_eq!(
             updates(file)[0],
-            Ok(IndexUpdate::Named(Named { hashes, tier })),
+            Ok(IndexUpdate::Named(NamedBlocks { hashes, tier })),
             "{file}"
         );
     }
@@ -411,15 +411,15 @@ fn normal_form(event: &Value) -> Value {
     Value::Object(event)
 }
 
-fn as_json(batch: &Batch) -> Vec<Value> {
+fn as_json(batch: &EventBatch) -> Vec<Value> {
     batch
         .events
         .iter()
         .map(|event| match event.as_ref().unwrap() {
-            Event::Stored(event) => stored_json(event),
-            Event::Removed(event) => removed_json(event),
-            Event::Cleared => json!({"type": "AllBlocksCleared"}),
-            Event::Unknown { tag } => json!({"type": "unknown", "tag": tag}),
+            VllmEvent::Stored(event) => stored_json(event),
+            VllmEvent::Removed(event) => removed_json(event),
+            VllmEvent::Cleared => json!({"type": "AllBlocksCleared"}),
+            VllmEvent::Unknown { tag } => json!({"type": "unknown", "tag": tag}),
         })
         .collect()
 }

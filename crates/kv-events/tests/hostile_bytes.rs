@@ -4,13 +4,13 @@
 
 #[path = "../../../fuzz/checks/continuum.rs"]
 mod continuum;
-#[path = "../../kv-index/tests/oracle/dice.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod dice;
 #[path = "../../../fuzz/checks/frames.rs"]
 mod frames;
 #[path = "../../../fuzz/checks/mutation.rs"]
 mod mutation;
+#[path = "../../kv-index/tests/oracle/random.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod random;
 #[path = "../../../fuzz/checks/sequencer.rs"]
 mod sequencer;
 #[path = "../../../fuzz/checks/standard.rs"]
@@ -23,8 +23,8 @@ mod vllm_payload;
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved,
-    WireStored, WireTokens, decode, encode, to_update,
+    BlockRemoved, BlockStored, EventLayout, ExtraKey, HashForm, VllmEvent, WireEvent, WireHash,
+    WireRemoved, WireStored, WireTokens, decode, encode, to_update,
 };
 use proptest::{collection::vec, option, prelude::*};
 
@@ -70,8 +70,8 @@ fn event() -> impl Strategy<Value = WireEvent> {
     prop_oneof![stored(), removed, Just(WireEvent::Cleared)]
 }
 
-fn shape() -> impl Strategy<Value = Shape> {
-    prop_oneof![Just(Shape::Map), Just(Shape::Array)]
+fn shape() -> impl Strategy<Value = EventLayout> {
+    prop_oneof![Just(EventLayout::Map), Just(EventLayout::Array)]
 }
 
 fn hash_form() -> impl Strategy<Value = HashForm> {
@@ -79,10 +79,10 @@ fn hash_form() -> impl Strategy<Value = HashForm> {
 }
 
 /// What a reader has to make of an event.
-fn expected(event: &WireEvent) -> Event {
+fn expected(event: &WireEvent) -> VllmEvent {
     let engine = |hash: &WireHash| EngineHash(hash.low());
     match event {
-        WireEvent::Stored(event) => Event::Stored(Box::new(BlockStored {
+        WireEvent::Stored(event) => VllmEvent::Stored(Box::new(BlockStored {
             block_hashes: event.hashes.iter().map(engine).collect(),
             parent_block_hash: event.parent.as_ref().map(engine),
             token_ids: WireTokens::Flat(event.tokens.clone()),
@@ -99,13 +99,13 @@ fn expected(event: &WireEvent) -> Event {
             kv_cache_spec_kind: Some("full_attention".into()),
             ..BlockStored::default()
         })),
-        WireEvent::Removed(event) => Event::Removed(Box::new(BlockRemoved {
+        WireEvent::Removed(event) => VllmEvent::Removed(Box::new(BlockRemoved {
             block_hashes: event.hashes.iter().map(engine).collect(),
             medium: event.medium.as_deref().map(Into::into),
             group_idx: Some(0),
             ..BlockRemoved::default()
         })),
-        WireEvent::Cleared => Event::Cleared,
+        WireEvent::Cleared => VllmEvent::Cleared,
     }
 }
 
@@ -155,7 +155,7 @@ proptest! {
         let batch = decode(&encode(1.5, rank, &events, shape, form)).unwrap();
         prop_assert_eq!(batch.ts, Some(1.5));
         prop_assert_eq!(batch.dp_rank, rank);
-        let decoded: Vec<Event> = batch.events.into_iter().map(Result::unwrap).collect();
+        let decoded: Vec<VllmEvent> = batch.events.into_iter().map(Result::unwrap).collect();
         prop_assert_eq!(decoded, events.iter().map(expected).collect::<Vec<_>>());
     }
 

@@ -6,9 +6,9 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, IndexUpdate, Moment, Namespace, Target, WorkerId,
+    BlockSize, DpRank, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity, Target, WorkerId,
 };
-use kv_events::vllm::{Event, Normaliser, decode};
+use kv_events::vllm::{Normaliser, VllmEvent, decode};
 use kv_index::{IndexSettings, KvIndex, Overlap};
 
 const TARGETS: [Target; 2] = [
@@ -22,7 +22,7 @@ const TARGETS: [Target; 2] = [
     },
 ];
 
-fn events(file: &str) -> Vec<Event> {
+fn events(file: &str) -> Vec<VllmEvent> {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/kv_events");
     decode(&fs::read(folder.join(file)).unwrap())
         .unwrap()
@@ -43,7 +43,7 @@ fn index() -> KvIndex {
     index
 }
 
-fn tell(index: &KvIndex, events: &[Event]) {
+fn tell(index: &KvIndex, events: &[VllmEvent]) {
     for target in TARGETS {
         let mut normaliser = Normaliser::default();
         for event in events {
@@ -62,7 +62,7 @@ fn found(index: &KvIndex, size: u64) -> Vec<Overlap> {
         lora: None,
         salt: None,
         block_size,
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     };
     let tokens: Vec<u32> = (1..=256).collect();
     index.lookup(
@@ -94,11 +94,11 @@ fn chunks_leave_the_engines_blocks_as_they_are_and_count_in_their_own_size() {
 #[test]
 #[contract("V47")]
 fn a_chunk_that_is_called_as_one_of_the_engines_blocks_does_not_keep_that_from_going() {
-    let [Event::Stored(block)] = &events("vllm_0_24_stored_root_map.msgpack")[..] else {
+    let [VllmEvent::Stored(block)] = &events("vllm_0_24_stored_root_map.msgpack")[..] else {
         panic!("no store")
     };
     let chunk = events("lmcache_stored_cpu.msgpack");
-    let [Event::Stored(as_chunk)] = &chunk[..] else {
+    let [VllmEvent::Stored(as_chunk)] = &chunk[..] else {
         panic!("no store")
     };
     assert_eq!(
@@ -108,7 +108,7 @@ fn a_chunk_that_is_called_as_one_of_the_engines_blocks_does_not_keep_that_from_g
     let index = index();
     tell(&index, &events("vllm_0_24_stored_root_map.msgpack"));
     tell(&index, &chunk);
-    let removed = kv_blocks::Removed {
+    let removed = kv_blocks::RemovedBlocks {
         hashes: vec![block.block_hashes[3]],
         tier: kv_blocks::Tier::Device,
     };

@@ -8,14 +8,14 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{HashForm, Shape, WireEvent, WireRemoved, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
 /// The shortest answer that may have lost something.
 const LONG: u64 = 256;
 
 /// A stream, and the numbers of the batches applied since everything was last cleared.
-struct Stream {
+struct LossyStream {
     sequencer: Sequencer,
     now: Moment,
     applied: Vec<u64>,
@@ -23,7 +23,7 @@ struct Stream {
     holes: usize,
 }
 
-impl Stream {
+impl LossyStream {
     fn connected() -> (Self, Option<u64>) {
         let settings = SequencerSettings {
             replay: true,
@@ -66,7 +66,7 @@ impl Stream {
                     self.applied.clear();
                     self.clears += 1;
                 }
-                Action::Hole => self.holes += 1,
+                Action::Loss => self.holes += 1,
                 Action::RequestReplay { from } => asked = Some(from),
             }
         }
@@ -111,7 +111,7 @@ fn payload(seq: u64) -> Vec<u8> {
         1.0,
         Some(0),
         &[WireEvent::Removed(removed)],
-        Shape::Map,
+        EventLayout::Map,
         HashForm::Int,
     )
 }
@@ -119,7 +119,7 @@ fn payload(seq: u64) -> Vec<u8> {
 #[test]
 #[contract("MC11", "V19")]
 fn a_number_that_a_long_answer_skips_was_lost_and_is_asked_for_again() {
-    let (mut stream, _) = Stream::connected();
+    let (mut stream, _) = LossyStream::connected();
     stream.brings(0..1000);
     assert_eq!(stream.replayed(1003), Some(1000));
     assert_eq!(
@@ -132,14 +132,18 @@ fn a_number_that_a_long_answer_skips_was_lost_and_is_asked_for_again() {
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied(0..1010);
     assert_eq!(
-        (stream.holes, stream.sequencer.counts().holes, stream.clears),
+        (
+            stream.holes,
+            stream.sequencer.counts().lost_batches,
+            stream.clears
+        ),
         (0, 0, 0)
     );
 }
 
 #[test]
 fn a_number_that_a_short_answer_skips_is_not_in_the_publishers_buffer() {
-    let (mut stream, _) = Stream::connected();
+    let (mut stream, _) = LossyStream::connected();
     stream.brings(0..LONG - 1);
     assert_eq!(stream.replayed(LONG), None);
     assert_eq!(
@@ -154,22 +158,28 @@ fn a_number_that_a_short_answer_skips_is_not_in_the_publishers_buffer() {
 
 #[test]
 fn a_number_that_is_skipped_a_second_time_is_a_hole() {
-    let (mut stream, _) = Stream::connected();
+    let (mut stream, _) = LossyStream::connected();
     stream.brings(0..300);
     assert_eq!(stream.replayed(302), Some(300));
     stream.brings(302..600);
-    assert_eq!((stream.holes, stream.sequencer.counts().holes), (1, 2));
+    assert_eq!(
+        (stream.holes, stream.sequencer.counts().lost_batches),
+        (1, 2)
+    );
     // So is every other: each costs one more answer, and each answer brings many.
     assert_eq!(stream.replayed(601), Some(600));
     stream.brings(601..602);
     assert_eq!(stream.on(Input::ReplayEnd), None);
     stream.has_applied((0..300).chain(302..600).chain([601]));
-    assert_eq!((stream.holes, stream.sequencer.counts().holes), (2, 3));
+    assert_eq!(
+        (stream.holes, stream.sequencer.counts().lost_batches),
+        (2, 3)
+    );
 }
 
 #[test]
 fn the_end_of_a_long_answer_is_not_believed_until_a_short_one_says_so_too() {
-    let (mut stream, _) = Stream::connected();
+    let (mut stream, _) = LossyStream::connected();
     stream.brings(0..1000);
     // Numbers 1000 to 1499 were dropped, the end marker was not.
     assert_eq!(stream.live(1500), None);
@@ -183,7 +193,7 @@ fn the_end_of_a_long_answer_is_not_believed_until_a_short_one_says_so_too() {
 
 #[test]
 fn a_long_answer_without_an_end_goes_on_at_once_and_a_short_one_has_failed() {
-    let (mut stream, _) = Stream::connected();
+    let (mut stream, _) = LossyStream::connected();
     stream.brings(0..LONG);
     assert_eq!(stream.on(Input::ReplayFailed), Some(LONG));
     assert_eq!(stream.sequencer.state(), StreamState::Replaying);
@@ -200,7 +210,7 @@ fn a_long_answer_without_an_end_goes_on_at_once_and_a_short_one_has_failed() {
 
 #[test]
 fn live_batches_wait_for_all_answers_of_a_gap() {
-    let mut stream = Stream::following(0..1);
+    let mut stream = LossyStream::following(0..1);
     assert_eq!(stream.live(900), Some(1));
     stream.brings(1..400);
     assert_eq!(stream.live(901), None);
@@ -224,7 +234,7 @@ fn live_batches_wait_for_all_answers_of_a_gap() {
 
 #[test]
 fn what_came_live_before_the_rest_was_asked_for_is_not_waited_for_again() {
-    let mut stream = Stream::following(0..1);
+    let mut stream = LossyStream::following(0..1);
     assert_eq!(stream.live(400), Some(1));
     stream.brings(1..300);
     assert_eq!(
@@ -243,7 +253,7 @@ fn what_came_live_before_the_rest_was_asked_for_is_not_waited_for_again() {
 #[test]
 #[contract("V19")]
 fn everything_fetched_anew_is_cleared_once_however_many_answers_it_takes() {
-    let mut stream = Stream::following(0..3);
+    let mut stream = LossyStream::following(0..3);
     assert_eq!(stream.on(Input::Resync), Some(0));
     stream.brings(0..1000);
     assert_eq!(stream.replayed(1500), Some(1000));
@@ -266,7 +276,7 @@ fn everything_fetched_anew_is_cleared_once_however_many_answers_it_takes() {
 
 #[test]
 fn a_publisher_that_was_recognised_need_not_be_again() {
-    let mut stream = Stream::following(0..3);
+    let mut stream = LossyStream::following(0..3);
     stream.on(Input::Disconnected);
     assert_eq!(stream.on(Input::Connected), Some(2));
     stream.brings(2..400);
@@ -279,7 +289,7 @@ fn a_publisher_that_was_recognised_need_not_be_again() {
 
 #[test]
 fn batches_that_are_no_news_do_not_make_an_answer_long() {
-    let mut stream = Stream::following(0..LONG + 1);
+    let mut stream = LossyStream::following(0..LONG + 1);
     assert_eq!(stream.live(LONG + 3), Some(LONG + 1));
     // The publisher does not heed the number it was asked for. Asking it again would never end.
     stream.brings(0..LONG + 1);

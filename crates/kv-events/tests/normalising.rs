@@ -3,9 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, Named, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Tier};
 use kv_events::vllm::{
-    BlockRemoved, BlockStored, Event, ExtraKey, IgnoredReason, Medium, Normaliser, WireTokens,
+    BlockRemoved, BlockStored, ExtraKey, IgnoredReason, Medium, Normaliser, VllmEvent, WireTokens,
     to_update,
 };
 
@@ -18,8 +18,8 @@ fn store(blocks: u64) -> BlockStored {
     }
 }
 
-fn update(event: BlockStored) -> Result<kv_blocks::Stored, IgnoredReason> {
-    match to_update(&Event::Stored(Box::new(event))) {
+fn update(event: BlockStored) -> Result<kv_blocks::StoredBlocks, IgnoredReason> {
+    match to_update(&VllmEvent::Stored(Box::new(event))) {
         Ok(IndexUpdate::Stored(stored)) => Ok(stored),
         Ok(other) => panic!("{other:?}"),
         Err(ignored) => Err(ignored.reason),
@@ -36,10 +36,10 @@ fn removals_follow_the_kind_their_group_had_when_it_was_stored() {
         let mut event = store(1);
         event.group_idx = Some(group);
         event.kv_cache_spec_kind = Some(kind.into());
-        Event::Stored(Box::new(event))
+        VllmEvent::Stored(Box::new(event))
     };
     let removal = |group| {
-        Event::Removed(Box::new(BlockRemoved {
+        VllmEvent::Removed(Box::new(BlockRemoved {
             block_hashes: vec![EngineHash(1)],
             group_idx: group,
             ..BlockRemoved::default()
@@ -172,12 +172,12 @@ fn a_placeholder_on_the_device_says_nothing() {
             block_size,
             ..placeholder(Some(medium), 2)
         };
-        let named = Named {
+        let named = NamedBlocks {
             hashes: vec![EngineHash(1), EngineHash(2)],
             tier,
         };
         assert_eq!(
-            to_update(&Event::Stored(Box::new(event))),
+            to_update(&VllmEvent::Stored(Box::new(event))),
             Ok(IndexUpdate::Named(named))
         );
     }

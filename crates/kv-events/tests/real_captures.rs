@@ -8,10 +8,10 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use contract_id::contract;
 use kv_blocks::EngineHash;
 use kv_events::{
-    frames::{self, Replay, ReplayForm},
+    frames::{self, ReplayForm, ReplayFrame},
     vllm::{
-        Event, ExtraKey, HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored, WireTokens,
-        decode, encode,
+        EventLayout, ExtraKey, HashForm, VllmEvent, WireEvent, WireHash, WireRemoved, WireStored,
+        WireTokens, decode, encode,
     },
 };
 use serde_json::Value;
@@ -51,9 +51,9 @@ fn names(value: &Value) -> Option<&str> {
 }
 
 /// Compares one decoded event with the capture's own reading of it, and returns it as a publisher would have it.
-fn compare(event: &Event, want: &Value) -> WireEvent {
+fn compare(event: &VllmEvent, want: &Value) -> WireEvent {
     match event {
-        Event::Stored(event) => {
+        VllmEvent::Stored(event) => {
             assert_eq!(want["type"], "BlockStored");
             assert_eq!(
                 event.block_hashes,
@@ -106,7 +106,7 @@ fn compare(event: &Event, want: &Value) -> WireEvent {
                 extra_keys: Some(extra_keys),
             })
         }
-        Event::Removed(event) => {
+        VllmEvent::Removed(event) => {
             assert_eq!(want["type"], "BlockRemoved");
             assert_eq!(
                 event.block_hashes,
@@ -123,11 +123,11 @@ fn compare(event: &Event, want: &Value) -> WireEvent {
                 medium: event.medium.as_deref().map(String::from),
             })
         }
-        Event::Cleared => {
+        VllmEvent::Cleared => {
             assert_eq!(want["type"], "AllBlocksCleared");
             WireEvent::Cleared
         }
-        Event::Unknown { tag } => panic!("unknown tag {tag}"),
+        VllmEvent::Unknown { tag } => panic!("unknown tag {tag}"),
     }
 }
 
@@ -168,7 +168,7 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
             .events
             .iter()
             .flatten()
-            .any(|event| matches!(event, Event::Stored(event) if event.session_id.is_some()))
+            .any(|event| matches!(event, VllmEvent::Stored(event) if event.session_id.is_some()))
         {
             with_session += 1;
             continue;
@@ -177,7 +177,7 @@ fn every_live_frame_decodes_as_captured_and_encodes_to_the_same_bytes() {
             batch.ts.unwrap(),
             batch.dp_rank,
             &events,
-            Shape::Map,
+            EventLayout::Map,
             HashForm::Int,
         );
         assert_eq!(again, live.payload, "batch {}", live.seq.unwrap());
@@ -201,7 +201,7 @@ fn every_replay_answer_is_read_and_written_alike() {
         for list in line["received"].as_array().unwrap() {
             let message = message(list);
             match frames::replay(&message).unwrap() {
-                Replay::Batch { seq, payload } => {
+                ReplayFrame::Batch { seq, payload } => {
                     assert!(decode(payload).unwrap().events.iter().all(Result::is_ok));
                     assert_eq!(
                         frames::encode_replay(ReplayForm::New, b"", seq, payload),
@@ -209,7 +209,7 @@ fn every_replay_answer_is_read_and_written_alike() {
                     );
                     batches += 1;
                 }
-                Replay::End => {
+                ReplayFrame::End => {
                     assert_eq!(frames::encode_replay_end(ReplayForm::New), message);
                     ends += 1;
                 }

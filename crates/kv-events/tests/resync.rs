@@ -8,7 +8,7 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{HashForm, Shape, WireEvent, WireRemoved, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
 /// What was done, one word each: the number of a batch applied, `clear`, `hole`, or `from N` for a replay asked for.
@@ -17,7 +17,7 @@ fn on(sequencer: &mut Sequencer, input: Input<'_>) -> Vec<String> {
         Action::Apply(IndexUpdate::Removed(removed)) => removed.hashes[0].0.to_string(),
         Action::Apply(other) => panic!("{other:?}"),
         Action::Clear => "clear".to_owned(),
-        Action::Hole => "hole".to_owned(),
+        Action::Loss => "hole".to_owned(),
         Action::RequestReplay { from } => format!("from {from}"),
     };
     sequencer
@@ -37,7 +37,7 @@ fn payload(seq: u64) -> Vec<u8> {
         1.0,
         Some(0),
         &[WireEvent::Removed(removed)],
-        Shape::Map,
+        EventLayout::Map,
         HashForm::Int,
     )
 }
@@ -96,7 +96,7 @@ fn what_is_known_goes_when_the_history_comes_and_live_batches_wait_for_it() {
         (
             sequencer.epoch(),
             counts.restarts,
-            counts.holes,
+            counts.lost_batches,
             counts.duplicates
         ),
         (1, 0, 0, 1)
@@ -148,7 +148,7 @@ fn a_history_whose_beginning_is_gone_is_gone_over_once_more_and_clears_nothing()
     on(&mut sequencer, Input::Resync);
     assert_eq!(replayed(&mut sequencer, 8), ["hole", "8"]);
     assert_eq!(on(&mut sequencer, Input::ReplayEnd), [""; 0]);
-    assert_eq!(sequencer.counts().holes, 2);
+    assert_eq!(sequencer.counts().lost_batches, 2);
 }
 
 #[test]

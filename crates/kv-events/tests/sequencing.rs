@@ -8,18 +8,18 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{HashForm, Shape, WireEvent, WireRemoved, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 
 /// A stream under test, which remembers what it was told to do.
-struct Stream {
+struct StreamUnderTest {
     sequencer: Sequencer,
     now: Moment,
     life: u64,
 }
 
 #[derive(Debug, PartialEq)]
-enum Did {
+enum RecordedAction {
     /// The batch with this mark was applied.
     Apply(u64),
     Clear,
@@ -27,9 +27,9 @@ enum Did {
     Replay(u64),
 }
 
-use Did::{Apply, Clear, Hole, Replay};
+use RecordedAction::{Apply, Clear, Hole, Replay};
 
-impl Stream {
+impl StreamUnderTest {
     fn new(replay: bool) -> Self {
         let settings = SequencerSettings {
             replay,
@@ -54,12 +54,12 @@ impl Stream {
             1.0,
             Some(0),
             &[WireEvent::Removed(removed)],
-            Shape::Map,
+            EventLayout::Map,
             HashForm::Int,
         )
     }
 
-    fn on(&mut self, input: Input<'_>) -> Vec<Did> {
+    fn on(&mut self, input: Input<'_>) -> Vec<RecordedAction> {
         let actions = self.sequencer.on(self.now, input);
         actions
             .into_iter()
@@ -67,13 +67,13 @@ impl Stream {
                 Action::Apply(IndexUpdate::Removed(removed)) => Apply(removed.hashes[0].0),
                 Action::Apply(other) => panic!("{other:?}"),
                 Action::Clear => Clear,
-                Action::Hole => Hole,
+                Action::Loss => Hole,
                 Action::RequestReplay { from } => Replay(from),
             })
             .collect()
     }
 
-    fn live(&mut self, seq: u64) -> Vec<Did> {
+    fn live(&mut self, seq: u64) -> Vec<RecordedAction> {
         let payload = self.payload(seq);
         self.on(Input::Live {
             seq: Some(seq),
@@ -81,7 +81,7 @@ impl Stream {
         })
     }
 
-    fn replayed(&mut self, seq: u64) -> Vec<Did> {
+    fn replayed(&mut self, seq: u64) -> Vec<RecordedAction> {
         let payload = self.payload(seq);
         self.on(Input::ReplayBatch {
             seq,
@@ -97,7 +97,7 @@ impl Stream {
 #[test]
 #[contract("MC11", "MC8")]
 fn history_is_fetched_first_and_live_batches_wait_for_it() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     assert_eq!(stream.state(), StreamState::Connecting);
     assert_eq!(stream.on(Input::Connected), [Replay(0)]);
     assert_eq!(stream.state(), StreamState::Replaying);
@@ -116,7 +116,7 @@ fn history_is_fetched_first_and_live_batches_wait_for_it() {
             counts.batches,
             counts.duplicates,
             counts.gaps,
-            counts.holes,
+            counts.lost_batches,
             counts.restarts
         ),
         (5, 0, 0, 0, 0)
@@ -129,7 +129,7 @@ fn history_is_fetched_first_and_live_batches_wait_for_it() {
 
 #[test]
 fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
-    let mut stream = Stream::new(false);
+    let mut stream = StreamUnderTest::new(false);
     assert_eq!(stream.on(Input::Connected), []);
     assert_eq!(stream.state(), StreamState::Live);
     assert_eq!(stream.live(37), [Apply(37)]);
@@ -139,7 +139,7 @@ fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
     assert_eq!(
         (
             stream.sequencer.counts().gaps,
-            stream.sequencer.counts().holes
+            stream.sequencer.counts().lost_batches
         ),
         (1, 2)
     );
@@ -149,7 +149,7 @@ fn without_a_replay_endpoint_the_first_batch_may_have_any_number() {
 #[test]
 #[contract("MC8", "MC11")]
 fn a_gap_is_filled_from_the_replay_endpoint_before_anything_later_is_applied() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
@@ -161,13 +161,13 @@ fn a_gap_is_filled_from_the_replay_endpoint_before_anything_later_is_applied() {
     assert_eq!(stream.replayed(3), [Apply(3)]);
     assert_eq!(stream.on(Input::ReplayEnd), [Apply(4)]);
     let counts = stream.sequencer.counts();
-    assert_eq!((counts.gaps, counts.holes), (1, 0));
+    assert_eq!((counts.gaps, counts.lost_batches), (1, 0));
     assert_eq!(stream.state(), StreamState::Live);
 }
 
 #[test]
 fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
@@ -176,14 +176,14 @@ fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
     assert_eq!(stream.replayed(2), [Hole, Apply(2)]);
     assert_eq!(stream.replayed(4), [Hole, Apply(4)]);
     assert_eq!(stream.on(Input::ReplayEnd), []);
-    assert_eq!(stream.sequencer.counts().holes, 2);
+    assert_eq!(stream.sequencer.counts().lost_batches, 2);
     // An answer with nothing at all: the publisher has no buffer.
     assert_eq!(stream.live(6), [Replay(5)]);
     assert_eq!(stream.on(Input::ReplayEnd), [Hole, Apply(6)]);
     assert_eq!(
         (
             stream.sequencer.counts().gaps,
-            stream.sequencer.counts().holes
+            stream.sequencer.counts().lost_batches
         ),
         (2, 3)
     );
@@ -193,7 +193,7 @@ fn a_hole_that_is_left_after_the_end_marker_is_accepted() {
 #[test]
 #[contract("V17", "F56")]
 fn the_same_number_twice_is_a_duplicate() {
-    let mut stream = Stream::new(false);
+    let mut stream = StreamUnderTest::new(false);
     stream.on(Input::Connected);
     stream.live(0);
     stream.live(1);
@@ -205,7 +205,7 @@ fn the_same_number_twice_is_a_duplicate() {
 #[test]
 fn a_number_that_went_down_is_a_restart() {
     for replay in [false, true] {
-        let mut stream = Stream::new(replay);
+        let mut stream = StreamUnderTest::new(replay);
         stream.on(Input::Connected);
         stream.on(Input::ReplayEnd);
         for seq in 0..5 {
@@ -223,7 +223,7 @@ fn a_number_that_went_down_is_a_restart() {
 
 #[test]
 fn a_restart_whose_first_batches_were_missed_is_replayed_from_its_start() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     for seq in 0..5 {
@@ -239,7 +239,7 @@ fn a_restart_whose_first_batches_were_missed_is_replayed_from_its_start() {
 
 #[test]
 fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
@@ -258,7 +258,7 @@ fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
             stream.sequencer.epoch(),
             counts.restarts,
             counts.duplicates,
-            counts.holes
+            counts.lost_batches
         ),
         (1, 0, 0, 0)
     );
@@ -266,7 +266,7 @@ fn after_a_lost_connection_the_same_publisher_goes_on_where_it_was() {
 
 #[test]
 fn a_restart_that_has_passed_the_old_number_is_recognised_by_its_bytes() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
@@ -288,7 +288,7 @@ fn a_restart_that_has_passed_the_old_number_is_recognised_by_its_bytes() {
 
 #[test]
 fn a_restart_that_has_not_come_that_far_is_recognised_by_its_silence() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     for seq in 0..5 {
@@ -308,7 +308,7 @@ fn a_restart_that_has_not_come_that_far_is_recognised_by_its_silence() {
 fn without_any_history_the_first_number_after_a_lost_connection_tells() {
     for replay in [false, true] {
         for (first, restarted) in [(0, true), (3, true), (5, false), (7, false)] {
-            let mut stream = Stream::new(replay);
+            let mut stream = StreamUnderTest::new(replay);
             stream.on(Input::Connected);
             stream.on(Input::ReplayEnd);
             for seq in 0..5 {
@@ -337,7 +337,7 @@ fn without_any_history_the_first_number_after_a_lost_connection_tells() {
 
 #[test]
 fn a_replay_that_cannot_be_had_is_tried_again_and_starts_over() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     assert_eq!(stream.live(3), []);
     assert_eq!(stream.on(Input::ReplayFailed), [Apply(3)]);
@@ -366,7 +366,7 @@ fn a_replay_that_cannot_be_had_is_tried_again_and_starts_over() {
 
 #[test]
 fn a_failed_replay_does_not_matter_to_a_stream_known_from_its_start() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayFailed);
     assert_eq!(stream.state(), StreamState::Stale);
@@ -376,7 +376,7 @@ fn a_failed_replay_does_not_matter_to_a_stream_known_from_its_start() {
 
 #[test]
 fn live_batches_beyond_the_buffer_are_asked_for_again() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     for seq in 1..=6 {
         assert_eq!(stream.live(seq), []);
@@ -391,13 +391,13 @@ fn live_batches_beyond_the_buffer_are_asked_for_again() {
         stream.on(Input::ReplayEnd),
         [Apply(3), Apply(4), Apply(5), Apply(6)]
     );
-    assert_eq!(stream.sequencer.counts().holes, 0);
+    assert_eq!(stream.sequencer.counts().lost_batches, 0);
 }
 
 #[test]
 #[contract("V11")]
 fn batches_without_numbers_are_applied_as_they_come() {
-    let mut stream = Stream::new(false);
+    let mut stream = StreamUnderTest::new(false);
     let payload = stream.payload(1);
     let unnumbered = Input::Live {
         seq: None,
@@ -415,7 +415,7 @@ fn batches_without_numbers_are_applied_as_they_come() {
 
 #[test]
 fn bad_bytes_cost_themselves_and_whatever_may_have_been_in_them() {
-    let mut stream = Stream::new(false);
+    let mut stream = StreamUnderTest::new(false);
     stream.on(Input::Connected);
     stream.live(0);
     assert_eq!(
@@ -447,7 +447,7 @@ fn bad_bytes_cost_themselves_and_whatever_may_have_been_in_them() {
 
 #[test]
 fn every_event_is_accounted_for_once() {
-    let mut stream = Stream::new(false);
+    let mut stream = StreamUnderTest::new(false);
     stream.on(Input::Connected);
     for seq in 0..3 {
         stream.live(seq);
@@ -470,7 +470,7 @@ fn every_event_is_accounted_for_once() {
 
 #[test]
 fn extreme_numbers_are_survived() {
-    let mut stream = Stream::new(true);
+    let mut stream = StreamUnderTest::new(true);
     stream.on(Input::Connected);
     stream.on(Input::ReplayEnd);
     stream.live(0);
@@ -480,5 +480,5 @@ fn extreme_numbers_are_survived() {
     stream.replayed(u64::MAX);
     stream.live(1);
     stream.on(Input::ReplayEnd);
-    assert_eq!(stream.sequencer.counts().holes, u64::MAX - 1);
+    assert_eq!(stream.sequencer.counts().lost_batches, u64::MAX - 1);
 }

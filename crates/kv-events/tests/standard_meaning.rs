@@ -6,13 +6,13 @@ use std::{fs, path::PathBuf, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::{
-    DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Named, Namespace, Removed, SequenceHash,
-    Target, Tier, WorkerId,
+    DpRank, EngineHash, HashScheme, IndexUpdate, Moment, NamedBlocks, Namespace, RemovedBlocks,
+    SequenceHash, Target, Tier, WorkerId,
 };
 use kv_events::{
     standard::{
-        HashedUpdate, Refused, StandardChange, StandardEvent, StreamKey, decode_msgpack, to_hashed,
-        to_named,
+        EventRejection, HashKeyedUpdate, StandardChange, StandardEvent, StreamKey, decode_msgpack,
+        to_hashed, to_named,
     },
     vllm,
 };
@@ -85,17 +85,17 @@ fn namespace() -> Namespace {
 fn apply(index: &KvIndex, event: &StandardEvent) {
     let place = event.stream.namespace().unwrap();
     match to_hashed(event, XXH3).unwrap() {
-        HashedUpdate::Stored {
+        HashKeyedUpdate::Stored {
             parent,
             hashes,
             tier,
         } => {
             index.store_hashes(TARGET, &place, parent, &hashes, tier);
         }
-        HashedUpdate::Removed { hashes, tier } => {
+        HashKeyedUpdate::Removed { hashes, tier } => {
             index.remove_hashes(TARGET, &place, &hashes, tier);
         }
-        HashedUpdate::Cleared { tier } => index.clear_stream(TARGET, &place, tier),
+        HashKeyedUpdate::Cleared { tier } => index.clear_stream(TARGET, &place, tier),
     }
 }
 
@@ -155,7 +155,7 @@ fn the_parent_alone_places_a_store_and_clearing_one_medium_leaves_the_others() {
 fn tokens_are_hashed_again_and_a_mismatch_is_refused() {
     let child = fixture("rfc1527_stored_child_with_tokens.msgpack");
     assert!(
-        matches!(to_hashed(&child, XXH3), Ok(HashedUpdate::Stored { ref hashes, .. }) if hashes.len() == 3)
+        matches!(to_hashed(&child, XXH3), Ok(HashKeyedUpdate::Stored { ref hashes, .. }) if hashes.len() == 3)
     );
     let StandardChange::Stored {
         seq_hashes,
@@ -187,11 +187,11 @@ fn tokens_are_hashed_again_and_a_mismatch_is_refused() {
     assert!(changed(0, 0).is_ok());
     assert!(matches!(
         changed(0, 1),
-        Err(Refused::Mismatch { block: 0, .. })
+        Err(EventRejection::Mismatch { block: 0, .. })
     ));
     assert!(matches!(
         changed(47, 1),
-        Err(Refused::Mismatch { block: 2, .. })
+        Err(EventRejection::Mismatch { block: 2, .. })
     ));
     let other_seed = to_hashed(&child, HashScheme::Xxh3 { seed: 7 }).unwrap_err();
     assert!(
@@ -210,7 +210,7 @@ fn hashes_alone_are_trusted_where_they_are_the_standards() {
     let refused = to_hashed(&root, HashScheme::Fnv1a).unwrap_err();
     assert_eq!(
         (&refused, refused.as_str()),
-        (&Refused::NotStandard, "not_standard")
+        (&EventRejection::NotStandard, "not_standard")
     );
     assert!(refused.to_string().contains("token_ids"));
     // With tokens any scheme will do, if both sides have the same.
@@ -290,7 +290,7 @@ fn a_publisher_that_hashes_in_its_own_way_is_known_by_its_tokens() {
     assert_eq!(present(&index), [3, 0, 0, 0]);
     assert_eq!(
         to_named(&stored(&[9], Some(4), None, 0..1)),
-        Err(Refused::Unplaced { base: 4 })
+        Err(EventRejection::Unplaced { base: 4 })
     );
     assert_eq!(
         to_named(&event(StandardChange::Cleared)),
@@ -305,7 +305,7 @@ fn the_stores_master_says_where_known_blocks_are_too() {
     let stored = fixture("mooncake_master_stored_u64_key.msgpack");
     assert_eq!(
         to_named(&stored),
-        Ok(IndexUpdate::Named(Named {
+        Ok(IndexUpdate::Named(NamedBlocks {
             hashes: vec![name],
             tier: Tier::Host
         }))
@@ -313,7 +313,7 @@ fn the_stores_master_says_where_known_blocks_are_too() {
     let removed = fixture("mooncake_master_removed.msgpack");
     assert_eq!(
         to_named(&removed),
-        Ok(IndexUpdate::Removed(Removed {
+        Ok(IndexUpdate::Removed(RemovedBlocks {
             hashes: vec![name],
             tier: Tier::Host
         }))
@@ -323,14 +323,14 @@ fn the_stores_master_says_where_known_blocks_are_too() {
         stream: stream("gpu"),
         ..stored.clone()
     };
-    assert_eq!(to_named(&on_device), Err(Refused::OnDevice));
+    assert_eq!(to_named(&on_device), Err(EventRejection::OnDevice));
     let cleared = StandardEvent {
         change: StandardChange::Cleared,
         ..stored
     };
     assert_eq!(
         to_named(&cleared),
-        Err(Refused::NoNamespace { tier: "host" })
+        Err(EventRejection::NoNamespace { tier: "host" })
     );
 }
 
@@ -363,6 +363,6 @@ fn an_object_key_that_ends_with_the_engines_digest_names_its_block() {
             object_key: Some(wrong.into()),
             ..stored.clone()
         };
-        assert_eq!(to_named(&event), Err(Refused::NoNames), "{wrong}");
+        assert_eq!(to_named(&event), Err(EventRejection::NoNames), "{wrong}");
     }
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 use contract_id::contract;
 use kv_blocks::Moment;
 use kv_events::standard::{
-    Ordered, Refused, StandardChange, StandardEvent, StreamCounts, StreamKey, Streams,
-    StreamsSettings,
+    EventRejection, OrderingCounts, StandardChange, StandardEvent, StandardStreams,
+    StandardStreamsSettings, StreamKey, StreamOutput,
 };
 use proptest::{collection::vec, prelude::*};
 
@@ -34,11 +34,11 @@ fn event(name: &str, event_id: u64, life: u64) -> StandardEvent {
 }
 
 /// Events that came out by their numbers, `H` for a hole, `R` for a restart.
-fn short(out: &[Ordered]) -> String {
-    let word = |ordered: &Ordered| match ordered {
-        Ordered::Event(event) => event.event_id.to_string(),
-        Ordered::Hole(_) => "H".into(),
-        Ordered::Restarted(_) => "R".into(),
+fn short(out: &[StreamOutput]) -> String {
+    let word = |ordered: &StreamOutput| match ordered {
+        StreamOutput::Event(event) => event.event_id.to_string(),
+        StreamOutput::Hole(_) => "H".into(),
+        StreamOutput::Restarted(_) => "R".into(),
     };
     out.iter().map(word).collect::<Vec<_>>().join(" ")
 }
@@ -47,22 +47,22 @@ fn at(ms: u64) -> Moment {
     Moment::at(Duration::from_millis(ms))
 }
 
-struct World(Streams);
+struct StreamsFixture(StandardStreams);
 
-impl World {
+impl StreamsFixture {
     fn new() -> Self {
-        Self::with(StreamsSettings::default())
+        Self::with(StandardStreamsSettings::default())
     }
 
-    fn with(settings: StreamsSettings) -> Self {
-        Self(Streams::new(settings))
+    fn with(settings: StandardStreamsSettings) -> Self {
+        Self(StandardStreams::new(settings))
     }
 
     fn a(&mut self, event_id: u64) -> String {
         short(&self.0.take(at(0), event("a", event_id, 1)))
     }
 
-    fn counts(&self) -> StreamCounts {
+    fn counts(&self) -> OrderingCounts {
         self.0.counts()
     }
 }
@@ -70,18 +70,18 @@ impl World {
 #[test]
 #[contract("MC8")]
 fn an_event_that_comes_early_waits_for_those_in_front_of_it() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     assert_eq!(world.a(5), "5", "a stream may be met anywhere");
     assert_eq!(world.a(8), "");
     assert_eq!(world.a(7), "");
     assert_eq!(world.counts().waiting, 2);
     assert_eq!(world.a(6), "6 7 8");
     assert_eq!(world.a(9), "9");
-    let want = StreamCounts {
+    let want = OrderingCounts {
         streams: 1,
         delivered: 5,
         early: 2,
-        ..StreamCounts::default()
+        ..OrderingCounts::default()
     };
     assert_eq!(world.counts(), want);
 }
@@ -89,7 +89,7 @@ fn an_event_that_comes_early_waits_for_those_in_front_of_it() {
 #[test]
 #[contract("MC8")]
 fn an_event_that_comes_twice_is_dropped_and_counted() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     for id in [3, 4, 6] {
         world.a(id);
     }
@@ -109,7 +109,7 @@ fn an_event_that_comes_twice_is_dropped_and_counted() {
 #[test]
 #[contract("MC8")]
 fn a_gap_that_time_does_not_close_is_a_hole() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     world.a(1);
     assert_eq!(short(&world.0.take(at(100), event("a", 4, 1))), "");
     assert_eq!(short(&world.0.take(at(1_000), event("a", 6, 1))), "");
@@ -118,7 +118,7 @@ fn a_gap_that_time_does_not_close_is_a_hole() {
     // The next gap has its own time.
     assert_eq!(short(&world.0.tick(at(4_099))), "");
     assert_eq!(short(&world.0.tick(at(4_100))), "H 6");
-    assert_eq!((world.counts().holes, world.counts().lost), (2, 3));
+    assert_eq!((world.counts().lost_events, world.counts().lost), (2, 3));
     // What was given up comes too late, and is not put behind what followed it.
     assert_eq!(world.a(5), "");
     assert_eq!(world.counts().late, 1);
@@ -127,7 +127,7 @@ fn a_gap_that_time_does_not_close_is_a_hole() {
 
 #[test]
 fn an_arrival_shows_that_time_went_by_as_well_as_a_tick() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     world.a(1);
     world.a(3);
     assert_eq!(short(&world.0.take(at(2_000), event("a", 4, 1))), "H 3 4");
@@ -136,9 +136,9 @@ fn an_arrival_shows_that_time_went_by_as_well_as_a_tick() {
 #[test]
 #[contract("MC8")]
 fn no_more_events_wait_than_the_bounds_allow() {
-    let mut world = World::with(StreamsSettings {
+    let mut world = StreamsFixture::with(StandardStreamsSettings {
         max_waiting_events: 3,
-        ..StreamsSettings::default()
+        ..StandardStreamsSettings::default()
     });
     world.a(1);
     for id in [3, 4, 7] {
@@ -147,9 +147,9 @@ fn no_more_events_wait_than_the_bounds_allow() {
     assert_eq!(world.a(9), "H 3 4", "two are left: 7 and 9");
     assert_eq!(world.counts().waiting, 2);
 
-    let mut world = World::with(StreamsSettings {
+    let mut world = StreamsFixture::with(StandardStreamsSettings {
         max_waiting_bytes: 4_000,
-        ..StreamsSettings::default()
+        ..StandardStreamsSettings::default()
     });
     world.a(1);
     world.0.take(at(0), event("b", 1, 1));
@@ -207,7 +207,7 @@ fn each_of_the_eight_dimensions_makes_a_stream() {
             ..StreamKey::default()
         },
     ];
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     for id in 7..9 {
         for key in &keys {
             let event = StandardEvent {
@@ -222,7 +222,7 @@ fn each_of_the_eight_dimensions_makes_a_stream() {
 
 #[test]
 fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     let mut again = |id, life| short(&world.0.take(at(0), event("a", id, life)));
     for id in 0..10 {
         again(id, 1);
@@ -254,7 +254,7 @@ fn a_stream_that_begins_again_is_told_from_one_that_repeats_itself() {
 
 #[test]
 fn the_first_number_there_is_begins_a_stream_again_that_was_met_in_the_middle() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     world.a(100);
     assert_eq!(world.a(99), "", "what came before is of no use now");
     assert_eq!(world.a(1), "R 1");
@@ -264,9 +264,9 @@ fn the_first_number_there_is_begins_a_stream_again_that_was_met_in_the_middle() 
 
 #[test]
 fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
-    let mut world = World::with(StreamsSettings {
+    let mut world = StreamsFixture::with(StandardStreamsSettings {
         max_streams: 2,
-        ..StreamsSettings::default()
+        ..StandardStreamsSettings::default()
     });
     let mut take = |name, id| world.0.take(at(0), event(name, id, 1));
     take("a", 1);
@@ -279,7 +279,7 @@ fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
         "H 3 H 1",
         "what waited first, and then no more is known of it"
     );
-    assert_eq!(out[2], Ordered::Hole(stream("b")));
+    assert_eq!(out[2], StreamOutput::Hole(stream("b")));
     assert_eq!(short(&take("a", 3)), "3");
     let counts = world.counts();
     assert_eq!(
@@ -291,28 +291,32 @@ fn the_stream_that_was_silent_longest_gives_way_and_says_so() {
 #[test]
 #[contract("MC13")]
 fn a_refusal_is_counted_every_time_and_told_once_per_stream() {
-    let mut world = World::new();
+    let mut world = StreamsFixture::new();
     world.a(1);
     world.0.take(at(0), event("b", 1, 1));
-    let mismatch = Refused::Mismatch {
+    let mismatch = EventRejection::Mismatch {
         block: 0,
         found: 1,
         expected: 2,
     };
-    assert!(world.0.refuse(&stream("a"), &Refused::NotStandard));
+    assert!(world.0.refuse(&stream("a"), &EventRejection::NotStandard));
     assert!(!world.0.refuse(&stream("a"), &mismatch));
     assert!(world.0.refuse(&stream("b"), &mismatch));
     // Another life of the same publisher is no news.
     world.0.take(at(0), event("a", 1, 2));
-    assert!(!world.0.refuse(&stream("a"), &Refused::NotStandard));
-    assert!(!world.0.refuse(&stream("nobody"), &Refused::NotStandard));
+    assert!(!world.0.refuse(&stream("a"), &EventRejection::NotStandard));
+    assert!(
+        !world
+            .0
+            .refuse(&stream("nobody"), &EventRejection::NotStandard)
+    );
     assert_eq!((world.counts().refused, world.counts().mismatches), (5, 2));
 }
 
 #[test]
 #[contract("MC9")]
 fn the_depth_alone_places_a_store_behind_the_latest_one_that_ended_there() {
-    let mut streams = Streams::new(StreamsSettings::default());
+    let mut streams = StandardStreams::new(StandardStreamsSettings::default());
     let mut parent_of = |event_id, base, parent, hashes: &[u64]| {
         let change = StandardChange::Stored {
             seq_hashes: hashes.to_vec(),
@@ -328,7 +332,7 @@ fn the_depth_alone_places_a_store_behind_the_latest_one_that_ended_there() {
             },
         );
         match &out[..] {
-            [Ordered::Event(event)] => match event.change {
+            [StreamOutput::Event(event)] => match event.change {
                 StandardChange::Stored { parent_hash, .. } => parent_hash,
                 _ => panic!("no store"),
             },
@@ -371,7 +375,7 @@ proptest! {
             }
         }
         arrivals.sort_unstable();
-        let mut streams = Streams::new(StreamsSettings::default());
+        let mut streams = StandardStreams::new(StandardStreamsSettings::default());
         let mut out = Vec::new();
         for (_, number) in arrivals {
             out.extend(streams.take(at(0), event("a", first + number, 1)));
@@ -388,8 +392,8 @@ proptest! {
         arrivals in vec((0..3_u8, prop_oneof![0..40_u64, any::<u64>()], 0..2_u64, 0..900_u64), 1..200),
         max_streams in 1..4_usize, max_waiting_events in 1..6_usize, max_waiting_bytes in 0..3_000_usize,
     ) {
-        let settings = StreamsSettings { max_streams, max_waiting_events, max_waiting_bytes, max_wait: Duration::from_secs(1) };
-        let mut streams = Streams::new(settings);
+        let settings = StandardStreamsSettings { max_streams, max_waiting_events, max_waiting_bytes, max_wait: Duration::from_secs(1) };
+        let mut streams = StandardStreams::new(settings);
         let mut last: std::collections::BTreeMap<StreamKey, u64> = std::collections::BTreeMap::new();
         let (mut now, mut broken) = (0, std::collections::BTreeSet::new());
         for (name, id, life, wait) in &arrivals {
@@ -398,14 +402,14 @@ proptest! {
             out.extend(streams.take(at(now), event(["a", "b", "c"][usize::from(*name)], *id, *life)));
             for ordered in out {
                 match ordered {
-                    Ordered::Event(event) => {
+                    StreamOutput::Event(event) => {
                         let before = last.insert(event.stream.clone(), event.event_id);
                         let follows = before.is_none_or(|before| event.event_id == before.saturating_add(1));
                         let excused = broken.contains(&event.stream);
                         prop_assert!(follows || excused, "{before:?} {}", event.event_id);
                         broken.remove(&event.stream);
                     }
-                    Ordered::Hole(key) | Ordered::Restarted(key) => {
+                    StreamOutput::Hole(key) | StreamOutput::Restarted(key) => {
                         broken.insert(key);
                     }
                 }

@@ -5,7 +5,7 @@
 use std::{fs, path::Path};
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, IndexUpdate, Moment, Named, Removed, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, Moment, NamedBlocks, RemovedBlocks, Tier};
 use kv_events::{Action, Codec, Input, Sequencer, SequencerSettings, vllm};
 
 /// The key of the recorded object, which is an engine's name of a block.
@@ -43,7 +43,7 @@ fn live(sequencer: &mut Sequencer, seq: u64, payload: &[u8]) -> Vec<Action> {
 #[contract("MC10")]
 fn a_stores_batches_say_where_known_blocks_are_too() {
     let mut store = followed();
-    let named = Named {
+    let named = NamedBlocks {
         hashes: vec![KEY],
         tier: Tier::Host,
     };
@@ -61,7 +61,7 @@ fn a_stores_batches_say_where_known_blocks_are_too() {
         1,
         &fixture("mooncake_master_stored_opaque_key.msgpack"),
     );
-    let named = Named {
+    let named = NamedBlocks {
         hashes: vec![EngineHash(0x2cea_bcfa_e6d3_32ea)],
         tier: Tier::Disk,
     };
@@ -70,7 +70,7 @@ fn a_stores_batches_say_where_known_blocks_are_too() {
     let gone = live(&mut store, 2, &fixture("mooncake_master_removed.msgpack"));
     assert_eq!(
         gone,
-        [Action::Apply(IndexUpdate::Removed(Removed {
+        [Action::Apply(IndexUpdate::Removed(RemovedBlocks {
             hashes: vec![KEY],
             tier: Tier::Host
         }))]
@@ -87,15 +87,15 @@ fn lost_and_broken_batches_of_a_store_are_holes_and_a_lower_number_is_another_li
     let mut store = followed();
     let stored = fixture("mooncake_master_stored_u64_key.msgpack");
     live(&mut store, 0, &stored);
-    assert_eq!(live(&mut store, 1, b"garbage"), [Action::Hole]);
+    assert_eq!(live(&mut store, 1, b"garbage"), [Action::Loss]);
     assert!(matches!(
         &live(&mut store, 4, &stored)[..],
-        [Action::Hole, Action::Apply(_)]
+        [Action::Loss, Action::Apply(_)]
     ));
     assert_eq!(
         (
             store.counts().gaps,
-            store.counts().holes,
+            store.counts().lost_batches,
             store.counts().decode_errors
         ),
         (1, 2, 1)

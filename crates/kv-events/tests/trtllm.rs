@@ -3,7 +3,9 @@
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
 use contract_id::contract;
-use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Named, Removed, Stored, Tier};
+use kv_blocks::{
+    BlockSize, EngineHash, IndexUpdate, NamedBlocks, RemovedBlocks, StoredBlocks, Tier,
+};
 use kv_events::trtllm::{TrtAction, TrtCounts, TrtData, TrtStream, decode};
 use proptest::prelude::*;
 use serde_json::{Value, json};
@@ -41,7 +43,7 @@ fn store_of(
     tokens: std::ops::Range<u32>,
     tier: Tier,
 ) -> IndexUpdate {
-    IndexUpdate::Stored(Stored {
+    IndexUpdate::Stored(StoredBlocks {
         hashes: hashes.iter().copied().map(EngineHash).collect(),
         parent: parent.map(EngineHash),
         tokens: tokens.collect(),
@@ -53,15 +55,15 @@ fn store_of(
 }
 
 fn removal_of(hash: u64, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed {
+    IndexUpdate::Removed(RemovedBlocks {
         hashes: vec![EngineHash(hash)],
         tier,
     })
 }
 
-struct Engine(TrtStream);
+struct TrtEngine(TrtStream);
 
-impl Engine {
+impl TrtEngine {
     fn new() -> Self {
         Self(TrtStream::new(BlockSize::new(4).unwrap()))
     }
@@ -92,7 +94,7 @@ const HOLE: TrtAction = TrtAction::Hole { rank: None };
 #[test]
 #[contract("DY18", "DY19")]
 fn stored_blocks_come_with_their_tokens_and_their_parent() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let root = stored(Value::Null, &[block(u64::MAX, 0..4), block(2, 4..8)]);
     let child = stored(json!(2), &[block(3, 8..12)]);
     let updates = engine.updates(&[event(0, created()), event(1, root), event(2, child)]);
@@ -121,7 +123,7 @@ fn stored_blocks_come_with_their_tokens_and_their_parent() {
 
 #[test]
 fn a_trailing_block_that_is_not_full_is_left_out() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..7)]);
     assert_eq!(
         engine.updates(&[event(0, data)]),
@@ -157,9 +159,9 @@ fn a_trailing_block_that_is_not_full_is_left_out() {
 
 #[test]
 fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let named = |hash, tier| {
-        IndexUpdate::Named(Named {
+        IndexUpdate::Named(NamedBlocks {
             hashes: vec![EngineHash(hash)],
             tier,
         })
@@ -191,7 +193,7 @@ fn a_block_that_moves_is_named_in_its_new_tier_before_it_leaves_the_old() {
 
 #[test]
 fn blocks_of_one_event_in_two_tiers_are_two_updates() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let mut below = block(3, 8..12);
     below["cache_level"] = json!(1);
     let data = stored(Value::Null, &[block(1, 0..4), block(2, 4..8), below]);
@@ -204,7 +206,7 @@ fn blocks_of_one_event_in_two_tiers_are_two_updates() {
 
 #[test]
 fn only_blocks_whose_tokens_are_all_there_is_to_them_count() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let mut image = block(2, 4..8);
     image["tokens"][3]["token_extra_id"] = json!(77);
     let data = stored(Value::Null, &[block(1, 0..4), image, block(3, 8..12)]);
@@ -234,7 +236,7 @@ fn only_blocks_whose_tokens_are_all_there_is_to_them_count() {
 
 #[test]
 fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     engine.updates(&[event(7, removed(&[1]))]);
     let actions = engine.take(&[event(8, removed(&[1])), event(11, removed(&[2]))]);
     assert_eq!(actions[1], CLEAR);
@@ -261,7 +263,7 @@ fn numbers_that_are_missing_mean_that_everything_is_uncertain() {
 
 #[test]
 fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let bad = [
         json!({"type": "removed", "block_hashes": "all"}),
         json!({"type": "stored", "parent_hash": null, "blocks": [{"block_hash": 1, "tokens": [{"token_id": -1}]}]}),
@@ -296,7 +298,7 @@ fn a_bad_event_costs_itself_and_whatever_may_have_been_in_it() {
 
 #[test]
 fn of_several_attention_windows_the_largest_counts() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let of = |window: Value, id: u64, data: Value| json!({"event_id": id, "data": data, "window_size": window});
     let pools = [of(json!(512), 0, created()), of(json!(4096), 1, created())];
     assert_eq!(engine.take(&pools), []);
@@ -307,7 +309,7 @@ fn of_several_attention_windows_the_largest_counts() {
     assert_eq!(engine.updates(&both).len(), 1);
     assert_eq!(engine.counts().other_window, 1);
     // Met in the middle: the first events may turn out to have been of a smaller one.
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     engine.updates(&[of(json!(512), 5, removed(&[1]))]);
     assert_eq!(engine.take(&[of(json!(4096), 6, removed(&[2]))])[0], CLEAR);
     // Started again, it may serve a model with another one.
@@ -317,7 +319,7 @@ fn of_several_attention_windows_the_largest_counts() {
         1
     );
     // Older releases do not say.
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     assert_eq!(
         engine
             .updates(&[json!({"event_id": 0, "data": removed(&[1])})])
@@ -328,7 +330,7 @@ fn of_several_attention_windows_the_largest_counts() {
 
 #[test]
 fn every_rank_has_its_own_numbers() {
-    let mut engine = Engine::new();
+    let mut engine = TrtEngine::new();
     let of = |rank: u32, id: u64| {
         let mut event = event(id, removed(&[id]));
         event["attention_dp_rank"] = json!(rank);
@@ -395,7 +397,7 @@ proptest! {
         let mut bytes = list.to_string().into_bytes();
         let at = at.index(bytes.len());
         bytes[at] = byte;
-        let mut engine = Engine::new();
+        let mut engine = TrtEngine::new();
         let _ = engine.0.take(&bytes);
         prop_assert!(engine.0.take(&bytes[..cut.index(bytes.len())]).is_err());
         prop_assert!(engine.0.take(b"[]").is_ok());

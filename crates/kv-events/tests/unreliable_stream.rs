@@ -11,13 +11,13 @@ use contract_id::contract;
 use kv_blocks::{IndexUpdate, Moment};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    vllm::{HashForm, Shape, WireEvent, WireRemoved, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireRemoved, encode},
 };
 use proptest::{collection::vec, prelude::*};
 
 /// What happens to the stream next.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum StreamStep {
     /// A batch is published and arrives.
     Publish,
     /// So many batches are published and lost.
@@ -38,50 +38,50 @@ enum Step {
     BreakOff,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = StreamStep> {
     prop_oneof![
-        5 => Just(Step::Publish),
-        2 => Just(Step::Lose(1)),
-        1 => Just(Step::Repeat),
-        1 => Just(Step::Swap),
-        3 => (1..4_usize).prop_map(Step::Replay),
-        1 => (0..4_usize).prop_map(Step::Reconnect),
-        1 => Just(Step::Restart),
-        1 => Just(Step::Resync),
+        5 => Just(StreamStep::Publish),
+        2 => Just(StreamStep::Lose(1)),
+        1 => Just(StreamStep::Repeat),
+        1 => Just(StreamStep::Swap),
+        3 => (1..4_usize).prop_map(StreamStep::Replay),
+        1 => (0..4_usize).prop_map(StreamStep::Reconnect),
+        1 => Just(StreamStep::Restart),
+        1 => Just(StreamStep::Resync),
     ]
 }
 
 /// The same with histories so long that an answer does not fit into the publisher's queue.
-fn long_step() -> impl Strategy<Value = Step> {
+fn long_step() -> impl Strategy<Value = StreamStep> {
     prop_oneof![
         3 => step(),
-        1 => (100..900_usize).prop_map(Step::Lose),
-        1 => (200..600_usize).prop_map(Step::Replay),
+        1 => (100..900_usize).prop_map(StreamStep::Lose),
+        1 => (200..600_usize).prop_map(StreamStep::Replay),
     ]
 }
 
 /// What happens to a stream whose publisher lives on and sends in order and once, but keeps only its latest batches.
-fn short_step() -> impl Strategy<Value = Step> {
+fn short_step() -> impl Strategy<Value = StreamStep> {
     prop_oneof![
-        5 => Just(Step::Publish),
-        2 => (1..4_usize).prop_map(Step::Lose),
-        3 => (1..4_usize).prop_map(Step::Replay),
-        1 => (0..4_usize).prop_map(Step::Reconnect),
-        1 => Just(Step::Resync),
-        1 => Just(Step::BreakOff),
+        5 => Just(StreamStep::Publish),
+        2 => (1..4_usize).prop_map(StreamStep::Lose),
+        3 => (1..4_usize).prop_map(StreamStep::Replay),
+        1 => (0..4_usize).prop_map(StreamStep::Reconnect),
+        1 => Just(StreamStep::Resync),
+        1 => Just(StreamStep::BreakOff),
     ]
 }
 
 /// What becomes of an answer that does not fit into the publisher's queue.
 #[derive(Clone, Copy, Debug)]
-struct Queue {
+struct OverflowMode {
     /// Messages that always fit.
     messages: usize,
     /// Which of the messages behind them find room, in runs of 50: one bit for each run, over and over.
     room: u64,
 }
 
-impl Queue {
+impl OverflowMode {
     const ENDLESS: Self = Self {
         messages: usize::MAX,
         room: 0,
@@ -93,19 +93,19 @@ impl Queue {
 }
 
 /// Any from a little above the shortest answer that may lose something.
-fn queue() -> impl Strategy<Value = Queue> {
-    (260..400_usize, any::<u64>()).prop_map(|(messages, room)| Queue { messages, room })
+fn queue() -> impl Strategy<Value = OverflowMode> {
+    (260..400_usize, any::<u64>()).prop_map(|(messages, room)| OverflowMode { messages, room })
 }
 
 /// What is left of a running replay's answer.
-struct Answer {
+struct PendingAnswer {
     batches: VecDeque<(u64, u64)>,
     /// Whether the end marker found room.
     ends: bool,
 }
 
 /// A publisher, the sequencer that follows it, and what the sequencer had applied.
-struct World {
+struct UnreliableWorld {
     /// The batches of this life; each is told apart by a mark.
     published: Vec<u64>,
     /// How many of them the publisher keeps.
@@ -118,16 +118,16 @@ struct World {
     /// Those ever applied.
     ever: BTreeSet<u64>,
     /// The publisher answers with what it had when asked.
-    answer: Option<Answer>,
+    answer: Option<PendingAnswer>,
     /// Whether it had nothing then.
     had_nothing: bool,
     /// Whether it still had its first batch then.
     had_beginning: bool,
-    queue: Queue,
+    queue: OverflowMode,
 }
 
-impl World {
-    fn new(max_pending_batches: usize, queue: Queue, kept: usize) -> Self {
+impl UnreliableWorld {
+    fn new(max_pending_batches: usize, queue: OverflowMode, kept: usize) -> Self {
         let settings = SequencerSettings {
             replay: true,
             max_pending_batches,
@@ -165,7 +165,7 @@ impl World {
                     );
                     self.applied.clear();
                 }
-                Action::Hole => {
+                Action::Loss => {
                     assert!(
                         self.had_nothing || self.kept < usize::MAX,
                         "the publisher still has every batch"
@@ -187,7 +187,7 @@ impl World {
                         .into_iter()
                         .enumerate()
                         .filter(|(message, _)| self.queue.takes(*message));
-                    self.answer = Some(Answer {
+                    self.answer = Some(PendingAnswer {
                         batches: taken.map(|(_, batch)| batch).collect(),
                         ends,
                     });
@@ -238,41 +238,41 @@ impl World {
         self.on(Input::Connected);
     }
 
-    fn step(&mut self, step: Step) {
+    fn step(&mut self, step: StreamStep) {
         match step {
-            Step::Publish => {
+            StreamStep::Publish => {
                 let seq = self.publish();
                 self.deliver(seq);
             }
-            Step::Lose(lost) => {
+            StreamStep::Lose(lost) => {
                 for _ in 0..lost {
                     self.publish();
                 }
             }
-            Step::Repeat => {
+            StreamStep::Repeat => {
                 if let Some(seq) = self.published.len().checked_sub(1) {
                     self.deliver(seq as u64);
                 }
             }
-            Step::Swap => {
+            StreamStep::Swap => {
                 let (first, second) = (self.publish(), self.publish());
                 self.deliver(second);
                 self.deliver(first);
             }
-            Step::Replay(batches) => self.replay(batches),
-            Step::Reconnect(lost) => {
+            StreamStep::Replay(batches) => self.replay(batches),
+            StreamStep::Reconnect(lost) => {
                 for _ in 0..lost {
                     self.publish();
                 }
                 self.reconnect();
             }
-            Step::Resync => self.on(Input::Resync),
-            Step::BreakOff => {
+            StreamStep::Resync => self.on(Input::Resync),
+            StreamStep::BreakOff => {
                 if self.answer.take().is_some() {
                     self.on(Input::ReplayFailed);
                 }
             }
-            Step::Restart => {
+            StreamStep::Restart => {
                 self.published.clear();
                 self.reconnect();
             }
@@ -281,7 +281,7 @@ impl World {
 
     /// One more batch arrives and every replay is answered to its end, also one that is tried again.
     fn settle(&mut self) {
-        self.step(Step::Publish);
+        self.step(StreamStep::Publish);
         loop {
             while self.answer.is_some() {
                 self.replay(1);
@@ -304,12 +304,12 @@ fn payload(mark: u64) -> Vec<u8> {
         1.0,
         None,
         &[WireEvent::Removed(removed)],
-        Shape::Map,
+        EventLayout::Map,
         HashForm::Int,
     )
 }
 
-fn survives(mut world: World, steps: Vec<Step>) -> Result<(), TestCaseError> {
+fn survives(mut world: UnreliableWorld, steps: Vec<StreamStep>) -> Result<(), TestCaseError> {
     for step in steps {
         world.step(step);
         // At any time: a part of this or an earlier life, in order and nothing twice.
@@ -322,7 +322,7 @@ fn survives(mut world: World, steps: Vec<Step>) -> Result<(), TestCaseError> {
     world.settle();
     prop_assert_eq!(&world.applied, &world.published);
     prop_assert_eq!(world.sequencer.state(), StreamState::Live);
-    prop_assert_eq!(world.sequencer.counts().holes, 0);
+    prop_assert_eq!(world.sequencer.counts().lost_batches, 0);
     prop_assert_eq!(
         world.sequencer.last_seq(),
         Some(world.published.len() as u64 - 1)
@@ -336,7 +336,7 @@ proptest! {
     #[test]
     #[contract("MC11", "F57")]
     fn what_is_applied_ends_as_the_publishers_own_order(steps in vec(step(), 0..60), max_pending in 1..8_usize) {
-        survives(World::new(max_pending, Queue::ENDLESS, usize::MAX), steps)?;
+        survives(UnreliableWorld::new(max_pending, OverflowMode::ENDLESS, usize::MAX), steps)?;
     }
 }
 
@@ -350,7 +350,7 @@ proptest! {
         max_pending in 1..8_usize,
         queue in queue(),
     ) {
-        survives(World::new(max_pending, queue, usize::MAX), steps)?;
+        survives(UnreliableWorld::new(max_pending, queue, usize::MAX), steps)?;
     }
 }
 
@@ -364,8 +364,8 @@ proptest! {
         max_pending in 1..8_usize,
         kept in 1..8_usize,
     ) {
-        let broken = steps.iter().any(|step| matches!(step, Step::BreakOff | Step::Reconnect(_)));
-        let mut world = World::new(max_pending, Queue::ENDLESS, kept);
+        let broken = steps.iter().any(|step| matches!(step, StreamStep::BreakOff | StreamStep::Reconnect(_)));
+        let mut world = UnreliableWorld::new(max_pending, OverflowMode::ENDLESS, kept);
         for step in steps {
             world.step(step);
         }

@@ -15,8 +15,8 @@ mod flags;
 
 use std::{process::ExitCode, sync::Arc, time::Instant};
 
-use flags::Flags;
-use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, Stored, Target, Tier, WorkerId};
+use flags::ExampleFlags;
+use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, StoredBlocks, Target, Tier, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 
 #[expect(clippy::disallowed_methods, reason = "it measures")]
@@ -28,7 +28,7 @@ fn main() -> ExitCode {
         ("--holders", 4),
         ("--budget", 512 << 20),
     ];
-    let flags = Flags::read("snapshot_speed", &defaults);
+    let flags = ExampleFlags::read("snapshot_speed", &defaults);
     let empty = || {
         KvIndex::new(IndexSettings {
             memory_budget: flags.number("--budget"),
@@ -70,7 +70,7 @@ fn main() -> ExitCode {
 }
 
 /// Conversations of their own from the first block on, one token a block.
-fn fill(index: &KvIndex, flags: &Flags) {
+fn fill(index: &KvIndex, flags: &ExampleFlags) {
     let number = |name| u32::try_from(flags.number(name)).expect("numbers of 32 bits");
     let (blocks, depth, targets) = (
         number("--blocks"),
@@ -86,7 +86,7 @@ fn fill(index: &KvIndex, flags: &Flags) {
     }
     for first in (0..blocks).step_by(depth as usize) {
         let tokens: Vec<u32> = (first..blocks.min(first.saturating_add(depth))).collect();
-        let update = IndexUpdate::Stored(Stored {
+        let update = IndexUpdate::Stored(StoredBlocks {
             hashes: tokens
                 .iter()
                 .map(|token| EngineHash(u64::from(*token) << 32 | 7))

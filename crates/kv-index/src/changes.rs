@@ -17,7 +17,7 @@ use crate::atomic::Mutex;
 
 /// Consecutive blocks of one chain that came into a tier of a target, or left it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct BlockChange {
     /// Whose they are.
     pub target: Target,
     /// The tier.
@@ -56,7 +56,7 @@ pub enum ChangeKind {
 #[error(
     "changes were made faster than they were read: {lost} of them are lost, begin with the standing state again"
 )]
-pub struct Lagged {
+pub struct LaggedError {
     /// Changes that are not there any more.
     pub lost: u64,
 }
@@ -66,23 +66,23 @@ pub struct Lagged {
 /// To have all of a standing state and what changes afterwards: follow first, dump then ([`crate::KvIndex::dump`]), and apply
 /// what changed after that. Some changes come twice that way, and in the order of changes the last word on a block is right.
 #[derive(Debug)]
-pub struct Changes {
-    feed: Arc<Feed>,
+pub struct ChangeFeed {
+    feed: Arc<ChangeLog>,
     next: u64,
 }
 
-impl Changes {
+impl ChangeFeed {
     /// The next changes, at most `most`; empty if there are none yet.
     ///
     /// # Errors
     ///
     /// Some were lost. What comes next follows after them.
-    pub fn take(&mut self, most: usize) -> Result<Vec<Arc<Change>>, Lagged> {
-        let kept = self.feed.kept.lock();
+    pub fn take(&mut self, most: usize) -> Result<Vec<Arc<BlockChange>>, LaggedError> {
+        let kept = self.feed.retained.lock();
         if self.next < kept.first {
             let lost = kept.first - self.next;
             self.next = kept.first;
-            return Err(Lagged { lost });
+            return Err(LaggedError { lost });
         }
         let from = usize::try_from(self.next - kept.first).unwrap_or(usize::MAX);
         let taken: Vec<_> = kept.changes.iter().skip(from).take(most).cloned().collect();
@@ -91,10 +91,10 @@ impl Changes {
     }
 }
 
-impl Drop for Changes {
+impl Drop for ChangeFeed {
     fn drop(&mut self) {
         if self.feed.followers.fetch_sub(1, Ordering::Relaxed) == 1 {
-            let mut kept = self.feed.kept.lock();
+            let mut kept = self.feed.retained.lock();
             kept.first += kept.changes.len() as u64;
             kept.changes = VecDeque::new();
             kept.bytes = 0;
@@ -104,16 +104,16 @@ impl Drop for Changes {
 
 /// The changes that are kept.
 #[derive(Debug)]
-pub(crate) struct Feed {
+pub(crate) struct ChangeLog {
     followers: AtomicUsize,
-    kept: Mutex<Kept>,
+    retained: Mutex<RetainedChanges>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct RetainedChanges {
     /// Number of the first of `changes`.
     first: u64,
-    changes: VecDeque<Arc<Change>>,
+    changes: VecDeque<Arc<BlockChange>>,
     bytes: usize,
 }
 
@@ -122,31 +122,31 @@ const MOST_BYTES: usize = 16 << 20;
 /// What a change takes beside its hashes, about.
 const CHANGE_BYTES: usize = 160;
 
-impl Feed {
+impl ChangeLog {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             followers: AtomicUsize::new(0),
-            kept: Mutex::new(Kept::default()),
+            retained: Mutex::new(RetainedChanges::default()),
         })
     }
 
     /// Follows from now on. Called with the index's lock held, so that no change is half inside.
-    pub(crate) fn follow(self: &Arc<Self>) -> Changes {
+    pub(crate) fn subscribe(self: &Arc<Self>) -> ChangeFeed {
         self.followers.fetch_add(1, Ordering::Relaxed);
-        let kept = self.kept.lock();
-        Changes {
+        let kept = self.retained.lock();
+        ChangeFeed {
             feed: Arc::clone(self),
             next: kept.first + kept.changes.len() as u64,
         }
     }
 
     /// Whether anybody wants to know.
-    pub(crate) fn is_followed(&self) -> bool {
+    pub(crate) fn has_subscribers(&self) -> bool {
         self.followers.load(Ordering::Relaxed) > 0
     }
 
-    pub(crate) fn push(&self, change: Change) {
-        let mut kept = self.kept.lock();
+    pub(crate) fn push(&self, change: BlockChange) {
+        let mut kept = self.retained.lock();
         kept.bytes += size(&change);
         kept.changes.push_back(Arc::new(change));
         while kept.bytes > MOST_BYTES
@@ -158,6 +158,6 @@ impl Feed {
     }
 }
 
-fn size(change: &Change) -> usize {
+fn size(change: &BlockChange) -> usize {
     CHANGE_BYTES + change.hashes.len() * size_of::<SequenceHash>()
 }

@@ -20,7 +20,7 @@
 
 use std::collections::{BTreeSet, HashMap};
 
-use crate::table::Spot;
+use crate::table::BlockRef;
 
 /// Blocks of one target that are counted; a further one is held once, however often it is stored.
 const MAX_COUNTED: usize = 4096;
@@ -29,15 +29,15 @@ const MAX_SPARE: u8 = 7;
 
 /// What is known of one block beyond its being held.
 #[derive(Clone, Copy, Debug, Default)]
-struct Counted {
+struct CopyCount {
     /// Copies beside the first one.
     spare: u8,
-    trust: Option<Trust>,
+    trust: Option<UnbackedCredit>,
 }
 
 /// A credit that no announcement backs any more.
 #[derive(Clone, Copy, Debug)]
-struct Trust {
+struct UnbackedCredit {
     /// It ends with this removal.
     lapses: u64,
 }
@@ -46,9 +46,9 @@ struct Trust {
 #[derive(Debug, Default)]
 pub(crate) struct Copies {
     /// Bounded: [`MAX_COUNTED`].
-    counted: HashMap<Spot, Counted>,
+    counted: HashMap<BlockRef, CopyCount>,
     /// What is on trust, by the removal it ends with.
-    lapses: BTreeSet<(u64, Spot)>,
+    lapses: BTreeSet<(u64, BlockRef)>,
     spares: u64,
     /// Removals announced so far.
     removals: u64,
@@ -67,12 +67,12 @@ impl Copies {
 
     /// The blocks counted.
     #[cfg(test)]
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = Spot> {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockRef> {
         self.counted.keys().copied()
     }
 
     /// A held block was stored once more, as a further copy.
-    pub(crate) fn add(&mut self, key: Spot) {
+    pub(crate) fn add(&mut self, key: BlockRef) {
         if self.counted.len() >= MAX_COUNTED && !self.counted.contains_key(&key) {
             return;
         }
@@ -81,11 +81,11 @@ impl Copies {
             counted.spare += 1;
             self.spares += 1;
         }
-        self.believe(key);
+        self.confirm(key);
     }
 
     /// The target has the block for sure: its credit is not on trust.
-    pub(crate) fn believe(&mut self, key: Spot) {
+    pub(crate) fn confirm(&mut self, key: BlockRef) {
         let Some(counted) = self.counted.get_mut(&key) else {
             return;
         };
@@ -98,13 +98,13 @@ impl Copies {
     }
 
     /// The target announced that so many blocks are gone.
-    pub(crate) fn note_removals(&mut self, blocks: u64) {
+    pub(crate) fn record_removals(&mut self, blocks: u64) {
         self.removals = self.removals.saturating_add(blocks);
     }
 
     /// Takes one copy of a block of which there are more; the others are on trust from now on. `held`: blocks on the
     /// target's device. Returns whether there were more.
-    pub(crate) fn take(&mut self, key: Spot, held: u64) -> bool {
+    pub(crate) fn take(&mut self, key: BlockRef, held: u64) -> bool {
         let Some(counted) = self
             .counted
             .get_mut(&key)
@@ -118,7 +118,7 @@ impl Copies {
             .removals
             .saturating_add(held)
             .saturating_add(self.spares);
-        if let Some(earlier) = counted.trust.replace(Trust { lapses }) {
+        if let Some(earlier) = counted.trust.replace(UnbackedCredit { lapses }) {
             self.lapses.remove(&(earlier.lapses, key));
         }
         self.lapses.insert((lapses, key));
@@ -126,7 +126,7 @@ impl Copies {
     }
 
     /// The next block whose credit is over; the caller takes it from the target.
-    pub(crate) fn lapsed(&mut self) -> Option<Spot> {
+    pub(crate) fn next_expired(&mut self) -> Option<BlockRef> {
         let (lapses, key) = *self.lapses.first()?;
         if lapses > self.removals {
             return None;
@@ -137,8 +137,8 @@ impl Copies {
 
     /// Removals may have been lost: counts nothing twice, and returns what is on trust, for the caller to take it from
     /// the target.
-    pub(crate) fn doubt(&mut self) -> Vec<Spot> {
-        let on_trust = |(key, counted): (Spot, Counted)| counted.trust.map(|_| key);
+    pub(crate) fn distrust(&mut self) -> Vec<BlockRef> {
+        let on_trust = |(key, counted): (BlockRef, CopyCount)| counted.trust.map(|_| key);
         let lapsed = self.counted.drain().filter_map(on_trust).collect();
         self.lapses.clear();
         self.spares = 0;
@@ -157,11 +157,11 @@ impl Copies {
     }
 
     /// The target does not hold the block any more.
-    pub(crate) fn leave(&mut self, key: Spot) {
+    pub(crate) fn leave(&mut self, key: BlockRef) {
         self.forget(key);
     }
 
-    fn forget(&mut self, key: Spot) {
+    fn forget(&mut self, key: BlockRef) {
         let Some(counted) = self.counted.remove(&key) else {
             return;
         };
@@ -176,8 +176,8 @@ impl Copies {
 mod tests {
     use super::*;
 
-    fn key(number: u32) -> Spot {
-        Spot {
+    fn key(number: u32) -> BlockRef {
+        BlockRef {
             run: number / 100,
             at: number % 100,
         }
@@ -209,18 +209,18 @@ mod tests {
             assert!(copies.take(key(number), 1));
         }
         copies.leave(key(0));
-        copies.believe(key(1));
+        copies.confirm(key(1));
         for _ in 0..100 {
-            copies.note_removals(1);
+            copies.record_removals(1);
         }
-        let lapsed = std::iter::from_fn(|| copies.lapsed()).count();
+        let lapsed = std::iter::from_fn(|| copies.next_expired()).count();
         assert_eq!(lapsed, 2);
         assert_eq!(
             (copies.len(), copies.spares),
             (1, 1),
             "the believed one still has a copy to spare"
         );
-        assert_eq!(copies.doubt(), []);
+        assert_eq!(copies.distrust(), []);
         assert_eq!(
             (copies.len(), copies.spares, copies.lapses.len()),
             (0, 0, 0)

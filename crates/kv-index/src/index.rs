@@ -10,16 +10,18 @@ use kv_blocks::{HashScheme, IndexUpdate, Moment, Namespace, SequenceHash, Target
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
 use crate::{
-    Applied, Changes, DumpPlace, DumpRow, IndexStats, Loaded, Matches, Overlap, Promised, Saved,
-    Slot, SnapshotError, Standing, StandingPlace, TargetDigest,
-    books::{Books, Clearing, Kind},
-    guarded::Guarded,
-    lines::{Chunks, LINE_BYTES},
-    lookup::Core,
+    ChangeFeed, DumpCursor, DumpRow, ExportCursor, ExportedBlocks, IndexStats, LoadSummary,
+    Matches, Overlap, SaveSummary, SnapshotError, SpeculationId, TargetDigest, TargetSlot,
+    UpdateOutcome,
+    arena::{LINE_BYTES, LineChunks},
+    index_lock::IndexLock,
+    lookup::SharedIndex,
+    namespaces,
     overlaps::overlaps,
-    runs::{Heads, MAX_RUNS},
-    snapshot, spaces,
-    table::Table,
+    runs::{MAX_RUNS, RunHeads},
+    snapshot,
+    state::{ClearScope, IndexState, SpeculationKind},
+    table::BlockTable,
 };
 
 /// How an index is built.
@@ -78,39 +80,42 @@ impl Default for IndexSettings {
 /// ```
 #[derive(Debug)]
 pub struct KvIndex {
-    core: Core,
-    books: Guarded,
+    core: SharedIndex,
+    state: IndexLock,
     /// Keys of namespaces cannot be foreseen by those who choose salts.
     secret: u64,
 }
 
 /// The key of a namespace inside one index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct SpaceKey(u64);
+pub struct NamespaceKey(u64);
 
 impl KvIndex {
     /// An empty index.
     pub fn new(settings: IndexSettings) -> Self {
         let secret = |number: u64| xxh3_64_with_seed(&number.to_le_bytes(), settings.secret);
-        let sizes = Sizes::of(settings.memory_budget);
-        let core = Core::new(
-            Heads::new(sizes.slabs, sizes.slabs_log2),
-            Chunks::new(sizes.body_chunks, sizes.body_log2),
-            Table::new(sizes.segments_log2, [secret(0), secret(1)]),
+        let sizes = MemorySizes::of(settings.memory_budget);
+        let core = SharedIndex::new(
+            RunHeads::new(sizes.slabs, sizes.slabs_log2),
+            LineChunks::new(sizes.body_chunks, sizes.body_log2),
+            BlockTable::new(sizes.segments_log2, [secret(0), secret(1)]),
             // A run takes so much itself that these fill up much later.
-            Table::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
+            BlockTable::new(sizes.segments_log2 - 2, [secret(0), secret(1)]),
         );
         let secret = secret(2);
         Self {
-            books: Guarded::new(Books::new(settings, &core, secret)),
+            state: IndexLock::new(IndexState::new(settings, &core, secret)),
             core,
             secret,
         }
     }
 
     /// Does something with the books: see [`Guarded::with`].
-    pub(crate) fn with<R: Default>(&self, act: impl FnOnce(&mut Books, &Core) -> R) -> R {
-        self.books.with(&self.core, act)
+    pub(crate) fn with<R: Default>(
+        &self,
+        act: impl FnOnce(&mut IndexState, &SharedIndex) -> R,
+    ) -> R {
+        self.state.with(&self.core, act)
     }
 
     /// Says which model a target serves; stores of targets without one are ignored. A target that changes its model
@@ -124,7 +129,7 @@ impl KvIndex {
     }
 
     /// Applies one update of a target's stream.
-    pub fn apply(&self, target: Target, update: &IndexUpdate) -> Applied {
+    pub fn apply(&self, target: Target, update: &IndexUpdate) -> UpdateOutcome {
         match update {
             IndexUpdate::Stored(stored) => {
                 self.with(|books, core| books.store(core, target, stored))
@@ -133,13 +138,13 @@ impl KvIndex {
                 self.with(|books, core| books.remove(core, target, removed))
             }
             IndexUpdate::Named(named) => {
-                self.with(|books, core| books.hold_named(core, target, named))
+                self.with(|books, core| books.store_named(core, target, named))
             }
             IndexUpdate::Cleared => {
-                self.step_by_step(target, &Clearing::Tier(Tier::Device));
-                Applied {
+                self.step_by_step(target, &ClearScope::Tier(Tier::Device));
+                UpdateOutcome {
                     applied: 1,
-                    ..Applied::default()
+                    ..UpdateOutcome::default()
                 }
             }
         }
@@ -154,7 +159,7 @@ impl KvIndex {
         parent: Option<SequenceHash>,
         hashes: &[SequenceHash],
         tier: Tier,
-    ) -> Applied {
+    ) -> UpdateOutcome {
         self.with(|books, core| books.store_hashes(core, target, namespace, parent, hashes, tier))
     }
 
@@ -165,22 +170,22 @@ impl KvIndex {
         namespace: &Namespace,
         hashes: &[SequenceHash],
         tier: Tier,
-    ) -> Applied {
+    ) -> UpdateOutcome {
         self.with(|books, core| {
-            books.remove_hashes(core, target, self.space(namespace).0, hashes, tier)
+            books.remove_hashes(core, target, self.namespace_key(namespace).0, hashes, tier)
         })
     }
 
     /// Forgets what a target holds in one tier of one namespace. Source: contract MC9.
     pub fn clear_stream(&self, target: Target, namespace: &Namespace, tier: Tier) {
-        self.step_by_step(target, &Clearing::Stream(tier, namespace.clone()));
+        self.step_by_step(target, &ClearScope::Stream(tier, namespace.clone()));
     }
 
     /// Says that a target's stream has a hole that nobody will fill: what it holds more than once counts as held once, what
     /// is on trust is over, and until the target is cleared its speculative entries live for
     /// [`IndexSettings::unconfirmed_ttl`].
-    pub fn hole(&self, target: Target) {
-        self.with(|books, core| books.hole(core, target));
+    pub fn mark_loss(&self, target: Target) {
+        self.with(|books, core| books.mark_loss(core, target));
     }
 
     /// Whether a target is credited with what its stream announces; it is until somebody says otherwise.
@@ -192,7 +197,7 @@ impl KvIndex {
     pub fn trust(&self, target: Target, trusted: bool) {
         if self.with(|books, core| books.trust(core, target, trusted)) {
             // Beside what is announced it would outlast the removals.
-            self.step_by_step(target, &Clearing::Promises);
+            self.step_by_step(target, &ClearScope::Promises);
         }
     }
 
@@ -209,7 +214,7 @@ impl KvIndex {
     /// With as many targets as an index can have, it forgets all of it before it returns.
     pub fn retire(&self, target: Target) {
         if !self.with(|books, core| books.retire(core, target)) {
-            self.step_by_step(target, &Clearing::All);
+            self.step_by_step(target, &ClearScope::All);
         }
     }
 
@@ -225,7 +230,7 @@ impl KvIndex {
 
     /// Frees a slice of what [`KvIndex::retire`] left, some thousand blocks. Returns whether there may be more.
     pub fn sweep(&self) -> bool {
-        self.with(Books::sweep)
+        self.with(IndexState::sweep)
     }
 
     /// Forgets a worker with all its ranks and their registrations.
@@ -235,7 +240,7 @@ impl KvIndex {
     }
 
     /// Forgets in steps, with the lock free between two of them.
-    fn step_by_step(&self, target: Target, what: &Clearing) {
+    fn step_by_step(&self, target: Target, what: &ClearScope) {
         let mut next = Some(0);
         while let Some(from) = next {
             next = self.with(|books, core| books.clear(core, target, what, from));
@@ -243,17 +248,17 @@ impl KvIndex {
     }
 
     /// The key of a namespace, for lookups. Creates no state.
-    pub fn space(&self, namespace: &Namespace) -> SpaceKey {
-        SpaceKey(spaces::key(namespace, self.secret))
+    pub fn namespace_key(&self, namespace: &Namespace) -> NamespaceKey {
+        NamespaceKey(namespaces::key(namespace, self.secret))
     }
 
     /// The slot of a target, if the index has heard of it.
-    pub fn slot(&self, target: Target) -> Option<Slot> {
-        self.with(|books, _| books.find(target)).map(Slot)
+    pub fn slot(&self, target: Target) -> Option<TargetSlot> {
+        self.with(|books, _| books.find(target)).map(TargetSlot)
     }
 
     /// Whose slot it is; nobody's once its worker was removed.
-    pub fn target(&self, slot: Slot) -> Option<Target> {
+    pub fn target(&self, slot: TargetSlot) -> Option<Target> {
         self.core.target(slot.0)
     }
 
@@ -262,7 +267,7 @@ impl KvIndex {
     /// Takes no lock and writes nothing but `matches`. Targets that are not trusted are left out.
     pub fn lookup_into(
         &self,
-        space: SpaceKey,
+        space: NamespaceKey,
         chain: &[SequenceHash],
         now: Moment,
         matches: &mut Matches,
@@ -277,7 +282,7 @@ impl KvIndex {
     /// If there are not as many answers as chains.
     pub fn lookup_batch(
         &self,
-        space: SpaceKey,
+        space: NamespaceKey,
         chains: &[&[SequenceHash]],
         now: Moment,
         matches: &mut [Matches],
@@ -293,7 +298,12 @@ impl KvIndex {
         chain: &[SequenceHash],
         now: Moment,
     ) -> Vec<Overlap> {
-        overlaps(&self.core, self.space(namespace).0, chain, nanoseconds(now))
+        overlaps(
+            &self.core,
+            self.namespace_key(namespace).0,
+            chain,
+            nanoseconds(now),
+        )
     }
 
     /// Expects `chain` on `target` until `now + ttl`, because a request was just sent there whose events will confirm
@@ -305,8 +315,14 @@ impl KvIndex {
         chain: &[SequenceHash],
         now: Moment,
         ttl: Duration,
-    ) -> Promised {
-        self.promise(target, namespace, chain, now, (Kind::Speculative, ttl))
+    ) -> SpeculationId {
+        self.promise(
+            target,
+            namespace,
+            chain,
+            now,
+            (SpeculationKind::Speculative, ttl),
+        )
     }
 
     /// The same for a target without trustworthy events: nothing will confirm it, so `ttl` is longer. Only the statistics
@@ -318,8 +334,14 @@ impl KvIndex {
         chain: &[SequenceHash],
         now: Moment,
         ttl: Duration,
-    ) -> Promised {
-        self.promise(target, namespace, chain, now, (Kind::Predicted, ttl))
+    ) -> SpeculationId {
+        self.promise(
+            target,
+            namespace,
+            chain,
+            now,
+            (SpeculationKind::Predicted, ttl),
+        )
     }
 
     fn promise(
@@ -328,22 +350,22 @@ impl KvIndex {
         namespace: &Namespace,
         chain: &[SequenceHash],
         now: Moment,
-        (kind, ttl): (Kind, Duration),
-    ) -> Promised {
+        (kind, ttl): (SpeculationKind, Duration),
+    ) -> SpeculationId {
         let now = nanoseconds(now);
-        self.with(|books, core| books.promise(core, target, namespace, chain, now, (kind, ttl)))
+        self.with(|books, core| books.speculate(core, target, namespace, chain, now, (kind, ttl)))
     }
 
     /// Takes back what [`KvIndex::speculate`] or [`KvIndex::predict`] entered, because the request was not taken there.
     /// What was confirmed since, or renewed for another request, stays.
-    pub fn retract(&self, promised: Promised) {
+    pub fn retract(&self, promised: SpeculationId) {
         self.with(|books, core| books.retract(core, &promised));
     }
 
     /// Forgets unconfirmed entries whose time is over. Lookups do not count them in any case: this is for the memory, and
     /// for [`KvIndex::stats`]. Also ends a pruning that is under way.
     pub fn expire(&self, now: Moment) {
-        while self.with(|books, core| books.tidy(core, nanoseconds(now))) {}
+        while self.with(|books, core| books.sweep_expired(core, nanoseconds(now))) {}
     }
 
     /// Confirmed blocks of a target per tier, in the order of [`Tier::ALL`]; a block in two tiers counts in both.
@@ -353,8 +375,8 @@ impl KvIndex {
 
     /// Follows what changes from now on; `None` after the index was given up. Until the last one of those is dropped each
     /// change takes some microseconds more. What [`KvIndex::load`] takes over is not told of.
-    pub fn follow(&self) -> Option<Changes> {
-        self.with(|books, _| Some(books.follow()))
+    pub fn subscribe(&self) -> Option<ChangeFeed> {
+        self.with(|books, _| Some(books.subscribe()))
     }
 
     /// The next stretches of what targets that are `wanted` hold, each after what is in front of it; `None` after the last.
@@ -365,13 +387,13 @@ impl KvIndex {
     /// [`KvIndex::follow`] first; after each piece take all changes there are, and leave out of the piece whatever block of a
     /// target and tier any of them so far was about, but for the place that it gives to others; then apply the piece, then the
     /// changes, and take back what was there for the place alone.
-    pub fn standing(
+    pub fn export(
         &self,
-        place: &mut StandingPlace,
+        place: &mut ExportCursor,
         wanted: &dyn Fn(Target) -> bool,
-    ) -> Option<Vec<Standing>> {
+    ) -> Option<Vec<ExportedBlocks>> {
         loop {
-            let told = self.with(|books, core| books.standing(core, place, wanted))?;
+            let told = self.with(|books, core| books.export(core, place, wanted))?;
             if !told.is_empty() {
                 return Some(told);
             }
@@ -399,7 +421,7 @@ impl KvIndex {
     /// # Errors
     ///
     /// What `to` answers; then what it got is no snapshot.
-    pub fn save(&self, to: &mut dyn Write) -> io::Result<Saved> {
+    pub fn save(&self, to: &mut dyn Write) -> io::Result<SaveSummary> {
         let mut file = Vec::new();
         let saved = self
             .with(|books, core| Some(books.save(core, &mut file)))
@@ -419,7 +441,7 @@ impl KvIndex {
     /// # Errors
     ///
     /// A snapshot is taken over as a whole or refused: see [`SnapshotError`]. An index with blocks in it takes none.
-    pub fn load(&self, from: &mut dyn Read) -> Result<Loaded, SnapshotError> {
+    pub fn load(&self, from: &mut dyn Read) -> Result<LoadSummary, SnapshotError> {
         let (scheme, limit) = self
             .with(|books, _| Some(books.loadable()))
             .ok_or_else(given_up)??;
@@ -434,7 +456,7 @@ impl KvIndex {
     /// Each call takes the lock for about a thousand rows (all of one block come together) and gives it back, so a dump in
     /// pieces is not one instant: what is there from beginning to end comes exactly once, what changes meanwhile may come
     /// or not.
-    pub fn dump(&self, place: &mut DumpPlace) -> Option<Vec<DumpRow>> {
+    pub fn dump(&self, place: &mut DumpCursor) -> Option<Vec<DumpRow>> {
         loop {
             let rows = self.with(|books, core| books.dump(core, place))?;
             if !rows.is_empty() {
@@ -465,7 +487,7 @@ fn nanoseconds(moment: Moment) -> u64 {
 }
 
 /// How memory is cut for a budget.
-struct Sizes {
+struct MemorySizes {
     body_log2: u32,
     body_chunks: usize,
     slabs_log2: u32,
@@ -473,7 +495,7 @@ struct Sizes {
     segments_log2: u32,
 }
 
-impl Sizes {
+impl MemorySizes {
     fn of(budget: u64) -> Self {
         // Chunks of huge pages; of less where the budget is small, so that it can be used up.
         let body_log2 = (budget / LINE_BYTES / 64).max(1).ilog2().clamp(4, 15);

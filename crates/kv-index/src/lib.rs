@@ -68,15 +68,16 @@
 //! [`KvIndex::trust`].
 #![doc = include_str!("lookup/PROTOCOL.md")]
 
+mod arena;
 mod atomic;
-mod books;
 mod changes;
 mod copies;
-mod guarded;
+mod engine_hashes;
+mod export;
 mod index;
-mod lines;
+mod index_lock;
 mod lookup;
-mod names;
+mod namespaces;
 mod orphans;
 mod overlaps;
 mod report;
@@ -84,16 +85,17 @@ mod runs;
 #[cfg(test)]
 mod schedules;
 mod snapshot;
-mod spaces;
-mod standing;
+mod state;
 mod table;
 mod writer;
 
-pub use books::{Loaded, Promised, Saved};
-pub use changes::{Change, ChangeKind, Changes, Lagged};
-pub use index::{IndexSettings, KvIndex, SpaceKey};
-pub use lookup::{Matches, Slot};
-pub use report::{Applied, DumpPlace, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks};
+pub use changes::{BlockChange, ChangeFeed, ChangeKind, LaggedError};
+pub use export::{ExportCursor, ExportedBlocks};
+pub use index::{IndexSettings, KvIndex, NamespaceKey};
+pub use lookup::{Matches, TargetSlot};
+pub use namespaces::salt_digest;
+pub use report::{
+    DumpCursor, DumpRow, IndexStats, Overlap, TargetDigest, TierBlocks, UpdateOutcome,
+};
 pub use snapshot::SnapshotError;
-pub use spaces::salt_digest;
-pub use standing::{Standing, StandingPlace};
+pub use state::{LoadSummary, SaveSummary, SpeculationId};

@@ -13,11 +13,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use kv_blocks::{Namespace, Tier};
 
-mod late;
+mod blocks;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use self::late::{Hashed, Late, Numbers, Scope};
+pub(crate) use self::blocks::{HashKeyedBlocks, NumberScope, NumberSet, OrphanBlocks};
 
 /// Pieces that may wait.
 const MAX_WAITING: usize = 4096;
@@ -28,14 +28,14 @@ const STORE_BYTES: usize = 352;
 
 /// A store of one target, of which some blocks still wait.
 #[derive(Debug)]
-struct Waiting {
+struct WaitingStore {
     slot: u32,
-    late: Late,
+    late: OrphanBlocks,
     /// First block to the block behind the last of each piece. Each piece waits for the block in front of it.
     pieces: BTreeMap<u32, u32>,
 }
 
-impl Waiting {
+impl WaitingStore {
     /// What the piece that begins with block `start` waits for.
     fn parent(&self, start: u32) -> Option<u64> {
         start
@@ -73,7 +73,7 @@ impl Waiting {
 struct ByParent {
     slot: u32,
     parent: u64,
-    scope: Scope,
+    scope: NumberScope,
     store: u64,
     start: u32,
 }
@@ -83,7 +83,7 @@ struct ByParent {
 struct ByNumber {
     slot: u32,
     number: u64,
-    numbers: Numbers,
+    numbers: NumberSet,
     tier: Tier,
     store: u64,
     at: u32,
@@ -94,7 +94,7 @@ struct ByNumber {
 pub(crate) struct Orphans {
     max_bytes: u64,
     /// In the order they came. Bounded: [`MAX_WAITING`] pieces and `max_bytes`, beyond it the oldest go.
-    stores: BTreeMap<u64, Waiting>,
+    stores: BTreeMap<u64, WaitingStore>,
     by_parent: BTreeSet<ByParent>,
     by_number: BTreeSet<ByNumber>,
     next: u64,
@@ -118,13 +118,13 @@ impl Orphans {
 
     /// Takes in what a target stored behind a parent that it has not announced. Without a parent, or with another number of
     /// tokens than of blocks, it is nothing that could wait.
-    pub(crate) fn keep(&mut self, slot: u32, late: Late) {
+    pub(crate) fn keep(&mut self, slot: u32, late: OrphanBlocks) {
         let Some(count) = u32::try_from(late.len()).ok().filter(|_| late.is_sound()) else {
             return;
         };
         let mut late = late;
         late.shrink_to_fit();
-        let waiting = Waiting {
+        let waiting = WaitingStore {
             slot,
             late,
             pieces: BTreeMap::new(),
@@ -145,7 +145,12 @@ impl Orphans {
     }
 
     /// A target announced a block: what of it waited for that, in the order it came. To be applied next.
-    pub(crate) fn arrived(&mut self, slot: u32, scope: Scope, number: u64) -> Vec<Late> {
+    pub(crate) fn arrived(
+        &mut self,
+        slot: u32,
+        scope: NumberScope,
+        number: u64,
+    ) -> Vec<OrphanBlocks> {
         let first = ByParent {
             slot,
             parent: number,
@@ -178,7 +183,13 @@ impl Orphans {
 
     /// A target removed a block from a tier. If it waits it is gone; what is in front of it waits on, and what is behind it
     /// waits for it to be announced again. Returns whether it waited.
-    pub(crate) fn removed(&mut self, slot: u32, numbers: Numbers, number: u64, tier: Tier) -> bool {
+    pub(crate) fn removed(
+        &mut self,
+        slot: u32,
+        numbers: NumberSet,
+        number: u64,
+        tier: Tier,
+    ) -> bool {
         let first = ByNumber {
             slot,
             number,
@@ -309,7 +320,7 @@ impl Orphans {
         true
     }
 
-    fn forget(&mut self, gone: impl Fn(&Waiting) -> bool) {
+    fn forget(&mut self, gone: impl Fn(&WaitingStore) -> bool) {
         let stores = self.stores.iter().filter(|(_, waiting)| gone(waiting));
         for store in stores.map(|(store, _)| *store).collect::<Vec<_>>() {
             self.drop_store(store);

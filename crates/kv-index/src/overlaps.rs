@@ -7,7 +7,7 @@ use kv_blocks::{SequenceHash, Target};
 use crate::{
     Matches, Overlap, TierBlocks,
     atomic::Ordering,
-    lookup::{Core, Mixed},
+    lookup::{MixedHolding, SharedIndex},
 };
 
 thread_local! {
@@ -16,7 +16,12 @@ thread_local! {
 }
 
 /// Every target that holds, or is said to hold, at least the first block of `chain`, in the order of targets.
-pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64) -> Vec<Overlap> {
+pub(crate) fn overlaps(
+    core: &SharedIndex,
+    space: u64,
+    chain: &[SequenceHash],
+    now: u64,
+) -> Vec<Overlap> {
     let mut matches = SCRATCH.take();
     let mut overlaps = Vec::new();
     loop {
@@ -46,7 +51,7 @@ pub(crate) fn overlaps(core: &Core, space: u64, chain: &[SequenceHash], now: u64
 
 /// Adds those who are not trusted, with what is expected of them and what they announced.
 fn doubted(
-    core: &Core,
+    core: &SharedIndex,
     space: u64,
     chain: &[SequenceHash],
     now: u64,
@@ -54,7 +59,7 @@ fn doubted(
     overlaps: &mut Vec<Overlap>,
 ) {
     let trusted = overlaps.len();
-    core.lookup_doubted(space, chain, now, false, matches);
+    core.lookup_untrusted(space, chain, now, false, matches);
     each(core, matches, |target, blocks, present| {
         overlaps.push(Overlap {
             target,
@@ -63,7 +68,7 @@ fn doubted(
             present,
         });
     });
-    core.lookup_doubted(space, chain, now, true, matches);
+    core.lookup_untrusted(space, chain, now, true, matches);
     each(core, matches, |target, announced, _| {
         match overlaps[trusted..]
             .iter_mut()
@@ -80,7 +85,11 @@ fn doubted(
     });
 }
 
-fn each(core: &Core, matches: &Matches, mut visit: impl FnMut(Target, TierBlocks, [u32; 4])) {
+fn each(
+    core: &SharedIndex,
+    matches: &Matches,
+    mut visit: impl FnMut(Target, TierBlocks, [u32; 4]),
+) {
     matches.each(|slot, depth| {
         let Some(target) = core.target(slot.0) else {
             return;
@@ -91,8 +100,8 @@ fn each(core: &Core, matches: &Matches, mut visit: impl FnMut(Target, TierBlocks
     });
 }
 
-fn by_tier(depth: u32, mixed: Option<&Mixed>) -> (TierBlocks, [u32; 4]) {
-    let Some(Mixed { best, present, .. }) = mixed else {
+fn by_tier(depth: u32, mixed: Option<&MixedHolding>) -> (TierBlocks, [u32; 4]) {
+    let Some(MixedHolding { best, present, .. }) = mixed else {
         return (
             TierBlocks {
                 device: depth,

@@ -6,7 +6,7 @@ use kv_blocks::{Namespace, SequenceHash, Target, Tier};
 
 /// What one update did, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Applied {
+pub struct UpdateOutcome {
     /// Blocks stored or removed (also those stored before); 1 for a clear.
     pub applied: u32,
     /// Blocks not stored because their parent is unknown or belongs to another namespace.
@@ -109,7 +109,7 @@ pub struct DumpRow {
 
 /// How far a dump has come; the default is its beginning.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct DumpPlace {
+pub struct DumpCursor {
     /// The next run.
     pub(crate) run: u32,
     /// The next of its blocks.

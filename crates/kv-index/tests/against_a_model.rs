@@ -10,26 +10,26 @@ use std::{
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
-    SequenceHash, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+    RemovedBlocks, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
 };
-use kv_index::{DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
+use kv_index::{DumpCursor, IndexSettings, KvIndex, Overlap, TierBlocks};
 use proptest::{collection::vec, prelude::*};
 
 /// One token a block, two tokens in the world, sequences up to six blocks: few enough to meet again and again.
-type Prefix = Vec<u32>;
+type TokenPath = Vec<u32>;
 
 #[derive(Clone, Debug)]
-enum Step {
+enum IndexStep {
     Store {
         target: usize,
-        prefix: Prefix,
+        prefix: TokenPath,
         from: usize,
         tier: Tier,
     },
     Remove {
         target: usize,
-        prefix: Prefix,
+        prefix: TokenPath,
         tier: Tier,
     },
     Cleared {
@@ -43,7 +43,7 @@ enum Step {
     },
     Speculate {
         target: usize,
-        prefix: Prefix,
+        prefix: TokenPath,
         ttl_s: u64,
     },
     Wait {
@@ -58,7 +58,7 @@ enum Step {
     },
 }
 
-fn prefix() -> impl Strategy<Value = Prefix> {
+fn prefix() -> impl Strategy<Value = TokenPath> {
     vec(0..2_u32, 1..6)
 }
 
@@ -66,21 +66,21 @@ fn tier() -> impl Strategy<Value = Tier> {
     prop_oneof![3 => Just(Tier::Device), 1 => Just(Tier::Host), 1 => Just(Tier::Disk)]
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = IndexStep> {
     let target = 0..3_usize;
     prop_oneof![
         6 => (target.clone(), prefix(), 0..6_usize, tier())
-            .prop_map(|(target, prefix, from, tier)| Step::Store { target, from: from % prefix.len(), prefix, tier }),
+            .prop_map(|(target, prefix, from, tier)| IndexStep::Store { target, from: from % prefix.len(), prefix, tier }),
         5 => (target.clone(), prefix(), tier())
-            .prop_map(|(target, prefix, tier)| Step::Remove { target, prefix, tier }),
-        1 => target.clone().prop_map(|target| Step::Cleared { target }),
-        1 => target.clone().prop_map(|target| Step::Clear { target }),
-        1 => target.clone().prop_map(|target| Step::RemoveWorker { target }),
+            .prop_map(|(target, prefix, tier)| IndexStep::Remove { target, prefix, tier }),
+        1 => target.clone().prop_map(|target| IndexStep::Cleared { target }),
+        1 => target.clone().prop_map(|target| IndexStep::Clear { target }),
+        1 => target.clone().prop_map(|target| IndexStep::RemoveWorker { target }),
         2 => (target.clone(), prefix(), 1..10_u64)
-            .prop_map(|(target, prefix, ttl_s)| Step::Speculate { target, prefix, ttl_s }),
-        1 => target.clone().prop_map(|target| Step::Hole { target }),
-        1 => (target, any::<bool>()).prop_map(|(target, trusted)| Step::Trust { target, trusted }),
-        1 => (1..5_u64).prop_map(|seconds| Step::Wait { seconds }),
+            .prop_map(|(target, prefix, ttl_s)| IndexStep::Speculate { target, prefix, ttl_s }),
+        1 => target.clone().prop_map(|target| IndexStep::Hole { target }),
+        1 => (target, any::<bool>()).prop_map(|(target, trusted)| IndexStep::Trust { target, trusted }),
+        1 => (1..5_u64).prop_map(|seconds| IndexStep::Wait { seconds }),
     ]
 }
 
@@ -102,7 +102,7 @@ fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size: size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -120,21 +120,21 @@ fn name(target: usize, prefix: &[u32]) -> EngineHash {
 }
 
 #[derive(Default)]
-struct Model {
-    held: BTreeMap<(usize, Prefix), BTreeSet<Tier>>,
-    expected: BTreeMap<(usize, Prefix), u64>,
+struct IndexModel {
+    held: BTreeMap<(usize, TokenPath), BTreeSet<Tier>>,
+    expected: BTreeMap<(usize, TokenPath), u64>,
     /// Copies beside the first one, of what is on a device.
-    spare: BTreeMap<(usize, Prefix), u64>,
+    spare: BTreeMap<(usize, TokenPath), u64>,
     /// What is on trust, with the removal it ends with.
-    on_trust: BTreeMap<(usize, Prefix), u64>,
+    on_trust: BTreeMap<(usize, TokenPath), u64>,
     removals: BTreeMap<usize, u64>,
     distrusted: BTreeSet<usize>,
     now_s: u64,
 }
 
-impl Model {
-    fn hangs_on_nothing(&self, step: &Step) -> bool {
-        let Step::Store {
+impl IndexModel {
+    fn hangs_on_nothing(&self, step: &IndexStep) -> bool {
+        let IndexStep::Store {
             target,
             prefix,
             from,
@@ -146,9 +146,9 @@ impl Model {
         *from > 0 && !self.held.contains_key(&(*target, prefix[..*from].to_vec()))
     }
 
-    fn step(&mut self, step: &Step) {
+    fn step(&mut self, step: &IndexStep) {
         match step {
-            Step::Store {
+            IndexStep::Store {
                 target,
                 prefix,
                 from,
@@ -173,7 +173,7 @@ impl Model {
                     }
                 }
             }
-            Step::Remove {
+            IndexStep::Remove {
                 target,
                 prefix,
                 tier,
@@ -198,13 +198,13 @@ impl Model {
                 let removals = self.removals[target];
                 self.lapse(*target, |ends| ends <= removals);
             }
-            Step::Hole { target } => {
+            IndexStep::Hole { target } => {
                 self.lapse(*target, |_| true);
                 self.spare
                     .range_mut(of(*target))
                     .for_each(|(_, spare)| *spare = 0);
             }
-            Step::Trust {
+            IndexStep::Trust {
                 target,
                 trusted: true,
             } => {
@@ -212,13 +212,13 @@ impl Model {
                     self.expected.retain(|(holder, _), _| holder != target);
                 }
             }
-            Step::Trust {
+            IndexStep::Trust {
                 target,
                 trusted: false,
             } => {
                 self.distrusted.insert(*target);
             }
-            Step::Cleared { target } => {
+            IndexStep::Cleared { target } => {
                 self.spare.retain(|(holder, _), _| holder != target);
                 self.on_trust.retain(|(holder, _), _| holder != target);
                 self.held.retain(|(holder, _), tiers| {
@@ -229,14 +229,14 @@ impl Model {
                 });
                 self.expected.retain(|(holder, _), _| holder != target);
             }
-            Step::Clear { target } => self.forget(|holder| holder == *target),
-            Step::RemoveWorker { target: gone } => {
+            IndexStep::Clear { target } => self.forget(|holder| holder == *target),
+            IndexStep::RemoveWorker { target: gone } => {
                 let gone = |holder| target(holder).worker == target(*gone).worker;
                 self.forget(gone);
                 self.distrusted.retain(|holder| !gone(*holder));
                 self.removals.retain(|holder, _| !gone(*holder));
             }
-            Step::Speculate {
+            IndexStep::Speculate {
                 target,
                 prefix,
                 ttl_s,
@@ -249,12 +249,12 @@ impl Model {
                     }
                 }
             }
-            Step::Wait { seconds } => self.now_s += seconds,
+            IndexStep::Wait { seconds } => self.now_s += seconds,
         }
         self.expected.retain(|_, until| *until > self.now_s);
     }
 
-    fn leave(&mut self, key: &(usize, Prefix), tier: Tier) {
+    fn leave(&mut self, key: &(usize, TokenPath), tier: Tier) {
         if tier == Tier::Device {
             self.spare.remove(key);
             self.on_trust.remove(key);
@@ -347,19 +347,19 @@ impl Model {
 }
 
 /// The keys of one target.
-fn of(target: usize) -> std::ops::Range<(usize, Prefix)> {
+fn of(target: usize) -> std::ops::Range<(usize, TokenPath)> {
     (target, Vec::new())..(target + 1, Vec::new())
 }
 
-fn apply(index: &KvIndex, step: &Step, now: Moment) {
+fn apply(index: &KvIndex, step: &IndexStep, now: Moment) {
     match step {
-        Step::Store {
+        IndexStep::Store {
             target: number,
             prefix,
             from,
             tier,
         } => {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 hashes: (from + 1..=prefix.len())
                     .map(|end| name(*number, &prefix[..end]))
                     .collect(),
@@ -372,28 +372,28 @@ fn apply(index: &KvIndex, step: &Step, now: Moment) {
             };
             index.apply(target(*number), &IndexUpdate::Stored(stored));
         }
-        Step::Remove {
+        IndexStep::Remove {
             target: number,
             prefix,
             tier,
         } => {
-            let removed = Removed {
+            let removed = RemovedBlocks {
                 hashes: vec![name(*number, prefix)],
                 tier: *tier,
             };
             index.apply(target(*number), &IndexUpdate::Removed(removed));
         }
-        Step::Cleared { target: number } => {
+        IndexStep::Cleared { target: number } => {
             index.apply(target(*number), &IndexUpdate::Cleared);
         }
-        Step::Clear { target: number } => index.clear(target(*number)),
-        Step::RemoveWorker { target: number } => {
+        IndexStep::Clear { target: number } => index.clear(target(*number)),
+        IndexStep::RemoveWorker { target: number } => {
             index.remove_worker(target(*number).worker);
             for number in 0..3 {
                 index.register(target(number), Arc::from("m"));
             }
         }
-        Step::Speculate {
+        IndexStep::Speculate {
             target: number,
             prefix,
             ttl_s,
@@ -406,25 +406,25 @@ fn apply(index: &KvIndex, step: &Step, now: Moment) {
                 Duration::from_secs(*ttl_s),
             );
         }
-        Step::Wait { .. } => index.expire(now),
-        Step::Hole { target: number } => index.hole(target(*number)),
-        Step::Trust {
+        IndexStep::Wait { .. } => index.expire(now),
+        IndexStep::Hole { target: number } => index.mark_loss(target(*number)),
+        IndexStep::Trust {
             target: number,
             trusted,
         } => index.trust(target(*number), *trusted),
     }
 }
 
-fn compare(index: &KvIndex, model: &Model, now: Moment) -> Result<(), TestCaseError> {
+fn compare(index: &KvIndex, model: &IndexModel, now: Moment) -> Result<(), TestCaseError> {
     for word in 0..1_u32 << 6 {
-        let prefix: Prefix = (0..6).map(|bit| word >> bit & 1).collect();
+        let prefix: TokenPath = (0..6).map(|bit| word >> bit & 1).collect();
         prop_assert_eq!(
             index.lookup(&namespace(), &chain(&prefix), now),
             model.lookup(&prefix)
         );
     }
     let mut rows = BTreeSet::new();
-    let mut place = DumpPlace::default();
+    let mut place = DumpCursor::default();
     for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
         let new = rows.insert((row.target, row.hash, row.tier, row.depth, row.parent));
         assert!(new, "a row twice");
@@ -466,7 +466,7 @@ fn at_rest() -> u64 {
     index.register(target(0), Arc::from("m"));
     apply(
         &index,
-        &Step::Store {
+        &IndexStep::Store {
             target: 0,
             prefix: vec![0],
             from: 0,
@@ -479,7 +479,7 @@ fn at_rest() -> u64 {
 }
 
 /// The same content, announced afresh.
-fn rebuilt(model: &Model) -> KvIndex {
+fn rebuilt(model: &IndexModel) -> KvIndex {
     let index = KvIndex::new(IndexSettings {
         unconfirmed_ttl: Duration::ZERO,
         ..IndexSettings::default()
@@ -492,7 +492,7 @@ fn rebuilt(model: &Model) -> KvIndex {
         for tier in tiers {
             apply(
                 &index,
-                &Step::Store {
+                &IndexStep::Store {
                     target: *number,
                     prefix: prefix.clone(),
                     from: 0,
@@ -509,7 +509,7 @@ fn rebuilt(model: &Model) -> KvIndex {
                 if !model.held.get(&key).is_some_and(|held| held.contains(tier)) {
                     apply(
                         &index,
-                        &Step::Remove {
+                        &IndexStep::Remove {
                             target: *number,
                             prefix: key.1.clone(),
                             tier: *tier,
@@ -533,7 +533,7 @@ proptest! {
         for number in 0..3 {
             index.register(target(number), Arc::from("m"));
         }
-        let mut model = Model::default();
+        let mut model = IndexModel::default();
         // What hangs on nothing waits for its parent: see oracle.rs.
         for step in &steps {
             if model.hangs_on_nothing(step) {

@@ -7,7 +7,7 @@ mod sequence;
 use std::{ops::Range, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, HashScheme, IndexUpdate, Stored, Tier, WorkerId};
+use kv_blocks::{EngineHash, HashScheme, IndexUpdate, StoredBlocks, Tier, WorkerId};
 use kv_index::{IndexSettings, IndexStats, KvIndex};
 use sequence::*;
 
@@ -21,11 +21,11 @@ fn small() -> KvIndex {
 }
 
 /// The content of a store under a salt of its own.
-fn under(salt: u32, blocks: Range<u32>) -> Stored {
+fn under(salt: u32, blocks: Range<u32>) -> StoredBlocks {
     let name = |hash: EngineHash| EngineHash(u64::from(salt + 1) << 32 | hash.0);
     let stored = store(blocks);
     let hashes = stored.hashes.into_iter().map(name).collect();
-    Stored {
+    StoredBlocks {
         hashes,
         parent: stored.parent.map(name),
         salt: Some(Arc::from(salt.to_string())),
@@ -187,7 +187,7 @@ fn a_big_target_is_forgotten_whole_and_nobody_else_with_it() {
         put(
             &index,
             worker,
-            Stored {
+            StoredBlocks {
                 tier: Tier::Host,
                 ..store(0..3)
             },

@@ -5,8 +5,8 @@
 mod sequence;
 
 use contract_id::contract;
-use kv_blocks::{IndexUpdate, SequenceHash, Stored, Tier};
-use kv_index::{Applied, KvIndex, Overlap};
+use kv_blocks::{IndexUpdate, SequenceHash, StoredBlocks, Tier};
+use kv_index::{KvIndex, Overlap, UpdateOutcome};
 use proptest::{collection::vec, prelude::*};
 use sequence::*;
 
@@ -17,7 +17,7 @@ fn tell(
     worker: u32,
     parent: Option<SequenceHash>,
     hashes: &[SequenceHash],
-) -> Applied {
+) -> UpdateOutcome {
     index.store_hashes(target(worker), &plain(), parent, hashes, DEVICE)
 }
 
@@ -45,7 +45,7 @@ fn blocks_named_by_hash_are_found_by_their_tokens_and_beside_those_named_otherwi
     );
     assert_eq!(
         removed,
-        Applied {
+        UpdateOutcome {
             applied: 2,
             orphans: 0,
             ignored: 1
@@ -74,16 +74,16 @@ fn blocks_behind_an_unknown_hash_wait_for_it() {
     let chain = chain(9);
     assert_eq!(
         tell(&index, 0, Some(chain[6]), &chain[7..]),
-        Applied {
+        UpdateOutcome {
             orphans: 2,
-            ..Applied::default()
+            ..UpdateOutcome::default()
         }
     );
     assert_eq!(
         tell(&index, 0, Some(chain[2]), &chain[3..6]),
-        Applied {
+        UpdateOutcome {
             orphans: 3,
-            ..Applied::default()
+            ..UpdateOutcome::default()
         }
     );
     assert_eq!(
@@ -147,7 +147,7 @@ fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
     let lie = [made_up[0], made_up[1], made_up[0], made_up[2]];
     assert_eq!(
         tell(&index, 0, None, &lie),
-        Applied {
+        UpdateOutcome {
             applied: 2,
             orphans: 0,
             ignored: 2
@@ -156,7 +156,7 @@ fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
     let lie = [made_up[2], chain[3], chain[4]];
     assert_eq!(
         tell(&index, 0, Some(made_up[1]), &lie),
-        Applied {
+        UpdateOutcome {
             applied: 1,
             orphans: 0,
             ignored: 2
@@ -173,7 +173,7 @@ fn a_hash_that_comes_twice_or_elsewhere_ends_what_is_taken_of_a_store() {
 }
 
 #[derive(Clone, Debug)]
-enum Lie {
+enum FalseEvent {
     Store {
         parent: Option<usize>,
         hashes: Vec<usize>,
@@ -186,7 +186,7 @@ enum Lie {
     Cleared,
 }
 
-fn lie() -> impl Strategy<Value = Lie> {
+fn lie() -> impl Strategy<Value = FalseEvent> {
     let tier = || prop::sample::select(vec![DEVICE, Tier::Host]);
     // 0 to 39 are real, the others are nobody's; runs of them, and single ones.
     let hashes = || {
@@ -199,9 +199,9 @@ fn lie() -> impl Strategy<Value = Lie> {
     };
     prop_oneof![
         5 => (prop::option::of(0..60_usize), hashes(), tier())
-            .prop_map(|(parent, hashes, tier)| Lie::Store { parent, hashes, tier }),
-        3 => (hashes(), tier()).prop_map(|(hashes, tier)| Lie::Remove { hashes, tier }),
-        1 => Just(Lie::Cleared),
+            .prop_map(|(parent, hashes, tier)| FalseEvent::Store { parent, hashes, tier }),
+        3 => (hashes(), tier()).prop_map(|(hashes, tier)| FalseEvent::Remove { hashes, tier }),
+        1 => Just(FalseEvent::Cleared),
     ]
 }
 
@@ -216,7 +216,7 @@ proptest! {
         // Two that say the truth, with a hole and another tier; what they hold ends in several places.
         put(&index, 1, store(0..40));
         index.apply(target(1), &remove(&[31], DEVICE));
-        put(&index, 1, Stored { tier: Tier::Host, ..store(10..20) });
+        put(&index, 1, StoredBlocks { tier: Tier::Host, ..store(10..20) });
         tell(&index, 2, None, &chain[..17]);
         let truth = || {
             let ends = (1..=chain.len()).map(|end| index.lookup(&plain(), &chain[..end], NOW));
@@ -227,14 +227,14 @@ proptest! {
         let name = |number: &usize| chain.get(*number).copied().unwrap_or(SequenceHash(*number as u64));
         for lie in lies {
             match lie {
-                Lie::Store { parent, hashes, tier } => {
+                FalseEvent::Store { parent, hashes, tier } => {
                     let hashes: Vec<_> = hashes.iter().map(name).collect();
                     index.store_hashes(target(0), &plain(), parent.as_ref().map(name), &hashes, tier);
                 }
-                Lie::Remove { hashes, tier } => {
+                FalseEvent::Remove { hashes, tier } => {
                     index.remove_hashes(target(0), &plain(), &hashes.iter().map(name).collect::<Vec<_>>(), tier);
                 }
-                Lie::Cleared => {
+                FalseEvent::Cleared => {
                     index.apply(target(0), &IndexUpdate::Cleared);
                 }
             }

@@ -11,12 +11,12 @@ use std::{
 
 use contract_id::contract;
 use proptest::{collection::vec, prelude::*};
-use stream::{Prefix, Stream};
+use stream::{BlockPath, IndexStream};
 
 #[test]
 #[contract("V12", "V17")]
 fn a_recomputed_last_block_is_a_copy_and_the_first_removal_leaves_it_credited() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3], 0);
     stream.store(&[1, 2, 3], 2);
     stream.remove(&[1, 2, 3]);
@@ -30,7 +30,7 @@ fn a_recomputed_last_block_is_a_copy_and_the_first_removal_leaves_it_credited() 
 fn a_report_from_the_root_of_what_is_reused_is_no_copy() {
     for blocks in [1, 3] {
         let prompt = &[1, 2, 3][..blocks];
-        let mut stream = Stream::new();
+        let mut stream = IndexStream::new();
         stream.store(prompt, 0);
         stream.store(prompt, 0);
         stream.remove(prompt);
@@ -40,7 +40,7 @@ fn a_report_from_the_root_of_what_is_reused_is_no_copy() {
 
 #[test]
 fn a_held_block_behind_a_new_one_is_a_copy() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3], 0);
     stream.remove(&[1, 2]);
     // Both were computed once more, although one of them was still there.
@@ -54,8 +54,8 @@ fn a_held_block_behind_a_new_one_is_a_copy() {
 }
 
 /// Four blocks, and one copy more of the last one, of which one is gone again.
-fn on_trust() -> Stream {
-    let mut stream = Stream::new();
+fn on_trust() -> IndexStream {
+    let mut stream = IndexStream::new();
     stream.store(&[1, 2, 3, 4], 0);
     stream.store(&[1, 2, 3, 4], 3);
     stream.remove(&[1, 2, 3, 4]);
@@ -63,7 +63,7 @@ fn on_trust() -> Stream {
 }
 
 /// Other blocks come and go, whose removals are announced.
-fn turn_over(stream: &mut Stream, removals: u32) {
+fn turn_over(stream: &mut IndexStream, removals: u32) {
     for token in 0..removals {
         stream.store(&[10 + token], 0);
         stream.remove(&[10 + token]);
@@ -103,7 +103,7 @@ fn whoever_stores_the_block_or_something_behind_it_still_has_it() {
 fn after_lost_batches_nothing_is_on_trust_and_nothing_counts_twice() {
     let mut stream = on_trust();
     stream.store(&[1, 2, 3], 2);
-    stream.index.hole(stream::TARGET);
+    stream.index.mark_loss(stream::TARGET);
     assert!(!stream.holds(&[1, 2, 3, 4]));
     assert!(stream.holds(&[1, 2, 3]));
     stream.remove(&[1, 2, 3]);
@@ -126,36 +126,36 @@ fn counts_end_with_what_they_count() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
-    Store { prefix: Prefix, from: usize },
-    Remove(Prefix),
+enum CopyStep {
+    Store { prefix: BlockPath, from: usize },
+    Remove(BlockPath),
     Cleared,
     Hole,
 }
 
-fn prefix(tokens: u32, blocks: Range<usize>) -> impl Strategy<Value = Prefix> {
+fn prefix(tokens: u32, blocks: Range<usize>) -> impl Strategy<Value = BlockPath> {
     vec(0..tokens, blocks)
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = CopyStep> {
     prop_oneof![
         8 => (prefix(2, 1..5), 0..5_usize)
-            .prop_map(|(prefix, from)| Step::Store { from: from % prefix.len(), prefix }),
-        8 => prefix(2, 1..5).prop_map(Step::Remove),
-        1 => Just(Step::Cleared),
-        1 => Just(Step::Hole),
+            .prop_map(|(prefix, from)| CopyStep::Store { from: from % prefix.len(), prefix }),
+        8 => prefix(2, 1..5).prop_map(CopyStep::Remove),
+        1 => Just(CopyStep::Cleared),
+        1 => Just(CopyStep::Hole),
     ]
 }
 
 /// A paged cache as vLLM keeps it: blocks are computed into free slots, least recently used first; a prompt that is cached
 /// to its end computes its last block once more. Requests end at once.
-struct Pool {
+struct PagedCache {
     /// The content of each slot; the front is taken next.
-    slots: VecDeque<Option<Prefix>>,
+    slots: VecDeque<Option<BlockPath>>,
     removals: u64,
     /// Blocks that lost one of several copies and were not announced in any way since: when, and how many blocks there
     /// were in slots.
-    bereaved: BTreeMap<Prefix, (u64, u64)>,
+    bereaved: BTreeMap<BlockPath, (u64, u64)>,
     /// Whether one of those was still there when all that was in slots with it could have gone.
     outlived: bool,
 }
@@ -163,7 +163,7 @@ struct Pool {
 /// Enough for every prompt, and no more copies of one block than the index counts.
 const SLOTS: usize = 8;
 
-impl Pool {
+impl PagedCache {
     fn new() -> Self {
         Self {
             slots: vec![None; SLOTS].into(),
@@ -177,11 +177,11 @@ impl Pool {
         self.slots.iter().flatten().any(|held| held == prefix)
     }
 
-    fn content(&self) -> BTreeSet<Prefix> {
+    fn content(&self) -> BTreeSet<BlockPath> {
         self.slots.iter().flatten().cloned().collect()
     }
 
-    fn request(&mut self, prompt: &[u32], full_report: bool, stream: &mut Stream) {
+    fn request(&mut self, prompt: &[u32], full_report: bool, stream: &mut IndexStream) {
         let cached = (1..=prompt.len())
             .take_while(|end| self.holds(&prompt[..*end]))
             .count();
@@ -236,13 +236,13 @@ proptest! {
     #[test]
     #[contract("V12", "V17")]
     fn the_credit_lies_between_a_set_and_a_counter(steps in vec(step(), 0..80)) {
-        let mut stream = Stream::new();
+        let mut stream = IndexStream::new();
         for step in steps {
             match step {
-                Step::Store { prefix, from } => stream.store(&prefix, from),
-                Step::Remove(prefix) => stream.remove(&prefix),
-                Step::Cleared => stream.cleared(),
-                Step::Hole => stream.index.hole(stream::TARGET),
+                CopyStep::Store { prefix, from } => stream.store(&prefix, from),
+                CopyStep::Remove(prefix) => stream.remove(&prefix),
+                CopyStep::Cleared => stream.cleared(),
+                CopyStep::Hole => stream.index.mark_loss(stream::TARGET),
             }
             let held = stream.held();
             prop_assert!(held.is_superset(&stream.set), "{:?} is not credited", &stream.set - &held);
@@ -254,7 +254,7 @@ proptest! {
     #[contract("V12", "V17")]
     fn an_engine_that_repeats_nothing_is_credited_with_what_it_has(prompts in vec(prefix(3, 2..5), 0..120)) {
         // Prompts of one block are left out: computed again they look like a report, and count once.
-        let (mut pool, mut stream) = (Pool::new(), Stream::new());
+        let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
         for prompt in prompts {
             pool.request(&prompt, false, &mut stream);
             let (held, truth) = (stream.held(), pool.content());
@@ -269,7 +269,7 @@ proptest! {
     fn what_is_credited_wrongly_after_reports_is_gone_after_turnovers(
         prompts in vec((prefix(3, 1..5), any::<bool>()), 0..120),
     ) {
-        let (mut pool, mut stream) = (Pool::new(), Stream::new());
+        let (mut pool, mut stream) = (PagedCache::new(), IndexStream::new());
         for (prompt, full_report) in prompts {
             pool.request(&prompt, full_report, &mut stream);
         }

@@ -75,7 +75,7 @@ fn behind_a_hole_in_its_stream_what_a_target_was_given_is_expected_for_longer_un
         IndexSettings::default().unconfirmed_ttl,
     );
     put(&index, 0, store(8..9));
-    index.hole(target(0));
+    index.mark_loss(target(0));
     index.speculate(target(0), &plain(), &chain(4), NOW, ttl);
     // The first two are confirmed, and the others may have been in what was lost.
     put(&index, 0, store(0..2));

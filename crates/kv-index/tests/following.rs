@@ -6,29 +6,29 @@ mod sequence;
 
 use std::{collections::BTreeSet, sync::Arc};
 
-use kv_blocks::{EngineHash, IndexUpdate, Named, Target, Tier};
-use kv_index::{Change, ChangeKind, Changes, IndexSettings, KvIndex};
+use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, Target, Tier};
+use kv_index::{BlockChange, ChangeFeed, ChangeKind, IndexSettings, KvIndex};
 use proptest::prelude::*;
 use sequence::*;
 
 /// Who holds what, as a follower knows it: target, tier, salt and block.
-type Held = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
+type FollowedBlocks = BTreeSet<(Target, Tier, Option<Arc<str>>, u64)>;
 
-fn standing(index: &KvIndex) -> Held {
+fn standing(index: &KvIndex) -> FollowedBlocks {
     dump(index)
         .into_iter()
         .map(|row| (row.target, row.tier, row.namespace.salt.clone(), row.hash.0))
         .collect()
 }
 
-fn follow_on(held: &mut Held, changes: &mut Changes) {
+fn follow_on(held: &mut FollowedBlocks, changes: &mut ChangeFeed) {
     loop {
         let taken = changes.take(7).unwrap();
         if taken.is_empty() {
             return;
         }
         for change in taken {
-            let Change {
+            let BlockChange {
                 target,
                 tier,
                 kind,
@@ -55,11 +55,11 @@ fn follow_on(held: &mut Held, changes: &mut Changes) {
 fn a_change_says_where_in_its_chain_it_is_and_whether_the_blocks_are_elsewhere_too() {
     let index = index();
     put(&index, 0, store(0..2));
-    let mut changes = index.follow().unwrap();
+    let mut changes = index.subscribe().unwrap();
     put(&index, 0, store(2..4));
     index.apply(
         target(0),
-        &IndexUpdate::Named(Named {
+        &IndexUpdate::Named(NamedBlocks {
             hashes: vec![EngineHash(3), EngineHash(4)],
             tier: Tier::Host,
         }),
@@ -92,7 +92,7 @@ fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
         memory_budget: 256 << 20,
         ..IndexSettings::default()
     });
-    let mut changes = index.follow().unwrap();
+    let mut changes = index.subscribe().unwrap();
     for salt in 0..150_000_u32 {
         let mut stored = store(0..1);
         stored.salt = Some(Arc::from(salt.to_string()));
@@ -117,9 +117,9 @@ fn a_follower_that_is_too_slow_is_told_so_and_the_writer_never_waits() {
 #[test]
 fn nothing_is_kept_for_those_who_left() {
     let index = index();
-    drop(index.follow().unwrap());
+    drop(index.subscribe().unwrap());
     put(&index, 0, store(0..4));
-    let mut changes = index.follow().unwrap();
+    let mut changes = index.subscribe().unwrap();
     assert!(
         changes.take(9).unwrap().is_empty(),
         "only what comes from now on"
@@ -128,7 +128,7 @@ fn nothing_is_kept_for_those_who_left() {
 
 /// One step of a small fleet.
 #[derive(Clone, Debug)]
-enum Step {
+enum FleetStep {
     Store {
         worker: u32,
         salt: u8,
@@ -158,15 +158,15 @@ enum Step {
     },
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<FleetStep>> {
     let tier = prop_oneof![4 => Just(Tier::Device), 2 => Just(Tier::Host), 1 => Just(Tier::Disk)];
     let span = (0_u32..3, 0_u8..3, 0_u32..24, 1_u32..12, tier);
     let step = prop_oneof![
-        6 => span.clone().prop_map(|(worker, salt, from, len, tier)| Step::Store { worker, salt, from, to: from + len, tier }),
-        2 => span.clone().prop_map(|(worker, salt, from, len, tier)| Step::Named { worker, salt, from, to: from + len, tier }),
-        5 => span.prop_map(|(worker, salt, from, len, tier)| Step::Remove { worker, salt, from, to: from + len, tier }),
-        1 => (0_u32..3).prop_map(|worker| Step::Clear { worker }),
-        1 => (0_u32..3).prop_map(|worker| Step::Cleared { worker }),
+        6 => span.clone().prop_map(|(worker, salt, from, len, tier)| FleetStep::Store { worker, salt, from, to: from + len, tier }),
+        2 => span.clone().prop_map(|(worker, salt, from, len, tier)| FleetStep::Named { worker, salt, from, to: from + len, tier }),
+        5 => span.prop_map(|(worker, salt, from, len, tier)| FleetStep::Remove { worker, salt, from, to: from + len, tier }),
+        1 => (0_u32..3).prop_map(|worker| FleetStep::Clear { worker }),
+        1 => (0_u32..3).prop_map(|worker| FleetStep::Cleared { worker }),
     ];
     prop::collection::vec(step, 1..80)
 }
@@ -175,14 +175,14 @@ fn name(salt: u8, block: u32) -> EngineHash {
     EngineHash(u64::from(salt) << 32 | u64::from(block + 1))
 }
 
-fn apply(index: &KvIndex, step: &Step) {
+fn apply(index: &KvIndex, step: &FleetStep) {
     let names = |salt: u8, from: u32, to: u32| {
         (from..to)
             .map(|block| name(salt, block))
             .collect::<Vec<_>>()
     };
     match *step {
-        Step::Store {
+        FleetStep::Store {
             worker,
             salt,
             from,
@@ -196,7 +196,7 @@ fn apply(index: &KvIndex, step: &Step) {
             stored.tier = tier;
             put(index, worker, stored);
         }
-        Step::Named {
+        FleetStep::Named {
             worker,
             salt,
             from,
@@ -205,13 +205,13 @@ fn apply(index: &KvIndex, step: &Step) {
         } => {
             index.apply(
                 target(worker),
-                &IndexUpdate::Named(Named {
+                &IndexUpdate::Named(NamedBlocks {
                     hashes: names(salt, from, to),
                     tier,
                 }),
             );
         }
-        Step::Remove {
+        FleetStep::Remove {
             worker,
             salt,
             from,
@@ -221,8 +221,8 @@ fn apply(index: &KvIndex, step: &Step) {
             let hashes: Vec<_> = names(salt, from, to).iter().map(|name| name.0).collect();
             index.apply(target(worker), &remove(&hashes, tier));
         }
-        Step::Clear { worker } => index.clear(target(worker)),
-        Step::Cleared { worker } => {
+        FleetStep::Clear { worker } => index.clear(target(worker)),
+        FleetStep::Cleared { worker } => {
             index.apply(target(worker), &IndexUpdate::Cleared);
         }
     }
@@ -236,7 +236,7 @@ proptest! {
         let index = index_of(IndexSettings { memory_budget, ..IndexSettings::default() });
         let at = at.min(steps.len());
         steps[..at].iter().for_each(|step| apply(&index, step));
-        let mut changes = index.follow().unwrap();
+        let mut changes = index.subscribe().unwrap();
         let mut held = standing(&index);
         for step in &steps[at..] {
             apply(&index, step);

@@ -8,9 +8,9 @@ use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
 use kv_blocks::{
-    BlockSize, EngineHash, HashScheme, Identity, IndexUpdate, Namespace, Stored, Tier,
+    BlockSize, EngineHash, HashScheme, IndexUpdate, Namespace, PromptIdentity, StoredBlocks, Tier,
 };
-use kv_index::{Applied, DumpPlace, KvIndex, TierBlocks};
+use kv_index::{DumpCursor, KvIndex, TierBlocks, UpdateOutcome};
 use sequence::*;
 
 #[test]
@@ -36,7 +36,7 @@ fn a_parent_known_only_to_another_target_is_unknown() {
     let applied = put(&index, 1, store(2..4));
     assert_eq!(
         applied,
-        Applied {
+        UpdateOutcome {
             applied: 0,
             orphans: 2,
             ignored: 0
@@ -75,7 +75,7 @@ fn a_removal_leaves_other_tiers_and_other_targets_alone() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             tier: Tier::Host,
             ..store(0..2)
         },
@@ -92,7 +92,7 @@ fn a_removal_leaves_other_tiers_and_other_targets_alone() {
     let applied = index.apply(target(0), &remove(&[1], Tier::Device));
     assert_eq!(
         applied,
-        Applied {
+        UpdateOutcome {
             applied: 1,
             orphans: 0,
             ignored: 0
@@ -123,7 +123,7 @@ fn removals_of_unknown_blocks_are_ignored_and_the_rest_is_done() {
     let applied = index.apply(target(0), &remove(&[77, 2, 78], Tier::Device));
     assert_eq!(
         applied,
-        Applied {
+        UpdateOutcome {
             applied: 1,
             orphans: 0,
             ignored: 2
@@ -156,7 +156,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             salt: Some(Arc::from("a")),
             ..store(0..2)
         },
@@ -172,7 +172,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
     put(
         &index,
         1,
-        Stored {
+        StoredBlocks {
             lora: Some(Arc::from("ad")),
             ..store(0..1)
         },
@@ -184,7 +184,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
         put(
             &index,
             0,
-            Stored {
+            StoredBlocks {
                 salt: Some(Arc::from("b")),
                 ..store(3..4)
             }
@@ -196,7 +196,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
         put(
             &index,
             0,
-            Stored {
+            StoredBlocks {
                 lora: Some(Arc::from("ad")),
                 ..store(3..4)
             }
@@ -208,7 +208,7 @@ fn salts_and_adapters_are_inherited_and_keep_tokens_apart() {
         put(
             &index,
             0,
-            Stored {
+            StoredBlocks {
                 salt: Some(Arc::from("a")),
                 ..store(3..4)
             }
@@ -228,7 +228,7 @@ fn models_and_block_sizes_are_kept_apart() {
     // A store attached to the engine names its chunks by the engine's hashes.
     put(&index, 0, store(0..2));
     let big = BlockSize::new(8).unwrap();
-    let chunk = Stored {
+    let chunk = StoredBlocks {
         hashes: vec![EngineHash(2)],
         block_size: big,
         tier: Tier::Host,
@@ -310,7 +310,7 @@ fn digests_tell_content_and_nothing_else() {
     put(
         &other,
         0,
-        Stored {
+        StoredBlocks {
             salt: Some(Arc::from("s")),
             ..store(0..3)
         },
@@ -324,7 +324,7 @@ fn a_dump_shows_chains_and_hides_salts() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             salt: Some(Arc::from("secret")),
             ..store(0..2)
         },
@@ -351,7 +351,7 @@ fn a_dump_shows_chains_and_hides_salts() {
 fn a_dump_comes_in_small_pieces_and_lets_updates_in_between() {
     let index = index();
     put(&index, 0, store(0..20_000));
-    let mut place = DumpPlace::default();
+    let mut place = DumpCursor::default();
     let mut seen = HashMap::new();
     let (mut next, mut pieces) = (20_000, 0);
     while let Some(rows) = index.dump(&mut place) {
@@ -394,13 +394,13 @@ fn a_dump_of_blocks_that_hundreds_hold_comes_in_small_pieces_too() {
         put(
             &index,
             worker,
-            Stored {
+            StoredBlocks {
                 tier: Tier::Host,
                 ..store(0..2)
             },
         );
     }
-    let mut place = DumpPlace::default();
+    let mut place = DumpCursor::default();
     let mut rows = Vec::new();
     while let Some(piece) = index.dump(&mut place) {
         assert!(piece.len() <= 256 + 600, "{}", piece.len());
@@ -428,7 +428,7 @@ fn text_and_tokens_never_meet() {
     let index = index();
     put(&index, 0, store(0..2));
     let text = Namespace {
-        identity: Identity::TextPrefix,
+        identity: PromptIdentity::TextPrefix,
         ..plain()
     };
     assert!(index.lookup(&text, &chain(2), NOW).is_empty());

@@ -7,12 +7,12 @@ mod sequence;
 use std::sync::Arc;
 
 use contract_id::contract;
-use kv_blocks::{EngineHash, HashScheme, IndexUpdate, Named, Tier};
-use kv_index::{Applied, IndexSettings, KvIndex};
+use kv_blocks::{EngineHash, HashScheme, IndexUpdate, NamedBlocks, Tier};
+use kv_index::{IndexSettings, KvIndex, UpdateOutcome};
 use sequence::*;
 
 fn named(names: impl IntoIterator<Item = u64>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Named(Named {
+    IndexUpdate::Named(NamedBlocks {
         hashes: names.into_iter().map(EngineHash).collect(),
         tier,
     })
@@ -30,7 +30,7 @@ fn a_block_that_was_named_in_a_tier_stays_there_when_it_leaves_the_device() {
     put(&index, 0, store(0..4));
     assert_eq!(
         index.apply(target(0), &named(1..=4, Tier::Host)),
-        Applied {
+        UpdateOutcome {
             applied: 4,
             orphans: 0,
             ignored: 0
@@ -56,7 +56,7 @@ fn names_nobody_announced_credit_nothing() {
     put(&index, 0, store(0..2));
     assert_eq!(
         index.apply(target(0), &named([7, 8], Tier::Host)),
-        Applied {
+        UpdateOutcome {
             applied: 0,
             orphans: 0,
             ignored: 2
@@ -64,7 +64,7 @@ fn names_nobody_announced_credit_nothing() {
     );
     assert_eq!(
         index.apply(target(9), &named([1], Tier::Host)),
-        Applied {
+        UpdateOutcome {
             applied: 0,
             orphans: 0,
             ignored: 1

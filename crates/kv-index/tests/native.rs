@@ -7,8 +7,8 @@ mod sequence;
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use kv_blocks::{Namespace, SequenceHash, Stored, Target, Tier, WorkerId};
-use kv_index::{KvIndex, Matches, Overlap, Slot};
+use kv_blocks::{Namespace, SequenceHash, StoredBlocks, Target, Tier, WorkerId};
+use kv_index::{KvIndex, Matches, Overlap, TargetSlot};
 use proptest::{collection::vec, prelude::*};
 use sequence::*;
 
@@ -17,17 +17,23 @@ fn slots_are_given_out_in_order_and_again_once_their_worker_is_gone() {
     let index = index();
     assert_eq!(
         [0, 1, 2].map(|worker| index.slot(target(worker))),
-        [0, 1, 2].map(|slot| Some(Slot(slot)))
+        [0, 1, 2].map(|slot| Some(TargetSlot(slot)))
     );
-    assert_eq!((index.slot(target(3)), index.target(Slot(3))), (None, None));
-    assert_eq!(index.target(Slot(1)), Some(target(1)));
+    assert_eq!(
+        (index.slot(target(3)), index.target(TargetSlot(3))),
+        (None, None)
+    );
+    assert_eq!(index.target(TargetSlot(1)), Some(target(1)));
     put(&index, 1, store(0..2));
     index.remove_worker(WorkerId(1));
-    assert_eq!((index.slot(target(1)), index.target(Slot(1))), (None, None));
+    assert_eq!(
+        (index.slot(target(1)), index.target(TargetSlot(1))),
+        (None, None)
+    );
     index.register(target(7), Arc::from("m"));
     assert_eq!(
-        (index.slot(target(7)), index.target(Slot(1))),
-        (Some(Slot(1)), Some(target(7)))
+        (index.slot(target(7)), index.target(TargetSlot(1))),
+        (Some(TargetSlot(1)), Some(target(7)))
     );
     assert!(
         index.lookup(&plain(), &chain(2), NOW).is_empty(),
@@ -45,13 +51,13 @@ fn every_slot_comes_with_the_length_of_its_run() {
     let matches = look(&index, &plain(), &chain(6));
     let mut told: Vec<_> = matches.iter().collect();
     told.sort_unstable();
-    assert_eq!(told, [(Slot(0), 4), (Slot(1), 2)]);
+    assert_eq!(told, [(TargetSlot(0), 4), (TargetSlot(1), 2)]);
     assert_eq!(
         (
             matches.best(),
-            matches.of(Slot(0)),
-            matches.of(Slot(1)),
-            matches.of(Slot(2))
+            matches.of(TargetSlot(0)),
+            matches.of(TargetSlot(1)),
+            matches.of(TargetSlot(2))
         ),
         (4, 4, 2, 0)
     );
@@ -62,14 +68,23 @@ fn an_empty_chain_is_held_by_nobody() {
     let index = index();
     put(&index, 0, store(0..4));
     let mut matches = look(&index, &plain(), &chain(4));
-    index.lookup_into(index.space(&plain()), &[], NOW, &mut matches);
+    index.lookup_into(index.namespace_key(&plain()), &[], NOW, &mut matches);
     assert_eq!(
-        (matches.iter().count(), matches.best(), matches.of(Slot(0))),
+        (
+            matches.iter().count(),
+            matches.best(),
+            matches.of(TargetSlot(0))
+        ),
         (0, 0, 0),
         "nothing is left in it"
     );
     let mut batch = [Matches::default(), matches];
-    index.lookup_batch(index.space(&plain()), &[&chain(4), &[]], NOW, &mut batch);
+    index.lookup_batch(
+        index.namespace_key(&plain()),
+        &[&chain(4), &[]],
+        NOW,
+        &mut batch,
+    );
     assert_eq!(batch.map(|matches| matches.best()), [4, 0]);
 }
 
@@ -82,7 +97,7 @@ fn a_block_in_two_tiers_counts_in_both() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             tier: Tier::Host,
             ..store(0..2)
         },
@@ -90,7 +105,7 @@ fn a_block_in_two_tiers_counts_in_both() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             tier: Tier::Disk,
             ..store(1..3)
         },
@@ -98,7 +113,7 @@ fn a_block_in_two_tiers_counts_in_both() {
     put(
         &index,
         0,
-        Stored {
+        StoredBlocks {
             tier: Tier::Remote,
             ..store(4..6)
         },
@@ -122,7 +137,7 @@ fn a_block_in_two_tiers_counts_in_both() {
 
 fn look(index: &KvIndex, namespace: &Namespace, chain: &[SequenceHash]) -> Matches {
     let mut matches = Matches::default();
-    index.lookup_into(index.space(namespace), chain, NOW, &mut matches);
+    index.lookup_into(index.namespace_key(namespace), chain, NOW, &mut matches);
     matches
 }
 
@@ -138,7 +153,7 @@ fn hashes(tokens: &[u32]) -> Vec<SequenceHash> {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum NativeStep {
     Store {
         worker: u32,
         turn: u32,
@@ -168,7 +183,7 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = NativeStep> {
     // Up to 200 targets: their bits take several words.
     let worker = || prop_oneof![0..4_u32, 0..200_u32];
     let range =
@@ -177,19 +192,19 @@ fn step() -> impl Strategy<Value = Step> {
     let tier = || prop::sample::select(vec![Tier::Device, Tier::Device, Tier::Host, Tier::Disk]);
     prop_oneof![
         8 => (worker(), turn(), 1..4_u32, range(), tier())
-            .prop_map(|(worker, turn, other, blocks, tier)| Step::Store { worker, turn, other, blocks, tier }),
+            .prop_map(|(worker, turn, other, blocks, tier)| NativeStep::Store { worker, turn, other, blocks, tier }),
         3 => (worker(), turn(), 1..4_u32, range(), tier())
-            .prop_map(|(worker, turn, other, blocks, tier)| Step::Remove { worker, turn, other, blocks, tier }),
+            .prop_map(|(worker, turn, other, blocks, tier)| NativeStep::Remove { worker, turn, other, blocks, tier }),
         2 => (worker(), turn(), 1..4_u32, 1..31_usize)
-            .prop_map(|(worker, turn, other, blocks)| Step::Expect { worker, turn, other, blocks }),
-        1 => (worker(), any::<bool>()).prop_map(|(worker, trusted)| Step::Trust { worker, trusted }),
-        1 => worker().prop_map(|worker| Step::Clear { worker }),
+            .prop_map(|(worker, turn, other, blocks)| NativeStep::Expect { worker, turn, other, blocks }),
+        1 => (worker(), any::<bool>()).prop_map(|(worker, trusted)| NativeStep::Trust { worker, trusted }),
+        1 => worker().prop_map(|worker| NativeStep::Clear { worker }),
     ]
 }
 
-fn apply(index: &KvIndex, step: Step) {
+fn apply(index: &KvIndex, step: NativeStep) {
     match step {
-        Step::Store {
+        NativeStep::Store {
             worker,
             turn,
             other,
@@ -201,7 +216,7 @@ fn apply(index: &KvIndex, step: Step) {
             let parent = blocks.start.checked_sub(1).map(|at| chain[at]);
             index.store_hashes(target(worker), &plain(), parent, &chain[blocks], tier);
         }
-        Step::Remove {
+        NativeStep::Remove {
             worker,
             turn,
             other,
@@ -215,7 +230,7 @@ fn apply(index: &KvIndex, step: Step) {
                 tier,
             );
         }
-        Step::Expect {
+        NativeStep::Expect {
             worker,
             turn,
             other,
@@ -230,8 +245,8 @@ fn apply(index: &KvIndex, step: Step) {
                 Duration::from_secs(1),
             );
         }
-        Step::Trust { worker, trusted } => index.trust(target(worker), trusted),
-        Step::Clear { worker } => index.clear(target(worker)),
+        NativeStep::Trust { worker, trusted } => index.trust(target(worker), trusted),
+        NativeStep::Clear { worker } => index.clear(target(worker)),
     }
 }
 
@@ -245,8 +260,8 @@ proptest! {
         let mut distrusted = std::collections::BTreeSet::new();
         for step in steps {
             match step {
-                Step::Trust { worker, trusted: false } => { distrusted.insert(target(worker)); }
-                Step::Trust { worker, trusted: true } => { distrusted.remove(&target(worker)); }
+                NativeStep::Trust { worker, trusted: false } => { distrusted.insert(target(worker)); }
+                NativeStep::Trust { worker, trusted: true } => { distrusted.remove(&target(worker)); }
                 _ => {}
             }
             apply(&index, step);
@@ -257,14 +272,14 @@ proptest! {
             .collect();
         let borrowed: Vec<_> = chains.iter().map(Vec::as_slice).collect();
         let mut batch: Vec<_> = chains.iter().map(|_| Matches::default()).collect();
-        index.lookup_batch(index.space(&plain()), &borrowed, NOW, &mut batch);
+        index.lookup_batch(index.namespace_key(&plain()), &borrowed, NOW, &mut batch);
         let mut one = Matches::default();
         for (chain, of_batch) in chains.iter().zip(&batch) {
             let listed = index.lookup(&plain(), chain, NOW);
             let trusted = |overlap: &&Overlap| !distrusted.contains(&overlap.target);
             let want: BTreeMap<Target, u32> =
                 listed.iter().filter(trusted).map(|overlap| (overlap.target, overlap.blocks.total())).collect();
-            index.lookup_into(index.space(&plain()), chain, NOW, &mut one);
+            index.lookup_into(index.namespace_key(&plain()), chain, NOW, &mut one);
             for matches in [&one, of_batch] {
                 let told: Vec<_> = matches.iter().map(|(slot, blocks)| (index.target(slot).unwrap(), blocks)).collect();
                 prop_assert_eq!(told.len(), want.len(), "each slot once");

@@ -10,11 +10,11 @@ use std::sync::Arc;
 use contract_id::contract;
 use kv_blocks::Tier;
 use oracle::{
-    dice::Dice,
+    random::SplitMix64,
     readers::{Length, race},
     reduce::{list, report},
-    setup::{Setup, Tally},
-    step::Step,
+    setup::{Setup, TrialTally},
+    step::OracleStep,
     trial::Trial,
     world::{Extent, TargetNo},
 };
@@ -25,8 +25,8 @@ use proptest::{
 };
 
 /// Plays trials of `steps` steps each.
-fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> Tally {
-    let mut all = Tally::default();
+fn play(setups: impl Iterator<Item = Setup>, steps: usize) -> TrialTally {
+    let mut all = TrialTally::default();
     for setup in setups {
         let steps = setup.steps(steps);
         match Trial::run(&setup, &steps) {
@@ -117,7 +117,7 @@ proptest! {
     #[test]
     #[contract("V7", "V9", "V12", "MC12")]
     fn no_few_steps_make_a_difference(seed in any::<u64>().no_shrink(), drawn in vec(any::<u64>().no_shrink(), 1..300)) {
-        let steps: Vec<_> = drawn.into_iter().map(|number| Step::draw(&mut Dice::new(number))).collect();
+        let steps: Vec<_> = drawn.into_iter().map(|number| OracleStep::draw(&mut SplitMix64::new(number))).collect();
         if let Err(difference) = Trial::run(&Setup::ample(seed), &steps) {
             return Err(TestCaseError::fail(format!("{difference}\n{}", list(&steps))));
         }

@@ -13,24 +13,24 @@ use base64::{Engine, prelude::BASE64_STANDARD};
 use contract_id::contract;
 use kv_blocks::{BlockSize, DpRank, HashScheme, Moment, SequenceHash, Target, WorkerId};
 use kv_events::{Action, Input, Sequencer, SequencerSettings, frames};
-use kv_index::{DumpPlace, IndexSettings, KvIndex};
+use kv_index::{DumpCursor, IndexSettings, KvIndex};
 use serde_json::Value;
 
 /// What a plain reading of the capture knows of one block of one engine.
 #[derive(Clone)]
-struct Block {
+struct CapturedBlock {
     salt: Option<String>,
     tokens: Vec<u32>,
 }
 
 /// A plain reading of the capture.
 #[derive(Default)]
-struct Reading {
-    blocks: BTreeMap<u64, Block>,
+struct CaptureReading {
+    blocks: BTreeMap<u64, CapturedBlock>,
     resident: BTreeSet<u64>,
 }
 
-impl Reading {
+impl CaptureReading {
     fn take(&mut self, event: &Value) {
         let names = || {
             event["block_hashes"]
@@ -43,7 +43,7 @@ impl Reading {
             "BlockStored" => {
                 let parent = event["parent_block_hash"].as_u64();
                 let mut front = parent.map_or_else(
-                    || Block {
+                    || CapturedBlock {
                         salt: event["extra_keys"][0][0].as_str().map(String::from),
                         tokens: Vec::new(),
                     },
@@ -71,7 +71,7 @@ impl Reading {
 
     fn held(&self) -> BTreeSet<(Option<String>, SequenceHash)> {
         let size = BlockSize::new(32).unwrap();
-        let hash = |block: &Block| {
+        let hash = |block: &CapturedBlock| {
             *HashScheme::default()
                 .chain(None, &block.tokens, size)
                 .last()
@@ -85,10 +85,10 @@ impl Reading {
     }
 }
 
-fn replay(file: &str) -> (KvIndex, Vec<(Target, Reading)>) {
+fn replay(file: &str) -> (KvIndex, Vec<(Target, CaptureReading)>) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/fixtures/vllm-real");
     let index = KvIndex::new(IndexSettings::default());
-    let mut engines: Vec<(String, Target, Sequencer, Reading)> = Vec::new();
+    let mut engines: Vec<(String, Target, Sequencer, CaptureReading)> = Vec::new();
     for line in fs::read_to_string(folder.join(file)).unwrap().lines() {
         let line: Value = serde_json::from_str(line).unwrap();
         if line["kind"] != "pub" {
@@ -106,7 +106,12 @@ fn replay(file: &str) -> (KvIndex, Vec<(Target, Reading)>) {
                 index.register(target, Arc::from("tiny"));
                 let mut sequencer = Sequencer::new(SequencerSettings::default());
                 assert!(sequencer.on(Moment::START, Input::Connected).is_empty());
-                engines.push((engine.to_owned(), target, sequencer, Reading::default()));
+                engines.push((
+                    engine.to_owned(),
+                    target,
+                    sequencer,
+                    CaptureReading::default(),
+                ));
                 engines.len() - 1
             });
         let (_, target, sequencer, reading) = &mut engines[place];
@@ -162,7 +167,7 @@ fn memberships_equal_what_the_frames_imply() {
         let (index, engines) = replay(file);
         let mut rows: BTreeMap<Target, BTreeSet<_>> = BTreeMap::new();
         let mut salts = BTreeMap::new();
-        let mut place = DumpPlace::default();
+        let mut place = DumpCursor::default();
         for row in std::iter::from_fn(|| index.dump(&mut place)).flatten() {
             let salt = row.namespace.salt.as_deref().map(String::from);
             salts.insert(salt.clone(), row.salt_digest.as_deref().map(String::from));

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use contract_id::contract;
 use kv_blocks::Tier;
-use kv_index::{ChangeKind, Changes, KvIndex};
+use kv_index::{ChangeFeed, ChangeKind, KvIndex};
 use sequence::*;
 
 /// Namespaces, each with a chain of its own: more runs than one slice of a sweep looks at.
@@ -139,9 +139,9 @@ fn a_removed_worker_can_be_registered_again_before_its_blocks_are_forgotten() {
 }
 
 /// Blocks by target, tier and salt, as a follower knows them.
-type Known = BTreeSet<(u32, usize, String, u64)>;
+type FollowerBlocks = BTreeSet<(u32, usize, String, u64)>;
 
-fn follow_on(known: &mut Known, changes: &mut Changes) {
+fn follow_on(known: &mut FollowerBlocks, changes: &mut ChangeFeed) {
     while let taken @ [_, ..] = &changes.take(100).unwrap()[..] {
         for change in taken {
             let salt = change
@@ -170,7 +170,7 @@ fn follow_on(known: &mut Known, changes: &mut Changes) {
     }
 }
 
-fn of_dump(index: &KvIndex) -> Known {
+fn of_dump(index: &KvIndex) -> FollowerBlocks {
     let row = |row: kv_index::DumpRow| {
         (
             row.target.worker.0,
@@ -185,11 +185,11 @@ fn of_dump(index: &KvIndex) -> Known {
 #[test]
 fn a_follower_ends_with_what_the_index_has_wherever_it_began_to_follow() {
     let index = large();
-    let mut early = (Known::default(), index.follow().unwrap());
+    let mut early = (FollowerBlocks::default(), index.subscribe().unwrap());
     early.0 = of_dump(&index);
     index.retire(target(0));
     index.sweep();
-    let mut late = (Known::default(), index.follow().unwrap());
+    let mut late = (FollowerBlocks::default(), index.subscribe().unwrap());
     late.0 = of_dump(&index);
     for number in (0..CHAINS).step_by(3) {
         index.store_hashes(

@@ -12,11 +12,11 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
-    SequenceHash, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+    RemovedBlocks, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
 };
-use kv_index::{Applied, IndexSettings, KvIndex, Loaded, SnapshotError, TierBlocks};
-use oracle::{setup::Setup, step::Step, trial::Trial, whole};
+use kv_index::{IndexSettings, KvIndex, LoadSummary, SnapshotError, TierBlocks, UpdateOutcome};
+use oracle::{setup::Setup, step::OracleStep, trial::Trial, whole};
 
 const NOW: Moment = Moment::START;
 
@@ -37,7 +37,7 @@ fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size: size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -60,8 +60,8 @@ fn store(
     conversation: u32,
     blocks: std::ops::Range<u32>,
     tier: Tier,
-) -> Applied {
-    let stored = Stored {
+) -> UpdateOutcome {
+    let stored = StoredBlocks {
         hashes: blocks
             .clone()
             .map(|block| name(conversation, block))
@@ -85,11 +85,11 @@ fn remove(
     conversation: u32,
     blocks: std::ops::Range<u32>,
     tier: Tier,
-) -> Applied {
+) -> UpdateOutcome {
     let hashes = blocks.map(|block| name(conversation, block)).collect();
     index.apply(
         target(worker),
-        &IndexUpdate::Removed(Removed { hashes, tier }),
+        &IndexUpdate::Removed(RemovedBlocks { hashes, tier }),
     )
 }
 
@@ -116,7 +116,7 @@ fn saved(index: &KvIndex) -> Vec<u8> {
     file
 }
 
-fn load(index: &KvIndex, file: &[u8]) -> Loaded {
+fn load(index: &KvIndex, file: &[u8]) -> LoadSummary {
     index.load(&mut &*file).unwrap()
 }
 
@@ -136,19 +136,19 @@ fn held(index: &KvIndex, worker: u32, conversation: u32, blocks: u32) -> TierBlo
 
 /// Ends what a snapshot does not keep: what is expected, what waits for its parent, and doubts.
 fn settle(trial: &mut Trial) {
-    trial.play(&Step::Wait { seconds: 100 }).unwrap();
-    trial.play(&Step::Expire).unwrap();
+    trial.play(&OracleStep::Wait { seconds: 100 }).unwrap();
+    trial.play(&OracleStep::Expire).unwrap();
     // Promises are taken back in the index that they were made in.
-    (0..8).for_each(|_| trial.play(&Step::Retract { which: 0 }).unwrap());
+    (0..8).for_each(|_| trial.play(&OracleStep::Retract { which: 0 }).unwrap());
     for target in trial.world.targets() {
         trial
-            .play(&Step::Trust {
+            .play(&OracleStep::Trust {
                 target: target.0,
                 trusted: true,
             })
             .unwrap();
         if trial.truth.has_waiting(target) {
-            trial.play(&Step::Clear { target: target.0 }).unwrap();
+            trial.play(&OracleStep::Clear { target: target.0 }).unwrap();
         }
     }
     trial.truth.orphans = 0;
@@ -377,9 +377,9 @@ fn a_refused_snapshot_leaves_the_index_empty_and_usable() {
 
 #[test]
 fn a_snapshot_that_cannot_be_written_is_an_error() {
-    struct Full;
+    struct FullDisk;
 
-    impl Write for Full {
+    impl Write for FullDisk {
         fn write(&mut self, _: &[u8]) -> io::Result<usize> {
             Err(io::ErrorKind::StorageFull.into())
         }
@@ -390,7 +390,7 @@ fn a_snapshot_that_cannot_be_written_is_an_error() {
     }
 
     assert_eq!(
-        index().save(&mut Full).unwrap_err().kind(),
+        index().save(&mut FullDisk).unwrap_err().kind(),
         io::ErrorKind::StorageFull
     );
 }

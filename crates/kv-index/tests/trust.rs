@@ -8,12 +8,12 @@ use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{Moment, Tier};
 use kv_index::TierBlocks;
-use stream::{Stream, TARGET, chain, namespace};
+use stream::{IndexStream, TARGET, chain, namespace};
 
 const TTL: Duration = Duration::from_secs(100);
 const PROMPT: [u32; 6] = [1, 2, 3, 4, 5, 6];
 
-impl Stream {
+impl IndexStream {
     fn predict(&self, blocks: usize) {
         self.index.predict(
             TARGET,
@@ -41,7 +41,7 @@ fn predicted(blocks: u32) -> TierBlocks {
 
 #[test]
 fn everything_credited_to_a_trusted_target_is_announced() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&PROMPT[..4], 0);
     stream.predict(6);
     let both = TierBlocks {
@@ -54,7 +54,7 @@ fn everything_credited_to_a_trusted_target_is_announced() {
 
 #[test]
 fn a_target_that_is_not_trusted_has_what_was_predicted_and_its_word_stands_beside() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
     assert_eq!(
@@ -83,7 +83,7 @@ fn a_target_that_is_not_trusted_has_what_was_predicted_and_its_word_stands_besid
 
 #[test]
 fn what_a_target_that_is_not_trusted_announces_is_told_by_tier() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.index.trust(TARGET, false);
     stream.store(&PROMPT[..2], 0);
     stream.store_in(Tier::Remote, &PROMPT[..4], 1);
@@ -102,7 +102,7 @@ fn what_a_target_that_is_not_trusted_announces_is_told_by_tier() {
 
 #[test]
 fn predictions_of_a_target_that_is_not_trusted_end_as_any_other() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&PROMPT[..4], 0);
     stream.index.trust(TARGET, false);
     stream.predict(3);
@@ -122,7 +122,7 @@ fn predictions_of_a_target_that_is_not_trusted_end_as_any_other() {
 
 #[test]
 fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.store(&PROMPT[..2], 0);
     stream.index.trust(TARGET, false);
     stream.predict(6);
@@ -154,8 +154,8 @@ fn trust_that_comes_back_finds_all_that_was_announced_and_ends_the_predictions()
 
 #[test]
 fn what_is_kept_of_a_target_does_not_depend_on_trust() {
-    let mut trusted = Stream::new();
-    let mut other = Stream::new();
+    let mut trusted = IndexStream::new();
+    let mut other = IndexStream::new();
     other.index.trust(TARGET, false);
     for stream in [&mut trusted, &mut other] {
         stream.store(&PROMPT, 0);
@@ -173,7 +173,7 @@ fn what_is_kept_of_a_target_does_not_depend_on_trust() {
 
 #[test]
 fn distrust_outlasts_a_clear_and_ends_with_the_worker() {
-    let mut stream = Stream::new();
+    let mut stream = IndexStream::new();
     stream.index.trust(TARGET, false);
     stream.store(&PROMPT[..2], 0);
     stream.predict(1);

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, header::AUTHORIZATION};
 use net::{
     Destinations,
-    fetch::{self, FetchError, Fetched},
+    fetch::{self, FetchError, FetchedReply},
 };
 use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
@@ -19,10 +19,10 @@ use tokio::{
 };
 
 use crate::{
-    ControllerSettings, LookupResult, Matched, Mode, Occupancy,
-    gate::Gate,
+    ControllerSettings, LookupMode, LookupResult, MatchedTokens, Occupancy,
+    gate::AvailabilityGate,
     reply::{self, LOOKUP_BYTES, WORKERS_BYTES},
-    telemetry::Telemetry,
+    telemetry::LmcacheTelemetry,
 };
 
 const WORKERS: &str = "/controller/workers";
@@ -44,25 +44,25 @@ const REST: Duration = Duration::from_secs(1);
 /// One controller. Dropping it, or [`Controller::stop`], ends its task.
 #[derive(Debug)]
 pub struct Controller {
-    inner: Arc<Inner>,
+    inner: Arc<ControllerInner>,
     /// Taken by the first stop.
     task: Mutex<Option<JoinHandle<Infallible>>>,
 }
 
 #[derive(Debug)]
-struct Inner {
+struct ControllerInner {
     settings: ControllerSettings,
     headers: HeaderMap,
     /// As of the latest poll, if that was answered.
     occupancy: ArcSwapOption<Occupancy>,
-    gate: Gate,
-    seats: Semaphore,
-    telemetry: Telemetry,
+    gate: AvailabilityGate,
+    permits: Semaphore,
+    telemetry: LmcacheTelemetry,
 }
 
 /// Why there is nothing to go by.
 #[derive(Debug, thiserror::Error)]
-enum Trouble {
+enum LookupFailure {
     /// There was no answer in time.
     #[error(transparent)]
     Away(FetchError),
@@ -80,13 +80,13 @@ impl Controller {
             .iter()
             .map(|key| (AUTHORIZATION, key.clone()))
             .collect();
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(ControllerInner {
             settings,
             headers,
             occupancy: ArcSwapOption::empty(),
-            gate: Gate::default(),
-            seats: Semaphore::new(ASKING),
-            telemetry: Telemetry::registered(registry),
+            gate: AvailabilityGate::default(),
+            permits: Semaphore::new(ASKING),
+            telemetry: LmcacheTelemetry::registered(registry),
         });
         let asking = Arc::clone(&inner);
         let task = tokio::spawn(async move {
@@ -107,8 +107,8 @@ impl Controller {
     /// Who holds how much of the prompt with these tokens; `None`: nobody was asked, or there was no answer in time.
     ///
     /// `tokens` is `None` where they are not known. Under [`Mode::Occupancy`] nobody is asked at all.
-    pub async fn matched(&self, tokens: Option<&[u32]>) -> Option<Matched> {
-        if self.inner.settings.mode == Mode::Occupancy {
+    pub async fn matched(&self, tokens: Option<&[u32]>) -> Option<MatchedTokens> {
+        if self.inner.settings.mode == LookupMode::Occupancy {
             return None;
         }
         let (result, matched) = match self.inner.matched(tokens).await {
@@ -139,7 +139,7 @@ impl Drop for Controller {
 }
 
 /// Asks how much each worker holds, and whether lookups are answered where requests do not try that any more.
-async fn keep_asking(inner: &Inner) -> Infallible {
+async fn keep_asking(inner: &ControllerInner) -> Infallible {
     let every = inner.settings.poll_interval;
     let first = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
     let mut backoff = first.clone();
@@ -155,7 +155,7 @@ async fn keep_asking(inner: &Inner) -> Infallible {
     }
 }
 
-impl Inner {
+impl ControllerInner {
     /// Whether the controller answers whatever it is asked.
     async fn look(&self) -> bool {
         let polled = match self.poll().await {
@@ -173,7 +173,7 @@ impl Inner {
                 } else {
                     tracing::debug!(%trouble, "still no word from the lmcache controller");
                 }
-                if matches!(trouble, Trouble::Away(_)) {
+                if matches!(trouble, LookupFailure::Away(_)) {
                     self.gate.close();
                     return false;
                 }
@@ -184,23 +184,23 @@ impl Inner {
     }
 
     async fn lookups_are_answered(&self) -> bool {
-        if self.settings.mode == Mode::Occupancy || self.gate.is_open() {
+        if self.settings.mode == LookupMode::Occupancy || self.gate.is_open() {
             return true;
         }
         match self.ask_for(PROBE).await {
-            Err(Trouble::Away(why)) => {
+            Err(LookupFailure::Away(why)) => {
                 tracing::debug!(%why, "lookups of the lmcache controller are not answered in time");
                 false
             }
             // Whatever the answer was, it came in time.
-            Ok(_) | Err(Trouble::Unusable(_)) => {
+            Ok(_) | Err(LookupFailure::Unusable(_)) => {
                 self.gate.open();
                 true
             }
         }
     }
 
-    async fn poll(&self) -> Result<Occupancy, Trouble> {
+    async fn poll(&self) -> Result<Occupancy, LookupFailure> {
         let ControllerSettings {
             url,
             timeout,
@@ -213,7 +213,7 @@ impl Inner {
         Ok(Occupancy::of(&chunks, instances))
     }
 
-    async fn matched(&self, tokens: Option<&[u32]>) -> Result<Matched, LookupResult> {
+    async fn matched(&self, tokens: Option<&[u32]>) -> Result<MatchedTokens, LookupResult> {
         let tokens = tokens
             .filter(|tokens| !tokens.is_empty())
             .ok_or(LookupResult::NoTokens)?;
@@ -221,10 +221,10 @@ impl Inner {
             return Err(LookupResult::Away);
         }
         // Closed never.
-        let _seat = self.seats.try_acquire().map_err(|_| LookupResult::Busy)?;
+        let _seat = self.permits.try_acquire().map_err(|_| LookupResult::Busy)?;
         match self.ask_for(tokens).await {
             Ok(matched) => Ok(matched),
-            Err(Trouble::Away(why)) => {
+            Err(LookupFailure::Away(why)) => {
                 if self.gate.close() {
                     tracing::warn!(%why, "no request waits for the lmcache controller until it answers in time again");
                 }
@@ -234,7 +234,7 @@ impl Inner {
                     LookupResult::Failed
                 })
             }
-            Err(Trouble::Unusable(why)) => {
+            Err(LookupFailure::Unusable(why)) => {
                 tracing::debug!(
                     why,
                     "the lmcache controller does not say who holds a prompt"
@@ -244,7 +244,7 @@ impl Inner {
         }
     }
 
-    async fn ask_for(&self, tokens: &[u32]) -> Result<Matched, Trouble> {
+    async fn ask_for(&self, tokens: &[u32]) -> Result<MatchedTokens, LookupFailure> {
         let ControllerSettings {
             url,
             timeout,
@@ -258,7 +258,7 @@ impl Inner {
         let fetched =
             answered(fetch::post(url, LOOKUP, &self.headers, body, budget, LOOKUP_BYTES).await)?;
         let layout = read(fetched, reply::layout).await?;
-        Ok(Matched::of(
+        Ok(MatchedTokens::of(
             layout,
             instances,
             u32::try_from(tokens.len()).unwrap_or(u32::MAX),
@@ -269,8 +269,8 @@ impl Inner {
 /// What an answer says. A long one is not read on a thread that others wait for.
 async fn read<T: Send + 'static>(
     body: Bytes,
-    read: fn(&[u8]) -> Result<T, reply::Unreadable>,
-) -> Result<T, Trouble> {
+    read: fn(&[u8]) -> Result<T, reply::ReplyError>,
+) -> Result<T, LookupFailure> {
     if body.len() <= SHORT {
         return read(&body).map_err(unusable);
     }
@@ -291,20 +291,20 @@ fn question(tokens: &[u32]) -> Bytes {
 }
 
 /// The body of a good answer.
-fn answered(fetched: Result<Fetched, FetchError>) -> Result<Bytes, Trouble> {
+fn answered(fetched: Result<FetchedReply, FetchError>) -> Result<Bytes, LookupFailure> {
     match fetched {
         Ok(fetched) if fetched.status == StatusCode::OK => Ok(fetched.body),
-        Ok(fetched) => Err(Trouble::Unusable(format!(
+        Ok(fetched) => Err(LookupFailure::Unusable(format!(
             "status {} in place of 200",
             fetched.status.as_u16()
         ))),
         Err(why @ (FetchError::TooLarge { .. } | FetchError::Request { .. })) => Err(unusable(why)),
-        Err(why) => Err(Trouble::Away(why)),
+        Err(why) => Err(LookupFailure::Away(why)),
     }
 }
 
-fn unusable(why: impl std::fmt::Display) -> Trouble {
-    Trouble::Unusable(why.to_string())
+fn unusable(why: impl std::fmt::Display) -> LookupFailure {
+    LookupFailure::Unusable(why.to_string())
 }
 
 #[cfg(test)]

@@ -6,12 +6,12 @@ use tokio::sync::Notify;
 
 /// Open or closed, and a bell for whoever is to find out when it may open again. Closed at first.
 #[derive(Debug, Default)]
-pub(crate) struct Gate {
+pub(crate) struct AvailabilityGate {
     open: AtomicBool,
     closed: Notify,
 }
 
-impl Gate {
+impl AvailabilityGate {
     pub(crate) fn is_open(&self) -> bool {
         self.open.load(Ordering::Relaxed)
     }

@@ -14,15 +14,15 @@
 
 mod controller;
 mod gate;
-mod held;
 mod instances;
+mod occupancy;
 mod reply;
 mod settings;
 mod telemetry;
 
 pub use controller::Controller;
-pub use held::{Matched, Occupancy};
 pub use instances::Instances;
+pub use occupancy::{MatchedTokens, Occupancy};
 pub use reply::MOST_INSTANCES;
-pub use settings::{ControllerSettings, Mode, bearer};
+pub use settings::{ControllerSettings, LookupMode, bearer};
 pub use telemetry::LookupResult;

@@ -13,7 +13,7 @@ pub(crate) const LOOKUP_BYTES: usize = 256 << 10;
 
 /// What one rank of an instance holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Chunks {
+pub(crate) struct RankChunks {
     pub(crate) instance: String,
     pub(crate) keys: u64,
 }
@@ -21,13 +21,13 @@ pub(crate) struct Chunks {
 /// An answer that is not of the form asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the answer has no {missing}: use the address of an LMCache controller")]
-pub(crate) struct Unreadable {
+pub(crate) struct ReplyError {
     missing: &'static str,
 }
 
 /// `{"workers": [{"instance_id", "worker_id", "key_count", ..}], ..}`, or the list alone.
-pub(crate) fn workers(body: &[u8]) -> Result<Vec<Chunks>, Unreadable> {
-    let missing = Unreadable {
+pub(crate) fn workers(body: &[u8]) -> Result<Vec<RankChunks>, ReplyError> {
+    let missing = ReplyError {
         missing: "list of workers",
     };
     let read: Value = serde_json::from_slice(body).map_err(|_| missing)?;
@@ -37,7 +37,7 @@ pub(crate) fn workers(body: &[u8]) -> Result<Vec<Chunks>, Unreadable> {
         .as_array()
         .ok_or(missing)?;
     let one = |entry: &Value| {
-        Some(Chunks {
+        Some(RankChunks {
             instance: entry.get("instance_id")?.as_str()?.to_owned(),
             keys: entry.get("key_count")?.as_u64()?,
         })
@@ -47,8 +47,8 @@ pub(crate) fn workers(body: &[u8]) -> Result<Vec<Chunks>, Unreadable> {
 
 /// `{"layout_info": {instance: [location, matched tokens]}, ..}`: each instance with the largest count that stands with
 /// it, as some versions tell one for each location.
-pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, Unreadable> {
-    let missing = Unreadable {
+pub(crate) fn layout(body: &[u8]) -> Result<Vec<(String, u64)>, ReplyError> {
+    let missing = ReplyError {
         missing: "layout_info",
     };
     let read: Value = serde_json::from_slice(body).map_err(|_| missing)?;
@@ -89,8 +89,8 @@ mod tests {
         {"instance_id": "vllm-002", "worker_id": 0, "ip": "10.0.0.2", "port": 8500, "peer_init_url": "h:1",
         "registration_time": 1.5, "last_heartbeat_time": 2.5, "key_count": 0}], "total_count": 2}"#;
 
-    fn chunk(instance: &str, keys: u64) -> Chunks {
-        Chunks {
+    fn chunk(instance: &str, keys: u64) -> RankChunks {
+        RankChunks {
             instance: instance.to_owned(),
             keys,
         }

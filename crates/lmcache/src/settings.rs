@@ -15,7 +15,7 @@ pub struct ControllerSettings {
     /// The `authorization` of every question; see [`bearer`].
     pub authorization: Option<HeaderValue>,
     /// What it is asked.
-    pub mode: Mode,
+    pub mode: LookupMode,
     /// Between two questions of how much each instance holds.
     pub poll_interval: Duration,
     /// Time for an answer that no request waits for.
@@ -28,7 +28,7 @@ pub struct ControllerSettings {
 
 /// What the controller is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
+pub enum LookupMode {
     /// How much each instance holds.
     Occupancy,
     /// That, and for each prompt how much of it.

@@ -58,7 +58,7 @@ struct ResultLabel {
 
 /// Every series is there from the start.
 #[derive(Debug, Default)]
-pub(crate) struct Telemetry {
+pub(crate) struct LmcacheTelemetry {
     lookups: Family<ResultLabel, Counter>,
     polls: Family<ResultLabel, Counter>,
     workers: Gauge,
@@ -67,7 +67,7 @@ pub(crate) struct Telemetry {
 const ANSWERED: ResultLabel = ResultLabel { result: "answered" };
 const NOT_ANSWERED: ResultLabel = ResultLabel { result: "failed" };
 
-impl Telemetry {
+impl LmcacheTelemetry {
     pub(crate) fn registered(registry: &mut Registry) -> Self {
         let telemetry = Self::default();
         for result in LookupResult::ALL {

@@ -61,9 +61,9 @@ impl Clock {
 
     /// How long this process has stood still, all stalls together. Whoever calls this calls again after [`RunTime::BEAT`]: by
     /// that a stall is known.
-    pub fn beat(&self) -> Duration {
+    pub fn record_tick(&self) -> Duration {
         let mut run_time = RUN_TIME.lock();
-        run_time.beat(self.now());
+        run_time.record_tick(self.now());
         run_time.stalled()
     }
 

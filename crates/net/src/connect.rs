@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use crate::{Address, Destinations, Stream, Trust, WorkerUrl};
+use crate::{Address, Destinations, Stream, TrustRoots, WorkerUrl};
 
 /// Time for a handshake with a server that took the connection.
 const HANDSHAKE: Duration = Duration::from_secs(3);
@@ -31,7 +31,7 @@ pub async fn dial(url: &WorkerUrl, timeout: Duration) -> io::Result<Stream> {
             Some(trust) => trust.encrypt(stream, host).await,
             // Who asks often brings the trust along.
             None => {
-                Trust::system_now()
+                TrustRoots::system_now()
                     .await
                     .map_err(io::Error::other)?
                     .encrypt(stream, host)

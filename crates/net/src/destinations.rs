@@ -114,7 +114,7 @@ impl Destinations {
                 Err(error) => last = error,
             }
         }
-        resolver::doubt(host);
+        resolver::mark_stale(host);
         Err(last)
     }
 }

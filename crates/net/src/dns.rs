@@ -43,7 +43,7 @@ pub async fn service_records(
 ) -> io::Result<Vec<(String, u16)>> {
     let mut found = Vec::new();
     for record in ask(name, SRV, server).await? {
-        if let Record::Service { host, port } = record {
+        if let DnsRecord::Service { host, port } = record {
             found.push((host, port));
         }
     }
@@ -59,7 +59,7 @@ pub async fn host_addresses(name: &str, server: SocketAddr) -> io::Result<Vec<Ip
     let mut found = Vec::new();
     for kind in [A, AAAA] {
         for record in ask(name, kind, Some(server)).await? {
-            if let Record::Address(address) = record {
+            if let DnsRecord::Address(address) = record {
                 found.push(address);
             }
         }
@@ -68,12 +68,12 @@ pub async fn host_addresses(name: &str, server: SocketAddr) -> io::Result<Vec<Ip
 }
 
 #[derive(Debug, PartialEq)]
-enum Record {
+enum DnsRecord {
     Address(IpAddr),
     Service { host: String, port: u16 },
 }
 
-async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Vec<Record>> {
+async fn ask(name: &str, kind: u16, server: Option<SocketAddr>) -> io::Result<Vec<DnsRecord>> {
     let servers = server.map_or_else(system_servers, |server| vec![server]);
     let mut last = io::Error::new(io::ErrorKind::NotFound, "no name server is configured");
     for server in servers {
@@ -107,7 +107,7 @@ fn system_servers() -> Vec<SocketAddr> {
     servers
 }
 
-async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<Record>> {
+async fn ask_one(name: &str, kind: u16, server: SocketAddr) -> io::Result<Vec<DnsRecord>> {
     // Not predictable from outside: the port of the socket and this number are what an answer must match.
     let id = (RandomState::new().hash_one(name) & 0xffff) as u16;
     let question = question(id, name, kind).ok_or_else(|| bad("the name cannot be asked for"))?;
@@ -169,7 +169,7 @@ fn question(id: u16, name: &str, kind: u16) -> Option<Vec<u8>> {
 }
 
 /// The records of the wanted kind in an answer.
-fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<Record>> {
+fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<DnsRecord>> {
     let short = || bad("the answer ends early");
     let number = |at: usize| Some(u16::from_be_bytes([*answer.get(at)?, *answer.get(at + 1)?]));
     let flags = number(2).ok_or_else(short)?;
@@ -203,19 +203,19 @@ fn read(answer: &[u8], id: u16, kind: u16) -> io::Result<Vec<Record>> {
     Ok(records)
 }
 
-fn record(answer: &[u8], data: usize, bytes: &[u8], kind: u16) -> Option<Record> {
+fn record(answer: &[u8], data: usize, bytes: &[u8], kind: u16) -> Option<DnsRecord> {
     match kind {
         A => <[u8; 4]>::try_from(bytes)
             .ok()
-            .map(|octets| Record::Address(Ipv4Addr::from(octets).into())),
+            .map(|octets| DnsRecord::Address(Ipv4Addr::from(octets).into())),
         AAAA => <[u8; 16]>::try_from(bytes)
             .ok()
-            .map(|octets| Record::Address(Ipv6Addr::from(octets).into())),
+            .map(|octets| DnsRecord::Address(Ipv6Addr::from(octets).into())),
         _ => {
             let port = u16::from_be_bytes([*bytes.get(4)?, *bytes.get(5)?]);
             let (host, _) = name(answer, data + 6)?;
             // The root stands for "not here".
-            (!host.is_empty() && port != 0).then_some(Record::Service { host, port })
+            (!host.is_empty() && port != 0).then_some(DnsRecord::Service { host, port })
         }
     }
 }
@@ -285,13 +285,16 @@ mod tests {
             (A, vec![1, 2, 3, 4]),
         ];
         let found = read(&answer(&question, &records), 7, SRV).unwrap();
-        let at = |host: &str, port| Record::Service {
+        let at = |host: &str, port| DnsRecord::Service {
             host: host.to_owned(),
             port,
         };
         assert_eq!(found, [at("a.e.example", 8000), at("b", 8001)]);
         let found = read(&answer(&question, &records), 7, A).unwrap();
-        assert_eq!(found, [Record::Address(Ipv4Addr::new(1, 2, 3, 4).into())]);
+        assert_eq!(
+            found,
+            [DnsRecord::Address(Ipv4Addr::new(1, 2, 3, 4).into())]
+        );
     }
 
     #[test]

@@ -20,7 +20,7 @@ const HEAD_BYTES: usize = 64 * 1024;
 
 /// A whole reply.
 #[derive(Clone, Debug)]
-pub struct Fetched {
+pub struct FetchedReply {
     /// Its status, whatever it is.
     pub status: StatusCode,
     /// Its headers.
@@ -95,8 +95,8 @@ pub async fn get(
     headers: &HeaderMap,
     timeout: Duration,
     max_bytes: usize,
-) -> Result<Fetched, FetchError> {
-    Exchange {
+) -> Result<FetchedReply, FetchError> {
+    FetchExchange {
         url,
         path,
         timeout,
@@ -114,8 +114,8 @@ pub async fn post(
     body: Option<Bytes>,
     timeout: Duration,
     max_bytes: usize,
-) -> Result<Fetched, FetchError> {
-    Exchange {
+) -> Result<FetchedReply, FetchError> {
+    FetchExchange {
         url,
         path,
         timeout,
@@ -125,20 +125,20 @@ pub async fn post(
     .await
 }
 
-struct Exchange<'a> {
+struct FetchExchange<'a> {
     url: &'a WorkerUrl,
     path: &'a str,
     timeout: Duration,
     max_bytes: usize,
 }
 
-impl Exchange<'_> {
+impl FetchExchange<'_> {
     async fn run(
         &self,
         method: Method,
         headers: &HeaderMap,
         body: Option<Bytes>,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedReply, FetchError> {
         let request = self.request(method, headers, body)?;
         let whole = async {
             let stream =
@@ -197,7 +197,7 @@ impl Exchange<'_> {
         &self,
         stream: Stream,
         request: Request<Full<Bytes>>,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedReply, FetchError> {
         let (mut sender, connection) = hyper::client::conn::http1::Builder::new()
             .max_buf_size(HEAD_BYTES)
             .handshake(TokioIo::new(stream))
@@ -226,7 +226,7 @@ impl Exchange<'_> {
     async fn read(
         &self,
         response: http::Response<hyper::body::Incoming>,
-    ) -> Result<Fetched, FetchError> {
+    ) -> Result<FetchedReply, FetchError> {
         let (head, mut body) = response.into_parts();
         // Grown by what really comes, not by what the head promises.
         let mut bytes = BytesMut::new();
@@ -244,7 +244,7 @@ impl Exchange<'_> {
             }
             bytes.extend_from_slice(data);
         }
-        Ok(Fetched {
+        Ok(FetchedReply {
             status: head.status,
             headers: head.headers,
             body: bytes.freeze(),

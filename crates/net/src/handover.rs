@@ -101,7 +101,7 @@ pub fn take(from: &UnixStream) -> io::Result<(Vec<OwnedFd>, Vec<u8>)> {
 /// # Errors
 ///
 /// The connection failed.
-pub fn heard(from: &UnixStream) -> io::Result<bool> {
+pub fn wait_for_byte(from: &UnixStream) -> io::Result<bool> {
     let mut byte = [0];
     Ok((&mut &*from).read(&mut byte)? == 1)
 }
@@ -139,6 +139,6 @@ mod tests {
         let (here, there) = UnixStream::pair().unwrap();
         drop(here);
         assert!(take(&there).is_err());
-        assert!(!heard(&there).unwrap());
+        assert!(!wait_for_byte(&there).unwrap());
     }
 }

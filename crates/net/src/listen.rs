@@ -17,7 +17,7 @@ use std::{
 
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 
-use crate::{Address, Identity, ListenAddr, Stream, tls::Kept};
+use crate::{Address, ListenAddr, Stream, TlsIdentity, tls::ReloadingIdentity};
 
 /// Why a place cannot be listened on.
 #[derive(Debug, thiserror::Error)]
@@ -59,14 +59,14 @@ pub enum ListenError {
 /// A bound listening socket.
 #[derive(Debug)]
 pub struct Listener {
-    socket: Socket,
+    socket: ListeningSocket,
     flag: &'static str,
     /// What is shown to clients of an encrypted listener.
-    identity: Option<Kept>,
+    identity: Option<ReloadingIdentity>,
 }
 
 #[derive(Debug)]
-enum Socket {
+enum ListeningSocket {
     Tcp(TcpListener),
     Unix(UnixListener, SocketFile),
 }
@@ -77,7 +77,7 @@ pub async fn listen(address: &ListenAddr) -> Result<Listener, ListenError> {
     let socket = match address.address() {
         Address::Tcp { host, port } => TcpListener::bind((host.as_str(), *port))
             .await
-            .map(Socket::Tcp),
+            .map(ListeningSocket::Tcp),
         Address::Unix(path) => bind_unix(path).await,
     };
     match socket {
@@ -112,12 +112,12 @@ impl Listener {
             Address::Tcp { .. } => {
                 let listener = std::net::TcpListener::from(socket);
                 listener.set_nonblocking(true)?;
-                Socket::Tcp(TcpListener::from_std(listener)?)
+                ListeningSocket::Tcp(TcpListener::from_std(listener)?)
             }
             Address::Unix(path) => {
                 let listener = std::os::unix::net::UnixListener::from(socket);
                 listener.set_nonblocking(true)?;
-                Socket::Unix(UnixListener::from_std(listener)?, SocketFile::new(path))
+                ListeningSocket::Unix(UnixListener::from_std(listener)?, SocketFile::new(path))
             }
         };
         Ok(Self {
@@ -133,14 +133,14 @@ impl Listener {
     /// # Errors
     ///
     /// There are no more file descriptors.
-    pub fn share(&self) -> io::Result<Shared> {
+    pub fn share(&self) -> io::Result<SharedListener> {
         let (socket, file) = match &self.socket {
-            Socket::Tcp(listener) => (listener.as_fd().try_clone_to_owned()?, None),
-            Socket::Unix(listener, file) => {
+            ListeningSocket::Tcp(listener) => (listener.as_fd().try_clone_to_owned()?, None),
+            ListeningSocket::Unix(listener, file) => {
                 (listener.as_fd().try_clone_to_owned()?, Some(file.clone()))
             }
         };
-        Ok(Shared {
+        Ok(SharedListener {
             socket,
             address: self.address(),
             file,
@@ -150,13 +150,13 @@ impl Listener {
     /// The same, encrypted: with this identity, whose files are looked at again every other second while connections
     /// are accepted. A unix socket, which does not leave the machine, stays as it is.
     #[must_use]
-    pub fn encrypted(self, identity: Arc<Identity>) -> Self {
+    pub fn encrypted(self, identity: Arc<TlsIdentity>) -> Self {
         match self.socket {
-            Socket::Tcp(_) => Self {
-                identity: Some(Kept::new(identity)),
+            ListeningSocket::Tcp(_) => Self {
+                identity: Some(ReloadingIdentity::new(identity)),
                 ..self
             },
-            Socket::Unix(..) => self,
+            ListeningSocket::Unix(..) => self,
         }
     }
 
@@ -171,12 +171,12 @@ impl Listener {
             identity.poll_refresh(cx);
         }
         let stream = match &self.socket {
-            Socket::Tcp(listener) => {
+            ListeningSocket::Tcp(listener) => {
                 let (stream, _) = ready!(listener.poll_accept(cx))?;
                 stream.set_nodelay(true)?;
                 Stream::Tcp(stream)
             }
-            Socket::Unix(listener, _) => Stream::Unix(ready!(listener.poll_accept(cx))?.0),
+            ListeningSocket::Unix(listener, _) => Stream::Unix(ready!(listener.poll_accept(cx))?.0),
         };
         Poll::Ready(Ok(match &self.identity {
             Some(kept) => Stream::Accepting(Box::new(kept.identity.accept(stream))),
@@ -187,12 +187,12 @@ impl Listener {
     /// Where it listens, with the port that the system chose.
     pub fn address(&self) -> ListenAddr {
         match &self.socket {
-            Socket::Tcp(listener) => match listener.local_addr() {
+            ListeningSocket::Tcp(listener) => match listener.local_addr() {
                 Ok(address) => ListenAddr::from(address),
                 // Only a closed descriptor has no name, and this one is open.
                 Err(_) => ListenAddr::tcp("0.0.0.0", 0),
             },
-            Socket::Unix(_, file) => ListenAddr::unix(&file.0.path),
+            ListeningSocket::Unix(_, file) => ListenAddr::unix(&file.0.path),
         }
         .chosen_by(self.flag)
     }
@@ -200,7 +200,7 @@ impl Listener {
 
 /// A second handle of a listening socket.
 #[derive(Debug)]
-pub struct Shared {
+pub struct SharedListener {
     /// The socket.
     pub socket: OwnedFd,
     /// Where it listens.
@@ -208,16 +208,16 @@ pub struct Shared {
     file: Option<SocketFile>,
 }
 
-impl Shared {
+impl SharedListener {
     /// Another process has it now: the file of a unix socket stays when this one ends.
-    pub fn leave_to_the_other(&self) {
+    pub fn keep_socket_file(&self) {
         if let Some(file) = &self.file {
             file.0.keep.store(true, Ordering::Relaxed);
         }
     }
 }
 
-async fn bind_unix(path: &Path) -> io::Result<Socket> {
+async fn bind_unix(path: &Path) -> io::Result<ListeningSocket> {
     let listener = match UnixListener::bind(path) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_abandoned(path).await => {
             std::fs::remove_file(path)?;
@@ -225,7 +225,7 @@ async fn bind_unix(path: &Path) -> io::Result<Socket> {
         }
         bound => bound?,
     };
-    Ok(Socket::Unix(listener, SocketFile::new(path)))
+    Ok(ListeningSocket::Unix(listener, SocketFile::new(path)))
 }
 
 /// A refused connection proves that no process holds the socket; a plain file is never taken for an abandoned socket.
@@ -237,10 +237,10 @@ async fn is_abandoned(path: &Path) -> bool {
 }
 
 #[derive(Clone, Debug)]
-struct SocketFile(Arc<OwnFile>);
+struct SocketFile(Arc<OwnedSocketFile>);
 
 #[derive(Debug)]
-struct OwnFile {
+struct OwnedSocketFile {
     path: PathBuf,
     /// It is another process's by now.
     keep: AtomicBool,
@@ -248,14 +248,14 @@ struct OwnFile {
 
 impl SocketFile {
     fn new(path: &Path) -> Self {
-        Self(Arc::new(OwnFile {
+        Self(Arc::new(OwnedSocketFile {
             path: path.to_owned(),
             keep: AtomicBool::new(false),
         }))
     }
 }
 
-impl Drop for OwnFile {
+impl Drop for OwnedSocketFile {
     fn drop(&mut self) {
         if !self.keep.load(Ordering::Relaxed) {
             // Somebody may have removed it already; there is nobody left to tell.

@@ -17,7 +17,7 @@ use crate::{ListenAddr, Listener, Stream};
 pub struct Listeners {
     all: Vec<Arc<Listener>>,
     /// Who is asked first, so that a busy one does not keep the others waiting.
-    turn: AtomicUsize,
+    next: AtomicUsize,
 }
 
 impl Listeners {
@@ -25,14 +25,14 @@ impl Listeners {
     pub fn new(first: Arc<Listener>, others: impl IntoIterator<Item = Arc<Listener>>) -> Self {
         Self {
             all: std::iter::once(first).chain(others).collect(),
-            turn: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
         }
     }
 
     /// The next connection of any of them; as [`Listener::accept`].
     pub async fn accept(&self) -> io::Result<Stream> {
         poll_fn(|cx| {
-            let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+            let turn = self.next.fetch_add(1, Ordering::Relaxed);
             for step in 0..self.all.len() {
                 let at = turn.wrapping_add(step) % self.all.len();
                 if let Some(Poll::Ready(accepted)) =

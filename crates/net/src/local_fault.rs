@@ -52,7 +52,7 @@ impl LocalFault {
     }
 
     /// What it is, and what to do about it.
-    pub fn advice(self) -> &'static str {
+    pub fn remedy(self) -> &'static str {
         match self {
             Self::Descriptors => {
                 "no file descriptor is left: raise the limit of open files (ulimit -n)"
@@ -85,7 +85,7 @@ mod tests {
             (12, LocalFault::Memory),
         ] {
             assert_eq!(of(code), Some(fault));
-            assert!(fault.is_exhaustion() && !fault.advice().is_empty());
+            assert!(fault.is_exhaustion() && !fault.remedy().is_empty());
         }
         // Refused, reset, timed out, no route, no network, no such socket, full backlog of a unix socket.
         for code in [111, 104, 110, 113, 101, 2, 11] {

@@ -44,9 +44,9 @@ pub(crate) struct ResolveError {
 }
 
 type Addresses = Arc<[IpAddr]>;
-type Answer = Result<Addresses, Arc<str>>;
+type ResolveResult = Result<Addresses, Arc<str>>;
 /// How a name is looked up; it may block for as long as it likes.
-type Lookup = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
+type LookupFn = Arc<dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync>;
 
 /// What this process knows from the system's resolver.
 static SYSTEM: LazyLock<NameCache> =
@@ -61,7 +61,7 @@ pub(crate) async fn resolve(host: &str) -> io::Result<Addresses> {
 }
 
 /// Nothing was reached at the addresses of `host`: they may be others by now.
-pub(crate) fn doubt(host: &str) {
+pub(crate) fn mark_stale(host: &str) {
     if host.parse::<IpAddr>().is_err() {
         SYSTEM.doubt(host);
     }
@@ -80,26 +80,26 @@ fn by_system(name: &str) -> io::Result<Vec<IpAddr>> {
 /// What is known of names.
 #[derive(Clone)]
 struct NameCache {
-    lookup: Lookup,
+    lookup: LookupFn,
     clock: Clock,
-    names: Arc<Mutex<HashMap<Arc<str>, Known>>>,
-    room: Arc<Semaphore>,
+    names: Arc<Mutex<HashMap<Arc<str>, CachedName>>>,
+    lookup_permits: Arc<Semaphore>,
 }
 
 /// What is known of one name.
-struct Known {
+struct CachedName {
     /// The last answer, and when it came.
     answer: Option<(Moment, Addresses)>,
     /// Nobody was reached there since: it is asked for anew.
-    doubted: bool,
+    stale: bool,
     /// Why the last question failed, and when.
     failure: Option<(Moment, Arc<str>)>,
     /// The question under way.
-    asked: Option<watch::Receiver<Option<Answer>>>,
+    pending: Option<watch::Receiver<Option<ResolveResult>>>,
     used: Moment,
 }
 
-impl Known {
+impl CachedName {
     /// The last answer, where it is not older than this.
     fn answered_within(&self, age: Duration, now: Moment) -> Option<Addresses> {
         self.answer
@@ -117,12 +117,12 @@ impl Known {
 }
 
 impl NameCache {
-    fn new(lookup: Lookup, clock: Clock) -> Self {
+    fn new(lookup: LookupFn, clock: Clock) -> Self {
         Self {
             lookup,
             clock,
             names: Arc::default(),
-            room: Arc::new(Semaphore::new(MOST_LOOKUPS)),
+            lookup_permits: Arc::new(Semaphore::new(MOST_LOOKUPS)),
         }
     }
 
@@ -141,38 +141,38 @@ impl NameCache {
     }
 
     /// What is known already, or the question to wait for.
-    fn known_or_asked(&self, name: &str) -> Result<Answer, watch::Receiver<Option<Answer>>> {
+    fn known_or_asked(
+        &self,
+        name: &str,
+    ) -> Result<ResolveResult, watch::Receiver<Option<ResolveResult>>> {
         let now = self.clock.now();
         let mut names = self.names.lock();
         if !names.contains_key(name) {
             make_room(&mut names);
             names.insert(
                 name.into(),
-                Known {
+                CachedName {
                     answer: None,
-                    doubted: false,
+                    stale: false,
                     failure: None,
-                    asked: None,
+                    pending: None,
                     used: now,
                 },
             );
         }
         let known = names.get_mut(name).expect("it was just put there");
         known.used = now;
-        if let Some(addresses) = known
-            .answered_within(REFRESH, now)
-            .filter(|_| !known.doubted)
-        {
+        if let Some(addresses) = known.answered_within(REFRESH, now).filter(|_| !known.stale) {
             return Ok(Ok(addresses));
         }
         let failure = known.failed_just_now(now);
-        if known.asked.is_none() && failure.is_none() {
-            known.asked = Some(self.ask(name.into()));
+        if known.pending.is_none() && failure.is_none() {
+            known.pending = Some(self.ask(name.into()));
         }
         match (
             known.answered_within(REFRESH + GRACE, now),
             failure,
-            &known.asked,
+            &known.pending,
         ) {
             (Some(addresses), ..) => Ok(Ok(addresses)),
             (None, _, Some(asked)) => Err(asked.clone()),
@@ -185,16 +185,16 @@ impl NameCache {
     fn doubt(&self, name: &str) {
         let now = self.clock.now();
         if let Some(known) = self.names.lock().get_mut(name) {
-            known.doubted = known.answered_within(PAUSE, now).is_none();
+            known.stale = known.answered_within(PAUSE, now).is_none();
         }
     }
 
     /// Asks for a name on a thread of its own, as soon as there is room.
-    fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<Answer>> {
+    fn ask(&self, name: Arc<str>) -> watch::Receiver<Option<ResolveResult>> {
         let (answered, asked) = watch::channel(None);
         let cache = self.clone();
         tokio::spawn(async move {
-            let permit = Arc::clone(&cache.room).acquire_owned().await;
+            let permit = Arc::clone(&cache.lookup_permits).acquire_owned().await;
             let answer = match cache.look_up(&name, permit).await {
                 Ok(addresses) if !addresses.is_empty() => Ok(addresses.into()),
                 Ok(_) => Err("it has no address".into()),
@@ -229,16 +229,16 @@ impl NameCache {
     }
 
     /// Takes an answer over.
-    fn take(&self, name: &str, answer: &Answer) {
+    fn take(&self, name: &str, answer: &ResolveResult) {
         let now = self.clock.now();
         let mut names = self.names.lock();
         let Some(known) = names.get_mut(name) else {
             return;
         };
-        known.asked = None;
+        known.pending = None;
         match answer {
             Ok(addresses) => {
-                (known.answer, known.doubted, known.failure) =
+                (known.answer, known.stale, known.failure) =
                     (Some((now, Arc::clone(addresses))), false, None);
             }
             Err(reason) => {
@@ -253,11 +253,11 @@ impl NameCache {
 }
 
 /// Makes room for one more name, where there is none. A name whose question is under way stays.
-fn make_room(names: &mut HashMap<Arc<str>, Known>) {
+fn make_room(names: &mut HashMap<Arc<str>, CachedName>) {
     if names.len() < MOST_NAMES {
         return;
     }
-    let idle = names.iter().filter(|(_, known)| known.asked.is_none());
+    let idle = names.iter().filter(|(_, known)| known.pending.is_none());
     if let Some(oldest) = idle
         .min_by_key(|(_, known)| known.used)
         .map(|(name, _)| Arc::clone(name))

@@ -39,7 +39,7 @@ impl RunTime {
     }
 
     /// A reading that is followed by another one after [`RunTime::BEAT`], unless this process stands still.
-    pub fn beat(&mut self, now: Moment) -> Moment {
+    pub fn record_tick(&mut self, now: Moment) -> Moment {
         let run = self.advance(now);
         self.has_beats = true;
         run
@@ -84,7 +84,7 @@ mod tests {
         let mut time = RunTime::new();
         let mut run = at(0);
         for now in (0..=10_000).step_by(250) {
-            run = time.beat(at(now));
+            run = time.record_tick(at(now));
         }
         assert_eq!((run, time.stalled()), (at(10_000), Duration::ZERO));
         // A minute passes between two beats.
@@ -104,7 +104,7 @@ mod tests {
         let mut time = RunTime::new();
         assert_eq!(time.advance(at(2_000)), at(2_000));
         assert_eq!(
-            time.beat(at(5_000)),
+            time.record_tick(at(5_000)),
             at(5_000),
             "before there are beats nobody knows of a stall"
         );

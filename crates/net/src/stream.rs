@@ -13,7 +13,7 @@ use tokio::{
 };
 use tokio_rustls::client::TlsStream;
 
-use crate::tls::Accepting;
+use crate::tls::TlsAccept;
 
 /// A TCP connection (without Nagle's delay) or a unix socket, encrypted or not.
 #[derive(Debug)]
@@ -25,7 +25,7 @@ pub enum Stream {
     /// One of them, encrypted by us as a client.
     Tls(Box<TlsStream<Stream>>),
     /// One of them that a client is to encrypt.
-    Accepting(Box<Accepting>),
+    Accepting(Box<TlsAccept>),
 }
 
 impl Stream {

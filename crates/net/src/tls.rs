@@ -3,20 +3,20 @@
 //! [`Trust`] is the client's side: whose certificates are believed. [`Identity`] is the server's: what is shown to
 //! clients, and which clients are believed. Both speak HTTP/1.1 unless told otherwise.
 
-mod accepting;
-mod blind;
+mod accept;
 mod identity;
-mod kept;
+mod no_verification;
+mod reloading;
 mod trust;
 
 use std::sync::Arc;
 
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 
-pub use accepting::Accepting;
-pub use identity::{Identity, IdentityError, IdentityFiles};
-pub(crate) use kept::Kept;
-pub use trust::{Trust, TrustError};
+pub use accept::TlsAccept;
+pub use identity::{IdentityError, IdentityFiles, TlsIdentity};
+pub(crate) use reloading::ReloadingIdentity;
+pub use trust::{TrustError, TrustRoots};
 
 /// What both sides agree to speak.
 const HTTP_1: &[u8] = b"http/1.1";

@@ -13,7 +13,7 @@ use std::{
     str::FromStr,
 };
 
-use crate::{Address, Destinations, Trust};
+use crate::{Address, Destinations, TrustRoots};
 
 /// A worker's base URL: `http://host[:port][/base/path]`, the same with `https`, or `unix:///absolute/path.sock`.
 ///
@@ -31,7 +31,7 @@ pub struct WorkerUrl {
     address: Address,
     base: String,
     tls: bool,
-    trust: Option<Trust>,
+    trust: Option<TrustRoots>,
     only: Destinations,
 }
 
@@ -119,7 +119,7 @@ impl WorkerUrl {
 
     /// The same, with those whose certificates are believed where it is encrypted; without, the machine's own.
     #[must_use]
-    pub fn believing(self, trust: Trust) -> Self {
+    pub fn believing(self, trust: TrustRoots) -> Self {
         Self {
             trust: Some(trust),
             ..self
@@ -142,7 +142,7 @@ impl WorkerUrl {
         self.tls
     }
 
-    pub(crate) fn trust(&self) -> Option<&Trust> {
+    pub(crate) fn trust(&self) -> Option<&TrustRoots> {
         self.trust.as_ref()
     }
 

@@ -20,7 +20,7 @@ use tokio::{
 const SOON: Duration = Duration::from_secs(5);
 
 /// Answers one request with `reply`, and returns what it was asked. `Hold` keeps the connection open afterwards.
-async fn server(reply: Vec<u8>, after: After) -> (WorkerUrl, JoinHandle<String>) {
+async fn server(reply: Vec<u8>, after: CloseMode) -> (WorkerUrl, JoinHandle<String>) {
     let listener = listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     let url = format!("http://{}/base", listener.address())
         .parse()
@@ -29,7 +29,7 @@ async fn server(reply: Vec<u8>, after: After) -> (WorkerUrl, JoinHandle<String>)
         let mut stream = listener.accept().await.unwrap();
         let asked = read_request(&mut stream).await;
         stream.write_all(&reply).await.unwrap();
-        if let After::Hold = after {
+        if let CloseMode::Hold = after {
             // Ends when the client closes.
             let _ = stream.read(&mut [0; 1]).await;
         }
@@ -38,7 +38,7 @@ async fn server(reply: Vec<u8>, after: After) -> (WorkerUrl, JoinHandle<String>)
     (url, task)
 }
 
-enum After {
+enum CloseMode {
     Close,
     Hold,
 }
@@ -65,7 +65,7 @@ async fn read_request(stream: &mut Stream) -> String {
 async fn a_reply_is_fetched_whole_and_the_request_is_plain() {
     let (url, asked) = server(
         b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 5\r\n\r\nhello".to_vec(),
-        After::Hold,
+        CloseMode::Hold,
     )
     .await;
     let mut headers = HeaderMap::new();
@@ -99,7 +99,7 @@ async fn chunked_replies_and_replies_ended_by_closing_are_read() {
         &b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n3\r\nhel\r\n2\r\nlo\r\n0\r\n\r\n"[..],
         b"HTTP/1.0 200 OK\r\n\r\nhello",
     ] {
-        let (url, _asked) = server(reply.to_vec(), After::Close).await;
+        let (url, _asked) = server(reply.to_vec(), CloseMode::Close).await;
         let fetched = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
             .unwrap();
@@ -110,7 +110,7 @@ async fn chunked_replies_and_replies_ended_by_closing_are_read() {
 #[tokio::test]
 async fn a_posted_body_is_json_unless_said_otherwise() {
     let ok = b"HTTP/1.1 204 No Content\r\n\r\n";
-    let (url, asked) = server(ok.to_vec(), After::Close).await;
+    let (url, asked) = server(ok.to_vec(), CloseMode::Close).await;
     let body = Some("{\"a\":1}".into());
     let fetched = fetch::post(&url, "/tokenize", &HeaderMap::new(), body, SOON, 100)
         .await
@@ -126,7 +126,7 @@ async fn a_posted_body_is_json_unless_said_otherwise() {
         "{asked}"
     );
 
-    let (url, asked) = server(ok.to_vec(), After::Close).await;
+    let (url, asked) = server(ok.to_vec(), CloseMode::Close).await;
     let mut headers = HeaderMap::new();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/plain"));
     fetch::post(&url, "/x", &headers, Some("a".into()), SOON, 100)
@@ -143,7 +143,7 @@ async fn a_posted_body_is_json_unless_said_otherwise() {
 async fn a_redirect_is_an_answer_and_not_followed() {
     let reply = b"HTTP/1.1 302 Found\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
         .to_vec();
-    let (url, _asked) = server(reply, After::Close).await;
+    let (url, _asked) = server(reply, CloseMode::Close).await;
     assert_eq!(
         fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
@@ -160,7 +160,7 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
         b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n6\r\nhello!\r\n0\r\n\r\n",
         b"HTTP/1.0 200 OK\r\n\r\nhello!",
     ] {
-        let (url, _asked) = server(reply.to_vec(), After::Close).await;
+        let (url, _asked) = server(reply.to_vec(), CloseMode::Close).await;
         let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 5)
             .await
             .unwrap_err();
@@ -174,7 +174,7 @@ async fn a_body_over_the_limit_is_refused_however_it_is_framed() {
 #[tokio::test]
 async fn a_promised_body_is_not_allocated_before_it_comes() {
     let reply = b"HTTP/1.1 200 OK\r\ncontent-length: 4611686018427387904\r\n\r\nx".to_vec();
-    let (url, _asked) = server(reply, After::Close).await;
+    let (url, _asked) = server(reply, CloseMode::Close).await;
     assert!(
         fetch::get(&url, "/x", &HeaderMap::new(), SOON, usize::MAX)
             .await
@@ -185,7 +185,7 @@ async fn a_promised_body_is_not_allocated_before_it_comes() {
 #[tokio::test]
 async fn a_silent_or_dripping_worker_costs_no_more_than_the_time_limit() {
     for reply in ["", "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel"] {
-        let (url, asked) = server(reply.into(), After::Hold).await;
+        let (url, asked) = server(reply.into(), CloseMode::Hold).await;
         let limit = Duration::from_millis(100);
         let error = fetch::get(&url, "/x", &HeaderMap::new(), limit, 100)
             .await
@@ -204,7 +204,7 @@ async fn broken_replies_and_refused_connections_are_told_apart() {
         "HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhel",
         "",
     ] {
-        let (url, _asked) = server(reply.into(), After::Close).await;
+        let (url, _asked) = server(reply.into(), CloseMode::Close).await;
         let error = fetch::get(&url, "/x", &HeaderMap::new(), SOON, 100)
             .await
             .unwrap_err();

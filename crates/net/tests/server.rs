@@ -5,7 +5,7 @@
 use std::{net::Ipv4Addr, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use futures::{Connection, admitted, is_pending};
+use futures::{TestConnection, admitted, is_pending};
 use net::server::{Acceptor, ClientStream, ConnectionTable, PeerAddress};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
@@ -24,12 +24,12 @@ mod futures {
     use tokio::task::JoinHandle;
 
     /// A connection that closes when it has to.
-    pub(crate) struct Connection {
+    pub(crate) struct TestConnection {
         pub(crate) slot: Arc<ConnectionSlot>,
         task: JoinHandle<()>,
     }
 
-    impl Connection {
+    impl TestConnection {
         fn new(slot: ConnectionSlot) -> Self {
             let slot = Arc::new(slot);
             let own = Arc::downgrade(&slot);
@@ -53,9 +53,12 @@ mod futures {
     }
 
     /// A place that is there at once.
-    pub(crate) async fn admitted(table: &Arc<ConnectionTable>, peer: PeerAddress) -> Connection {
+    pub(crate) async fn admitted(
+        table: &Arc<ConnectionTable>,
+        peer: PeerAddress,
+    ) -> TestConnection {
         let slot = table.admit(peer).await.unwrap();
-        let connection = Connection::new(slot);
+        let connection = TestConnection::new(slot);
         tokio::task::yield_now().await;
         connection
     }
@@ -68,7 +71,11 @@ mod futures {
     }
 }
 
-async fn filled(table: &Arc<ConnectionTable>, peer: PeerAddress, count: usize) -> Vec<Connection> {
+async fn filled(
+    table: &Arc<ConnectionTable>,
+    peer: PeerAddress,
+    count: usize,
+) -> Vec<TestConnection> {
     let mut all = Vec::new();
     for _ in 0..count {
         all.push(admitted(table, peer).await);
@@ -125,18 +132,21 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
     let all = filled(&table, ONE, 16).await;
     let mut turns = Vec::new();
     for connection in &all[..14] {
-        turns.push(connection.slot.turn().await.unwrap());
+        turns.push(connection.slot.acquire_request_slot().await.unwrap());
         connection.slot.set_busy();
     }
     // Two more have requests, and wait with them.
-    assert!(is_pending(all[14].slot.turn()) && is_pending(all[15].slot.turn()));
+    assert!(
+        is_pending(all[14].slot.acquire_request_slot())
+            && is_pending(all[15].slot.acquire_request_slot())
+    );
     let mut others = Vec::new();
     let mut all = all;
     for waits in all.split_off(14) {
         let (slot, ()) = tokio::join!(table.admit(OTHER), waits.closes());
         let slot = slot.unwrap();
         assert!(
-            !is_pending(slot.turn()),
+            !is_pending(slot.acquire_request_slot()),
             "the other address is not held back"
         );
         slot.set_busy();
@@ -144,9 +154,9 @@ async fn an_address_leaves_places_to_others_whatever_it_does() {
     }
     drop(others.pop());
     let again = table.admit(ONE).await.unwrap();
-    assert!(is_pending(again.turn()));
+    assert!(is_pending(again.acquire_request_slot()));
     turns.pop();
-    assert!(again.turn().await.is_some());
+    assert!(again.acquire_request_slot().await.is_some());
 }
 
 #[tokio::test]

@@ -4,7 +4,7 @@
 use std::{fs, io, path::Path, sync::Arc, time::Duration};
 
 use contract_id::contract;
-use net::{Identity, IdentityFiles, ListenAddr, Listener, Stream, Trust, WorkerUrl};
+use net::{IdentityFiles, ListenAddr, Listener, Stream, TlsIdentity, TrustRoots, WorkerUrl};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::{
     ClientConfig, RootCertStore,
@@ -15,16 +15,16 @@ use tokio_rustls::TlsConnector;
 
 const SOON: Duration = Duration::from_secs(10);
 
-type Authority = CertifiedIssuer<'static, KeyPair>;
+type TestIssuer = CertifiedIssuer<'static, KeyPair>;
 
-fn authority() -> Authority {
+fn authority() -> TestIssuer {
     let mut params = CertificateParams::new(Vec::new()).unwrap();
     params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
     CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
 }
 
 /// Writes a certificate for `name` and its key.
-fn vouch(authority: &Authority, name: &str, folder: &Path) -> IdentityFiles {
+fn vouch(authority: &TestIssuer, name: &str, folder: &Path) -> IdentityFiles {
     sign(
         authority,
         CertificateParams::new(vec![name.to_owned()]).unwrap(),
@@ -32,7 +32,7 @@ fn vouch(authority: &Authority, name: &str, folder: &Path) -> IdentityFiles {
     )
 }
 
-fn sign(authority: &Authority, params: CertificateParams, folder: &Path) -> IdentityFiles {
+fn sign(authority: &TestIssuer, params: CertificateParams, folder: &Path) -> IdentityFiles {
     let key = KeyPair::generate().unwrap();
     let own = params.signed_by(&key, authority).unwrap();
     let files = IdentityFiles {
@@ -45,8 +45,8 @@ fn sign(authority: &Authority, params: CertificateParams, folder: &Path) -> Iden
     files
 }
 
-async fn listening(files: IdentityFiles) -> (Arc<Listener>, Arc<Identity>) {
-    let identity = Arc::new(Identity::load(files).unwrap());
+async fn listening(files: IdentityFiles) -> (Arc<Listener>, Arc<TlsIdentity>) {
+    let identity = Arc::new(TlsIdentity::load(files).unwrap());
     let listener = net::listen(&ListenAddr::tcp("127.0.0.1", 0)).await.unwrap();
     (
         Arc::new(listener.encrypted(Arc::clone(&identity))),
@@ -68,7 +68,7 @@ fn echoing(listener: &Arc<Listener>) -> tokio::task::JoinHandle<io::Result<()>> 
     })
 }
 
-async fn dial(listener: &Listener, trust: Trust) -> io::Result<Stream> {
+async fn dial(listener: &Listener, trust: TrustRoots) -> io::Result<Stream> {
     let url: WorkerUrl = format!("https://{}", listener.address()).parse().unwrap();
     net::dial(&url.believing(trust), SOON).await
 }
@@ -87,9 +87,9 @@ async fn a_server_is_believed_by_its_authority_and_its_name_or_by_the_blind() {
     let folder = tempfile::tempdir().unwrap();
     let (mine, other) = (authority(), authority());
     let trust =
-        |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
+        |authority: &TestIssuer| TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap();
     let (listener, _) = listening(vouch(&mine, "127.0.0.1", folder.path())).await;
-    for believed in [trust(&mine), Trust::blind().unwrap()] {
+    for believed in [trust(&mine), TrustRoots::blind().unwrap()] {
         echoing(&listener);
         let mut stream = dial(&listener, believed).await.unwrap();
         assert_eq!(
@@ -122,7 +122,7 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_o
     let folder = tempfile::tempdir().unwrap();
     let (first, second) = (authority(), authority());
     let trust =
-        |authority: &Authority| Trust::with_authorities(authority.pem().as_bytes()).unwrap();
+        |authority: &TestIssuer| TrustRoots::with_authorities(authority.pem().as_bytes()).unwrap();
     let (listener, identity) = listening(vouch(&first, "127.0.0.1", folder.path())).await;
     echoing(&listener);
     let mut open = dial(&listener, trust(&first)).await.unwrap();
@@ -154,7 +154,7 @@ async fn a_changed_certificate_is_shown_to_new_connections_and_leaves_the_open_o
 /// A client that shows this certificate, or none.
 async fn client(
     listener: &Listener,
-    server: &Authority,
+    server: &TestIssuer,
     shown: Option<&IdentityFiles>,
 ) -> io::Result<()> {
     let mut roots = RootCertStore::empty();
@@ -224,7 +224,7 @@ async fn a_client_is_let_in_by_a_certificate_of_the_right_authority() {
 async fn files_of_no_use_are_named() {
     let folder = tempfile::tempdir().unwrap();
     let files = vouch(&authority(), "127.0.0.1", folder.path());
-    let refusal = |files: IdentityFiles| Identity::load(files).unwrap_err().to_string();
+    let refusal = |files: IdentityFiles| TlsIdentity::load(files).unwrap_err().to_string();
     let missing = IdentityFiles {
         cert: folder.path().join("none.pem"),
         ..files.clone()
@@ -242,7 +242,7 @@ async fn files_of_no_use_are_named() {
     };
     assert!(refusal(no_authority).contains("no usable certificate of an authority"));
     assert!(
-        Trust::with_authorities_in(Path::new("/none"))
+        TrustRoots::with_authorities_in(Path::new("/none"))
             .unwrap_err()
             .to_string()
             .contains("/none cannot be read")

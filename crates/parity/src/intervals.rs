@@ -8,7 +8,7 @@ use std::{collections::VecDeque, time::Duration};
 
 use kv_blocks::Moment;
 
-use crate::{Sample, Unjudged, comparison::Comparison, spans::Spans};
+use crate::{IncomparableRequest, PredictionSample, comparison::Comparison, spans::ReadingSpans};
 
 /// Readings kept per target, the oldest going first.
 const MOST_READINGS: usize = 128;
@@ -32,7 +32,7 @@ pub struct EngineCounters {
 
 /// What came of a reading.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Reading {
+pub(crate) enum CounterReading {
     /// It is one we had.
     Known,
     New,
@@ -42,39 +42,39 @@ pub(crate) enum Reading {
 
 /// Readings, and what was sent after each until the next.
 #[derive(Debug, Default)]
-pub(crate) struct Intervals {
-    readings: VecDeque<Interval>,
+pub(crate) struct CounterIntervals {
+    readings: VecDeque<CounterInterval>,
     /// Those that had not been looked up, as far as is known, when the latest reading was taken.
-    unjudged: VecDeque<Unjudged>,
+    incomparable: VecDeque<IncomparableRequest>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Interval {
+pub(crate) struct CounterInterval {
     pub(crate) start: EngineCounters,
-    pub(crate) sent: Sent,
+    pub(crate) sent: SentTotals,
     /// Prompt tokens of unjudged requests that may have been looked up in it.
-    unjudged: u64,
+    incomparable: u64,
 }
 
-impl Interval {
+impl CounterInterval {
     /// Few enough of its tokens are unjudged.
     pub(crate) fn is_usable(&self) -> bool {
-        self.unjudged.saturating_mul(AGREEMENT)
-            <= self.sent.prompt_tokens.saturating_add(self.unjudged)
+        self.incomparable.saturating_mul(AGREEMENT)
+            <= self.sent.prompt_tokens.saturating_add(self.incomparable)
     }
 }
 
 /// Sums over requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentTotals {
     pub(crate) requests: usize,
     pub(crate) prompt_tokens: u64,
     pub(crate) predicted: u64,
     pub(crate) announced: u64,
 }
 
-impl Sent {
-    fn of(sample: &Sample) -> Self {
+impl SentTotals {
+    fn of(sample: &PredictionSample) -> Self {
         Self {
             requests: 1,
             prompt_tokens: sample.prompt_tokens.into(),
@@ -99,43 +99,44 @@ impl Sent {
     }
 }
 
-impl Intervals {
+impl CounterIntervals {
     /// Takes in what the engine says. `known` are all requests that have ended since it was read: it may have taken a
     /// while to come here, and those that were sent after it stand before it until now.
     pub(crate) fn read<'a>(
         &mut self,
         counters: EngineCounters,
-        known: impl Iterator<Item = &'a Sample>,
+        known: impl Iterator<Item = &'a PredictionSample>,
         begins: Moment,
-    ) -> Reading {
+    ) -> CounterReading {
         let latest = self.readings.back().map(|interval| interval.start);
         let reading = match latest {
-            Some(latest) if counters.at <= latest.at => return Reading::Known,
+            Some(latest) if counters.at <= latest.at => return CounterReading::Known,
             Some(latest) if counters.queries < latest.queries || counters.hits < latest.hits => {
-                Reading::Restarted
+                CounterReading::Restarted
             }
-            _ => Reading::New,
+            _ => CounterReading::New,
         };
-        if reading == Reading::Restarted {
+        if reading == CounterReading::Restarted {
             self.readings.clear();
         }
-        let mut sent = Sent::default();
+        let mut sent = SentTotals::default();
         known
             .filter(|sample| sample.sent >= counters.at)
-            .for_each(|sample| sent.add(&Sent::of(sample)));
+            .for_each(|sample| sent.add(&SentTotals::of(sample)));
         if let Some(before) = self.readings.back_mut() {
             before.sent.take(&sent);
         }
-        self.unjudged.retain(|request| request.until >= counters.at);
+        self.incomparable
+            .retain(|request| request.until >= counters.at);
         let unjudged = self
-            .unjudged
+            .incomparable
             .iter()
             .map(|request| request.prompt_tokens)
             .fold(0, u64::saturating_add);
-        self.readings.push_back(Interval {
+        self.readings.push_back(CounterInterval {
             start: counters,
             sent,
-            unjudged,
+            incomparable: unjudged,
         });
         // The latest reading from before the window stays: the window begins there.
         while self.readings.len() > MOST_READINGS
@@ -161,35 +162,35 @@ impl Intervals {
     }
 
     /// Counts a request where it was sent.
-    pub(crate) fn add(&mut self, sample: &Sample) {
+    pub(crate) fn add(&mut self, sample: &PredictionSample) {
         let sent_in = self
             .readings
             .iter_mut()
             .rev()
             .find(|interval| interval.start.at <= sample.sent);
         let Some(interval) = sent_in else { return };
-        interval.sent.add(&Sent::of(sample));
+        interval.sent.add(&SentTotals::of(sample));
     }
 
     /// Counts an unjudged request wherever it may have been looked up.
-    pub(crate) fn add_unjudged(&mut self, request: Unjudged) {
+    pub(crate) fn add_incomparable(&mut self, request: IncomparableRequest) {
         for interval in self.readings.iter_mut().rev() {
             if interval.start.at <= request.until {
-                interval.unjudged = interval.unjudged.saturating_add(request.prompt_tokens);
+                interval.incomparable = interval.incomparable.saturating_add(request.prompt_tokens);
             }
             if interval.start.at <= request.sent {
                 break;
             }
         }
-        if self.unjudged.len() >= MOST_UNJUDGED {
-            self.unjudged.pop_front();
+        if self.incomparable.len() >= MOST_UNJUDGED {
+            self.incomparable.pop_front();
         }
-        self.unjudged.push_back(request);
+        self.incomparable.push_back(request);
     }
 
     /// What can be said from the first reading at or after `from` on.
-    pub(crate) fn spans(&self, from: Moment) -> Spans {
-        Spans::of(
+    pub(crate) fn spans(&self, from: Moment) -> ReadingSpans {
+        ReadingSpans::of(
             self.readings
                 .iter()
                 .skip_while(|interval| interval.start.at < from),

@@ -12,7 +12,6 @@
 //! **Invariant**: a sample decides at most one state; after a change of state, a restart of the engine or a change of what
 //! predictions go by ([`Basis`]) earlier ones stay in the report and decide nothing more.
 
-mod book;
 mod comparison;
 mod intervals;
 mod sample;
@@ -20,12 +19,13 @@ mod settings;
 mod spans;
 mod state;
 mod summary;
-mod track;
+mod target_tracker;
+mod tracker;
 mod window;
 
-pub use book::{Book, Observed};
 pub use intervals::EngineCounters;
-pub use sample::{Basis, ReplyKind, Sample, Unjudged};
-pub use settings::{MOST_SAMPLES, Settings};
-pub use state::{Change, State};
-pub use summary::{Report, Source, Summary};
+pub use sample::{Basis, IncomparableRequest, PredictionSample, ReplyKind};
+pub use settings::{MOST_SAMPLES, ParitySettings};
+pub use state::{ParityChange, ParityState};
+pub use summary::{ActualSource, ParityReport, Summary};
+pub use tracker::{ParityOutcome, ParityTracker};

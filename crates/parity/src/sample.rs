@@ -4,7 +4,7 @@ use kv_blocks::Moment;
 
 /// What was predicted for one request, and what came of it. Token counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Sample {
+pub struct PredictionSample {
     /// When it was sent: counters read later include it.
     pub sent: Moment,
     /// Length of its prompt, as the engine counted it where it said so.
@@ -49,7 +49,7 @@ impl ReplyKind {
 
 /// A request that went to a target and cannot be held against its prediction. The engine may have looked its prompt up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unjudged {
+pub struct IncomparableRequest {
     /// When it was sent.
     pub sent: Moment,
     /// When the engine had looked it up at the latest: at its first token, else at its end.
@@ -58,7 +58,7 @@ pub struct Unjudged {
     pub prompt_tokens: u64,
 }
 
-impl Sample {
+impl PredictionSample {
     /// Predicted less actual tokens; `None` for a reply that did not tell.
     pub fn drift(&self) -> Option<i64> {
         Some(i64::from(self.predicted) - i64::from(self.actual?))

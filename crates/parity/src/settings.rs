@@ -8,7 +8,7 @@ pub const MOST_SAMPLES: usize = 2048;
 
 /// Thresholds. `downgrade_ratio >= drift_ratio >= recover_ratio`, each a share of the prompt tokens, 0..1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Settings {
+pub struct ParitySettings {
     /// How long a sample counts.
     pub window: Duration,
     /// Fewer comparisons than this decide nothing; at most [`MOST_SAMPLES`].
@@ -25,7 +25,7 @@ pub struct Settings {
 /// where that is less.
 const FIRST_SIGN: usize = 10;
 
-impl Settings {
+impl ParitySettings {
     pub(crate) fn first_sign(&self) -> usize {
         self.min_joined.min(FIRST_SIGN)
     }

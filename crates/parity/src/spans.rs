@@ -4,12 +4,12 @@ use std::{fmt, ops::RangeInclusive};
 
 use crate::{
     comparison::Comparison,
-    intervals::{AGREEMENT, EngineCounters, Interval, Sent},
+    intervals::{AGREEMENT, CounterInterval, EngineCounters, SentTotals},
 };
 
 /// Why the counters say nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum CounterRefusal {
     /// They and we do not speak of the same requests.
     Foreign {
         /// Prompt tokens by the engine's count.
@@ -23,22 +23,22 @@ pub(crate) enum Refused {
 
 /// Readings in their order, cut where there is too much between two of them that cannot be judged.
 #[derive(Debug)]
-pub(crate) struct Spans {
+pub(crate) struct ReadingSpans {
     readings: Vec<EngineCounters>,
     /// What was sent before each of them, since the first.
-    before: Vec<Sent>,
+    before: Vec<SentTotals>,
     /// First and last reading of each span, which are never the same one.
     uncut: Vec<RangeInclusive<usize>>,
 }
 
-impl Spans {
-    pub(crate) fn of<'a>(intervals: impl Iterator<Item = &'a Interval>) -> Self {
+impl ReadingSpans {
+    pub(crate) fn of<'a>(intervals: impl Iterator<Item = &'a CounterInterval>) -> Self {
         let mut spans = Self {
             readings: Vec::new(),
             before: Vec::new(),
             uncut: Vec::new(),
         };
-        let (mut sent, mut begin, mut is_cut) = (Sent::default(), 0, false);
+        let (mut sent, mut begin, mut is_cut) = (SentTotals::default(), 0, false);
         for (at, interval) in intervals.enumerate() {
             if is_cut {
                 begin = at;
@@ -57,7 +57,7 @@ impl Spans {
     }
 
     /// Predicted against counted; `Ok(None)` before a second reading.
-    pub(crate) fn predictions(&self) -> Result<Option<Comparison>, Refused> {
+    pub(crate) fn predictions(&self) -> Result<Option<Comparison>, CounterRefusal> {
         let (mut sum, mut refused) = (None::<Comparison>, None);
         for span in &self.uncut {
             match self.longest(span, |sent| sent.predicted) {
@@ -67,7 +67,7 @@ impl Spans {
         }
         match (sum, refused) {
             (None, Some(foreign)) => Err(foreign),
-            (None, None) if self.readings.len() > 1 => Err(Refused::Unjudged),
+            (None, None) if self.readings.len() > 1 => Err(CounterRefusal::Unjudged),
             (sum, _) => Ok(sum),
         }
     }
@@ -75,7 +75,7 @@ impl Spans {
     /// Announced against counted, of about the latest `count` requests; `None` while there are fewer that can be
     /// compared.
     pub(crate) fn latest_announcements(&self, count: usize) -> Option<Comparison> {
-        let announced = |sent: &Sent| sent.announced;
+        let announced = |sent: &SentTotals| sent.announced;
         let mut sum = Comparison::default();
         for span in self.uncut.iter().rev() {
             let wanted = count.saturating_sub(sum.requests);
@@ -101,8 +101,8 @@ impl Spans {
     fn longest(
         &self,
         span: &RangeInclusive<usize>,
-        expected: impl Fn(&Sent) -> u64,
-    ) -> Result<Comparison, Refused> {
+        expected: impl Fn(&SentTotals) -> u64,
+    ) -> Result<Comparison, CounterRefusal> {
         let first = *span.start();
         let whole = self.between(first, *span.end(), &expected);
         let mut shorter = (first + 1..*span.end())
@@ -115,14 +115,14 @@ impl Spans {
         &self,
         first: usize,
         last: usize,
-        expected: impl Fn(&Sent) -> u64,
-    ) -> Result<Comparison, Refused> {
+        expected: impl Fn(&SentTotals) -> u64,
+    ) -> Result<Comparison, CounterRefusal> {
         let mut sent = self.before[last];
         sent.take(&self.before[first]);
         let (from, to) = (self.readings[first], self.readings[last]);
         let counted = to.queries - from.queries;
         if counted.abs_diff(sent.prompt_tokens) > counted.max(sent.prompt_tokens) / AGREEMENT {
-            return Err(Refused::Foreign {
+            return Err(CounterRefusal::Foreign {
                 counted,
                 sent: sent.prompt_tokens,
             });
@@ -136,7 +136,7 @@ impl Spans {
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for CounterRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("replies do not tell cached tokens, and ")?;
         match self {

@@ -18,7 +18,7 @@ use kv_blocks::Target;
 /// same comparisons, those since the downgrade. Nor do those before a restart of the engine, or before predictions began
 /// to go by something else ([`crate::Basis`]); the state stays until enough of the others are known.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum State {
+pub enum ParityState {
     /// Too little to tell.
     #[default]
     NoData,
@@ -32,7 +32,7 @@ pub enum State {
     Downgraded,
 }
 
-impl State {
+impl ParityState {
     /// The word used in replies and logs.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -58,25 +58,25 @@ impl State {
 
 /// A target's state changed.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
+pub struct ParityChange {
     /// Whose.
     pub target: Target,
     /// What it was.
-    pub from: State,
+    pub from: ParityState,
     /// What it is.
-    pub to: State,
+    pub to: ParityState,
     /// The ratio that decided; `None` where there was nothing to compare.
     pub ratio: Option<f64>,
     /// What was seen, one sentence with its numbers.
     pub reason: String,
 }
 
-impl Change {
+impl ParityChange {
     /// What the caller has to do about the target's events: believe them again (`true`), or not any more (`false`: what
     /// they said is to be fetched anew, also when that was asked for before); `None`: nothing.
     pub fn trust(&self) -> Option<bool> {
         match (self.from.trusts_events(), self.to) {
-            (_, State::Downgraded) | (true, State::Recovering) => Some(false),
+            (_, ParityState::Downgraded) | (true, ParityState::Recovering) => Some(false),
             (false, to) if to.trusts_events() => Some(true),
             _ => None,
         }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 
-use crate::{State, comparison::ratio};
+use crate::{ParityState, comparison::ratio};
 
 /// Where the actual numbers come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Source {
+pub enum ActualSource {
     /// The replies themselves.
     #[default]
     Usage,
@@ -16,7 +16,7 @@ pub enum Source {
     EngineMetrics,
 }
 
-impl Source {
+impl ActualSource {
     /// The word used in replies.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -30,12 +30,12 @@ impl Source {
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
     pub(crate) requests: u64,
-    pub(crate) source: Source,
+    pub(crate) source: ActualSource,
     /// Predicted less actual tokens of each request that could be joined.
     pub(crate) drifts: Vec<i64>,
     pub(crate) predicted_tokens: u64,
     pub(crate) actual_tokens: u64,
-    pub(crate) state: State,
+    pub(crate) state: ParityState,
     pub(crate) since: Moment,
     pub(crate) reason: Option<String>,
     /// End of the latest request that left the window before its time.
@@ -44,13 +44,13 @@ pub struct Summary {
 
 /// The figures.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct ParityReport {
     /// Requests in the window.
     pub requests: u64,
     /// Those of them whose reply told its cached tokens.
     pub joined: u64,
     /// Where the actual tokens come from.
-    pub source: Source,
+    pub source: ActualSource,
     /// Joined requests that were predicted to the token.
     pub exact: u64,
     /// The same as a share of the joined ones, 0..1; `None` without any.
@@ -66,7 +66,7 @@ pub struct Report {
     /// Share of the joined requests for which too much was predicted, 0..1; `None` without any.
     pub over_ratio: Option<f64>,
     /// How the predictions fare.
-    pub state: State,
+    pub state: ParityState,
     /// Since when.
     pub since: Moment,
     /// Why, where there is something to say.
@@ -75,7 +75,7 @@ pub struct Report {
     pub made_room: Option<Moment>,
 }
 
-impl Report {
+impl ParityReport {
     /// How far back the figures reach: the window, or less where there were too many requests to keep.
     pub fn covered(&self, now: Moment, window: Duration) -> Duration {
         self.made_room
@@ -90,9 +90,9 @@ impl Summary {
         let told = (self.drifts.len() + other.drifts.len()) as u64;
         self.requests += other.requests;
         self.source = if told * 10 >= self.requests {
-            Source::Usage
+            ActualSource::Usage
         } else {
-            Source::EngineMetrics
+            ActualSource::EngineMetrics
         };
         self.drifts.extend(other.drifts);
         self.predicted_tokens += other.predicted_tokens;
@@ -105,7 +105,7 @@ impl Summary {
     }
 
     /// The figures of it.
-    pub fn report(mut self) -> Report {
+    pub fn report(mut self) -> ParityReport {
         self.drifts.sort_unstable();
         let drifts = &self.drifts;
         let joined = drifts.len() as u64;
@@ -117,7 +117,7 @@ impl Summary {
                 .get((drifts.len() * percent).div_ceil(100).max(1) - 1)
                 .copied()
         };
-        Report {
+        ParityReport {
             requests: self.requests,
             joined,
             source: self.source,

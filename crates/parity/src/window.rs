@@ -4,14 +4,14 @@ use std::{collections::VecDeque, time::Duration};
 
 use kv_blocks::Moment;
 
-use crate::{MOST_SAMPLES, Sample, comparison::Comparison};
+use crate::{MOST_SAMPLES, PredictionSample, comparison::Comparison};
 
 /// A ring of at most [`MOST_SAMPLES`] samples with sums kept as they come and go: a sample costs the same however many
 /// there are.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub(crate) struct SampleWindow {
     /// In the order they ended.
-    entries: VecDeque<Entry>,
+    entries: VecDeque<WindowEntry>,
     joined: usize,
     exact: usize,
     /// Predicted against actual, of those that decide.
@@ -23,15 +23,15 @@ pub(crate) struct Window {
 }
 
 #[derive(Debug)]
-struct Entry {
+struct WindowEntry {
     ended: Moment,
     decides: bool,
-    sample: Sample,
+    sample: PredictionSample,
 }
 
-impl Entry {
+impl WindowEntry {
     fn predicted(&self) -> Option<Comparison> {
-        let Sample {
+        let PredictionSample {
             prompt_tokens,
             predicted,
             actual,
@@ -41,7 +41,7 @@ impl Entry {
     }
 
     fn announced(&self) -> Option<Comparison> {
-        let Sample {
+        let PredictionSample {
             prompt_tokens,
             announced,
             actual,
@@ -51,14 +51,14 @@ impl Entry {
     }
 }
 
-impl Window {
+impl SampleWindow {
     /// Takes one in; the oldest goes when the ring is full.
-    pub(crate) fn push(&mut self, now: Moment, sample: Sample) {
+    pub(crate) fn push(&mut self, now: Moment, sample: PredictionSample) {
         if self.entries.len() >= MOST_SAMPLES {
             self.made_room = self.entries.front().map(|oldest| oldest.ended);
             self.pop();
         }
-        let entry = Entry {
+        let entry = WindowEntry {
             ended: now,
             decides: sample.sent >= self.from,
             sample,
@@ -126,7 +126,7 @@ impl Window {
     }
 
     /// Whether enough replies tell for one by one to be the way.
-    pub(crate) fn tells(&self) -> bool {
+    pub(crate) fn has_enough_samples(&self) -> bool {
         self.joined * 10 >= self.entries.len()
     }
 
@@ -140,14 +140,14 @@ impl Window {
         let mut sum = Comparison::default();
         let deciding = self.entries.iter().rev().filter(|entry| entry.decides);
         deciding
-            .filter_map(Entry::announced)
+            .filter_map(WindowEntry::announced)
             .take(count)
             .for_each(|one| sum.add(&one));
         (sum.requests >= count).then_some(sum)
     }
 
     /// Those that ended at `from` or later.
-    pub(crate) fn ended_since(&self, from: Moment) -> impl Iterator<Item = &Sample> {
+    pub(crate) fn ended_since(&self, from: Moment) -> impl Iterator<Item = &PredictionSample> {
         self.entries
             .iter()
             .rev()
@@ -156,7 +156,7 @@ impl Window {
     }
 
     /// All of them, oldest first.
-    pub(crate) fn samples(&self) -> impl Iterator<Item = &Sample> {
+    pub(crate) fn samples(&self) -> impl Iterator<Item = &PredictionSample> {
         self.entries.iter().map(|entry| &entry.sample)
     }
 }

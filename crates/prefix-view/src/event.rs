@@ -2,7 +2,7 @@
 
 use kv_events::continuum::{self, ContinuumError, ContinuumEvent, ContinuumKind};
 
-use crate::{BadPrefixHash, PrefixHash, PrefixHashKind};
+use crate::{PrefixHash, PrefixHashError, PrefixHashKind};
 
 /// What happened to a prefix on a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -59,13 +59,13 @@ pub struct PrefixEvent {
 
 /// Why something is not an event. Each costs itself only: the stream goes on.
 #[derive(Debug, thiserror::Error)]
-pub enum EventError {
+pub enum PrefixEventError {
     /// It is no event at all.
     #[error(transparent)]
     NoEvent(#[from] ContinuumError),
     /// `prefix_hash` is not of the kind its source sends.
     #[error(transparent)]
-    BadPrefix(#[from] BadPrefixHash),
+    BadPrefix(#[from] PrefixHashError),
     /// More tokens than a prompt can have.
     #[error("token_count is {0}: expected a whole number from 0 to 4294967295, or none")]
     BadCount(u64),
@@ -89,13 +89,13 @@ impl PrefixEvent {
         name: Option<&str>,
         data: &[u8],
         source: PrefixHashKind,
-    ) -> Result<Self, EventError> {
+    ) -> Result<Self, PrefixEventError> {
         let ContinuumEvent {
             kind,
             prefix_hash,
             token_count,
         } = continuum::parse(name, data)?;
-        let count = |count| u32::try_from(count).map_err(|_| EventError::BadCount(count));
+        let count = |count| u32::try_from(count).map_err(|_| PrefixEventError::BadCount(count));
         let prefix = source.parse(&prefix_hash)?;
         Ok(Self {
             kind: kind.into(),

@@ -21,7 +21,7 @@ pub trait PrefixIndex: fmt::Debug + Send + Sync {
         backend: &Arc<str>,
         event: &PrefixEvent,
         now: Moment,
-    ) -> Result<Recorded, Unavailable>;
+    ) -> Result<RecordOutcome, Unavailable>;
 
     /// The backends that hold `prefix`, best first: more tokens, then the better tier, then by name. Nobody: an empty
     /// vector, which allocates nothing.
@@ -31,7 +31,7 @@ pub trait PrefixIndex: fmt::Debug + Send + Sync {
     fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable>;
 
     /// Forgets every entry; events fill the view again.
-    fn clear(&self) -> Result<Cleared, Unavailable>;
+    fn clear(&self) -> Result<ClearedCounts, Unavailable>;
 
     /// Forgets entries whose time is over and says how many there were. Queries do not count them in any case: this is
     /// for the memory. A form whose storage does that by itself answers 0.
@@ -65,7 +65,7 @@ impl Holder {
 
 /// What became of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Recorded {
+pub enum RecordOutcome {
     /// The backend holds the prefix now.
     Held,
     /// It held it and does not any more.
@@ -76,7 +76,7 @@ pub enum Recorded {
 
 /// How much a [`PrefixIndex::clear`] removed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Cleared {
+pub struct ClearedCounts {
     /// Prefixes.
     pub prefixes: u64,
     /// Entries: pairs of prefix and backend.

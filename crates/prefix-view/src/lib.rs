@@ -54,14 +54,16 @@ mod event;
 mod index;
 mod memory;
 mod prefix;
-mod prepared;
+mod query_cache;
 mod settings;
 mod tiers;
 
-pub use event::{EventError, EventKind, PrefixEvent};
-pub use index::{BackendStats, Cleared, Holder, PrefixIndex, Recorded, Unavailable, ViewStats};
-pub use memory::{Held, MemoryPrefixIndex};
-pub use prefix::{BadPrefixHash, PrefixHash, PrefixHashKind};
-pub use prepared::PreparedQueries;
+pub use event::{EventKind, PrefixEvent, PrefixEventError};
+pub use index::{
+    BackendStats, ClearedCounts, Holder, PrefixIndex, RecordOutcome, Unavailable, ViewStats,
+};
+pub use memory::{MemoryPrefixIndex, PrefixHolders};
+pub use prefix::{PrefixHash, PrefixHashError, PrefixHashKind};
+pub use query_cache::QueryCache;
 pub use settings::ViewSettings;
 pub use tiers::{Effect, Offloading, StorageTier};

@@ -42,7 +42,7 @@ pub enum PrefixHashKind {
     "prefix_hash {text:?} is no {kind}: expected {digits} hex digits; prefix_hash_kind of the event source says which kind it sends",
     digits = kind.digits()
 )]
-pub struct BadPrefixHash {
+pub struct PrefixHashError {
     /// The text, cut after 80 characters.
     pub text: String,
     /// The kind that was expected.
@@ -68,13 +68,13 @@ impl PrefixHashKind {
     /// assert!(PrefixHashKind::PrefixKey.parse("ea06fc71a5ee6e88").is_err());
     /// # Ok::<(), prefix_view::BadPrefixHash>(())
     /// ```
-    pub fn parse(self, text: &str) -> Result<PrefixHash, BadPrefixHash> {
+    pub fn parse(self, text: &str) -> Result<PrefixHash, PrefixHashError> {
         let read = match self {
             Self::PrefixKey => bytes(text).map(PrefixHash::Key),
             Self::SequenceHash => bytes(text)
                 .map(|bytes| PrefixHash::Sequence(SequenceHash(u64::from_be_bytes(bytes)))),
         };
-        read.ok_or_else(|| BadPrefixHash {
+        read.ok_or_else(|| PrefixHashError {
             text: text.chars().take(80).collect(),
             kind: self,
         })

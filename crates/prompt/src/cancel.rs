@@ -40,7 +40,7 @@ impl CancelFlag {
     /// [`PromptError::Cancelled`](crate::PromptError::Cancelled) once the flag is set.
     pub fn run<T>(&self, work: impl FnOnce() -> T) -> T {
         let outer = CURRENT.with(|current| current.replace(Some(Arc::clone(&self.0))));
-        let _restore = Restore(outer);
+        let _restore = RestoreFlag(outer);
         work()
     }
 }
@@ -56,9 +56,9 @@ impl Drop for CancelGuard {
 }
 
 /// Puts the outer scope's flag back, also when the work panics.
-struct Restore(Option<Arc<AtomicBool>>);
+struct RestoreFlag(Option<Arc<AtomicBool>>);
 
-impl Drop for Restore {
+impl Drop for RestoreFlag {
     fn drop(&mut self) {
         CURRENT.with(|current| current.replace(self.0.take()));
     }

@@ -19,5 +19,5 @@ pub use artefacts::{Artefacts, LoadError, TemplateSource};
 pub use cancel::{CancelFlag, CancelGuard};
 pub use chat::{ChatRequest, text_only};
 pub use identity::{chat_identity, estimate_tokens, text_identity};
-pub use model::{PromptError, PromptModel, Rendered};
+pub use model::{PromptError, PromptModel, RenderedChat};
 pub use tokenizer::sample_text;

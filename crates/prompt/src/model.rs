@@ -10,7 +10,7 @@ use crate::{
     artefacts::{TokenizerConfig, digest},
     chat,
     template::ChatTemplates,
-    tokenizer::{Encoded, Tokenizer},
+    tokenizer::{EncodedText, Tokenizer},
 };
 
 /// A tokenizer with its chat template. Made once per model and shared: every method takes `&self`.
@@ -29,7 +29,7 @@ pub struct PromptModel {
 
 /// A chat as the engine will see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Rendered {
+pub struct RenderedChat {
     /// The rendered text.
     pub text: String,
     /// Its token ids.
@@ -135,10 +135,10 @@ impl PromptModel {
         &self,
         chat: &ChatRequest<'_>,
         now_unix_s: i64,
-    ) -> Result<Rendered, PromptError> {
+    ) -> Result<RenderedChat, PromptError> {
         let text = self.chat_text(chat, now_unix_s)?;
         let tokens = self.text_tokens(&text, chat.add_special_tokens)?;
-        Ok(Rendered { text, tokens })
+        Ok(RenderedChat { text, tokens })
     }
 
     /// Renders a chat: the cheap half of [`Self::chat_tokens`], after which the cost of the other half can be told.
@@ -172,7 +172,7 @@ impl PromptModel {
         text: &str,
         add_special_tokens: bool,
     ) -> Result<(Vec<u32>, u32), PromptError> {
-        let Encoded { tokens, new_tokens } = self.tokenizer.encode(text, add_special_tokens)?;
+        let EncodedText { tokens, new_tokens } = self.tokenizer.encode(text, add_special_tokens)?;
         Ok((tokens, u32::try_from(new_tokens).unwrap_or(u32::MAX)))
     }
 

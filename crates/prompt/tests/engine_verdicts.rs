@@ -17,7 +17,7 @@ fn lines(route: &str) -> Vec<Value> {
 
 /// What becomes of a request here.
 #[derive(Debug)]
-enum Verdict {
+enum EngineVerdict {
     Ids(Vec<u32>),
     /// As the engine would refuse it.
     Refused(String),
@@ -25,7 +25,7 @@ enum Verdict {
     HandedOn(String),
 }
 
-impl From<PromptError> for Verdict {
+impl From<PromptError> for EngineVerdict {
     fn from(error: PromptError) -> Self {
         if error.is_refusal() {
             Self::Refused(error.to_string())
@@ -35,12 +35,12 @@ impl From<PromptError> for Verdict {
     }
 }
 
-fn tokenize(model: &PromptModel, body: &str) -> Verdict {
+fn tokenize(model: &PromptModel, body: &str) -> EngineVerdict {
     let TokenizeView {
         prompt, rendering, ..
     } = match tokenize_view(body.as_bytes()) {
         Ok(view) => view,
-        Err(error) => return Verdict::Refused(error.to_string()),
+        Err(error) => return EngineVerdict::Refused(error.to_string()),
     };
     let special = rendering.add_special_tokens;
     let tokens = match prompt {
@@ -59,9 +59,9 @@ fn tokenize(model: &PromptModel, body: &str) -> Verdict {
             model.chat_tokens(&chat, 0).map(|rendered| rendered.tokens)
         }
         PromptPart::Text(text) => model.text_tokens(&text, special.unwrap_or(true)),
-        other => return Verdict::HandedOn(format!("{other:?}")),
+        other => return EngineVerdict::HandedOn(format!("{other:?}")),
     };
-    tokens.map_or_else(Verdict::from, Verdict::Ids)
+    tokens.map_or_else(EngineVerdict::from, EngineVerdict::Ids)
 }
 
 #[test]
@@ -74,21 +74,21 @@ fn every_recorded_request_has_the_engine_s_ids_or_its_refusal_or_is_handed_on() 
             .as_str()
             .expect("each line has the body that was sent");
         match (tokenize(&model, body), line["status"] == 200) {
-            (Verdict::Ids(tokens), true) if tokens == ids(&line["reply"]) => answered += 1,
-            (Verdict::Refused(_), false) => refused += 1,
-            (Verdict::HandedOn(why), true) => handed_on.push(format!("{body}\n  {why}")),
-            (Verdict::HandedOn(why), false) => {
+            (EngineVerdict::Ids(tokens), true) if tokens == ids(&line["reply"]) => answered += 1,
+            (EngineVerdict::Refused(_), false) => refused += 1,
+            (EngineVerdict::HandedOn(why), true) => handed_on.push(format!("{body}\n  {why}")),
+            (EngineVerdict::HandedOn(why), false) => {
                 handed_on_to_be_refused.push(format!("{body}\n  {why}"))
             }
-            (Verdict::Ids(tokens), true) => wrong.push(format!(
+            (EngineVerdict::Ids(tokens), true) => wrong.push(format!(
                 "{body}\n  ours   {:?}\n  engine {:?}",
                 model.decode(&tokens).unwrap_or_default(),
                 model.decode(&ids(&line["reply"])).unwrap_or_default()
             )),
-            (Verdict::Ids(_), false) => {
+            (EngineVerdict::Ids(_), false) => {
                 wrong.push(format!("{body}\n  accepted here, refused by the engine"))
             }
-            (Verdict::Refused(why), true) => {
+            (EngineVerdict::Refused(why), true) => {
                 wrong.push(format!(
                     "{body}\n  refused here ({why}), accepted by the engine"
                 ));

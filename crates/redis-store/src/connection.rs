@@ -4,9 +4,9 @@
 
 use std::time::Duration;
 
-use config::Redis;
+use config::RedisSection;
 use deadpool::managed::{Manager, Metrics, RecycleError, RecycleResult};
-use net::{Address, Stream, Trust, TrustError};
+use net::{Address, Stream, TrustError, TrustRoots};
 use redis::{
     AsyncConnectionConfig, Pipeline, RedisConnectionInfo, Value, aio::MultiplexedConnection,
 };
@@ -14,7 +14,7 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
     RedisFault,
-    guarded::{Allowance, Guarded},
+    read_limit::{LimitedStream, ReadAllowance},
 };
 
 /// Longest answer where nothing else is said, bytes: that of a prefix with the most backends is a tenth of it.
@@ -22,24 +22,24 @@ pub(crate) const MOST_ANSWER: usize = 1 << 20;
 
 /// How to connect. As deadpool's manager it makes connections, and says whether one is still good.
 #[derive(Debug)]
-pub(crate) struct Dial {
+pub(crate) struct RedisDialer {
     address: Address,
     host: String,
-    trust: Option<Trust>,
+    trust: Option<TrustRoots>,
     info: RedisConnectionInfo,
     limit: Duration,
 }
 
 /// An open connection; dropping it closes it, whatever it waits for.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct RedisConnection {
     redis: MultiplexedConnection,
-    allowance: Allowance,
+    allowance: ReadAllowance,
     driver: JoinHandle<()>,
 }
 
-impl Dial {
-    pub(crate) fn new(settings: &Redis) -> Result<Self, TrustError> {
+impl RedisDialer {
+    pub(crate) fn new(settings: &RedisSection) -> Result<Self, TrustError> {
         let url = &settings.url;
         let mut info = RedisConnectionInfo::default()
             .set_db(i64::from(url.database()))
@@ -58,7 +58,7 @@ impl Dial {
             host: url.host().to_owned(),
             trust: settings
                 .tls
-                .then(Trust::system)
+                .then(TrustRoots::system)
                 .transpose()?
                 .map(|trust| trust.without_http()),
             info,
@@ -67,7 +67,7 @@ impl Dial {
     }
 
     /// Name, connection, encryption and greeting, within the time for all of them.
-    pub(crate) async fn open(&self) -> Result<Connection, RedisFault> {
+    pub(crate) async fn open(&self) -> Result<RedisConnection, RedisFault> {
         let opening = async {
             let stream = net::connect(&self.address, self.limit)
                 .await
@@ -86,9 +86,9 @@ impl Dial {
             .unwrap_or_else(|_| Err(RedisFault::timeout("connection", self.limit)))
     }
 
-    async fn greet(&self, stream: Stream) -> Result<Connection, RedisFault> {
-        let allowance = Allowance::new(MOST_ANSWER);
-        let stream = Guarded::new(stream, allowance.clone());
+    async fn greet(&self, stream: Stream) -> Result<RedisConnection, RedisFault> {
+        let allowance = ReadAllowance::new(MOST_ANSWER);
+        let stream = LimitedStream::new(stream, allowance.clone());
         // Whoever asks sets the time limit.
         let config = AsyncConnectionConfig::new().set_response_timeout(None);
         let made = MultiplexedConnection::new_with_config(&self.info, stream, config).await;
@@ -96,7 +96,7 @@ impl Dial {
             outage: true,
             ..RedisFault::from(&error)
         })?;
-        Ok(Connection {
+        Ok(RedisConnection {
             redis,
             allowance,
             driver: tokio::spawn(driver),
@@ -104,15 +104,19 @@ impl Dial {
     }
 }
 
-impl Manager for Dial {
-    type Type = Connection;
+impl Manager for RedisDialer {
+    type Type = RedisConnection;
     type Error = RedisFault;
 
-    async fn create(&self) -> Result<Connection, RedisFault> {
+    async fn create(&self) -> Result<RedisConnection, RedisFault> {
         self.open().await
     }
 
-    async fn recycle(&self, connection: &mut Connection, _: &Metrics) -> RecycleResult<RedisFault> {
+    async fn recycle(
+        &self,
+        connection: &mut RedisConnection,
+        _: &Metrics,
+    ) -> RecycleResult<RedisFault> {
         if connection.driver.is_finished() {
             Err(RecycleError::message("the connection is over"))
         } else {
@@ -121,7 +125,7 @@ impl Manager for Dial {
     }
 }
 
-impl Connection {
+impl RedisConnection {
     /// One answer per command, among them the server's refusals as [`Value::ServerError`], of at most so many bytes together. A connection whose answer was
     /// not waited for must not be used again.
     pub(crate) async fn ask(
@@ -139,7 +143,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for RedisConnection {
     fn drop(&mut self) {
         // It would go on waiting for what was asked.
         self.driver.abort();

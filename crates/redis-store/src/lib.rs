@@ -13,19 +13,19 @@
 //! **Invariant**: whoever takes events in never waits for Redis.
 
 mod connection;
+mod fallback;
 mod fault;
-mod guarded;
 mod monitor;
 mod page;
 mod pool;
 mod prefixes;
-mod stand_in;
+mod read_limit;
 mod state;
 mod telemetry;
 mod values;
 
+pub use fallback::FallbackRegistration;
 pub use fault::{FaultKind, RedisFault};
 pub use pool::{Operation, RedisPool};
 pub use prefixes::{KEY_PREFIX, LOOKUP_BUDGET, RedisPrefixIndex, SharedView};
-pub use stand_in::StandIn;
 pub use values::{RedisValue, RedisValues};

@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 
 use crate::{
     Operation, RedisFault,
-    connection::{Dial, MOST_ANSWER},
-    pool::Shared,
+    connection::{MOST_ANSWER, RedisDialer},
+    pool::PoolShared,
 };
 
 /// Before the first look for a server that went away.
@@ -27,14 +27,14 @@ const JITTER: f64 = 0.1;
 const LOOK: Duration = Duration::from_secs(30);
 
 /// Never ends: its owner aborts it.
-pub(crate) async fn watch(shared: Arc<Shared>) {
+pub(crate) async fn watch(shared: Arc<PoolShared>) {
     let mut backoff = Backoff::new(FIRST, LONGEST).reset_after(LOOK);
     let mut silent = false;
     loop {
         let mut lasted = Duration::ZERO;
         match knock(&shared).await {
             Ok(()) => {
-                shared.state.came_up();
+                shared.state.mark_up();
                 silent = false;
                 tracing::info!(server = shared.server, "redis answers");
                 lasted = well(&shared).await;
@@ -59,8 +59,8 @@ pub(crate) async fn watch(shared: Arc<Shared>) {
 }
 
 /// A connection of its own: those of the pool may be used up by what waits for the server.
-async fn knock(shared: &Shared) -> Result<(), RedisFault> {
-    let dial: &Dial = shared.connections.manager();
+async fn knock(shared: &PoolShared) -> Result<(), RedisFault> {
+    let dial: &RedisDialer = shared.connections.manager();
     let mut connection = dial.open().await?;
     match timeout(shared.command_timeout, connection.ask(&ping(), MOST_ANSWER)).await {
         Err(_) => Err(RedisFault::timeout("answer", shared.command_timeout)),
@@ -71,7 +71,7 @@ async fn knock(shared: &Shared) -> Result<(), RedisFault> {
 }
 
 /// Looks now and then until the server is away, and says how long it was there at least.
-async fn well(shared: &Shared) -> Duration {
+async fn well(shared: &PoolShared) -> Duration {
     let mut lasted = Duration::ZERO;
     while timeout(LOOK, shared.state.wait_until(false)).await.is_err() {
         lasted += LOOK;

@@ -2,7 +2,7 @@
 
 use redis::{Pipeline, Value};
 
-use crate::{Operation, RedisFault, pool::Shared};
+use crate::{Operation, RedisFault, pool::PoolShared};
 
 /// Keys that the server looks at for one page.
 const PAGE: usize = 500;
@@ -11,17 +11,17 @@ const MOST_PAGES: usize = 80_000;
 
 /// The keys under a prefix, each once or more often. What is written meanwhile may be among them or not.
 #[derive(Debug)]
-pub(crate) struct Pages<'a> {
-    shared: &'a Shared,
+pub(crate) struct KeyPages<'a> {
+    shared: &'a PoolShared,
     pattern: String,
     /// `None`: that was the last page.
     cursor: Option<Vec<u8>>,
     read: usize,
 }
 
-impl<'a> Pages<'a> {
+impl<'a> KeyPages<'a> {
     /// `prefix`: no pattern.
-    pub(crate) fn new(shared: &'a Shared, prefix: &str) -> Self {
+    pub(crate) fn new(shared: &'a PoolShared, prefix: &str) -> Self {
         Self {
             shared,
             pattern: format!("{prefix}*"),

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use config::Redis;
+use config::RedisSection;
 use deadpool::managed::{Object, Pool, PoolError, QueueMode};
 use net::{Clock, TrustError};
 use prometheus_client::registry::Registry;
@@ -11,12 +11,12 @@ use supervision::supervise;
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    FaultKind, RedisFault, StandIn,
-    connection::{Dial, MOST_ANSWER},
+    FallbackRegistration, FaultKind, RedisFault,
+    connection::{MOST_ANSWER, RedisDialer},
+    fallback::FallbackRegistry,
     monitor,
-    stand_in::StandIns,
-    state::{Epoch, State},
-    telemetry::{Counters, Telemetry},
+    state::{Epoch, PoolState},
+    telemetry::{PoolCounters, RedisTelemetry},
 };
 
 /// What is asked of Redis, as metrics tell it apart.
@@ -51,17 +51,17 @@ impl Operation {
 /// own, so that none can starve another.
 #[derive(Debug)]
 pub struct RedisPool {
-    pub(crate) shared: Arc<Shared>,
+    pub(crate) shared: Arc<PoolShared>,
     monitor: JoinHandle<()>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Shared {
-    pub(crate) connections: Pool<Dial>,
+pub(crate) struct PoolShared {
+    pub(crate) connections: Pool<RedisDialer>,
     pub(crate) server: String,
-    pub(crate) state: State,
-    pub(crate) stand_ins: StandIns,
-    pub(crate) counters: Counters,
+    pub(crate) state: PoolState,
+    pub(crate) fallbacks: FallbackRegistry,
+    pub(crate) counters: PoolCounters,
     connect_timeout: Duration,
     pub(crate) command_timeout: Duration,
     clock: Clock,
@@ -72,19 +72,19 @@ impl RedisPool {
     ///
     /// # Errors
     /// The connection is to be encrypted, and there is nothing to check certificates with.
-    pub fn start(settings: &Redis, clock: Clock) -> Result<Self, TrustError> {
-        let connections = Pool::builder(Dial::new(settings)?)
+    pub fn start(settings: &RedisSection, clock: Clock) -> Result<Self, TrustError> {
+        let connections = Pool::builder(RedisDialer::new(settings)?)
             // Bound: whoever needs one more waits, as long as its own limit says.
             .max_size(settings.pool_size.get() as usize)
             .queue_mode(QueueMode::Lifo)
             .build()
             .expect("it has no time limits, which is all that would need a runtime");
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(PoolShared {
             connections,
             server: settings.url.to_string(),
-            state: State::away(),
-            stand_ins: StandIns::default(),
-            counters: Counters::default(),
+            state: PoolState::away(),
+            fallbacks: FallbackRegistry::default(),
+            counters: PoolCounters::default(),
             connect_timeout: settings.connect_timeout,
             command_timeout: settings.command_timeout,
             clock,
@@ -99,7 +99,7 @@ impl RedisPool {
 
     /// Registers the metric families of the pool: whoever made it does that once, whoever uses it.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(Telemetry(Arc::clone(&self.shared))));
+        registry.register_collector(Box::new(RedisTelemetry(Arc::clone(&self.shared))));
         self.shared.counters.register(registry);
     }
 
@@ -109,13 +109,13 @@ impl RedisPool {
     }
 
     /// Says that memory goes on in the place of this server while it is away, as long as the handle lives.
-    pub fn stand_in(&self) -> StandIn {
-        StandIn::new(Arc::clone(&self.shared))
+    pub fn register_fallback(&self) -> FallbackRegistration {
+        FallbackRegistration::new(Arc::clone(&self.shared))
     }
 
     /// Whether memory answers in the place of the server.
-    pub fn is_stood_in_for(&self) -> bool {
-        self.shared.stand_ins.is_any_active(self.is_up())
+    pub fn has_fallback(&self) -> bool {
+        self.shared.fallbacks.is_any_active(self.is_up())
     }
 
     /// Most connections.
@@ -146,7 +146,7 @@ impl Drop for RedisPool {
     }
 }
 
-impl Shared {
+impl PoolShared {
     /// One answer per command, among them the server's refusals as [`Value::ServerError`]. Waits for a connection no
     /// longer than opening one and one answer may take, then for the answers; not at all where the server is away.
     ///
@@ -214,7 +214,7 @@ impl Shared {
 
     fn failed(&self, fault: &RedisFault, epoch: Epoch) {
         self.counters.fault(fault.kind);
-        if fault.outage && self.state.went_down(epoch) {
+        if fault.outage && self.state.mark_down(epoch) {
             tracing::warn!(server = self.server, %fault, "redis is away: going on without it until it answers again");
             // They lead to a server that does not answer.
             self.connections.retain(|_, _| false);

@@ -7,18 +7,18 @@ use tokio::sync::watch;
 pub(crate) struct Epoch(pub(crate) u64);
 
 #[derive(Clone, Copy, Debug)]
-struct Presence {
+struct ServerPresence {
     epoch: Epoch,
     is_up: bool,
 }
 
 /// Away until it was seen.
 #[derive(Debug)]
-pub(crate) struct State(watch::Sender<Presence>);
+pub(crate) struct PoolState(watch::Sender<ServerPresence>);
 
-impl State {
+impl PoolState {
     pub(crate) fn away() -> Self {
-        Self(watch::Sender::new(Presence {
+        Self(watch::Sender::new(ServerPresence {
             epoch: Epoch(0),
             is_up: false,
         }))
@@ -30,9 +30,9 @@ impl State {
         presence.is_up.then_some(presence.epoch)
     }
 
-    pub(crate) fn came_up(&self) {
+    pub(crate) fn mark_up(&self) {
         self.0.send_modify(|presence| {
-            *presence = Presence {
+            *presence = ServerPresence {
                 epoch: Epoch(presence.epoch.0 + 1),
                 is_up: true,
             }
@@ -40,7 +40,7 @@ impl State {
     }
 
     /// Says whether this is news: a fault of an earlier time tells nothing about the present one.
-    pub(crate) fn went_down(&self, epoch: Epoch) -> bool {
+    pub(crate) fn mark_down(&self, epoch: Epoch) -> bool {
         self.0.send_if_modified(|presence| {
             let news = presence.is_up && presence.epoch == epoch;
             presence.is_up &= !news;

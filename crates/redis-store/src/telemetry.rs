@@ -21,7 +21,7 @@ use prometheus_client::{
     registry::Registry,
 };
 
-use crate::{FaultKind, Operation, pool::Shared};
+use crate::{FaultKind, Operation, pool::PoolShared};
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
 struct OperationLabel {
@@ -30,13 +30,13 @@ struct OperationLabel {
 
 /// What is counted on the way.
 #[derive(Debug)]
-pub(crate) struct Counters {
+pub(crate) struct PoolCounters {
     faults: [AtomicU64; FaultKind::ALL.len()],
     /// Seconds, 50 us to about 1.6 s.
     latency: Family<OperationLabel, Histogram, fn() -> Histogram>,
 }
 
-impl Default for Counters {
+impl Default for PoolCounters {
     fn default() -> Self {
         let latency: Family<_, _, fn() -> Histogram> =
             Family::new_with_constructor(|| Histogram::new(exponential_buckets(5e-5, 2.0, 16)));
@@ -52,7 +52,7 @@ impl Default for Counters {
     }
 }
 
-impl Counters {
+impl PoolCounters {
     pub(crate) fn fault(&self, kind: FaultKind) {
         self.faults[kind as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -80,12 +80,12 @@ impl Counters {
 
 /// Reads the pool at each scrape.
 #[derive(Debug)]
-pub(crate) struct Telemetry(pub(crate) Arc<Shared>);
+pub(crate) struct RedisTelemetry(pub(crate) Arc<PoolShared>);
 
-impl Collector for Telemetry {
+impl Collector for RedisTelemetry {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let status = self.0.connections.status();
-        let stood_in = self.0.stand_ins.is_any_active(self.0.state.up().is_some());
+        let stood_in = self.0.fallbacks.is_any_active(self.0.state.up().is_some());
         let gauges = [
             (
                 "continuum_cache_redis_connections_active",

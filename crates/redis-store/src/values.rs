@@ -114,7 +114,7 @@ impl RedisValues {
     /// Some may still be there.
     pub async fn clear(&self, is_ours: impl Fn(&str) -> bool) -> Result<u64, RedisFault> {
         let shared = &self.pool.shared;
-        let mut pages = page::Pages::new(shared, &self.prefix);
+        let mut pages = page::KeyPages::new(shared, &self.prefix);
         let mut removed = 0;
         while let Some(keys) = pages.next().await? {
             let mut pipeline = Pipeline::new();
@@ -151,7 +151,7 @@ impl RedisValues {
         pages: usize,
         is_ours: impl Fn(&str) -> bool,
     ) -> Result<u64, RedisFault> {
-        let mut scan = page::Pages::new(&self.pool.shared, &self.prefix);
+        let mut scan = page::KeyPages::new(&self.pool.shared, &self.prefix);
         let mut count = 0;
         for _ in 0..pages {
             let Some(keys) = scan.next().await? else {

@@ -9,24 +9,24 @@ use parking_lot::Mutex;
 use prometheus_client::registry::Registry;
 
 use crate::{
-    CacheKey, CacheStats, Direction, Entry, Generation, Looked, Lookup, RedisPool, Relief,
-    StartError, StoreFault,
-    engine::{Engine, InForce, Parts, entries},
+    CacheEntry, CacheGeneration, CacheKey, CacheLookup, CacheResult, CacheStartError, CacheStats,
+    RedisPool, Relief, StoreFault, UnitVector,
+    counters::CacheCounters,
+    engine::{CacheEngine, CacheParts, CurrentSettings, entries},
     generation::Generations,
-    seal::Seal,
-    similar::{Nearness, Similar},
+    hmac_envelope::HmacEnvelope,
+    similarity::{SimilarityIndex, SimilaritySettings},
     store::StoreStats,
-    tally::Tally,
-    telemetry::{NoRedis, Telemetry},
+    telemetry::{CacheTelemetry, NoRedis},
 };
 
 /// Replies that are kept, wherever they lie. It takes no part in what may be kept and for whom: that is in the key.
 #[derive(Debug)]
 pub struct ResponseCache {
-    parts: Parts,
-    similar: Similar,
+    parts: CacheParts,
+    similar: SimilarityIndex,
     /// `None`: the cache is off.
-    engine: ArcSwapOption<Engine>,
+    engine: ArcSwapOption<CacheEngine>,
     /// Held while settings change; what is there is in force too.
     relief: Mutex<Relief>,
 }
@@ -41,32 +41,32 @@ impl ResponseCache {
     /// # Errors
     /// The backend cannot be had.
     pub fn start(
-        settings: &config::ResponseCache,
+        settings: &config::ResponseCacheSection,
         redis: Option<Arc<RedisPool>>,
         clock: Clock,
         registry: &mut Registry,
-    ) -> Result<Arc<Self>, StartError> {
-        let off = config::ResponseCache {
+    ) -> Result<Arc<Self>, CacheStartError> {
+        let off = config::ResponseCacheSection {
             enabled: false,
             ..settings.clone()
         };
         let without_redis = redis.is_none();
         let cache = Arc::new(Self {
-            parts: Parts {
-                in_force: Arc::new(InForce::from_pointee(off)),
-                seal: Arc::new(ArcSwap::from_pointee(Seal::new(None))),
+            parts: CacheParts {
+                current: Arc::new(CurrentSettings::from_pointee(off)),
+                seal: Arc::new(ArcSwap::from_pointee(HmacEnvelope::new(None))),
                 clock,
                 redis,
                 tally: Arc::default(),
                 generations: Arc::new(Generations::default()),
             },
-            similar: Similar::default(),
+            similar: SimilarityIndex::default(),
             engine: ArcSwapOption::empty(),
             relief: Mutex::default(),
         });
         cache.apply(settings.clone(), Relief::Nothing)?;
         cache.parts.tally.register(registry);
-        registry.register_collector(Box::new(Telemetry(Arc::clone(&cache))));
+        registry.register_collector(Box::new(CacheTelemetry(Arc::clone(&cache))));
         if without_redis {
             registry.register_collector(Box::new(NoRedis));
         }
@@ -74,21 +74,21 @@ impl ResponseCache {
     }
 
     /// The settings in force.
-    pub fn settings(&self) -> Arc<config::ResponseCache> {
-        self.parts.in_force.load_full()
+    pub fn settings(&self) -> Arc<config::ResponseCacheSection> {
+        self.parts.current.load_full()
     }
 
     /// Looks for a reply, never longer than `lookup_budget`; in memory without any wait.
-    pub async fn get(&self, key: &CacheKey) -> Lookup {
+    pub async fn get(&self, key: &CacheKey) -> CacheLookup {
         self.get_after(key, Duration::ZERO).await
     }
 
     /// The same for a request that has waited for the cache already.
-    pub async fn get_after(&self, key: &CacheKey, waited: Duration) -> Lookup {
+    pub async fn get_after(&self, key: &CacheKey, waited: Duration) -> CacheLookup {
         // Not held across the wait: a change of settings need not wait for lookups.
         let engine = match &*self.engine.load() {
-            None => return Lookup::Unavailable,
-            Some(engine) => match engine.near(key) {
+            None => return CacheLookup::Unavailable,
+            Some(engine) => match engine.get_in_process(key) {
                 Some(lookup) => return lookup,
                 None => Arc::clone(engine),
             },
@@ -101,14 +101,14 @@ impl ResponseCache {
     pub fn put(
         &self,
         key: CacheKey,
-        entry: Entry,
-        begun: Generation,
+        entry: CacheEntry,
+        begun: CacheGeneration,
         held: impl Send + Sync + 'static,
     ) {
         let Some(engine) = &*self.engine.load() else {
             return;
         };
-        let settings = self.parts.in_force.load();
+        let settings = self.parts.current.load();
         let longest = settings
             .max_response_size
             .max(settings.max_stream_buffer_size);
@@ -121,20 +121,20 @@ impl ResponseCache {
     }
 
     /// The reply to the question of this rest that is nearest to what is asked, if it is near enough, and how near it is.
-    pub fn similar(&self, rest: &CacheKey, asked: &Direction) -> Option<(Entry, f64)> {
-        let near = Nearness::of(&self.settings())?;
+    pub fn similar(&self, rest: &CacheKey, asked: &UnitVector) -> Option<(CacheEntry, f64)> {
+        let near = SimilaritySettings::of(&self.settings())?;
         self.similar.find(rest, asked, near, self.parts.clock.now())
     }
 
     /// Keeps a reply for questions that mean the same. `rest`: all that they must share with it.
-    pub fn put_similar(
+    pub fn put_similar_reply(
         &self,
         rest: CacheKey,
-        direction: Direction,
-        entry: Entry,
-        begun: Generation,
+        direction: UnitVector,
+        entry: CacheEntry,
+        begun: CacheGeneration,
     ) {
-        let Some(near) = Nearness::of(&self.settings()) else {
+        let Some(near) = SimilaritySettings::of(&self.settings()) else {
             return;
         };
         if begun == self.generation() && *self.relief.lock() != Relief::StopWrites {
@@ -155,7 +155,7 @@ impl ResponseCache {
     }
 
     /// The time between two clears that is now.
-    pub fn generation(&self) -> Generation {
+    pub fn generation(&self) -> CacheGeneration {
         self.parts.generations.now()
     }
 
@@ -174,8 +174,8 @@ impl ResponseCache {
     }
 
     /// Counts what became of a request.
-    pub fn looked(&self, what: Looked) {
-        self.parts.tally.looked(what, self.parts.clock.now());
+    pub fn record_result(&self, what: CacheResult) {
+        self.parts.tally.record_result(what, self.parts.clock.now());
     }
 
     /// The stores that are not there now: `redis`, `s3`.
@@ -207,9 +207,9 @@ impl ResponseCache {
             capacity: entries(&settings).map(|count| count as u64),
             size_bytes: held.bytes,
             evictions: held.evictions + tally.evictions.get(),
-            hits: tally.requests(Looked::Hit),
-            misses: tally.requests(Looked::Miss),
-            skips: tally.requests(Looked::Skip),
+            hits: tally.requests(CacheResult::Hit),
+            misses: tally.requests(CacheResult::Miss),
+            skips: tally.requests(CacheResult::Skip),
             hit_rate: self.hit_rate(),
             semantic_entries: self.similar.len() as u64,
             redis: if settings.is_in_redis() {
@@ -222,10 +222,10 @@ impl ResponseCache {
 
     /// Goes by other settings from now on. Where replies lie stays as it was at the start: backend, `redis`, `l1.type` and
     /// `l2`. Call inside a tokio runtime.
-    pub fn reconfigure(&self, settings: &config::ResponseCache) {
+    pub fn reconfigure(&self, settings: &config::ResponseCacheSection) {
         let relief = self.relief.lock();
         let now = self.settings();
-        let mut next = config::ResponseCache {
+        let mut next = config::ResponseCacheSection {
             backend: now.backend,
             redis: now.redis.clone(),
             l2: now.l2.clone(),
@@ -234,10 +234,12 @@ impl ResponseCache {
         next.l1.kind = now.l1.kind;
         if let Err(error) = self.apply(next.clone(), *relief) {
             tracing::error!(%error, "the response cache stays off");
-            self.parts.in_force.store(Arc::new(config::ResponseCache {
-                enabled: false,
-                ..next
-            }));
+            self.parts
+                .current
+                .store(Arc::new(config::ResponseCacheSection {
+                    enabled: false,
+                    ..next
+                }));
         }
     }
 
@@ -253,7 +255,7 @@ impl ResponseCache {
                 .shrink(self.settings().semantic.max_entries.get());
         }
         if let Some(engine) = self.engine.load_full() {
-            engine.refit(&self.settings(), relief);
+            engine.reconfigure(&self.settings(), relief);
         }
     }
 
@@ -266,19 +268,25 @@ impl ResponseCache {
     }
 
     /// Called by one at a time.
-    fn apply(&self, next: config::ResponseCache, relief: Relief) -> Result<(), StartError> {
-        self.parts.seal.store(Arc::new(Seal::new(mac_key(&next))));
+    fn apply(
+        &self,
+        next: config::ResponseCacheSection,
+        relief: Relief,
+    ) -> Result<(), CacheStartError> {
+        self.parts
+            .seal
+            .store(Arc::new(HmacEnvelope::new(mac_key(&next))));
         // Stores read them while they are made.
-        self.parts.in_force.store(Arc::new(next.clone()));
+        self.parts.current.store(Arc::new(next.clone()));
         match (self.engine.load_full(), next.enabled) {
-            (Some(engine), true) => engine.refit(&next, relief),
+            (Some(engine), true) => engine.reconfigure(&next, relief),
             (Some(engine), false) => {
                 self.parts.tally.evictions.add(engine.held().evictions);
                 self.engine.store(None);
                 self.similar.clear();
             }
             (None, true) => {
-                let engine = Engine::start(relief, &self.parts)?;
+                let engine = CacheEngine::start(relief, &self.parts)?;
                 self.engine.store(Some(Arc::new(engine)));
                 tell(&next);
             }
@@ -296,7 +304,7 @@ impl ResponseCache {
         Some(crate::RedisStats {
             active,
             idle,
-            fallback_active: pool.is_stood_in_for(),
+            fallback_active: pool.has_fallback(),
             connection_errors: pool.faults(FaultKind::Connection),
             timeout_errors: pool.faults(FaultKind::Timeout),
             other_errors: pool.faults(FaultKind::Other),
@@ -309,7 +317,7 @@ impl ResponseCache {
         None
     }
 
-    pub(crate) fn tally(&self) -> &Tally {
+    pub(crate) fn tally(&self) -> &CacheCounters {
         &self.parts.tally
     }
 
@@ -335,7 +343,7 @@ impl ResponseCache {
 }
 
 /// An empty one proves nothing.
-fn mac_key(settings: &config::ResponseCache) -> Option<&str> {
+fn mac_key(settings: &config::ResponseCacheSection) -> Option<&str> {
     settings
         .mac_key
         .as_ref()
@@ -344,7 +352,7 @@ fn mac_key(settings: &config::ResponseCache) -> Option<&str> {
 }
 
 /// Once at each start of it: who else could have written what we are going to answer.
-fn tell(settings: &config::ResponseCache) {
+fn tell(settings: &config::ResponseCacheSection) {
     if settings.backend != CacheBackend::Memory && mac_key(settings).is_none() {
         tracing::warn!(
             backend = settings.backend.as_str(),

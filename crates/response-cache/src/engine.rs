@@ -5,49 +5,51 @@ mod build;
 use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
-use config::{CacheBackend, L1Kind, ResponseCache};
+use config::{CacheBackend, L1Kind, ResponseCacheSection};
 use net::Clock;
 use tokio::time::Instant;
 
-pub(crate) use self::build::Behind;
+pub(crate) use self::build::RemoteStore;
 use crate::{
-    CacheKey, Entry, Generation, Lookup, RedisPool, Relief, StartError, StoreFault, census,
+    CacheEntry, CacheGeneration, CacheKey, CacheLookup, CacheStartError, RedisPool, Relief,
+    StoreFault,
+    counters::CacheCounters,
+    entry_count,
     generation::Generations,
-    seal::Seal,
-    store::{Ask, Fill, StoreStats, memory::MemoryStore, shelf::Bounds},
-    tally::Tally,
+    hmac_envelope::HmacEnvelope,
+    store::{StoreFill, StoreLookup, StoreStats, lru::StoreBounds, memory::MemoryStore},
     tasks::Tasks,
-    writer::Held,
+    writer::WriteGuard,
 };
 
 /// The settings in force.
-pub(crate) type InForce = ArcSwap<ResponseCache>;
+pub(crate) type CurrentSettings = ArcSwap<ResponseCacheSection>;
 
 /// What stores are made with, and what outlives them.
 #[derive(Debug)]
-pub(crate) struct Parts {
-    pub(crate) in_force: Arc<InForce>,
-    pub(crate) seal: Arc<ArcSwap<Seal>>,
+pub(crate) struct CacheParts {
+    pub(crate) current: Arc<CurrentSettings>,
+    pub(crate) seal: Arc<ArcSwap<HmacEnvelope>>,
     pub(crate) clock: Clock,
     pub(crate) redis: Option<Arc<RedisPool>>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) tally: Arc<CacheCounters>,
     pub(crate) generations: Arc<Generations>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Engine {
+pub(crate) struct CacheEngine {
     /// The backend itself, the first tier, or what stands in for Redis: whatever lies in this process.
     memory: Arc<MemoryStore>,
     /// `None`: memory is all there is.
-    behind: Option<Behind>,
+    behind: Option<RemoteStore>,
     /// Counts what lies elsewhere.
     _census: Tasks,
 }
 
-impl Engine {
+impl CacheEngine {
     /// `parts.in_force` are the settings to go by already.
-    pub(crate) fn start(relief: Relief, parts: &Parts) -> Result<Self, StartError> {
-        let settings = parts.in_force.load_full();
+    pub(crate) fn start(relief: Relief, parts: &CacheParts) -> Result<Self, CacheStartError> {
+        let settings = parts.current.load_full();
         let bounds = bounds(&settings, relief);
         let memory = Arc::new(MemoryStore::new(
             bounds,
@@ -64,7 +66,7 @@ impl Engine {
             .as_ref()
             .filter(|behind| !behind.store.abilities().counts)
         {
-            census.start(census::keep(
+            census.start(entry_count::run_entry_count(
                 Arc::clone(&behind.store),
                 Arc::clone(&parts.tally),
             ));
@@ -77,31 +79,36 @@ impl Engine {
     }
 
     /// The answer, where it takes no wait to know it.
-    pub(crate) fn near(&self, key: &CacheKey) -> Option<Lookup> {
-        let found = |entry| Lookup::Found(entry);
+    pub(crate) fn get_in_process(&self, key: &CacheKey) -> Option<CacheLookup> {
+        let found = |entry| CacheLookup::Found(entry);
         self.behind.is_none().then(|| {
             self.memory
                 .find(key)
-                .map_or(Lookup::NotFound, |it| found(it.entry))
+                .map_or(CacheLookup::NotFound, |it| found(it.entry))
         })
     }
 
-    pub(crate) async fn get(&self, key: &CacheKey, waited: Duration, parts: &Parts) -> Lookup {
+    pub(crate) async fn get(
+        &self,
+        key: &CacheKey,
+        waited: Duration,
+        parts: &CacheParts,
+    ) -> CacheLookup {
         let Some(behind) = &self.behind else {
-            return self.near(key).unwrap_or(Lookup::Unavailable);
+            return self.get_in_process(key).unwrap_or(CacheLookup::Unavailable);
         };
-        let until = Instant::now() + parts.in_force.load().lookup_budget.saturating_sub(waited);
-        let ask = Ask {
+        let until = Instant::now() + parts.current.load().lookup_budget.saturating_sub(waited);
+        let ask = StoreLookup {
             key: *key,
             until,
-            begun: parts.generations.of_copies(),
+            generation: parts.generations.of_copies(),
         };
         match behind.store.get(ask).await {
-            Ok(Some(found)) => Lookup::Found(found.entry),
-            Ok(None) => Lookup::NotFound,
+            Ok(Some(found)) => CacheLookup::Found(found.entry),
+            Ok(None) => CacheLookup::NotFound,
             Err(fault) => {
                 tracing::debug!(%fault, "nothing could be looked up");
-                Lookup::Unavailable
+                CacheLookup::Unavailable
             }
         }
     }
@@ -109,16 +116,16 @@ impl Engine {
     pub(crate) fn put(
         &self,
         key: CacheKey,
-        entry: Entry,
-        begun: Generation,
-        settings: &ResponseCache,
-        held: Held,
+        entry: CacheEntry,
+        begun: CacheGeneration,
+        settings: &ResponseCacheSection,
+        held: WriteGuard,
     ) {
-        let fill = Fill {
+        let fill = StoreFill {
             key,
             entry,
             ttl: settings.ttl,
-            begun,
+            generation: begun,
         };
         match &self.behind {
             None => self.memory.keep(fill),
@@ -148,7 +155,7 @@ impl Engine {
         }
     }
 
-    pub(crate) fn refit(&self, settings: &ResponseCache, relief: Relief) {
+    pub(crate) fn reconfigure(&self, settings: &ResponseCacheSection, relief: Relief) {
         self.memory.set_bounds(bounds(settings, relief));
     }
 
@@ -168,10 +175,10 @@ impl Engine {
     }
 
     /// Entries, wherever they lie.
-    pub(crate) async fn count(&self, tally: &Tally) -> u64 {
+    pub(crate) async fn count(&self, tally: &CacheCounters) -> u64 {
         match &self.behind {
             Some(behind) if !behind.store.abilities().counts => {
-                census::now(&*behind.store, tally).await
+                entry_count::now(&*behind.store, tally).await
             }
             _ => self.held().entries,
         }
@@ -201,8 +208,8 @@ impl Engine {
 }
 
 /// Of the memory that a backend has, if it has any: of its own, as a first tier, or in the place of Redis.
-fn bounds(settings: &ResponseCache, relief: Relief) -> Bounds {
-    let bounds = Bounds {
+fn bounds(settings: &ResponseCacheSection, relief: Relief) -> StoreBounds {
+    let bounds = StoreBounds {
         entries: entries(settings).unwrap_or(usize::MAX),
         bytes: settings.memory_budget,
     };
@@ -214,7 +221,7 @@ fn bounds(settings: &ResponseCache, relief: Relief) -> Bounds {
 }
 
 /// Most entries in memory; `None` = bytes alone bound them.
-pub(crate) fn entries(settings: &ResponseCache) -> Option<usize> {
+pub(crate) fn entries(settings: &ResponseCacheSection) -> Option<usize> {
     match (settings.backend, settings.l1.kind) {
         (CacheBackend::Memory, _) => Some(settings.capacity.get()),
         (CacheBackend::Tiered, L1Kind::Memory) => None,

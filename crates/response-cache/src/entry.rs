@@ -10,7 +10,7 @@ const OVERHEAD: usize = 256;
 
 /// A reply as it is kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct CacheEntry {
     /// What the body is, in the caller's own terms.
     pub label: u8,
     /// When it was stored, seconds since 1970.
@@ -20,7 +20,7 @@ pub struct Entry {
     pub body: Bytes,
 }
 
-impl Entry {
+impl CacheEntry {
     /// Bytes that it takes in memory.
     pub(crate) fn cost(&self) -> usize {
         self.body.len().saturating_add(OVERHEAD)
@@ -29,16 +29,16 @@ impl Entry {
 
 /// An entry and the rest of its life.
 #[derive(Clone, Debug)]
-pub(crate) struct Found {
-    pub(crate) entry: Entry,
+pub(crate) struct FoundEntry {
+    pub(crate) entry: CacheEntry,
     pub(crate) left: Duration,
 }
 
 /// What a lookup brought.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lookup {
+pub enum CacheLookup {
     /// This.
-    Found(Entry),
+    Found(CacheEntry),
     /// A store was asked, and has nothing.
     NotFound,
     /// Nothing could be asked, or nothing answered in time.
@@ -47,7 +47,7 @@ pub enum Lookup {
 
 /// What became of a request at the cache, as metrics tell it apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Looked {
+pub enum CacheResult {
     /// It was answered from the cache.
     Hit,
     /// It was looked for and not found.
@@ -56,7 +56,7 @@ pub enum Looked {
     Skip,
 }
 
-impl Looked {
+impl CacheResult {
     /// All of them.
     pub const ALL: [Self; 3] = [Self::Hit, Self::Miss, Self::Skip];
 

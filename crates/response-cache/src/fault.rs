@@ -14,7 +14,7 @@ pub struct StoreFault {
 
 /// Why the cache cannot be.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum StartError {
+pub enum CacheStartError {
     /// This program cannot speak to the store.
     #[error(
         "response_cache needs {store} ({key} is {value}), and this program was built without it: build it with the \

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// A time between two clears. Whoever begins to make an entry takes the present one along, and an entry that was begun
 /// before a clear is not kept after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Generation {
+pub struct CacheGeneration {
     clears: u64,
     /// Of what is copied from one store to another: nor is it kept after a removal.
     removals: Option<u64>,
@@ -20,23 +20,23 @@ pub(crate) struct Generations {
 
 impl Generations {
     /// Of what is made now.
-    pub(crate) fn now(&self) -> Generation {
+    pub(crate) fn now(&self) -> CacheGeneration {
         // Acquire: what is put after a look at it is put after the clear that it was raised by.
-        Generation {
+        CacheGeneration {
             clears: self.clears.load(Ordering::Acquire),
             removals: None,
         }
     }
 
     /// Of what is copied now.
-    pub(crate) fn of_copies(&self) -> Generation {
-        Generation {
+    pub(crate) fn of_copies(&self) -> CacheGeneration {
+        CacheGeneration {
             removals: Some(self.removals.load(Ordering::Acquire)),
             ..self.now()
         }
     }
 
-    pub(crate) fn is_present(&self, begun: Generation) -> bool {
+    pub(crate) fn is_present(&self, begun: CacheGeneration) -> bool {
         let removals = || self.removals.load(Ordering::Acquire);
         begun.clears == self.now().clears && begun.removals.is_none_or(|seen| seen == removals())
     }

@@ -12,11 +12,11 @@ const PARTS: usize = 10;
 /// Hits and misses of the last five minutes, in parts of half a minute.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct HitRate {
-    parts: [Part; PARTS],
+    parts: [RateBucket; PARTS],
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct RateBucket {
     /// Which one since the start of the process.
     number: u64,
     hits: u64,
@@ -53,15 +53,15 @@ impl HitRate {
         }
     }
 
-    fn part(&mut self, now: Moment) -> &mut Part {
+    fn part(&mut self, now: Moment) -> &mut RateBucket {
         let number = number(now);
         let slot = usize::try_from(number % PARTS as u64).unwrap_or_default();
         let part = &mut self.parts[slot];
         // Whoever was slow to note something must not bring an old part back.
         if part.number < number {
-            *part = Part {
+            *part = RateBucket {
                 number,
-                ..Part::default()
+                ..RateBucket::default()
             };
         }
         part

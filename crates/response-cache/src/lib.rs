@@ -16,32 +16,32 @@
 )]
 
 mod cache;
-mod census;
 mod chance;
-mod direction;
+mod counters;
 mod engine;
 mod entry;
+mod entry_count;
 mod fault;
 mod generation;
 mod hit_rate;
+mod hmac_envelope;
 mod key;
 mod redis_pool;
 mod relief;
-mod seal;
-mod similar;
+mod similarity;
 mod stats;
 mod store;
-mod tally;
 mod tasks;
 mod telemetry;
+mod unit_vector;
 mod writer;
 
 pub use cache::ResponseCache;
-pub use direction::Direction;
-pub use entry::{Entry, Looked, Lookup};
-pub use fault::{StartError, StoreFault};
-pub use generation::Generation;
+pub use entry::{CacheEntry, CacheLookup, CacheResult};
+pub use fault::{CacheStartError, StoreFault};
+pub use generation::CacheGeneration;
 pub use key::CacheKey;
 pub use redis_pool::RedisPool;
 pub use relief::Relief;
 pub use stats::{CacheStats, RedisStats};
+pub use unit_vector::UnitVector;

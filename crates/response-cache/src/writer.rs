@@ -23,9 +23,9 @@ use tokio::{
 
 use crate::{
     CacheKey, StoreFault,
+    counters::CacheCounters,
     generation::Generations,
-    store::{Fill, Store},
-    tally::Tally,
+    store::{Store, StoreFill},
 };
 
 /// Entries that wait. When it is full, or their bytes are too many, further ones are let go and counted.
@@ -39,26 +39,26 @@ const LONGEST_CLEAR: Duration = Duration::from_secs(60);
 
 /// The way to the one task that writes.
 #[derive(Debug)]
-pub(crate) struct Writer {
-    lane: Lane,
+pub(crate) struct StoreWriter {
+    lane: FillSender,
     /// Taken by the first [`Self::stop`].
     task: Mutex<Option<JoinHandle<()>>>,
 }
 
 /// The way for entries alone.
 #[derive(Clone, Debug)]
-pub(crate) struct Lane {
-    queue: mpsc::Sender<Job>,
+pub(crate) struct FillSender {
+    queue: mpsc::Sender<WriteJob>,
     bytes: Arc<AtomicUsize>,
-    tally: Arc<Tally>,
+    tally: Arc<CacheCounters>,
 }
 
 #[derive(Debug)]
-enum Job {
+enum WriteJob {
     /// To where everything is written.
-    Keep(Fill, Room),
+    Keep(StoreFill, WritePermit),
     /// To the first tier alone.
-    Promote(Fill, Room),
+    Promote(StoreFill, WritePermit),
     Remove(CacheKey),
     Clear(oneshot::Sender<Result<u64, StoreFault>>),
     End,
@@ -66,17 +66,17 @@ enum Job {
 
 /// Bytes that an entry has of the queue, until it is written or let go.
 #[derive(Debug)]
-struct Room {
+struct WritePermit {
     bytes: usize,
     of: Arc<AtomicUsize>,
     /// Whoever brought it sees it dropped then.
-    _held: Option<Held>,
+    _held: Option<WriteGuard>,
 }
 
 /// Something that is dropped when an entry was written, or let go.
-pub(crate) type Held = Box<dyn Any + Send + Sync>;
+pub(crate) type WriteGuard = Box<dyn Any + Send + Sync>;
 
-impl Drop for Room {
+impl Drop for WritePermit {
     fn drop(&mut self) {
         self.of.fetch_sub(self.bytes, Ordering::Relaxed);
     }
@@ -84,7 +84,7 @@ impl Drop for Room {
 
 /// What is written to.
 #[derive(Debug)]
-pub(crate) struct Written {
+pub(crate) struct WriterTarget {
     pub(crate) store: Arc<dyn Store>,
     /// Where copies go, if not into memory at once.
     pub(crate) l1: Option<Arc<dyn Store>>,
@@ -95,16 +95,16 @@ pub(crate) struct Written {
 
 /// The queue before there is a task behind it: the store to be written to may need the way to it.
 #[derive(Debug)]
-pub(crate) struct Queue {
-    pub(crate) lane: Lane,
-    jobs: mpsc::Receiver<Job>,
+pub(crate) struct WriterQueue {
+    pub(crate) lane: FillSender,
+    jobs: mpsc::Receiver<WriteJob>,
 }
 
-impl Queue {
-    pub(crate) fn new(tally: Arc<Tally>) -> Self {
+impl WriterQueue {
+    pub(crate) fn new(tally: Arc<CacheCounters>) -> Self {
         let (queue, jobs) = mpsc::channel(QUEUE);
         Self {
-            lane: Lane {
+            lane: FillSender {
                 queue,
                 bytes: Arc::default(),
                 tally,
@@ -114,31 +114,36 @@ impl Queue {
     }
 
     /// Call inside a tokio runtime.
-    pub(crate) fn start(self, written: Written) -> Writer {
+    pub(crate) fn start(self, written: WriterTarget) -> StoreWriter {
         let tally = Arc::clone(&self.lane.tally);
         let task = tokio::spawn(run(written, self.jobs, tally));
-        Writer {
+        StoreWriter {
             lane: self.lane,
             task: Mutex::new(Some(task)),
         }
     }
 }
 
-impl Lane {
+impl FillSender {
     /// Never waits.
-    pub(crate) fn keep(&self, fill: Fill, held: Option<Held>) {
-        self.enqueue(fill, held, Job::Keep);
+    pub(crate) fn keep(&self, fill: StoreFill, held: Option<WriteGuard>) {
+        self.enqueue(fill, held, WriteJob::Keep);
     }
 
     /// The same for the first tier alone.
-    pub(crate) fn promote(&self, fill: Fill) {
-        self.enqueue(fill, None, Job::Promote);
+    pub(crate) fn promote(&self, fill: StoreFill) {
+        self.enqueue(fill, None, WriteJob::Promote);
     }
 
-    fn enqueue(&self, fill: Fill, held: Option<Held>, job: impl FnOnce(Fill, Room) -> Job) {
+    fn enqueue(
+        &self,
+        fill: StoreFill,
+        held: Option<WriteGuard>,
+        job: impl FnOnce(StoreFill, WritePermit) -> WriteJob,
+    ) {
         let bytes = fill.entry.cost();
         let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room {
+        let room = WritePermit {
             bytes,
             of: Arc::clone(&self.bytes),
             _held: held,
@@ -149,14 +154,14 @@ impl Lane {
     }
 }
 
-impl Writer {
-    pub(crate) fn keep(&self, fill: Fill, held: Option<Held>) {
+impl StoreWriter {
+    pub(crate) fn keep(&self, fill: StoreFill, held: Option<WriteGuard>) {
         self.lane.keep(fill, held);
     }
 
     /// After everything that waits or is being written.
     pub(crate) fn remove(&self, key: CacheKey) {
-        if self.lane.queue.try_send(Job::Remove(key)).is_err() {
+        if self.lane.queue.try_send(WriteJob::Remove(key)).is_err() {
             self.lane.tally.writes_dropped.one();
         }
     }
@@ -171,7 +176,7 @@ impl Writer {
         let (told, tells) = oneshot::channel();
         self.lane
             .queue
-            .send(Job::Clear(told))
+            .send(WriteJob::Clear(told))
             .await
             .map_err(|_| over())?;
         tells.await.unwrap_or_else(|_| Err(over()))
@@ -183,7 +188,7 @@ impl Writer {
         };
         let abort = task.abort_handle();
         let ending = async {
-            let _ = self.lane.queue.send(Job::End).await;
+            let _ = self.lane.queue.send(WriteJob::End).await;
             let _ = task.await;
         };
         if timeout(FAREWELL, ending).await.is_err() {
@@ -192,7 +197,7 @@ impl Writer {
     }
 }
 
-impl Drop for Writer {
+impl Drop for StoreWriter {
     fn drop(&mut self) {
         if let Some(task) = self.task.lock().take() {
             task.abort();
@@ -202,7 +207,7 @@ impl Drop for Writer {
 
 /// Jobs that wait outlive a panic. Those that are under way are lost: entries are let go and counted, a clear fails for
 /// whoever asked for it.
-async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>) {
+async fn run(written: WriterTarget, mut jobs: mpsc::Receiver<WriteJob>, tally: Arc<CacheCounters>) {
     let mut task = Task::new("response_cache_writer");
     while task
         .attempt(write_all(&written, &mut jobs, &tally))
@@ -213,7 +218,11 @@ async fn run(written: Written, mut jobs: mpsc::Receiver<Job>, tally: Arc<Tally>)
     }
 }
 
-async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Tally) {
+async fn write_all(
+    written: &WriterTarget,
+    jobs: &mut mpsc::Receiver<WriteJob>,
+    tally: &CacheCounters,
+) {
     let mut writing = FuturesUnordered::new();
     loop {
         let job = tokio::select! {
@@ -221,14 +230,14 @@ async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Ta
             job = jobs.recv(), if writing.len() < written.at_once => job,
         };
         match job {
-            Some(Job::Keep(fill, room)) => {
+            Some(WriteJob::Keep(fill, room)) => {
                 writing.push(write(written, &written.store, fill, room, tally))
             }
-            Some(Job::Promote(fill, room)) => {
+            Some(WriteJob::Promote(fill, room)) => {
                 let store = written.l1.as_ref().unwrap_or(&written.store);
                 writing.push(write(written, store, fill, room, tally));
             }
-            Some(Job::Remove(key)) => {
+            Some(WriteJob::Remove(key)) => {
                 while writing.next().await.is_some() {}
                 let original = written.store.delete(key).await;
                 written.generations.removed();
@@ -237,12 +246,12 @@ async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Ta
                     tally.writes_dropped.one();
                 }
             }
-            Some(Job::Clear(told)) => {
+            Some(WriteJob::Clear(told)) => {
                 while writing.next().await.is_some() {}
                 // Whoever asked may have gone.
                 let _ = told.send(clear(&*written.store).await);
             }
-            Some(Job::End) | None => {
+            Some(WriteJob::End) | None => {
                 while writing.next().await.is_some() {}
                 return;
             }
@@ -250,8 +259,14 @@ async fn write_all(written: &Written, jobs: &mut mpsc::Receiver<Job>, tally: &Ta
     }
 }
 
-async fn write(written: &Written, store: &Arc<dyn Store>, fill: Fill, _room: Room, tally: &Tally) {
-    if !written.generations.is_present(fill.begun) {
+async fn write(
+    written: &WriterTarget,
+    store: &Arc<dyn Store>,
+    fill: StoreFill,
+    _room: WritePermit,
+    tally: &CacheCounters,
+) {
+    if !written.generations.is_present(fill.generation) {
         return;
     }
     if store.set(fill).await.is_err() {

@@ -11,7 +11,7 @@ use response_cache::ResponseCache;
 
 fn refusal(keys: &str) -> String {
     let text = format!("response_cache: {{enabled: true, {keys}}}\n");
-    let source = config::Source {
+    let source = config::ConfigSource {
         name: "test.yaml",
         text: Some(&text),
         env: &[],

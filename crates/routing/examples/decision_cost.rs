@@ -20,12 +20,13 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+    BlockSize, DpRank, HashScheme, Moment, Namespace, PromptBlocks, PromptIdentity, Target,
+    WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
-    Patience, Router, RoutingSettings, Tiers,
+    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
+    ReplyMode, Router, RoutingSettings, Tiers, WaitBudget,
 };
 
 const BLOCKS: u32 = 8_192;
@@ -43,7 +44,7 @@ fn main() {
 }
 
 fn row(count: u32) {
-    let bench = Bench::new(count);
+    let bench = DecisionBench::new(count);
     let router = Router::new(RoutingSettings::default(), Arc::clone(&bench.index));
     let (mut lookups, mut decisions) = (Vec::new(), Vec::new());
     let mut open = VecDeque::new();
@@ -80,14 +81,14 @@ fn row(count: u32) {
     );
 }
 
-struct Bench {
+struct DecisionBench {
     index: Arc<KvIndex>,
     namespace: Namespace,
     candidates: Vec<Candidate>,
     prompts: Vec<Arc<PromptBlocks>>,
 }
 
-impl Bench {
+impl DecisionBench {
     /// All prompts share their first half, which every second target holds; a prompt's other half has one holder.
     fn new(count: u32) -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
@@ -96,7 +97,7 @@ impl Bench {
             lora: None,
             salt: None,
             block_size: BlockSize::new(BLOCK_TOKENS.into()).expect("a block size"),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let candidate = |i: u32| Candidate {
             target: Target {
@@ -173,7 +174,7 @@ impl Bench {
         &'a self,
         prompt: &'a Arc<PromptBlocks>,
         random: u64,
-        patience: Option<Patience>,
+        patience: Option<WaitBudget>,
     ) -> Job<'a> {
         Job {
             policy: None,
@@ -184,8 +185,8 @@ impl Bench {
             session: None,
             prompt_tokens: BLOCKS * BLOCK_TOKENS,
             expected_output_tokens: Some(200),
-            answer: Answer::Streamed,
-            patience,
+            answer: ReplyMode::Streamed,
+            wait_budget: patience,
             busy_threshold: None,
             candidates: &self.candidates,
             excluded: &[],
@@ -201,7 +202,7 @@ impl Bench {
         let router = Router::new(RoutingSettings::default(), Arc::clone(&self.index));
         let now = self.now(DECISIONS);
         let patience = |_| {
-            Some(Patience {
+            Some(WaitBudget {
                 limit: Duration::from_secs(60),
                 waited: Duration::ZERO,
                 bytes: 1,

@@ -16,12 +16,13 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+    BlockSize, DpRank, HashScheme, Moment, Namespace, PromptBlocks, PromptIdentity, Target,
+    WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides,
-    Patience, Plan, Released, ReservationId, Router, RoutingSettings, Ticket, Tiers,
+    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Overrides, Plan,
+    ReleasedRequest, ReplyMode, ReservationId, Router, RoutingSettings, Ticket, Tiers, WaitBudget,
 };
 
 /// What an engine takes to compute a token, and to generate a reply.
@@ -29,7 +30,7 @@ const TOKEN: Duration = Duration::from_micros(50);
 const REPLY: Duration = Duration::from_millis(400);
 
 fn main() {
-    let mut fleet = Fleet::new(2);
+    let mut fleet = EmbedFleet::new(2);
     // Six people ask about three documents, all within 60 ms; the third one is long.
     for (number, (document, tokens)) in [
         (1, 6_000),
@@ -44,7 +45,7 @@ fn main() {
     {
         fleet.at(
             10 * number as u64,
-            What::Arrival {
+            EmbedEvent::Arrival {
                 number,
                 document,
                 tokens,
@@ -53,14 +54,17 @@ fn main() {
     }
     fleet.play();
     assert_eq!(
-        (fleet.router.leases(), fleet.router.held()),
+        (
+            fleet.router.open_reservations(),
+            fleet.router.queued_requests()
+        ),
         (0, 0),
         "every reservation was given back"
     );
 }
 
 /// What happens at a moment.
-enum What {
+enum EmbedEvent {
     Arrival {
         number: usize,
         document: u32,
@@ -72,25 +76,25 @@ enum What {
     Look,
 }
 
-struct Request {
+struct EmbedRequest {
     prompt: Arc<PromptBlocks>,
     tokens: u32,
 }
 
-struct Fleet {
+struct EmbedFleet {
     router: Router,
     index: Arc<KvIndex>,
     candidates: Vec<Candidate>,
     /// What is to come, in order.
-    agenda: BTreeMap<(Moment, usize), What>,
+    agenda: BTreeMap<(Moment, usize), EmbedEvent>,
     entered: usize,
-    requests: HashMap<usize, Request>,
+    requests: HashMap<usize, EmbedRequest>,
     held: HashMap<Ticket, usize>,
     /// When each engine is through with the prompts it has.
     free_at: Vec<Moment>,
 }
 
-impl Fleet {
+impl EmbedFleet {
     fn new(workers: u32) -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let namespace = Namespace {
@@ -98,7 +102,7 @@ impl Fleet {
             lora: None,
             salt: None,
             block_size: BlockSize::new(16).expect("a block size"),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let candidate = |number| Candidate {
             target: Target {
@@ -128,11 +132,11 @@ impl Fleet {
         }
     }
 
-    fn at(&mut self, ms: u64, what: What) {
+    fn at(&mut self, ms: u64, what: EmbedEvent) {
         self.put(Moment::at(Duration::from_millis(ms)), what);
     }
 
-    fn put(&mut self, then: Moment, what: What) {
+    fn put(&mut self, then: Moment, what: EmbedEvent) {
         self.entered += 1;
         self.agenda.insert((then, self.entered), what);
     }
@@ -140,7 +144,7 @@ impl Fleet {
     fn play(&mut self) {
         while let Some(((now, _), what)) = self.agenda.pop_first() {
             let released = match what {
-                What::Arrival {
+                EmbedEvent::Arrival {
                     number,
                     document,
                     tokens,
@@ -148,15 +152,15 @@ impl Fleet {
                     self.arrive(now, number, document, tokens);
                     Vec::new()
                 }
-                What::FirstToken(reservation, number) => {
+                EmbedEvent::FirstToken(reservation, number) => {
                     println!("{:>5} ms  request {number}: first token", ms(now));
                     self.router.first_token(now, reservation)
                 }
-                What::End(reservation, number) => {
+                EmbedEvent::End(reservation, number) => {
                     println!("{:>5} ms  request {number}: done", ms(now));
                     self.router.done(now, reservation)
                 }
-                What::Look => self.router.released(now),
+                EmbedEvent::Look => self.router.take_released(now),
             };
             self.send_all(now, released);
         }
@@ -187,8 +191,8 @@ impl Fleet {
             prefix_holders: None,
             prompt_tokens: tokens,
             expected_output_tokens: Some(100),
-            answer: Answer::Streamed,
-            patience: Some(Patience {
+            answer: ReplyMode::Streamed,
+            wait_budget: Some(WaitBudget {
                 limit: Duration::from_secs(30),
                 waited: Duration::ZERO,
                 bytes: 0,
@@ -204,7 +208,7 @@ impl Fleet {
         let dispatch = self.router.decide(now, &job);
         self.requests.insert(
             number,
-            Request {
+            EmbedRequest {
                 prompt: Arc::clone(&prompt),
                 tokens,
             },
@@ -215,7 +219,7 @@ impl Fleet {
                 println!("{:>5} ms  request {number}: held", ms(now));
                 self.held.insert(ticket, number);
                 // It may be its turn already.
-                let released = self.router.released(now);
+                let released = self.router.take_released(now);
                 self.send_all(now, released);
             }
             Dispatch::Refused(refusal) => {
@@ -224,7 +228,7 @@ impl Fleet {
         }
     }
 
-    fn send_all(&mut self, now: Moment, mut released: Vec<Released>) {
+    fn send_all(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
         loop {
             for released in released {
                 if let Some(number) = self.held.remove(&released.ticket) {
@@ -233,8 +237,8 @@ impl Fleet {
             }
             match self.router.next_release(now) {
                 // One call releases a few: there are more.
-                Some(then) if then <= now => released = self.router.released(now),
-                Some(then) => return self.put(then, What::Look),
+                Some(then) if then <= now => released = self.router.take_released(now),
+                Some(then) => return self.put(then, EmbedEvent::Look),
                 None => return,
             }
         }
@@ -259,8 +263,14 @@ impl Fleet {
         let chain = request.prompt.chain(namespace.block_size);
         self.index
             .predict(target, namespace, &chain, now, Duration::from_secs(600));
-        self.put(first_token, What::FirstToken(plan.reservation, number));
-        self.put(first_token + REPLY, What::End(plan.reservation, number));
+        self.put(
+            first_token,
+            EmbedEvent::FirstToken(plan.reservation, number),
+        );
+        self.put(
+            first_token + REPLY,
+            EmbedEvent::End(plan.reservation, number),
+        );
     }
 }
 

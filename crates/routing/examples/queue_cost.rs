@@ -22,13 +22,14 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, PromptBlocks, Target, WorkerId,
+    BlockSize, DpRank, HashScheme, Moment, Namespace, PromptBlocks, PromptIdentity, Target,
+    WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, LockEvent, NoStopwatch,
-    Overrides, Patience, QueueSettings, ReservationId, Router, RoutingSettings, Ticket, Tiers,
-    observe_lock,
+    Affinity, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, LockEvent, NoStopwatch,
+    Overrides, QueueSettings, ReplyMode, ReservationId, Router, RoutingSettings, Ticket, Tiers,
+    WaitBudget, observe_lock,
 };
 use rustix::time::{ClockId, clock_gettime};
 
@@ -42,21 +43,21 @@ const DECISIONS: u32 = 4_000;
 const BLOCKS: u32 = 64;
 
 #[derive(Default)]
-struct Holds {
+struct LockHolds {
     taken: Option<(Instant, Duration)>,
     during: &'static str,
-    rows: Vec<Row>,
+    rows: Vec<LockHoldRow>,
 }
 
 /// The holds of one kind of call, by the clock and by the thread's processor time.
-struct Row {
+struct LockHoldRow {
     during: &'static str,
     wall_us: Vec<f64>,
     cpu_us: Vec<f64>,
 }
 
 thread_local! {
-    static HOLDS: RefCell<Holds> = RefCell::default();
+    static HOLDS: RefCell<LockHolds> = RefCell::default();
 }
 
 fn thread_cpu() -> Duration {
@@ -78,7 +79,7 @@ fn note(event: LockEvent) {
                 let during = holds.during;
                 let known = holds.rows.iter().position(|row| row.during == during);
                 let place = known.unwrap_or_else(|| {
-                    holds.rows.push(Row {
+                    holds.rows.push(LockHoldRow {
                         during,
                         wall_us: Vec::new(),
                         cpu_us: Vec::new(),
@@ -93,10 +94,10 @@ fn note(event: LockEvent) {
 }
 
 fn main() {
-    let (empty, full) = (Bench::new(0), Bench::new(WAITING));
+    let (empty, full) = (QueueBench::new(0), QueueBench::new(WAITING));
     println!(
         "{} requests wait for model {SATURATED} of {MODELS}; {WORKERS} workers each",
-        full.router.held()
+        full.router.queued_requests()
     );
     println!("newcomer of         empty p50, us  full p50, us  ratio   (p99, us)");
     for (name, model) in [("an idle model", IDLE), ("the saturated one", SATURATED)] {
@@ -111,11 +112,14 @@ fn main() {
     let released = full.due();
     fixed_computations();
     lock_rows();
-    println!("{released} were released; {} wait", full.router.held());
+    println!(
+        "{released} were released; {} wait",
+        full.router.queued_requests()
+    );
 }
 
 /// The same newcomers beside an empty queue and beside a full one, in turns.
-fn newcomers(name: &str, model: u32, empty: &Bench, full: &Bench) {
+fn newcomers(name: &str, model: u32, empty: &QueueBench, full: &QueueBench) {
     let mut took = [Vec::new(), Vec::new()];
     for i in 0..DECISIONS {
         let now = Moment::at(Duration::from_millis(100) + Duration::from_micros(u64::from(i)));
@@ -131,7 +135,7 @@ fn newcomers(name: &str, model: u32, empty: &Bench, full: &Bench) {
                 }
                 Dispatch::Held(ticket) => {
                     assert_eq!(model, SATURATED, "an idle model's request does not wait");
-                    assert!(bench.router.give_up(ticket));
+                    assert!(bench.router.cancel(ticket));
                 }
                 Dispatch::Refused(refusal) => panic!("{refusal}"),
             }
@@ -172,7 +176,7 @@ fn fixed_computations() {
 
 fn lock_rows() {
     HOLDS.with_borrow_mut(|holds| {
-        for Row {
+        for LockHoldRow {
             during,
             wall_us,
             cpu_us,
@@ -192,7 +196,7 @@ fn lock_rows() {
     });
 }
 
-struct Bench {
+struct QueueBench {
     router: Router,
     /// By model.
     candidates: Vec<Vec<Candidate>>,
@@ -202,7 +206,7 @@ struct Bench {
     waiting: Vec<Ticket>,
 }
 
-impl Bench {
+impl QueueBench {
     fn new(waiting: usize) -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         let candidates: Vec<Vec<Candidate>> = (0..MODELS).map(of_model).collect();
@@ -273,7 +277,7 @@ impl Bench {
 
     fn job(&self, model: u32, i: u32, limit_s: Option<u32>) -> Job<'_> {
         let prompt = &self.prompts[i as usize % self.prompts.len()];
-        let patience = |limit: u32| Patience {
+        let patience = |limit: u32| WaitBudget {
             limit: Duration::from_secs(limit.into()),
             waited: Duration::ZERO,
             bytes: 4_096,
@@ -287,8 +291,8 @@ impl Bench {
             prefix_holders: None,
             prompt_tokens: BLOCKS * 16,
             expected_output_tokens: Some(200),
-            answer: Answer::Streamed,
-            patience: limit_s.map(patience),
+            answer: ReplyMode::Streamed,
+            wait_budget: limit_s.map(patience),
             busy_threshold: None,
             candidates: &self.candidates[model as usize],
             excluded: &[],
@@ -313,7 +317,7 @@ impl Bench {
                 .next_release(now)
                 .is_some_and(|then| then <= now)
             {
-                released.extend(during("release", || self.router.released(now)));
+                released.extend(during("release", || self.router.take_released(now)));
             }
             open.extend(released.iter().map(|released| released.plan.reservation));
             if let Dispatch::Plan(plan) = during("arrival", || {
@@ -356,7 +360,9 @@ impl Bench {
             .next_release(now)
             .is_some_and(|then| then <= now)
         {
-            released += during("release of overdue", || self.router.released(now).len());
+            released += during("release of overdue", || {
+                self.router.take_released(now).len()
+            });
         }
         released
     }
@@ -368,7 +374,7 @@ fn of_model(model: u32) -> Vec<Candidate> {
         lora: None,
         salt: None,
         block_size: BlockSize::new(16).expect("a block size"),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     };
     let candidate = |i: u32| Candidate {
         target: Target {

@@ -3,18 +3,19 @@
 use std::sync::Arc;
 
 use crate::{
-    CacheUse, CostUnit, Decision, Excluded, Method, Policy, PotentialLoad, Reserved, Scored,
-    policy::{Contender, Price, Scene, composite::held},
-    pools::Prompt,
-    session::Course,
+    CacheUse, CostUnit, Decision, ExcludedTarget, Method, Policy, PotentialLoad, ReservedLoad,
+    ScoredCandidate,
+    policy::{CandidateCost, PolicyCandidate, PolicyInput, composite::held},
+    pools::PromptLocation,
+    session::SessionOutcome,
 };
 
 /// A winner, and everything that was weighed against it.
 #[derive(Debug)]
 pub(crate) struct Choice<'a> {
-    pub(crate) scene: Scene<'a>,
+    pub(crate) input: PolicyInput<'a>,
     /// One per contender.
-    pub(crate) prices: Vec<Price>,
+    pub(crate) prices: Vec<CandidateCost>,
     /// Contenders by price, cheapest first.
     pub(crate) order: Vec<usize>,
     /// The winner's place in `order`.
@@ -25,7 +26,7 @@ pub(crate) struct Choice<'a> {
     /// The policy that priced: another one where the first needs a key that the request has not.
     pub(crate) ruling: Policy,
     /// What this means for the request's session, if it has one.
-    pub(crate) session: Option<Course>,
+    pub(crate) session: Option<SessionOutcome>,
     /// How the policy placed the request, where it tells ways apart.
     pub(crate) label: Option<&'static str>,
     /// Cold work that targets seen for the first time were taken to have behind them.
@@ -34,9 +35,9 @@ pub(crate) struct Choice<'a> {
 
 /// What the caller knows of a decision besides the choice.
 #[derive(Debug)]
-pub(crate) struct Circumstances {
+pub(crate) struct DecisionContext {
     pub(crate) method: Method,
-    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) excluded: Vec<ExcludedTarget>,
     pub(crate) hash_us: f64,
     pub(crate) lookup_us: f64,
     pub(crate) decide_us: f64,
@@ -54,13 +55,13 @@ impl Choice<'_> {
     }
 
     /// The contender that won.
-    pub(crate) fn winner(&self) -> &Contender<'_> {
-        &self.scene.contenders[self.order[self.place]]
+    pub(crate) fn winner(&self) -> &PolicyCandidate<'_> {
+        &self.input.candidates[self.order[self.place]]
     }
 
     /// The decision as the receipt will show it, with at most `kept` candidates (at least winner and runner-up).
-    pub(crate) fn decision(&self, circumstances: Circumstances, kept: usize) -> Decision {
-        let Circumstances {
+    pub(crate) fn decision(&self, circumstances: DecisionContext, kept: usize) -> Decision {
+        let DecisionContext {
             method,
             excluded,
             hash_us,
@@ -68,7 +69,7 @@ impl Choice<'_> {
             decide_us,
         } = circumstances;
         let runner_up = (0..self.order.len()).find(|place| *place != self.place);
-        let surveyed = &self.winner().surveyed;
+        let surveyed = &self.winner().overlap;
         let price = |place: usize| &self.prices[self.order[place]];
         Decision {
             policy: self.policy,
@@ -87,7 +88,7 @@ impl Choice<'_> {
             excluded,
             winner: self.winner().target(),
             winner_name: Arc::clone(&surveyed.candidate.name),
-            runner_up: runner_up.map(|place| self.scene.contenders[self.order[place]].target()),
+            runner_up: runner_up.map(|place| self.input.candidates[self.order[place]].target()),
             regret_ms: runner_up
                 .filter(|_| self.unit == CostUnit::Ms)
                 .map(|place| price(place).cost - price(self.place).cost),
@@ -95,7 +96,7 @@ impl Choice<'_> {
             announced_cached_tokens: surveyed.announced_cached_tokens,
             block_size: surveyed.candidate.namespace.block_size.tokens(),
             prompt_blocks: surveyed.prompt_blocks,
-            reserved: Reserved {
+            reserved: ReservedLoad {
                 prefill_tokens: surveyed.uncached_tokens,
                 decode_blocks: u32::try_from(self.winner().new_blocks()).unwrap_or(u32::MAX),
             },
@@ -109,16 +110,16 @@ impl Choice<'_> {
 
     /// What knowledge of caches did, where nobody was asked for by name.
     fn cache_use(&self) -> Option<CacheUse> {
-        let warm = |contender: &Contender<'_>| contender.surveyed.warm.total();
+        let warm = |contender: &PolicyCandidate<'_>| contender.overlap.warm.total();
         let (decided, tokens) = if self.by_session() {
             return None;
-        } else if self.policy.asks_for_holders() {
-            let tokens = held(&self.scene, self.winner()).map_or(0, |(tokens, _)| tokens);
+        } else if self.policy.needs_prefix_holders() {
+            let tokens = held(&self.input, self.winner()).map_or(0, |(tokens, _)| tokens);
             (self.ruling == Policy::Composite, tokens)
-        } else if self.policy.goes_by_blocks() {
+        } else if self.policy.uses_block_overlap() {
             (
-                self.scene
-                    .contenders
+                self.input
+                    .candidates
                     .iter()
                     .any(|contender| warm(contender) > 0),
                 warm(self.winner()),
@@ -130,7 +131,7 @@ impl Choice<'_> {
             return Some(CacheUse::Fallback);
         }
         // Streams may know of more tokens than this prompt has; one that has none is cached nowhere.
-        let overlap = f64::from(tokens) / f64::from(self.scene.prompt_tokens.max(1));
+        let overlap = f64::from(tokens) / f64::from(self.input.prompt_tokens.max(1));
         Some(CacheUse::Decided {
             overlap: overlap.min(1.0),
         })
@@ -140,20 +141,20 @@ impl Choice<'_> {
     /// is computed if it generates.
     pub(crate) fn potential_loads(
         &self,
-        prompt: impl Fn(&Contender<'_>) -> Prompt,
+        prompt: impl Fn(&PolicyCandidate<'_>) -> PromptLocation,
     ) -> Vec<PotentialLoad> {
         let mut loads: Vec<_> = self
-            .scene
-            .contenders
+            .input
+            .candidates
             .iter()
             .map(|contender| PotentialLoad {
                 target: contender.target(),
-                name: Arc::clone(&contender.surveyed.candidate.name),
+                name: Arc::clone(&contender.overlap.candidate.name),
                 prefill_tokens: match prompt(contender) {
-                    Prompt::Here => contender.prefill_tokens_after(),
-                    Prompt::Elsewhere => contender.standing.load.queued_prefill_tokens,
+                    PromptLocation::Here => contender.prefill_tokens_after(),
+                    PromptLocation::Elsewhere => contender.state.load.queued_prefill_tokens,
                 },
-                decode_blocks: contender.standing.blocks_after,
+                decode_blocks: contender.state.blocks_after,
             })
             .collect();
         loads.sort_unstable_by_key(|load| load.target);
@@ -162,7 +163,7 @@ impl Choice<'_> {
 
     /// Places worth telling of, best first: winner, runner-up, most warm, least loaded, then by rank.
     fn worth_keeping(&self, runner_up: Option<usize>, kept: usize) -> Vec<usize> {
-        let contender = |place: &usize| &self.scene.contenders[self.order[*place]];
+        let contender = |place: &usize| &self.input.candidates[self.order[*place]];
         let places = || 0..self.order.len();
         if self.order.len() <= kept {
             return places().collect();
@@ -170,8 +171,8 @@ impl Choice<'_> {
         // Of equals the better rank, so the last of `max` is turned round.
         let warmest = places()
             .rev()
-            .max_by_key(|place| contender(place).surveyed.warm.total());
-        let idlest = places().min_by_key(|place| contender(place).standing.load.in_flight);
+            .max_by_key(|place| contender(place).overlap.warm.total());
+        let idlest = places().min_by_key(|place| contender(place).state.load.in_flight);
         let mut keep = Vec::with_capacity(kept);
         for place in [Some(self.place), runner_up, warmest, idlest]
             .into_iter()
@@ -189,11 +190,14 @@ impl Choice<'_> {
         keep
     }
 
-    fn row(&self, place: usize) -> Scored {
-        let Contender { surveyed, standing } = &self.scene.contenders[self.order[place]];
+    fn row(&self, place: usize) -> ScoredCandidate {
+        let PolicyCandidate {
+            overlap: surveyed,
+            state: standing,
+        } = &self.input.candidates[self.order[place]];
         let price = &self.prices[self.order[place]];
         let candidate = surveyed.candidate;
-        Scored {
+        ScoredCandidate {
             target: candidate.target,
             name: Arc::clone(&candidate.name),
             rank: u32::try_from(place + 1).unwrap_or(u32::MAX),

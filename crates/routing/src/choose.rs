@@ -1,12 +1,12 @@
 //! From prices to a winner and an order.
 
-use crate::policy::Price;
+use crate::policy::CandidateCost;
 
 /// Costs this close, relative to the larger, are equal: they differ by rounding only.
 const EQUAL: f64 = 1e-9;
 
 /// The order of candidates by cost, cheapest first; equal costs by tie-break, then by a draw.
-pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
+pub(crate) fn order(prices: &[CandidateCost], random: u64) -> Vec<usize> {
     // Costs go beside their places: prices are long, and there may be a thousand.
     let mut costs: Vec<(f64, usize)> = prices
         .iter()
@@ -22,7 +22,7 @@ pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
         let end =
             start + order[start..].partition_point(|next| equal(cheapest, prices[*next].cost));
         let end = end.max(start + 1);
-        order[start..end].sort_unstable_by_key(|i| (prices[*i].tie, draw(random, *i)));
+        order[start..end].sort_unstable_by_key(|i| (prices[*i].tie, random_for(random, *i)));
         start = end;
     }
     order
@@ -30,7 +30,12 @@ pub(crate) fn order(prices: &[Price], random: u64) -> Vec<usize> {
 
 /// Draws a position of `order`: certainly the first at temperature 0, else with weights `exp(-x / temperature)` where
 /// `x` is the cost scaled to 0..1 between the cheapest and the dearest.
-pub(crate) fn pick(prices: &[Price], order: &[usize], temperature: f64, random: u64) -> usize {
+pub(crate) fn pick(
+    prices: &[CandidateCost],
+    order: &[usize],
+    temperature: f64,
+    random: u64,
+) -> usize {
     let (Some(first), Some(last)) = (order.first(), order.last()) else {
         return 0;
     };
@@ -50,7 +55,7 @@ pub(crate) fn pick(prices: &[Price], order: &[usize], temperature: f64, random: 
         (-scaled / temperature).exp()
     };
     let total: f64 = order.iter().map(weight).sum();
-    let mut left = unit(draw(random, usize::MAX)) * total;
+    let mut left = unit(random_for(random, usize::MAX)) * total;
     for (position, i) in order.iter().enumerate() {
         left -= weight(i);
         if left < 0.0 {
@@ -61,7 +66,7 @@ pub(crate) fn pick(prices: &[Price], order: &[usize], temperature: f64, random: 
 }
 
 /// A number for the `i`-th candidate, spread evenly over all `u64` for even spread of `random`.
-pub(crate) fn draw(random: u64, i: usize) -> u64 {
+pub(crate) fn random_for(random: u64, i: usize) -> u64 {
     let mut x = random.wrapping_add(
         (i as u64)
             .wrapping_add(1)
@@ -85,8 +90,8 @@ pub(crate) fn unit(random: u64) -> f64 {
 mod tests {
     use super::*;
 
-    fn prices(costs: &[f64]) -> Vec<Price> {
-        costs.iter().map(|cost| Price::of(*cost)).collect()
+    fn prices(costs: &[f64]) -> Vec<CandidateCost> {
+        costs.iter().map(|cost| CandidateCost::of(*cost)).collect()
     }
 
     #[test]

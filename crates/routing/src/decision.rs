@@ -4,7 +4,9 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 
-use crate::{CacheSource, CostUnit, Excluded, Policy, PrefillNote, SessionNote, TargetLoad, Terms};
+use crate::{
+    CacheSource, CostUnit, ExcludedTarget, Policy, PrefillNote, SessionNote, TargetLoad, Terms,
+};
 
 /// Who won, who came second, and what each would have cost.
 #[derive(Clone, Debug)]
@@ -23,11 +25,11 @@ pub struct Decision {
     /// Unit of every cost.
     pub cost_unit: CostUnit,
     /// The candidates worth keeping, best rank first; the first one won unless a temperature drew another.
-    pub candidates: Vec<Scored>,
+    pub candidates: Vec<ScoredCandidate>,
     /// Candidates before the cut.
     pub candidates_total: usize,
     /// Who was ruled out, and why.
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedTarget>,
     /// The winner.
     pub winner: Target,
     /// The winner's worker name.
@@ -45,7 +47,7 @@ pub struct Decision {
     /// Whole blocks of the prompt at the winner's block size.
     pub prompt_blocks: u32,
     /// Load counted on the winner.
-    pub reserved: Reserved,
+    pub reserved: ReservedLoad,
     /// What became of its session; `None`: it has none that anybody looks at.
     pub session: Option<SessionNote>,
     /// What becomes of its prefill, where another pool computes prompts.
@@ -60,7 +62,7 @@ pub struct Decision {
 
 impl Decision {
     /// The winner's row; `None` never happens for a decision made by the router.
-    pub fn winning(&self) -> Option<&Scored> {
+    pub fn winning(&self) -> Option<&ScoredCandidate> {
         self.candidates.iter().find(|row| row.target == self.winner)
     }
 }
@@ -120,7 +122,7 @@ impl Method {
 
 /// One candidate, as it stood when the decision was made.
 #[derive(Clone, Debug)]
-pub struct Scored {
+pub struct ScoredCandidate {
     /// The target.
     pub target: Target,
     /// The worker's name.
@@ -175,7 +177,7 @@ impl WarmTokens {
 
 /// Load counted on the winner by a decision.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reserved {
+pub struct ReservedLoad {
     /// Prompt tokens it has to compute.
     pub prefill_tokens: u32,
     /// Blocks of the prompt that were not active there before.

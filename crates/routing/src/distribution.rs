@@ -9,11 +9,11 @@ use parking_lot::Mutex;
 pub(crate) struct Distribution {
     /// Where ranges end, that value included; rising. Behind the last there is one more range, without an end.
     ends: Vec<f64>,
-    seen: Mutex<Seen>,
+    seen: Mutex<BucketCounts>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct BucketCounts {
     counts: Vec<u64>,
     sum: f64,
 }
@@ -26,7 +26,7 @@ struct Seen {
 /// assert_eq!((spread.count(), spread.mean()), (0, None));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Spread {
+pub struct DistributionSnapshot {
     /// Where each range ends, that value included, and how many values are in it; rising. The last one has no end
     /// (`f64::INFINITY`).
     pub ranges: Vec<(f64, u64)>,
@@ -34,7 +34,7 @@ pub struct Spread {
     pub sum: f64,
 }
 
-impl Spread {
+impl DistributionSnapshot {
     /// How many values there were.
     pub fn count(&self) -> u64 {
         self.ranges.iter().map(|(_, count)| count).sum()
@@ -50,7 +50,7 @@ impl Distribution {
     pub(crate) fn new(ends: impl IntoIterator<Item = f64>) -> Self {
         let ends: Vec<f64> = ends.into_iter().collect();
         Self {
-            seen: Mutex::new(Seen {
+            seen: Mutex::new(BucketCounts {
                 counts: vec![0; ends.len() + 1],
                 sum: 0.0,
             }),
@@ -69,10 +69,10 @@ impl Distribution {
         seen.sum += value;
     }
 
-    pub(crate) fn spread(&self) -> Spread {
+    pub(crate) fn spread(&self) -> DistributionSnapshot {
         let seen = self.seen.lock();
         let ends = self.ends.iter().copied().chain([f64::INFINITY]);
-        Spread {
+        DistributionSnapshot {
             ranges: ends.zip(seen.counts.iter().copied()).collect(),
             sum: seen.sum,
         }

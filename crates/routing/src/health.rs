@@ -10,15 +10,15 @@ const PART: Duration = Duration::from_secs(10);
 
 /// Every worker's minute. Bounded: one entry per worker that has not been forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct HealthBook {
-    workers: HashMap<WorkerId, Minute>,
+pub(crate) struct HealthTable {
+    workers: HashMap<WorkerId, FailureWindow>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Minute([Part; PARTS]);
+struct FailureWindow([FailureBucket; PARTS]);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Part {
+struct FailureBucket {
     number: u64,
     taken: u32,
     all: u32,
@@ -28,7 +28,7 @@ fn number(now: Moment) -> u64 {
     now.since_start().as_secs() / PART.as_secs()
 }
 
-impl HealthBook {
+impl HealthTable {
     /// A request ended at `worker`; `taken`: it had it.
     pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, taken: bool) {
         let number = number(now);
@@ -36,9 +36,9 @@ impl HealthBook {
         #[allow(clippy::cast_possible_truncation, reason = "the remainder is small")]
         let part = &mut minute.0[(number % PARTS as u64) as usize];
         if part.number != number {
-            *part = Part {
+            *part = FailureBucket {
                 number,
-                ..Part::default()
+                ..FailureBucket::default()
             };
         }
         part.all = part.all.saturating_add(1);
@@ -81,13 +81,13 @@ mod tests {
     fn only_the_last_minute_counts_and_no_request_is_a_good_one() {
         let at = |seconds| Moment::at(Duration::from_secs(seconds));
         let (one, other) = (WorkerId(1), WorkerId(2));
-        let mut book = HealthBook::default();
+        let mut book = HealthTable::default();
         assert!((book.of(at(0), one) - 1.0).abs() < 1e-9);
         book.observe(at(5), one, false);
         book.observe(at(12), one, true);
         book.observe(at(13), one, true);
         book.observe(at(14), one, false);
-        let is = |book: &HealthBook, now, expected: f64| {
+        let is = |book: &HealthTable, now, expected: f64| {
             assert!((book.of(at(now), one) - expected).abs() < 1e-9, "{now}")
         };
         is(&book, 15, 0.5);

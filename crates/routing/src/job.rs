@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc};
 use kv_blocks::{DpRank, Namespace, PromptBlocks, Target, Tier, WorkerId};
 
 use crate::{
-    Affinity, LmcacheFacts, MediumWeights, Patience, Policy, PrefillPool, PrefixHolder, SessionKeys,
+    Affinity, LmcacheFacts, MediumWeights, Policy, PrefillPool, PrefixHolder, SessionKeys,
+    WaitBudget,
 };
 
 /// One request that needs a target.
@@ -28,15 +29,15 @@ pub struct Job<'a> {
     /// How many tokens the reply will have at most, if the caller knows; how long replies are is learned.
     pub expected_output_tokens: Option<u32>,
     /// Who will see its first token.
-    pub answer: Answer,
+    pub answer: ReplyMode,
     /// Whether it may be held, and how long; `None`: it is answered at once.
-    pub patience: Option<Patience>,
+    pub wait_budget: Option<WaitBudget>,
     /// The share of its cache in use, 0 to 1, above which a target takes no new request; `None`: none is too much.
     pub busy_threshold: Option<f64>,
     /// Targets that serve the model and may take the request now, in any order.
     pub candidates: &'a [Candidate],
     /// Targets the caller has already ruled out, for the receipt.
-    pub excluded: &'a [Excluded],
+    pub excluded: &'a [ExcludedTarget],
     /// Who may compute the prompt for them; `None`: whoever generates computes it too.
     pub prefill: Option<PrefillPool<'a>>,
     /// A number drawn for this request; settles equal costs.
@@ -49,7 +50,7 @@ pub struct Job<'a> {
 
 /// How the answer comes back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Answer {
+pub enum ReplyMode {
     /// Token by token: `first_token` will be called when the prompt is computed.
     #[default]
     Streamed,
@@ -179,7 +180,7 @@ impl FromIterator<Tier> for Tiers {
 
 /// A target that may not take the request.
 #[derive(Clone, Debug)]
-pub struct Excluded {
+pub struct ExcludedTarget {
     /// The target.
     pub target: Target,
     /// The worker's name.

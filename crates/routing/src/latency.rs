@@ -7,7 +7,7 @@ use std::{collections::HashMap, time::Duration};
 
 use kv_blocks::{Moment, WorkerId};
 
-use crate::decayed::Decayed;
+use crate::decaying_sum::DecayingSum;
 
 /// A first token counts for a third after this long.
 const MEMORY: Duration = Duration::from_secs(30);
@@ -18,28 +18,28 @@ const STALE: Duration = Duration::from_secs(60);
 
 /// Every worker's mean. Bounded: one entry per worker that has not been forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct LatencyBook {
-    workers: HashMap<WorkerId, Lately>,
+pub(crate) struct LatencyTable {
+    workers: HashMap<WorkerId, RecentLatency>,
 }
 
 #[derive(Debug)]
-struct Lately {
-    ms: Decayed,
-    count: Decayed,
+struct RecentLatency {
+    ms: DecayingSum,
+    count: DecayingSum,
     latest: Moment,
 }
 
-impl Default for Lately {
+impl Default for RecentLatency {
     fn default() -> Self {
         Self {
-            ms: Decayed::over(MEMORY),
-            count: Decayed::over(MEMORY),
+            ms: DecayingSum::over(MEMORY),
+            count: DecayingSum::over(MEMORY),
             latest: Moment::START,
         }
     }
 }
 
-impl LatencyBook {
+impl LatencyTable {
     /// A first token of `worker` came `ms` after the request was given to it.
     pub(crate) fn observe(&mut self, now: Moment, worker: WorkerId, ms: f64) {
         let lately = self.workers.entry(worker).or_default();
@@ -74,11 +74,11 @@ mod tests {
 
     #[test]
     fn the_mean_follows_what_was_seen_last_and_is_gone_when_nothing_is_seen() {
-        let mut book = LatencyBook::default();
+        let mut book = LatencyTable::default();
         assert_eq!(book.mean_ms(at(0), W), None);
         book.observe(at(10), W, 100.0);
         book.observe(at(10), W, 300.0);
-        let mean = |book: &LatencyBook, now| book.mean_ms(at(now), W).expect("seen lately");
+        let mean = |book: &LatencyTable, now| book.mean_ms(at(now), W).expect("seen lately");
         assert!((mean(&book, 10) - 200.0).abs() < 1e-9);
         assert!(
             (mean(&book, 69) - 200.0).abs() < 1e-9,

@@ -10,7 +10,7 @@
 mod account;
 mod active;
 mod blocks;
-mod chunked;
+mod chunked_list;
 mod usage;
 
 use std::{
@@ -21,9 +21,9 @@ use std::{
 
 use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target, WorkerId};
-use kv_index::Promised;
+use kv_index::SpeculationId;
 
-pub(crate) use account::Account;
+pub(crate) use account::TargetAccount;
 pub(crate) use active::KnownBlocks;
 pub(crate) use blocks::SequenceBlocks;
 
@@ -31,7 +31,10 @@ use self::{
     active::{ActiveBlocks, NodeId},
     usage::UsageReading,
 };
-use crate::{Answer, ExcludeReason, Excluded, Job, ReservationId, queue::Gate, survey::Survey};
+use crate::{
+    ExcludeReason, ExcludedTarget, Job, ReplyMode, ReservationId, queue::TargetGate,
+    survey::OverlapSurvey,
+};
 
 /// Load of one target, as counted from our own decisions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,7 +54,7 @@ const INTERLEAVED_MOST: f64 = 0.5;
 
 /// What a dispatch adds to a target.
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct DispatchLoad {
     pub(crate) target: Target,
     pub(crate) prompt_tokens: u32,
     pub(crate) uncached_tokens: u32,
@@ -61,7 +64,7 @@ pub(crate) struct Load {
     pub(crate) interleave_ms: f64,
     pub(crate) blocks: SequenceBlocks,
     /// Who will see its first token.
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyMode,
 }
 
 /// A first token that whoever sent the request saw come.
@@ -87,7 +90,7 @@ pub(crate) struct PrefillSample {
 /// All targets' accounts and the open reservations. Memory is bounded by the open reservations and the known targets.
 #[derive(Debug, Default)]
 pub(crate) struct Ledger {
-    accounts: HashMap<Target, Account, FixedState>,
+    accounts: HashMap<Target, TargetAccount, FixedState>,
     active: ActiveBlocks,
     /// How full caches are; at most one for each target that any request with a busy threshold could go to.
     usage: HashMap<Target, UsageReading, FixedState>,
@@ -98,7 +101,7 @@ pub(crate) struct Ledger {
 
 #[derive(Debug)]
 struct Reservation {
-    load: Load,
+    load: DispatchLoad,
     /// Where its blocks end among the active ones.
     blocks_end: Option<NodeId>,
     opened: Moment,
@@ -106,7 +109,7 @@ struct Reservation {
     alone: bool,
     decoding: bool,
     /// What the index expects because of it.
-    promised: Promised,
+    speculation: SpeculationId,
 }
 
 impl Ledger {
@@ -123,9 +126,10 @@ impl Ledger {
         {
             return 0.0;
         }
-        let mean = |accounts: &mut dyn Iterator<Item = &Account>| {
-            let count =
-                |(sum, known), account: &Account| (sum + account.cold_tokens(now), known + 1u32);
+        let mean = |accounts: &mut dyn Iterator<Item = &TargetAccount>| {
+            let count = |(sum, known), account: &TargetAccount| {
+                (sum + account.cold_tokens(now), known + 1u32)
+            };
             let (sum, known) = accounts.fold((0.0, 0), count);
             (known > 0).then(|| sum / f64::from(known))
         };
@@ -138,7 +142,7 @@ impl Ledger {
 
     /// Takes note of the backlogs of these targets, for their means; opens accounts for those not seen before, each with
     /// so much cold work behind it.
-    pub(crate) fn note_backlogs(
+    pub(crate) fn record_backlogs(
         &mut self,
         now: Moment,
         targets: impl Iterator<Item = Target>,
@@ -148,19 +152,19 @@ impl Ledger {
             let account = self
                 .accounts
                 .entry(target)
-                .or_insert_with(|| Account::newcomer(now, cold_tokens));
-            account.note_backlog(now);
+                .or_insert_with(|| TargetAccount::with_cold_tokens(now, cold_tokens));
+            account.record_backlog(now);
         }
     }
 
     /// Counts `load` on its target.
-    pub(crate) fn open(&mut self, now: Moment, load: Load) -> ReservationId {
+    pub(crate) fn open(&mut self, now: Moment, load: DispatchLoad) -> ReservationId {
         self.issued += 1;
         let id = ReservationId(self.issued);
         let (blocks_end, new_blocks) = self.active.add(load.target, &load.blocks);
         let account = self.accounts.entry(load.target).or_default();
         let alone = account.open(now, id, &load, new_blocks + load.blocks.unshared);
-        let promised = Promised::default();
+        let promised = SpeculationId::default();
         self.open.insert(
             id,
             Reservation {
@@ -169,7 +173,7 @@ impl Ledger {
                 opened: now,
                 alone,
                 decoding: false,
-                promised,
+                speculation: promised,
             },
         );
         id
@@ -195,7 +199,7 @@ impl Ledger {
         };
         // Where most of the time went to others, what is left tells of an estimate, not of the worker.
         let tells = load.interleave_ms <= INTERLEAVED_MOST * ms;
-        (load.answer == Answer::Streamed).then(|| FirstToken {
+        (load.answer == ReplyMode::Streamed).then(|| FirstToken {
             worker: load.target.worker,
             ms,
             alone: (reservation.alone && tells).then_some(prefill),
@@ -204,19 +208,23 @@ impl Ledger {
 
     /// Moves prefills to decode whose end nobody will announce, once their estimated time is over. Without it the prompt
     /// of a reply that is not streamed would stand in the queue until the reply is complete.
-    pub(crate) fn pass(&mut self, now: Moment) {
+    pub(crate) fn expire_prefills(&mut self, now: Moment) {
         for account in self.accounts.values_mut() {
             pass_account(account, &mut self.open, now);
         }
     }
 
     /// The same for these targets only.
-    pub(crate) fn pass_on(&mut self, now: Moment, targets: impl Iterator<Item = Target>) {
+    pub(crate) fn expire_prefills_on(
+        &mut self,
+        now: Moment,
+        targets: impl Iterator<Item = Target>,
+    ) {
         for target in targets {
             if let Some(account) = self
                 .accounts
                 .get_mut(&target)
-                .filter(|account| account.has_silent())
+                .filter(|account| account.has_unannounced_prefills())
             {
                 pass_account(account, &mut self.open, now);
             }
@@ -224,9 +232,9 @@ impl Ledger {
     }
 
     /// Keeps with a reservation what the index expects because of it.
-    pub(crate) fn promised(&mut self, id: ReservationId, promised: Promised) {
+    pub(crate) fn set_speculation(&mut self, id: ReservationId, promised: SpeculationId) {
         if let Some(reservation) = self.open.get_mut(&id) {
-            reservation.promised = promised;
+            reservation.speculation = promised;
         }
     }
 
@@ -238,7 +246,7 @@ impl Ledger {
     }
 
     /// Frees a reservation; returns what the index expects because of it. Unknown and repeated ids are ignored.
-    pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<Promised> {
+    pub(crate) fn close(&mut self, now: Moment, id: ReservationId) -> Option<SpeculationId> {
         let reservation = self.open.remove(&id)?;
         let load = &reservation.load;
         let account = self.accounts.get_mut(&load.target)?;
@@ -247,13 +255,13 @@ impl Ledger {
         }
         let freed = self.active.remove(load.target, reservation.blocks_end);
         account.close(load, reservation.decoding, freed + load.blocks.unshared);
-        if account.is_to_go() {
+        if account.is_removable() {
             self.accounts.remove(&load.target);
         }
-        Some(reservation.promised)
+        Some(reservation.speculation)
     }
 
-    pub(crate) fn account(&self, target: Target) -> Option<&Account> {
+    pub(crate) fn account(&self, target: Target) -> Option<&TargetAccount> {
         self.accounts.get(&target)
     }
 
@@ -264,19 +272,19 @@ impl Ledger {
     }
 
     /// When a target with more to compute will have no more than this, if nobody says so before.
-    pub(crate) fn falls_to(
+    pub(crate) fn falls_below_at(
         &self,
         now: Moment,
         target: Target,
         backlog: Duration,
     ) -> Option<Moment> {
         self.account(target)?
-            .falls_to(now, backlog.as_secs_f64() * 1e3)
+            .falls_below_at(now, backlog.as_secs_f64() * 1e3)
     }
 
     /// What opens and closes targets for held requests.
-    pub(crate) fn gate(&self, hold_above: Duration) -> Gate<'_> {
-        Gate {
+    pub(crate) fn gate(&self, hold_above: Duration) -> TargetGate<'_> {
+        TargetGate {
             ledger: self,
             hold_above,
         }
@@ -310,21 +318,21 @@ impl Ledger {
     }
 
     /// Leaves out targets above the job's busy threshold; `None`: all of them are.
-    pub(crate) fn leave_out_busy<'a>(
+    pub(crate) fn exclude_busy<'a>(
         &self,
         job: &Job<'_>,
-        mut survey: Survey<'a>,
-        excluded: &mut Vec<Excluded>,
-    ) -> Option<Survey<'a>> {
+        mut survey: OverlapSurvey<'a>,
+        excluded: &mut Vec<ExcludedTarget>,
+    ) -> Option<OverlapSurvey<'a>> {
         let Some(threshold) = job.busy_threshold else {
             return Some(survey);
         };
-        survey.contenders.retain(|surveyed| {
+        survey.candidates.retain(|surveyed| {
             let candidate = surveyed.candidate;
             let busy = self.is_above(candidate.target, threshold);
             if busy {
                 let name = Arc::clone(&candidate.name);
-                excluded.push(Excluded {
+                excluded.push(ExcludedTarget {
                     target: candidate.target,
                     name,
                     reason: ExcludeReason::Busy,
@@ -332,7 +340,7 @@ impl Ledger {
             }
             !busy
         });
-        (!survey.contenders.is_empty()).then_some(survey)
+        (!survey.candidates.is_empty()).then_some(survey)
     }
 
     /// Leading blocks of `blocks` that are active, by target.
@@ -342,7 +350,7 @@ impl Ledger {
 
     pub(crate) fn load(&self, target: Target) -> TargetLoad {
         self.account(target)
-            .map_or_else(TargetLoad::default, Account::load)
+            .map_or_else(TargetLoad::default, TargetAccount::load)
     }
 
     pub(crate) fn open_reservations(&self) -> usize {
@@ -353,18 +361,18 @@ impl Ledger {
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.accounts.retain(|target, account| {
             account.forgotten |= target.worker == worker;
-            !account.is_to_go()
+            !account.is_removable()
         });
         self.usage.retain(|target, _| target.worker != worker);
     }
 }
 
 fn pass_account(
-    account: &mut Account,
+    account: &mut TargetAccount,
     open: &mut BTreeMap<ReservationId, Reservation>,
     now: Moment,
 ) {
-    for id in account.pass(now) {
+    for id in account.expire_prefills(now) {
         if let Some(reservation) = open.get_mut(&id) {
             reservation.decoding = true;
             account.decode(&reservation.load);

@@ -13,12 +13,12 @@
 mod affinity;
 mod choice;
 mod choose;
-mod decayed;
+mod decaying_sum;
 mod decision;
 mod distribution;
 mod health;
 mod job;
-mod kv_tally;
+mod kv_counters;
 mod latency;
 mod ledger;
 mod lmcache;
@@ -26,8 +26,8 @@ mod output_length;
 mod plan;
 mod policy;
 mod pools;
+mod prefix_counters;
 mod prefix_memory;
-mod prefix_tally;
 mod queue;
 mod rates;
 pub mod receipt;
@@ -42,25 +42,27 @@ mod state_lock;
 mod survey;
 
 pub use affinity::Affinity;
-pub use decision::{CacheUse, Decision, Method, PotentialLoad, Reserved, Scored, WarmTokens};
-pub use distribution::Spread;
-pub use job::{
-    Answer, CacheSource, Candidate, ExcludeReason, Excluded, Job, NoStopwatch, Overrides, Pin,
-    Stopwatch, Tiers,
+pub use decision::{
+    CacheUse, Decision, Method, PotentialLoad, ReservedLoad, ScoredCandidate, WarmTokens,
 };
-pub use kv_tally::{KvCounts, KvTally};
+pub use distribution::DistributionSnapshot;
+pub use job::{
+    CacheSource, Candidate, ExcludeReason, ExcludedTarget, Job, NoStopwatch, Overrides, Pin,
+    ReplyMode, Stopwatch, Tiers,
+};
+pub use kv_counters::{KvCounts, KvDecisionCounters};
 pub use ledger::TargetLoad;
 pub use lmcache::{LmcacheFacts, LmcacheSettings};
-pub use plan::{Dispatch, Leg, Plan, Refusal, Released, ReservationId, Ticket};
+pub use plan::{Dispatch, Leg, Plan, Refusal, ReleasedRequest, ReservationId, Ticket};
 pub use policy::{CostUnit, LMCACHE_PREFIX, Policy, Terms, UnknownPolicy};
 pub use pools::{PrefillLeg, PrefillNote, PrefillPool, PrefillSkip};
+pub use prefix_counters::{PrefixCounts, PrefixDecisionCounters};
 pub use prefix_memory::{PrefixMemory, PrefixMemorySettings};
-pub use prefix_tally::{PrefixCounts, PrefixTally};
-pub use queue::{MOVE_TIME, Patience, QueueSettings, WaitReason};
+pub use queue::{MOVE_TIME, QueueSettings, WaitBudget, WaitReason};
 pub use rates::{PrefillCurve, Rates, robust};
 pub use router::Router;
-pub use scoring::{OverlapMeasure, PrefixHolder, Scorable, Scores, ScoringSettings};
-pub use session::{Growth, SessionKeys, SessionMode, SessionNote, SessionState};
+pub use scoring::{OverlapMeasure, PrefixHolder, Scores, ScoringInput, ScoringSettings};
+pub use session::{PromptGrowth, SessionKeys, SessionMode, SessionNote, SessionState};
 pub use settings::{
     CacheAwareSettings, DynamoSettings, MediumWeights, RingSettings, RoutingSettings,
 };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use kv_blocks::Target;
 
-use crate::{Decision, Excluded, Policy, PrefillLeg};
+use crate::{Decision, ExcludedTarget, Policy, PrefillLeg};
 
 /// The answer to a job.
 #[derive(Debug)]
@@ -28,7 +28,7 @@ pub struct Plan {
     pub decode: Leg,
     /// Its place among those that the target has waiting, the lowest first, in the order of the queue here: for engines
     /// that schedule by a number which comes with the request.
-    pub turn: i64,
+    pub engine_priority: i64,
     /// Why, for the receipt.
     pub decision: Decision,
 }
@@ -50,11 +50,11 @@ pub struct Ticket(pub u64);
 
 /// A held request that may go now.
 #[derive(Debug)]
-pub struct Released {
+pub struct ReleasedRequest {
     /// The ticket it was held under.
     pub ticket: Ticket,
     /// How long it was held.
-    pub held: Duration,
+    pub waited: Duration,
     /// Where it goes.
     pub plan: Box<Plan>,
 }
@@ -66,7 +66,7 @@ pub struct Refusal {
     /// The policy that would have decided.
     pub policy: Policy,
     /// Every target considered, with the reason against it.
-    pub excluded: Vec<Excluded>,
+    pub excluded: Vec<ExcludedTarget>,
     /// Somebody could take it later, but no more may wait.
     pub queue_full: bool,
 }

@@ -12,12 +12,12 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Answer, CacheSource, Candidate, Excluded, Job, Policy, PotentialLoad, Released, ReservationId,
-    Router,
+    CacheSource, Candidate, ExcludedTarget, Job, Policy, PotentialLoad, ReleasedRequest, ReplyMode,
+    ReservationId, Router,
     choice::Choice,
-    ledger::Load,
-    policy::Contender,
-    router::{Blocks, Weighed},
+    ledger::DispatchLoad,
+    policy::PolicyCandidate,
+    router::{BlockCounting, ScoredChoice},
 };
 
 /// Workers that compute prompts for others.
@@ -26,7 +26,7 @@ pub struct PrefillPool<'a> {
     /// Targets that may compute the prompt now, in any order; none: the request goes to its decode worker whole.
     pub candidates: &'a [Candidate],
     /// Targets of the pool that are ruled out, for the receipt.
-    pub excluded: &'a [Excluded],
+    pub excluded: &'a [ExcludedTarget],
     /// The policy among them; `None` takes the configured one.
     pub policy: Option<Policy>,
     /// Tokens: where the decode worker lacks no more than this of the prompt, it computes them itself. 0 = off.
@@ -97,23 +97,23 @@ impl PrefillSkip {
 
 /// Where the prompt of a reservation is computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Prompt {
+pub(crate) enum PromptLocation {
     Here,
     Elsewhere,
 }
 
-impl Prompt {
+impl PromptLocation {
     /// What a request adds to the target that generates for it.
-    pub(crate) fn counted(self, load: Load) -> Load {
+    pub(crate) fn counted(self, load: DispatchLoad) -> DispatchLoad {
         match self {
             Self::Here => load,
-            Self::Elsewhere => Load {
+            Self::Elsewhere => DispatchLoad {
                 uncached_tokens: 0,
                 prefill_ms: 0.0,
                 interleave_ms: 0.0,
                 // Its first token says how fast another worker is.
-                answer: if load.answer == Answer::Streamed {
-                    Answer::Elsewhere
+                answer: if load.answer == ReplyMode::Streamed {
+                    ReplyMode::Elsewhere
                 } else {
                     load.answer
                 },
@@ -125,7 +125,7 @@ impl Prompt {
 
 /// A job as each of its pools sees it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Split<'a> {
+pub(crate) struct PoolSplit<'a> {
     /// The job of the pool that generates.
     pub(crate) decode: Job<'a>,
     pool: Option<PrefillPool<'a>>,
@@ -133,7 +133,7 @@ pub(crate) struct Split<'a> {
     prefill: Option<Job<'a>>,
 }
 
-impl<'a> Split<'a> {
+impl<'a> PoolSplit<'a> {
     pub(crate) fn of(job: &Job<'a>) -> Self {
         let Some(pool) = job.prefill else {
             return Self {
@@ -154,10 +154,10 @@ impl<'a> Split<'a> {
             candidates: pool.candidates,
             excluded: pool.excluded,
             // Its only token is its prompt's end.
-            answer: if job.answer == Answer::Elsewhere {
-                Answer::Elsewhere
+            answer: if job.answer == ReplyMode::Elsewhere {
+                ReplyMode::Elsewhere
             } else {
-                Answer::Streamed
+                ReplyMode::Streamed
             },
             // It is with whoever generates: its past is there when its next request comes.
             session: None,
@@ -175,15 +175,15 @@ impl<'a> Split<'a> {
     }
 
     /// Where the prompt is computed if this contender generates.
-    pub(crate) fn prompt(&self, contender: &Contender<'_>) -> Prompt {
+    pub(crate) fn prompt(&self, contender: &PolicyCandidate<'_>) -> PromptLocation {
         let (Some(pool), Some(job)) = (self.pool, self.prefill) else {
-            return Prompt::Here;
+            return PromptLocation::Here;
         };
-        let worth_it = contender.surveyed.uncached_tokens > pool.uncached_token_threshold;
+        let worth_it = contender.overlap.uncached_tokens > pool.uncached_token_threshold;
         if worth_it || job.pin.is_some() {
-            Prompt::Elsewhere
+            PromptLocation::Elsewhere
         } else {
-            Prompt::Here
+            PromptLocation::Here
         }
     }
 
@@ -194,15 +194,15 @@ impl<'a> Split<'a> {
             return Some(Err(PrefillSkip::NoPrefillWorker));
         };
         Some(match self.prompt(choice.winner()) {
-            Prompt::Elsewhere => Ok(job),
-            Prompt::Here => Err(PrefillSkip::UnderThreshold),
+            PromptLocation::Elsewhere => Ok(job),
+            PromptLocation::Here => Err(PrefillSkip::UnderThreshold),
         })
     }
 }
 
 /// What was decided about a prefill.
 #[derive(Debug, Default)]
-pub(crate) struct Prefill {
+pub(crate) struct PrefillDecision {
     pub(crate) leg: Option<PrefillLeg>,
     pub(crate) note: Option<PrefillNote>,
     /// Estimated time until the prompt is computed there.
@@ -211,30 +211,41 @@ pub(crate) struct Prefill {
 
 impl Router {
     /// Chooses who computes the prompt for the winner of `choice`, and counts the load there.
-    pub(crate) fn prefill(&self, now: Moment, split: &Split<'_>, choice: &Choice<'_>) -> Prefill {
+    pub(crate) fn prefill(
+        &self,
+        now: Moment,
+        split: &PoolSplit<'_>,
+        choice: &Choice<'_>,
+    ) -> PrefillDecision {
         let job = match split.prefill(choice) {
-            None => return Prefill::default(),
+            None => return PrefillDecision::default(),
             Some(Err(reason)) => {
-                return Prefill {
+                return PrefillDecision {
                     note: Some(skipped(reason)),
-                    ..Prefill::default()
+                    ..PrefillDecision::default()
                 };
             }
             Some(Ok(job)) => job,
         };
-        let reserved = self.weigh(now, &job, Blocks::Ignored, |state, choice| {
-            state.reserve(now, &job, choice, Prompt::Here, &self.settings.load().queue)
+        let reserved = self.score(now, &job, BlockCounting::Ignored, |state, choice| {
+            state.reserve(
+                now,
+                &job,
+                choice,
+                PromptLocation::Here,
+                &self.settings.load().queue,
+            )
         });
         // A pool with candidates never refuses: whoever is named is one of them.
         let Ok((weighed, reservation)) = reserved else {
-            return Prefill {
+            return PrefillDecision {
                 note: Some(skipped(PrefillSkip::NoPrefillWorker)),
-                ..Prefill::default()
+                ..PrefillDecision::default()
             };
         };
-        self.promise(now, &weighed.choice, 0.0, reservation);
+        self.speculate(now, &weighed.choice, 0.0, reservation);
         let (note, winner) = (chosen(&weighed), weighed.choice.winner());
-        let surveyed = &winner.surveyed;
+        let surveyed = &winner.overlap;
         let leg = PrefillLeg {
             reservation,
             target: winner.target(),
@@ -245,13 +256,13 @@ impl Router {
         };
         let cached = f64::from(surveyed.predicted_cached_tokens);
         let own_ms = winner
-            .standing
+            .state
             .rates
             .prefill_ms(cached, f64::from(surveyed.uncached_tokens));
-        Prefill {
+        PrefillDecision {
             leg: Some(leg),
             note: Some(note),
-            wait_ms: winner.standing.backlog_ms + own_ms,
+            wait_ms: winner.state.backlog_ms + own_ms,
         }
     }
 
@@ -259,31 +270,32 @@ impl Router {
     pub(crate) fn prefill_preview(
         &self,
         now: Moment,
-        split: &Split<'_>,
+        split: &PoolSplit<'_>,
         choice: &Choice<'_>,
     ) -> Option<PrefillNote> {
         match split.prefill(choice)? {
             Err(reason) => Some(skipped(reason)),
             Ok(job) => self
-                .weigh(now, &job, Blocks::Ignored, |_, _| ())
+                .score(now, &job, BlockCounting::Ignored, |_, _| ())
                 .ok()
                 .map(|(weighed, ())| chosen(&weighed)),
         }
     }
 
     /// What every target of the prefill pool would have to compute.
-    pub(crate) fn prefill_loads(&self, now: Moment, split: &Split<'_>) -> Vec<PotentialLoad> {
-        let weighed = split
-            .prefill
-            .and_then(|job| self.weigh(now, &job, Blocks::Ignored, |_, _| ()).ok());
+    pub(crate) fn prefill_loads(&self, now: Moment, split: &PoolSplit<'_>) -> Vec<PotentialLoad> {
+        let weighed = split.prefill.and_then(|job| {
+            self.score(now, &job, BlockCounting::Ignored, |_, _| ())
+                .ok()
+        });
         weighed.map_or_else(Vec::new, |(weighed, ())| {
-            weighed.choice.potential_loads(|_| Prompt::Here)
+            weighed.choice.potential_loads(|_| PromptLocation::Here)
         })
     }
 
     /// A reservation whose request was not sent, through no fault of the worker: frees its load and takes back what the
     /// index expects because of it. Unknown and repeated ids are ignored. Returns held requests that may go now.
-    pub fn withdrawn(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+    pub fn withdraw(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(
             now,
             id,
@@ -300,10 +312,10 @@ fn skipped(reason: PrefillSkip) -> PrefillNote {
     }
 }
 
-fn chosen(weighed: &Weighed<'_>) -> PrefillNote {
+fn chosen(weighed: &ScoredChoice<'_>) -> PrefillNote {
     let winner = weighed.choice.winner();
     PrefillNote {
-        target: Some((winner.target(), Arc::clone(&winner.surveyed.candidate.name))),
+        target: Some((winner.target(), Arc::clone(&winner.overlap.candidate.name))),
         ..PrefillNote::default()
     }
 }

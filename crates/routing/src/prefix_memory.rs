@@ -47,14 +47,14 @@ impl Default for PrefixMemorySettings {
 #[derive(Debug)]
 pub struct PrefixMemory {
     settings: PrefixMemorySettings,
-    entries: HashMap<u64, Entry>,
+    entries: HashMap<u64, MemoryEntry>,
     /// Keys by when they were last asked for or written.
     by_use: BTreeMap<u64, u64>,
     uses: u64,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct MemoryEntry {
     worker: WorkerId,
     written: Moment,
     used: u64,
@@ -85,7 +85,7 @@ impl PrefixMemory {
 
     /// A worker took a request. What is not there is written; what is, now and then, as `random` says: often enough to
     /// follow a prompt that moved, and seldom enough to cost nothing where the memory is shared.
-    pub fn served(&mut self, now: Moment, key: u64, worker: WorkerId, random: u64) {
+    pub fn record_served(&mut self, now: Moment, key: u64, worker: WorkerId, random: u64) {
         let known = self
             .entries
             .get(&key)
@@ -97,7 +97,7 @@ impl PrefixMemory {
         self.by_use.remove(&used);
         self.entries.insert(
             key,
-            Entry {
+            MemoryEntry {
                 worker,
                 written: now,
                 used: 0,
@@ -168,14 +168,14 @@ mod tests {
     #[contract("V44")]
     fn an_entry_lives_for_three_hundred_seconds_from_when_it_was_written() {
         let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
-        memory.served(at(0), 1, WorkerId(1), NEVER);
+        memory.record_served(at(0), 1, WorkerId(1), NEVER);
         assert_eq!(memory.find(at(299), 1), Some(WorkerId(1)));
         assert_eq!(memory.find(at(300), 1), None);
         assert!(
             memory.is_empty(),
             "what is too old is dropped when it is met"
         );
-        memory.served(at(400), 1, WorkerId(2), NEVER);
+        memory.record_served(at(400), 1, WorkerId(2), NEVER);
         assert_eq!(
             memory.find(at(400), 1),
             Some(WorkerId(2)),
@@ -187,25 +187,25 @@ mod tests {
     #[contract("V44")]
     fn a_known_beginning_is_written_anew_one_time_in_ten() {
         let mut memory = PrefixMemory::new(PrefixMemorySettings::default());
-        memory.served(at(0), 1, WorkerId(1), NEVER);
-        memory.served(at(10), 1, WorkerId(2), NEVER);
+        memory.record_served(at(0), 1, WorkerId(1), NEVER);
+        memory.record_served(at(10), 1, WorkerId(2), NEVER);
         assert_eq!(memory.find(at(10), 1), Some(WorkerId(1)));
-        memory.served(at(20), 1, WorkerId(2), ALWAYS);
+        memory.record_served(at(20), 1, WorkerId(2), ALWAYS);
         assert_eq!(memory.find(at(319), 1), Some(WorkerId(2)));
         let mut written = 0;
         for i in 0..10_000u64 {
-            memory.served(at(20), 1, WorkerId(1), NEVER);
+            memory.record_served(at(20), 1, WorkerId(1), NEVER);
             let before = memory.find(at(20), 1);
             let other = if before == Some(WorkerId(3)) {
                 WorkerId(4)
             } else {
                 WorkerId(3)
             };
-            memory.served(
+            memory.record_served(
                 at(20),
                 1,
                 other,
-                crate::choose::draw(5, usize::try_from(i).expect("small")),
+                crate::choose::random_for(5, usize::try_from(i).expect("small")),
             );
             written += u32::from(memory.find(at(20), 1) != before);
         }
@@ -220,10 +220,10 @@ mod tests {
             ..Default::default()
         });
         for key in 0..3 {
-            memory.served(at(key), key, WorkerId(1), NEVER);
+            memory.record_served(at(key), key, WorkerId(1), NEVER);
         }
         assert!(memory.find(at(3), 0).is_some());
-        memory.served(at(4), 9, WorkerId(1), NEVER);
+        memory.record_served(at(4), 9, WorkerId(1), NEVER);
         let left: Vec<_> = (0..10)
             .filter(|key| memory.find(at(5), *key).is_some())
             .collect();

@@ -18,7 +18,7 @@ use foldhash::fast::FixedState;
 use kv_blocks::{Moment, WorkerId};
 
 pub use self::fit::PrefillCurve;
-use self::robust::{Sample, median};
+use self::robust::{TimeSample, median};
 
 mod fit;
 pub mod robust;
@@ -96,20 +96,20 @@ const EAGER: u64 = 64;
 
 /// What is known of every worker's speed. Bounded: one learner per worker that has not been forgotten.
 #[derive(Debug)]
-pub(crate) struct RateBook {
-    workers: HashMap<WorkerId, Learner, FixedState>,
+pub(crate) struct RateTable {
+    workers: HashMap<WorkerId, RateLearner, FixedState>,
     /// The latest of all workers, oldest first; at most [`KEPT`].
-    kept: VecDeque<(WorkerId, Sample)>,
+    samples: VecDeque<(WorkerId, TimeSample)>,
     seen: u64,
     /// Of a worker whose factor is 1.
     curve: PrefillCurve,
 }
 
-impl Default for RateBook {
+impl Default for RateTable {
     fn default() -> Self {
         Self {
             workers: HashMap::default(),
-            kept: VecDeque::new(),
+            samples: VecDeque::new(),
             seen: 0,
             curve: PrefillCurve::PRIOR,
         }
@@ -118,19 +118,19 @@ impl Default for RateBook {
 
 /// How many times what the others take a worker does.
 #[derive(Debug)]
-struct Learner {
+struct RateLearner {
     /// The latest, oldest first; at most [`KEPT_OF_ONE`].
-    kept: VecDeque<Sample>,
+    recent_samples: VecDeque<TimeSample>,
     samples: u64,
     factor: f64,
     /// When its last first token came, whether or not that told of its speed.
     heard: Moment,
 }
 
-impl Default for Learner {
+impl Default for RateLearner {
     fn default() -> Self {
         Self {
-            kept: VecDeque::new(),
+            recent_samples: VecDeque::new(),
             samples: 0,
             factor: 1.0,
             heard: Moment::START,
@@ -138,7 +138,7 @@ impl Default for Learner {
     }
 }
 
-impl RateBook {
+impl RateTable {
     /// `worker` took `ms` to the first token of a prompt of which `tokens` were to be computed behind `start` that were
     /// there, and had nothing else to compute.
     pub(crate) fn observe(
@@ -153,25 +153,31 @@ impl RateBook {
             return;
         }
         let sample = PrefillCurve::sample(f64::from(start), f64::from(tokens), ms);
-        self.kept.push_back((worker, sample));
+        self.samples.push_back((worker, sample));
         self.keep_the_latest();
         self.seen += 1;
-        if self.kept.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4)) {
+        if self.samples.len() >= ENOUGH_OF_ALL && (self.seen < EAGER || self.seen.is_multiple_of(4))
+        {
             self.fit();
         }
         let learner = self.workers.entry(worker).or_default();
         if learner.observe(now, sample, &self.curve) {
             // It is another engine now: what it took before says nothing of anybody.
-            self.kept.retain(|(seen, _)| *seen != worker);
-            self.kept
-                .extend(learner.kept.iter().map(|sample| (worker, *sample)));
+            self.samples.retain(|(seen, _)| *seen != worker);
+            self.samples.extend(
+                learner
+                    .recent_samples
+                    .iter()
+                    .map(|sample| (worker, *sample)),
+            );
             self.keep_the_latest();
         }
         self.anchor();
     }
 
     fn keep_the_latest(&mut self) {
-        self.kept.drain(..self.kept.len().saturating_sub(KEPT));
+        self.samples
+            .drain(..self.samples.len().saturating_sub(KEPT));
     }
 
     /// Only the product of curve and factor shows in samples. The middle one of the workers has the factor 1, so that one
@@ -202,8 +208,8 @@ impl RateBook {
                 .get(worker)
                 .map_or(1.0, |learner| learner.factor)
         };
-        let alike: Vec<Sample> = self
-            .kept
+        let alike: Vec<TimeSample> = self
+            .samples
             .iter()
             .map(|(worker, sample)| sample.over(factor(worker)))
             .collect();
@@ -211,7 +217,7 @@ impl RateBook {
     }
 
     /// A first token of `worker` came that tells nothing of its speed, but that it is in use.
-    pub(crate) fn heard(&mut self, now: Moment, worker: WorkerId) {
+    pub(crate) fn record_activity(&mut self, now: Moment, worker: WorkerId) {
         if let Some(learner) = self.workers.get_mut(&worker) {
             learner.heard = now;
         }
@@ -223,11 +229,11 @@ impl RateBook {
     }
 
     /// The best belief about `worker` by now.
-    pub(crate) fn at(&self, now: Moment, worker: WorkerId) -> Rates {
+    pub(crate) fn rates_of(&self, now: Moment, worker: WorkerId) -> Rates {
         self.with_factor(worker, |learner| learner.faded(now))
     }
 
-    fn with_factor(&self, worker: WorkerId, factor: impl Fn(&Learner) -> f64) -> Rates {
+    fn with_factor(&self, worker: WorkerId, factor: impl Fn(&RateLearner) -> f64) -> Rates {
         let own = self.workers.get(&worker);
         let samples = own.map_or(0, |learner| learner.samples);
         let factor = own.map_or(1.0, factor);
@@ -240,40 +246,44 @@ impl RateBook {
                 .clamp(*OVERHEAD_MS.start(), *OVERHEAD_MS.end()),
             decode_ms_per_sequence: factor * Rates::PRIOR.decode_ms_per_sequence,
             samples,
-            learned: own.is_some_and(Learner::is_known),
+            learned: own.is_some_and(RateLearner::is_known),
             curve,
         }
     }
 
     pub(crate) fn forget(&mut self, worker: WorkerId) {
         self.workers.remove(&worker);
-        self.kept.retain(|(seen, _)| *seen != worker);
+        self.samples.retain(|(seen, _)| *seen != worker);
     }
 }
 
-impl Learner {
+impl RateLearner {
     /// Whether there were enough samples to tell it from the others.
     fn is_known(&self) -> bool {
         self.samples >= ENOUGH as u64
     }
 
     /// Whether it turned out to be of quite another speed than before.
-    fn observe(&mut self, now: Moment, sample: Sample, curve: &PrefillCurve) -> bool {
+    fn observe(&mut self, now: Moment, sample: TimeSample, curve: &PrefillCurve) -> bool {
         if self.factor > 1.0 && now.since(self.heard) >= FADES {
-            self.kept
-                .drain(..self.kept.len().saturating_sub(KEPT_OF_STALE));
+            self.recent_samples
+                .drain(..self.recent_samples.len().saturating_sub(KEPT_OF_STALE));
         }
         self.heard = now;
-        if self.kept.len() == KEPT_OF_ONE {
-            self.kept.pop_front();
+        if self.recent_samples.len() == KEPT_OF_ONE {
+            self.recent_samples.pop_front();
         }
-        self.kept.push_back(sample);
+        self.recent_samples.push_back(sample);
         self.samples += 1;
         if !self.is_known() {
             return false;
         }
         let prices = curve.prices();
-        let factor = median(self.kept.iter().map(|sample| sample.ratio(&prices)));
+        let factor = median(
+            self.recent_samples
+                .iter()
+                .map(|sample| sample.ratio(&prices)),
+        );
         // Within a tenth of the others it is one of them: a few samples more or less are no reason to prefer it.
         let alike = (0.9..=1.1).contains(&factor);
         let before = self.factor;
@@ -310,7 +320,7 @@ mod tests {
         count: u32,
         disturb: impl Fn(u32, f64) -> f64,
     ) -> Rates {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..count {
             let tokens = 60 + (i * 997) % 3000;
             book.observe(
@@ -361,7 +371,7 @@ mod tests {
 
     #[test]
     fn an_engine_that_changes_speed_is_learned_again() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..200u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if i < 100 { 0.1 } else { 0.4 };
@@ -383,7 +393,7 @@ mod tests {
     #[test]
     fn prompts_of_one_length_still_give_the_time_they_took() {
         for (tokens_per_s, overhead_ms) in [(10_000.0, 2.0), (500.0, 30.0)] {
-            let mut book = RateBook::default();
+            let mut book = RateTable::default();
             let took = overhead_ms + 1000.0 * 1e3 / tokens_per_s;
             for _ in 0..30 {
                 book.observe(Moment::START, W, 0, 1000, took);
@@ -406,7 +416,7 @@ mod tests {
 
     #[test]
     fn long_prompts_are_dearer_per_token_and_so_is_what_stands_behind_much() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         let took = |start: f64, tokens: f64| {
             14.0 + 0.014 * tokens + 5e-7 * tokens * (2.0 * start + tokens)
         };
@@ -439,7 +449,7 @@ mod tests {
 
     #[test]
     fn a_slow_worker_among_fast_ones_is_told_apart_and_its_fellows_are_alike() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..240u32 {
             let tokens = 200 + (i * 997) % 8_000;
             let slow = if i % 4 == 0 { 3.0 } else { 1.0 };
@@ -464,8 +474,8 @@ mod tests {
 
     #[test]
     fn a_slow_worker_that_is_not_heard_of_is_tried_again_and_soon_believed() {
-        let mut book = RateBook::default();
-        let take = |book: &mut RateBook, at_s: u64, worker, times: f64| {
+        let mut book = RateTable::default();
+        let take = |book: &mut RateTable, at_s: u64, worker, times: f64| {
             book.observe(
                 Moment::at(Duration::from_secs(at_s)),
                 WorkerId(worker),
@@ -479,14 +489,14 @@ mod tests {
             take(&mut book, i, 2, 1.0);
             take(&mut book, i, 3, 3.0);
         }
-        let takes = |book: &RateBook, at_s| {
-            let rates = book.at(Moment::at(Duration::from_secs(at_s)), WorkerId(3));
+        let takes = |book: &RateTable, at_s| {
+            let rates = book.rates_of(Moment::at(Duration::from_secs(at_s)), WorkerId(3));
             rates.overhead_ms + rates.prefill_ms(0.0, 1000.0)
         };
         assert!(close(takes(&book, 40), 310.0, 0.05), "{}", takes(&book, 40));
         assert!(close(takes(&book, 99), 210.0, 0.05), "{}", takes(&book, 99));
         // In use, though no first token tells of its speed: nothing fades.
-        book.heard(Moment::at(Duration::from_secs(99)), WorkerId(3));
+        book.record_activity(Moment::at(Duration::from_secs(99)), WorkerId(3));
         assert!(close(takes(&book, 99), 310.0, 0.05), "{}", takes(&book, 99));
         // It is no longer slow.
         for i in 0..4 {
@@ -501,7 +511,7 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_not_measured_keeps_its_speed_while_the_others_leave_all_bounds() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..60u32 {
             book.observe(
                 Moment::START,
@@ -520,7 +530,7 @@ mod tests {
                 20_000 + (i * 7_919) % 100_000,
                 20.0,
             );
-            assert!(book.kept.len() <= KEPT);
+            assert!(book.samples.len() <= KEPT);
         }
         for worker in 0..3 {
             let rates = book.of(WorkerId(worker));
@@ -539,9 +549,9 @@ mod tests {
 
     #[test]
     fn who_is_not_known_is_like_the_others_however_long_they_were_watched() {
-        let unknown = |book: &RateBook| book.of(WorkerId(9)).prefill_tokens_per_s;
+        let unknown = |book: &RateTable| book.of(WorkerId(9)).prefill_tokens_per_s;
         // One engine that changes its speed.
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..400u32 {
             let tokens = 60 + (i * 997) % 3000;
             let ms_per_token = if (i / 100) % 2 == 0 { 0.1 } else { 0.4 };
@@ -562,7 +572,7 @@ mod tests {
             }
         }
         // Four that are alike, with a lot of noise, for a long time.
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         let mut dice = 1u64;
         for i in 0..8_000u32 {
             dice = dice
@@ -589,7 +599,7 @@ mod tests {
 
     #[test]
     fn short_prompts_drowned_in_noise_do_not_make_prefill_free() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         for i in 0..64u32 {
             book.observe(
                 Moment::START,
@@ -605,7 +615,7 @@ mod tests {
 
     #[test]
     fn an_unknown_worker_is_taken_to_be_like_the_others() {
-        let mut book = RateBook::default();
+        let mut book = RateTable::default();
         assert_eq!(book.of(W), Rates::PRIOR);
         for i in 0..30u32 {
             let tokens = 60 + (i * 997) % 3000;
@@ -627,7 +637,7 @@ mod tests {
     proptest! {
         #[test]
         fn no_sequence_of_samples_leaves_the_bounds(samples in prop::collection::vec((0u32.., -1e3f64..1e9), 0..100)) {
-            let mut book = RateBook::default();
+            let mut book = RateTable::default();
             for (tokens, ms) in samples {
                 book.observe(Moment::START, W, 0, tokens, ms);
             }

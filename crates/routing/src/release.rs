@@ -11,24 +11,24 @@ use std::sync::Arc;
 use kv_blocks::{Moment, Target};
 
 use crate::{
-    Candidate, Excluded, Job, Patience, Policy, Released, ReservationId, Router, Ticket,
-    WaitReason,
+    Candidate, ExcludedTarget, Job, Policy, ReleasedRequest, ReservationId, Router, Ticket,
+    WaitBudget, WaitReason,
     choice::Choice,
-    policy::Contender,
-    pools::Split,
+    policy::PolicyCandidate,
+    pools::PoolSplit,
     queue::{
-        CandidateSet, Entrant, OrderKey, OrderTerms, Pick, QueuedJob, QueuedRequest,
-        RELEASE_BUDGET, fingerprint, shared,
+        CandidateSet, OrderKey, OrderTerms, QueueEntry, QueuedJob, QueuedRequest, RELEASE_BUDGET,
+        ReleaseCandidate, fingerprint, shared,
     },
-    router::{Blocks, Weighed, not_pinned, prefill_ms},
-    state::State,
-    survey::Survey,
+    router::{BlockCounting, ScoredChoice, not_pinned, prefill_ms},
+    state::RouterState,
+    survey::OverlapSurvey,
 };
 
 /// Why a job is held, and what its place depends on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Holding {
-    pub(crate) patience: Patience,
+pub(crate) struct WaitTerms {
+    pub(crate) budget: WaitBudget,
     /// Whether a backlog holds it up.
     pub(crate) minds_backlog: bool,
     /// The target that it would get now.
@@ -37,42 +37,42 @@ pub(crate) struct Holding {
 }
 
 /// A request that left the queue with its load counted.
-struct Bound<'a> {
+struct BoundRequest<'a> {
     ticket: Ticket,
     request: QueuedRequest,
-    split: Split<'a>,
-    weighed: Weighed<'a>,
+    split: PoolSplit<'a>,
+    scored: ScoredChoice<'a>,
     reservation: ReservationId,
 }
 
 /// A request that is being priced.
-struct Priced<'a> {
-    pick: &'a Pick,
-    split: Split<'a>,
-    survey: Survey<'a>,
+struct PricedRequest<'a> {
+    pick: &'a ReleaseCandidate,
+    split: PoolSplit<'a>,
+    survey: OverlapSurvey<'a>,
 }
 
 impl Router {
     /// Whether a target's backlog holds a job up: only `warm` holds, the others are what they are elsewhere and bind at once.
     /// A job that asks for a worker by name gets it, and a prompt that another pool computes does not stand in the queue of
     /// the pool that generates.
-    pub(crate) fn minds_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
+    pub(crate) fn waits_for_backlog(&self, job: &Job<'_>, ruling: Policy) -> bool {
         let enabled = self.settings.load().queue.enabled;
         enabled && ruling == Policy::Warm && job.pin.is_none() && job.prefill.is_none()
     }
 
     /// Whether a job is held that would be bound as `choice` says: the target cannot begin, or it may be somebody else's turn
     /// there.
-    pub(crate) fn holding(
+    pub(crate) fn wait_terms(
         &self,
         now: Moment,
         job: &Job<'_>,
         whole: &Job<'_>,
         choice: &Choice<'_>,
-        state: &State,
-    ) -> Option<Holding> {
-        let patience = whole.patience?;
-        let minds_backlog = self.minds_backlog(whole, choice.ruling);
+        state: &RouterState,
+    ) -> Option<WaitTerms> {
+        let patience = whole.wait_budget?;
+        let minds_backlog = self.waits_for_backlog(whole, choice.ruling);
         if !minds_backlog && whole.busy_threshold.is_none() {
             return None;
         }
@@ -80,8 +80,8 @@ impl Router {
         let waits =
             (minds_backlog && self.is_backed_up(choice)) || state.queue.is_contended(winner, now);
         let uncached_ms = prefill_ms(job, choice);
-        waits.then_some(Holding {
-            patience,
+        waits.then_some(WaitTerms {
+            budget: patience,
             minds_backlog,
             winner: Some(winner),
             uncached_ms,
@@ -89,25 +89,24 @@ impl Router {
     }
 
     fn is_backed_up(&self, choice: &Choice<'_>) -> bool {
-        choice.winner().standing.backlog_ms
-            > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
+        choice.winner().state.backlog_ms > self.settings.load().queue.hold_above.as_secs_f64() * 1e3
     }
 
     /// Puts a job into the queue; `None`: the queue is full.
-    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, holding: Holding) -> Option<Ticket> {
+    pub(crate) fn enqueue(&self, now: Moment, job: &Job<'_>, holding: WaitTerms) -> Option<Ticket> {
         let settings = self.settings.load();
         let terms = OrderTerms {
             priority: job.overrides.priority,
             tenant_virtual_ms: 0.0,
-            since: now - holding.patience.waited,
-            until: now + holding.patience.limit,
+            since: now - holding.budget.waited,
+            until: now + holding.budget.limit,
             uncached_ms: holding.uncached_ms,
         };
-        let entrant = Entrant {
+        let entrant = QueueEntry {
             job: self.queued_job(job),
             terms,
             minds_backlog: holding.minds_backlog,
-            caller_bytes: holding.patience.bytes,
+            caller_bytes: holding.budget.bytes,
             winner: holding.winner,
         };
         let state = &mut *self.state.lock();
@@ -131,7 +130,7 @@ impl Router {
                     .candidates
                     .iter()
                     .filter(|candidate| !allowed(candidate));
-                let excluded: Vec<Excluded> = job
+                let excluded: Vec<ExcludedTarget> = job
                     .excluded
                     .iter()
                     .cloned()
@@ -146,7 +145,11 @@ impl Router {
         QueuedJob::new(job, set, pool)
     }
 
-    fn candidate_set(&self, candidates: &[Candidate], excluded: &[Excluded]) -> Arc<CandidateSet> {
+    fn candidate_set(
+        &self,
+        candidates: &[Candidate],
+        excluded: &[ExcludedTarget],
+    ) -> Arc<CandidateSet> {
         let hasher = self.state.lock().queue.hasher();
         let fingerprint = fingerprint(&hasher, candidates, excluded);
         let alike = self.state.lock().queue.alike(fingerprint);
@@ -155,10 +158,10 @@ impl Router {
 
     /// Holds a job that nobody can take now, until [`Router::replace_candidates`] names somebody who can, or it is given up.
     /// `None`: the queue is full, or the job may not wait.
-    pub fn hold(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
-        let minds_backlog = self.minds_backlog(job, self.policy(job.policy));
-        let holding = Holding {
-            patience: job.patience?,
+    pub fn enqueue_unplaced(&self, now: Moment, job: &Job<'_>) -> Option<Ticket> {
+        let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
+        let holding = WaitTerms {
+            budget: job.wait_budget?,
             minds_backlog,
             winner: None,
             uncached_ms: 0.0,
@@ -171,9 +174,9 @@ impl Router {
     pub fn replace_candidates(&self, now: Moment, ticket: Ticket, job: &Job<'_>) -> bool {
         let until = now
             + job
-                .patience
+                .wait_budget
                 .map_or_else(Default::default, |patience| patience.limit);
-        let minds_backlog = self.minds_backlog(job, self.policy(job.policy));
+        let minds_backlog = self.waits_for_backlog(job, self.policy(job.policy));
         let queued = self.queued_job(job);
         let hold_above = self.settings.load().queue.hold_above;
         let state = &mut *self.state.lock();
@@ -210,7 +213,7 @@ impl Router {
         total_blocks: Option<u32>,
     ) {
         let hold_above = self.settings.load().queue.hold_above;
-        let State { queue, ledger, .. } = &mut *self.state.lock();
+        let RouterState { queue, ledger, .. } = &mut *self.state.lock();
         if ledger.observe_usage(target, ratio, total_blocks) {
             queue.usage_changed(now, target, ledger.gate(hold_above));
         }
@@ -218,24 +221,24 @@ impl Router {
 
     /// Takes out of the queue some of those that may go now, and counts their load. Whether there are more says
     /// [`Router::next_release`].
-    pub(crate) fn release(&self, now: Moment) -> Vec<Released> {
+    pub(crate) fn release(&self, now: Moment) -> Vec<ReleasedRequest> {
         let picks = {
             let hold_above = self.settings.load().queue.hold_above;
-            let State { queue, ledger, .. } = &mut *self.state.lock();
+            let RouterState { queue, ledger, .. } = &mut *self.state.lock();
             if queue.next_work().is_none_or(|then| then > now) {
                 return Vec::new();
             }
             queue.pick(now, ledger.gate(hold_above), RELEASE_BUDGET)
         };
         let price = |pick| {
-            let split = Split::of(&Pick::job(pick));
-            Priced {
+            let split = PoolSplit::of(&ReleaseCandidate::job(pick));
+            PricedRequest {
                 pick,
                 split,
-                survey: self.survey(now, &split.decode, Blocks::Counted),
+                survey: self.survey(now, &split.decode, BlockCounting::Counted),
             }
         };
-        let priced: Vec<Priced<'_>> = picks.iter().map(price).collect();
+        let priced: Vec<PricedRequest<'_>> = picks.iter().map(price).collect();
         let bound = self.bind(now, priced);
         bound
             .into_iter()
@@ -245,14 +248,14 @@ impl Router {
 
     /// Prices requests and binds those that can begin, in their order: the overdue ones, which are picked in theirs, and then
     /// the others.
-    fn bind<'a>(&self, now: Moment, priced: Vec<Priced<'a>>) -> Vec<Bound<'a>> {
-        let mut able: Vec<(OrderKey, Priced<'a>, Option<Weighed<'a>>)> =
+    fn bind<'a>(&self, now: Moment, priced: Vec<PricedRequest<'a>>) -> Vec<BoundRequest<'a>> {
+        let mut able: Vec<(OrderKey, PricedRequest<'a>, Option<ScoredChoice<'a>>)> =
             Vec::with_capacity(priced.len());
-        let mut bound: Vec<Bound<'a>> = Vec::with_capacity(RELEASE_BUDGET.releases);
+        let mut bound: Vec<BoundRequest<'a>> = Vec::with_capacity(RELEASE_BUDGET.releases);
         let settings = self.settings.load();
         let state = &mut *self.state.lock();
         for priced in priced {
-            let Pick {
+            let ReleaseCandidate {
                 ticket,
                 job,
                 may_go,
@@ -266,7 +269,7 @@ impl Router {
             };
             let ageing = settings.queue.ageing;
             let overdue = matches!(terms.key(now, ageing), OrderKey::Overdue(_));
-            match self.weigh_again(now, state, &priced) {
+            match self.rescore(now, state, &priced) {
                 None if overdue => state.queue.cannot_be_bound(*ticket),
                 None => {}
                 Some(weighed) if overdue && *may_go => {
@@ -291,7 +294,7 @@ impl Router {
         for (_, priced, weighed) in &mut able {
             // A request that went before may have taken the target.
             let first = weighed.take().filter(|_| bound.len() == before);
-            let weighed = first.or_else(|| self.weigh_again(now, state, priced));
+            let weighed = first.or_else(|| self.rescore(now, state, priced));
             let Some(weighed) = weighed.filter(|weighed| self.can_begin(priced, &weighed.choice))
             else {
                 continue;
@@ -311,10 +314,10 @@ impl Router {
     fn take_out<'a>(
         &self,
         now: Moment,
-        state: &mut State,
-        &Priced { pick, split, .. }: &Priced<'a>,
-        weighed: Weighed<'a>,
-        bound: &mut Vec<Bound<'a>>,
+        state: &mut RouterState,
+        &PricedRequest { pick, split, .. }: &PricedRequest<'a>,
+        weighed: ScoredChoice<'a>,
+        bound: &mut Vec<BoundRequest<'a>>,
     ) {
         let Some(request) = state.queue.remove(pick.ticket) else {
             return;
@@ -322,36 +325,36 @@ impl Router {
         let prompt = split.prompt(weighed.choice.winner());
         let queue = &self.settings.load().queue;
         let reservation = state.reserve(now, &split.decode, &weighed.choice, prompt, queue);
-        bound.push(Bound {
+        bound.push(BoundRequest {
             ticket: pick.ticket,
             request,
             split,
-            weighed,
+            scored: weighed,
             reservation,
         });
     }
 
     /// Whether a request can be bound as `choice` says though it has not waited as long as it may.
-    fn can_begin(&self, priced: &Priced<'_>, choice: &Choice<'_>) -> bool {
-        !self.minds_backlog(&priced.pick.job(), choice.ruling) || !self.is_backed_up(choice)
+    fn can_begin(&self, priced: &PricedRequest<'_>, choice: &Choice<'_>) -> bool {
+        !self.waits_for_backlog(&priced.pick.job(), choice.ruling) || !self.is_backed_up(choice)
     }
 
     /// The choice as it is by now; `None`: every target is above the busy threshold. What was ruled out when the job came
     /// still is: its caller replaces the candidates when that changes.
-    fn weigh_again<'a>(
+    fn rescore<'a>(
         &self,
         now: Moment,
-        state: &mut State,
-        priced: &Priced<'a>,
-    ) -> Option<Weighed<'a>> {
+        state: &mut RouterState,
+        priced: &PricedRequest<'a>,
+    ) -> Option<ScoredChoice<'a>> {
         let job = &priced.split.decode;
         let mut excluded = job.excluded.to_vec();
         let survey = state
             .ledger
-            .leave_out_busy(job, priced.survey.clone(), &mut excluded)?;
+            .exclude_busy(job, priced.survey.clone(), &mut excluded)?;
         let policy = self.policy(job.policy);
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
-        Some(Weighed {
+        Some(ScoredChoice {
             choice,
             excluded,
             started_us: 0.0,
@@ -362,45 +365,45 @@ impl Router {
 
     /// Says to the index what is expected of it, and chooses who computes the prompt where that is another pool: without
     /// the lock that the request was bound under.
-    fn released_plan(&self, now: Moment, bound: Bound<'_>) -> Released {
-        let Bound {
+    fn released_plan(&self, now: Moment, bound: BoundRequest<'_>) -> ReleasedRequest {
+        let BoundRequest {
             ticket,
             request,
             split,
-            weighed,
+            scored: weighed,
             reservation,
         } = bound;
         let prefill = self.prefill(now, &split, &weighed.choice);
-        self.promise(now, &weighed.choice, prefill.wait_ms, reservation);
+        self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
         let since = request.terms.since;
         let plan = self.plan(since, &split, weighed, prefill, reservation);
-        Released {
+        ReleasedRequest {
             ticket,
-            held: now.since(since),
+            waited: now.since(since),
             plan: Box::new(plan),
         }
     }
 }
 
-impl Pick {
+impl ReleaseCandidate {
     fn job(&self) -> Job<'_> {
         self.job.job()
     }
 }
 
-impl State {
+impl RouterState {
     /// Takes note of the backlogs that a job met which is to be held; `false`: the queue is full.
     pub(crate) fn has_room_for(
         &mut self,
         now: Moment,
         choice: &Choice<'_>,
-        holding: &Holding,
+        holding: &WaitTerms,
         router: &Router,
     ) -> bool {
-        let targets = choice.scene.contenders.iter().map(Contender::target);
+        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
         self.ledger
-            .note_backlogs(now, targets, choice.newcomer_cold_tokens);
+            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
         self.queue
-            .has_room(&router.settings.load().queue, holding.patience.bytes)
+            .has_room(&router.settings.load().queue, holding.budget.bytes)
     }
 }

@@ -4,21 +4,21 @@ use std::{sync::Arc, time::Duration};
 
 use arc_swap::ArcSwap;
 use kv_blocks::{Moment, Target, WorkerId};
-use kv_index::{KvIndex, Promised};
+use kv_index::{KvIndex, SpeculationId};
 
 use crate::{
-    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, Excluded, Job, Leg, Method, Plan,
-    Policy, PotentialLoad, PrefillNote, Rates, Refusal, Released, ReservationId, RoutingSettings,
-    SessionMode, TargetLoad, Ticket,
-    choice::{Choice, Circumstances},
+    CacheSource, Candidate, Decision, Dispatch, ExcludeReason, ExcludedTarget, Job, Leg, Method,
+    Plan, Policy, PotentialLoad, PrefillNote, Rates, Refusal, ReleasedRequest, ReservationId,
+    RoutingSettings, SessionMode, TargetLoad, Ticket,
+    choice::{Choice, DecisionContext},
     ledger::SequenceBlocks,
-    policy::{Contender, Rules},
-    pools::{Prefill, Prompt, Split},
+    policy::{PolicyCandidate, PolicyRules},
+    pools::{PoolSplit, PrefillDecision, PromptLocation},
     queue::engine_priority,
-    release::Holding,
-    state::State,
+    release::WaitTerms,
+    state::RouterState,
     state_lock::StateLock,
-    survey::{Survey, survey},
+    survey::{OverlapSurvey, survey},
 };
 
 /// The decision state machine. Shared by all requests; every call holds its one lock for a few lines.
@@ -88,7 +88,7 @@ impl Router {
     /// A router with no load, deciding by what `index` knows.
     pub fn new(settings: RoutingSettings, index: Arc<KvIndex>) -> Self {
         Self {
-            state: StateLock::new(State::new(&settings)),
+            state: StateLock::new(RouterState::new(&settings)),
             settings: ArcSwap::from_pointee(settings),
             index,
         }
@@ -98,7 +98,7 @@ impl Router {
     pub fn reconfigure(&self, settings: RoutingSettings) {
         let state = &mut *self.state.lock();
         if **self.settings.load() != settings {
-            state.rules = Rules::new(&settings);
+            state.rules = PolicyRules::new(&settings);
             self.settings.store(Arc::new(settings));
         }
     }
@@ -110,7 +110,7 @@ impl Router {
 
     /// How much [`Job::session`] counts in a request under this policy; [`SessionMode::Off`]: it is not looked at.
     pub fn session_mode(&self, policy: Policy) -> SessionMode {
-        self.settings.load().session.under(policy)
+        self.settings.load().session.effective_under(policy)
     }
 
     /// Finds a target for `job` and counts its load there, or holds it until there is one that can begin; where another
@@ -118,13 +118,13 @@ impl Router {
     ///
     /// Refuses when nothing is eligible, and when it would have to be held and the queue is full.
     pub fn decide(&self, now: Moment, job: &Job<'_>) -> Dispatch {
-        let split = Split::of(job);
+        let split = PoolSplit::of(job);
         let settings = self.settings.load();
-        let settled = self.weigh(
+        let settled = self.score(
             now,
             &split.decode,
-            Blocks::Counted,
-            |state, choice| match self.holding(now, &split.decode, job, choice, state) {
+            BlockCounting::Counted,
+            |state, choice| match self.wait_terms(now, &split.decode, job, choice, state) {
                 Some(holding) => Err(state
                     .has_room_for(now, choice, &holding, self)
                     .then_some(holding)),
@@ -137,7 +137,7 @@ impl Router {
         let (holding, policy, excluded) = match settled {
             Ok((weighed, Ok(reservation))) => {
                 let prefill = self.prefill(now, &split, &weighed.choice);
-                self.promise(now, &weighed.choice, prefill.wait_ms, reservation);
+                self.speculate(now, &weighed.choice, prefill.wait_ms, reservation);
                 return Dispatch::Plan(Box::new(self.plan(
                     now,
                     &split,
@@ -147,18 +147,18 @@ impl Router {
                 )));
             }
             Ok((
-                Weighed {
+                ScoredChoice {
                     choice, excluded, ..
                 },
                 Err(holding),
             )) => (holding, choice.policy, excluded),
-            Err(Unplaced::Nobody(refusal)) => return Dispatch::Refused(refusal),
-            Err(Unplaced::AllBusy(refusal)) => match job.patience {
+            Err(PlacementError::Nobody(refusal)) => return Dispatch::Refused(refusal),
+            Err(PlacementError::AllBusy(refusal)) => match job.wait_budget {
                 None => return Dispatch::Refused(refusal),
                 Some(patience) => {
-                    let minds_backlog = self.minds_backlog(job, refusal.policy);
-                    let holding = Holding {
-                        patience,
+                    let minds_backlog = self.waits_for_backlog(job, refusal.policy);
+                    let holding = WaitTerms {
+                        budget: patience,
                         minds_backlog,
                         winner: None,
                         uncached_ms: 0.0,
@@ -182,9 +182,9 @@ impl Router {
     pub(crate) fn plan(
         &self,
         since: Moment,
-        split: &Split<'_>,
-        weighed: Weighed<'_>,
-        prefill: Prefill,
+        split: &PoolSplit<'_>,
+        weighed: ScoredChoice<'_>,
+        prefill: PrefillDecision,
         reservation: ReservationId,
     ) -> Plan {
         Plan {
@@ -193,7 +193,7 @@ impl Router {
             decode: Leg {
                 target: weighed.choice.winner().target(),
             },
-            turn: engine_priority(
+            engine_priority: engine_priority(
                 split.decode.overrides.priority,
                 since,
                 self.settings.load().queue.ageing,
@@ -210,10 +210,10 @@ impl Router {
     ///
     /// The refusal that `decide` would answer.
     pub fn preview(&self, now: Moment, job: &Job<'_>) -> Result<Decision, Refusal> {
-        let split = Split::of(job);
+        let split = PoolSplit::of(job);
         let (weighed, ()) = self
-            .weigh(now, &split.decode, Blocks::Counted, |_, _| ())
-            .map_err(Unplaced::refusal)?;
+            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
+            .map_err(PlacementError::refusal)?;
         let note = self.prefill_preview(now, &split, &weighed.choice);
         Ok(weighed.decision(&split, note, self.settings.load().kept_candidates))
     }
@@ -229,10 +229,10 @@ impl Router {
         now: Moment,
         job: &Job<'_>,
     ) -> Result<Vec<PotentialLoad>, Refusal> {
-        let split = Split::of(job);
+        let split = PoolSplit::of(job);
         let (weighed, ()) = self
-            .weigh(now, &split.decode, Blocks::Counted, |_, _| ())
-            .map_err(Unplaced::refusal)?;
+            .score(now, &split.decode, BlockCounting::Counted, |_, _| ())
+            .map_err(PlacementError::refusal)?;
         let mut loads = weighed
             .choice
             .potential_loads(|contender| split.prompt(contender));
@@ -243,13 +243,13 @@ impl Router {
 
     /// Surveys, prices and chooses. `settle` is called under the same lock as the choice, so that of two requests at once
     /// the second knows of the first; what it leaves out does not happen.
-    pub(crate) fn weigh<'a, T>(
+    pub(crate) fn score<'a, T>(
         &self,
         now: Moment,
         job: &Job<'a>,
-        blocks: Blocks,
-        settle: impl FnOnce(&mut State, &Choice<'a>) -> T,
-    ) -> Result<(Weighed<'a>, T), Unplaced> {
+        blocks: BlockCounting,
+        settle: impl FnOnce(&mut RouterState, &Choice<'a>) -> T,
+    ) -> Result<(ScoredChoice<'a>, T), PlacementError> {
         let started_us = job.stopwatch.elapsed_us();
         let policy = self.policy(job.policy);
         let allowed =
@@ -262,7 +262,7 @@ impl Router {
                 .map(not_pinned),
         );
         if !job.candidates.iter().any(allowed) {
-            return Err(Unplaced::Nobody(Refusal {
+            return Err(PlacementError::Nobody(Refusal {
                 policy,
                 excluded,
                 queue_full: false,
@@ -278,8 +278,8 @@ impl Router {
         if job.busy_threshold.is_some() {
             state.observe_usage(now, job.candidates, &self.settings.load().queue);
         }
-        let Some(survey) = state.ledger.leave_out_busy(job, survey, &mut excluded) else {
-            return Err(Unplaced::AllBusy(Refusal {
+        let Some(survey) = state.ledger.exclude_busy(job, survey, &mut excluded) else {
+            return Err(PlacementError::AllBusy(Refusal {
                 policy,
                 excluded,
                 queue_full: false,
@@ -288,7 +288,7 @@ impl Router {
         let choice = state.choose(now, job, policy, &self.settings.load(), survey);
         let settled = settle(state, &choice);
         Ok((
-            Weighed {
+            ScoredChoice {
                 choice,
                 excluded,
                 started_us,
@@ -300,7 +300,7 @@ impl Router {
     }
 
     /// The first token of a reservation has come: its prompt is computed. Returns held requests that may go now.
-    pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+    pub fn first_token(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         {
             let state = &mut *self.state.lock();
             let Some(target) = state.ledger.target(id) else {
@@ -315,7 +315,7 @@ impl Router {
                             .rates
                             .observe(now, seen.worker, alone.start, alone.tokens, alone.ms)
                     }
-                    None => state.rates.heard(now, seen.worker),
+                    None => state.rates.record_activity(now, seen.worker),
                 }
             }
             state.target_changed(now, target, &self.settings.load().queue);
@@ -327,7 +327,7 @@ impl Router {
     /// and takes back what the index expects of the worker because of it, or equal prompts would be drawn to just the one
     /// that refuses them. What the engine confirmed meanwhile, or another request renewed, stays. Unknown and repeated
     /// ids are ignored. Returns held requests that may go now.
-    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+    pub fn failed(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(
             now,
             id,
@@ -338,7 +338,7 @@ impl Router {
 
     /// A reservation is over, and the worker had the prompt. Unknown and repeated ids are ignored. Returns held requests
     /// that may go now.
-    pub fn done(&self, now: Moment, id: ReservationId) -> Vec<Released> {
+    pub fn done(&self, now: Moment, id: ReservationId) -> Vec<ReleasedRequest> {
         self.end(now, id, |state| state.close(now, id, true), drop)
     }
 
@@ -347,9 +347,9 @@ impl Router {
         &self,
         now: Moment,
         id: ReservationId,
-        close: impl FnOnce(&mut State) -> Option<Promised>,
-        tell: impl FnOnce(Promised),
-    ) -> Vec<Released> {
+        close: impl FnOnce(&mut RouterState) -> Option<SpeculationId>,
+        tell: impl FnOnce(SpeculationId),
+    ) -> Vec<ReleasedRequest> {
         let promised = {
             let state = &mut *self.state.lock();
             let Some(target) = state.ledger.target(id) else {
@@ -366,20 +366,20 @@ impl Router {
     }
 
     /// A complete reply had so many tokens: what later ones are expected to be long.
-    pub fn replied(&self, output_tokens: u32) {
+    pub fn record_reply_length(&self, output_tokens: u32) {
         self.state.lock().output.observe(output_tokens);
     }
 
     /// Held requests that may go now; also frees what has expired in the index. Call about once a second.
-    pub fn tick(&self, now: Moment) -> Vec<Released> {
+    pub fn tick(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.index.expire(now);
-        self.state.lock().ledger.pass(now);
+        self.state.lock().ledger.expire_prefills(now);
         self.release(now)
     }
 
     /// Some of the held requests that may go now, however many they are: [`Router::next_release`] says whether there is more
     /// to do. To be called when one more is held: it may be its turn already.
-    pub fn released(&self, now: Moment) -> Vec<Released> {
+    pub fn take_released(&self, now: Moment) -> Vec<ReleasedRequest> {
         self.release(now)
     }
 
@@ -395,12 +395,12 @@ impl Router {
 
     /// Takes a held request out of the queue; `false`: it is not there, because it was released or given up
     /// before.
-    pub fn give_up(&self, ticket: Ticket) -> bool {
+    pub fn cancel(&self, ticket: Ticket) -> bool {
         self.state.lock().queue.remove(ticket).is_some()
     }
 
     /// Requests held.
-    pub fn held(&self) -> usize {
+    pub fn queued_requests(&self) -> usize {
         self.state.lock().queue.len()
     }
 
@@ -431,15 +431,20 @@ impl Router {
     }
 
     /// Open reservations.
-    pub fn leases(&self) -> usize {
+    pub fn open_reservations(&self) -> usize {
         self.state.lock().ledger.open_reservations()
     }
 
-    pub(crate) fn survey<'a>(&self, now: Moment, job: &Job<'a>, blocks: Blocks) -> Survey<'a> {
+    pub(crate) fn survey<'a>(
+        &self,
+        now: Moment,
+        job: &Job<'a>,
+        blocks: BlockCounting,
+    ) -> OverlapSurvey<'a> {
         let allowed =
             |candidate: &&Candidate| job.pin.is_none_or(|pin| pin.allows(candidate.target));
         let mut survey = survey(&self.index, now, job, job.candidates.iter().filter(allowed));
-        if !self.settings.load().track_active_blocks || blocks == Blocks::Ignored {
+        if !self.settings.load().track_active_blocks || blocks == BlockCounting::Ignored {
             survey
                 .prompts
                 .iter_mut()
@@ -449,7 +454,7 @@ impl Router {
     }
 
     /// Tells the index what the winner is about to hold, and keeps with the reservation what it expects.
-    pub(crate) fn promise(
+    pub(crate) fn speculate(
         &self,
         now: Moment,
         choice: &Choice<'_>,
@@ -457,7 +462,10 @@ impl Router {
         reservation: ReservationId,
     ) {
         if let Some(promised) = self.expect_blocks(now, choice, wait_ms) {
-            self.state.lock().ledger.promised(reservation, promised);
+            self.state
+                .lock()
+                .ledger
+                .set_speculation(reservation, promised);
         }
     }
 
@@ -466,11 +474,19 @@ impl Router {
     /// Without events that is all it will ever know. With events the entry bridges the time until the engine says so
     /// itself: the time to live counts from the end of the queue, or a burst behind a long queue would find nothing.
     /// `wait_ms` is how long another target computes the prompt first.
-    fn expect_blocks(&self, now: Moment, choice: &Choice<'_>, wait_ms: f64) -> Option<Promised> {
-        let Contender { surveyed, standing } = choice.winner();
+    fn expect_blocks(
+        &self,
+        now: Moment,
+        choice: &Choice<'_>,
+        wait_ms: f64,
+    ) -> Option<SpeculationId> {
+        let PolicyCandidate {
+            overlap: surveyed,
+            state: standing,
+        } = choice.winner();
         let candidate = surveyed.candidate;
         let (target, namespace) = (candidate.target, &candidate.namespace);
-        let chain = choice.scene.prompts[surveyed.prompt]
+        let chain = choice.input.prompts[surveyed.prompt]
             .chain
             .as_deref()
             .filter(|chain| !chain.is_empty())?;
@@ -494,14 +510,14 @@ impl Router {
 
 /// Why nobody was chosen.
 #[derive(Debug)]
-pub(crate) enum Unplaced {
+pub(crate) enum PlacementError {
     /// Nobody may take the request.
     Nobody(Refusal),
     /// Those who may are above its busy threshold.
     AllBusy(Refusal),
 }
 
-impl Unplaced {
+impl PlacementError {
     fn refusal(self) -> Refusal {
         let (Self::Nobody(refusal) | Self::AllBusy(refusal)) = self;
         refusal
@@ -510,7 +526,7 @@ impl Unplaced {
 
 /// Whether the blocks of active sequences count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocks {
+pub(crate) enum BlockCounting {
     /// As configured.
     Counted,
     /// Not: whoever only computes prompts holds no sequence.
@@ -518,18 +534,18 @@ pub(crate) enum Blocks {
 }
 
 /// A choice, and what the caller knows of how it came about.
-pub(crate) struct Weighed<'a> {
+pub(crate) struct ScoredChoice<'a> {
     pub(crate) choice: Choice<'a>,
-    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) excluded: Vec<ExcludedTarget>,
     pub(crate) started_us: f64,
     pub(crate) hash_us: f64,
     pub(crate) lookup_us: f64,
 }
 
-impl Weighed<'_> {
+impl ScoredChoice<'_> {
     pub(crate) fn decision(
         self,
-        split: &Split<'_>,
+        split: &PoolSplit<'_>,
         prefill: Option<PrefillNote>,
         kept: usize,
     ) -> Decision {
@@ -543,9 +559,9 @@ impl Weighed<'_> {
         } = self;
         let method = method(job, &choice);
         let decide_us = job.stopwatch.elapsed_us() - started_us - lookup_us - hash_us;
-        let elsewhere = split.prompt(choice.winner()) == Prompt::Elsewhere;
+        let elsewhere = split.prompt(choice.winner()) == PromptLocation::Elsewhere;
         let mut decision = choice.decision(
-            Circumstances {
+            DecisionContext {
                 method,
                 excluded,
                 hash_us,
@@ -569,7 +585,10 @@ impl Weighed<'_> {
 
 /// Estimated time to compute what the winner lacks of the prompt.
 pub(crate) fn prefill_ms(job: &Job<'_>, choice: &Choice<'_>) -> f64 {
-    let Contender { surveyed, standing } = choice.winner();
+    let PolicyCandidate {
+        overlap: surveyed,
+        state: standing,
+    } = choice.winner();
     let (all, uncached) = (
         f64::from(job.prompt_tokens),
         f64::from(surveyed.uncached_tokens),
@@ -587,8 +606,8 @@ fn method(job: &Job<'_>, choice: &Choice<'_>) -> Method {
     }
 }
 
-pub(crate) fn not_pinned(candidate: &Candidate) -> Excluded {
-    Excluded {
+pub(crate) fn not_pinned(candidate: &Candidate) -> ExcludedTarget {
+    ExcludedTarget {
         target: candidate.target,
         name: Arc::clone(&candidate.name),
         reason: ExcludeReason::NotPinned,

@@ -59,7 +59,7 @@ impl Default for ScoringSettings {
 
 /// A candidate as the formula sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Scorable {
+pub struct ScoringInput {
     /// Tokens it has cached, and whether they are hot.
     pub held: Option<(u32, bool)>,
     /// Requests it is serving.
@@ -93,7 +93,7 @@ impl ScoringSettings {
     /// assert!(scores.decides);
     /// assert!(scores.scores[0] > scores.scores[1]);
     /// ```
-    pub fn scores(&self, prompt_tokens: u32, candidates: &[Scorable]) -> Scores {
+    pub fn scores(&self, prompt_tokens: u32, candidates: &[ScoringInput]) -> Scores {
         let held = || candidates.iter().filter_map(|candidate| candidate.held);
         let most_tokens = held().map(|(tokens, _)| tokens).max().unwrap_or(0);
         let overlap_of = |(tokens, hot)| share(tokens, most_tokens) * self.tier_weight(hot);
@@ -115,7 +115,7 @@ impl ScoringSettings {
             .map(|candidate| candidate.in_flight)
             .max()
             .unwrap_or(0);
-        let score = |candidate: &Scorable| {
+        let score = |candidate: &ScoringInput| {
             self.overlap_weight * candidate.held.map_or(0.0, overlap_of)
                 + self.load_weight * (1.0 - share(candidate.in_flight, most_in_flight))
                 + self.health_weight * candidate.health

@@ -13,12 +13,12 @@ use std::{collections::HashMap, mem, time::Duration};
 
 use kv_blocks::{Moment, Target, WorkerId};
 
-pub use self::growth::Growth;
+pub use self::growth::PromptGrowth;
 
-use self::growth::Rest;
+use self::growth::PromptTail;
 use crate::{
     Pin, Policy,
-    policy::{Contender, Price},
+    policy::{CandidateCost, PolicyCandidate},
 };
 
 /// How much a session counts.
@@ -35,7 +35,7 @@ pub enum SessionMode {
 
 impl SessionMode {
     /// What it is under this policy: only under `warm` are costs times, of which some are about the same.
-    pub(crate) fn under(self, policy: Policy) -> Self {
+    pub(crate) fn effective_under(self, policy: Policy) -> Self {
         if self == Self::Soft && policy != Policy::Warm {
             Self::Off
         } else {
@@ -51,7 +51,7 @@ pub struct SessionKeys {
     /// Hash of the name that its client gave it.
     pub name: Option<u64>,
     /// What it may have grown out of, and what may grow out of it.
-    pub growth: Option<Growth>,
+    pub growth: Option<PromptGrowth>,
 }
 
 /// What became of a session in a decision.
@@ -82,31 +82,31 @@ pub enum SessionState {
 
 /// Where a session was last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Bond {
+pub(crate) struct SessionBinding {
     pub(crate) target: Target,
     /// The session's first key.
     pub(crate) id: u64,
     /// What has to stand behind the key for a request to have grown out of it.
-    rest: Option<Rest>,
+    rest: Option<PromptTail>,
     used: Moment,
 }
 
 /// Every session's last target, in two generations: what is used moves to the young one, and when that is half of what
 /// may be kept the old one is forgotten.
 #[derive(Debug, Default)]
-pub(crate) struct SessionBook {
-    young: HashMap<u64, Bond>,
-    old: HashMap<u64, Bond>,
+pub(crate) struct SessionTable {
+    young: HashMap<u64, SessionBinding>,
+    old: HashMap<u64, SessionBinding>,
 }
 
-impl SessionBook {
+impl SessionTable {
     /// Most keys remembered: some 6 MB, and half an hour of 18 new turns a second.
     pub(crate) const MOST: usize = 65_536;
     /// A session that was idle for so long has most likely nothing left in any cache.
     const IDLE: Duration = Duration::from_secs(30 * 60);
 
     /// Where the session of `keys` was. A name decides alone.
-    pub(crate) fn find(&self, now: Moment, keys: &SessionKeys) -> Option<Bond> {
+    pub(crate) fn find(&self, now: Moment, keys: &SessionKeys) -> Option<SessionBinding> {
         let known = |key: u64| {
             let bond = self.young.get(&key).or_else(|| self.old.get(&key))?;
             (now.since(bond.used) < Self::IDLE).then_some(*bond)
@@ -115,20 +115,27 @@ impl SessionBook {
             return known(name);
         }
         let growth = keys.growth.as_ref()?;
-        let is_before =
-            |place, bond: &Bond| bond.rest.is_some_and(|rest| growth.has_behind(place, rest));
+        let is_before = |place, bond: &SessionBinding| {
+            bond.rest.is_some_and(|rest| growth.has_behind(place, rest))
+        };
         growth
-            .sought()
+            .lookup_keys()
             .find_map(|(place, key)| known(key).filter(|bond| is_before(place, bond)))
     }
 
     /// The session of `keys` is on `target` from now on.
-    pub(crate) fn bind(&mut self, now: Moment, keys: &SessionKeys, course: Course, target: Target) {
+    pub(crate) fn bind(
+        &mut self,
+        now: Moment,
+        keys: &SessionKeys,
+        course: SessionOutcome,
+        target: Target,
+    ) {
         let name = keys.name.map(|key| (key, None));
         let growth = keys
             .growth
             .as_ref()
-            .map(Growth::entered)
+            .map(PromptGrowth::insert_key)
             .map(|(key, rest)| (key, Some(rest)));
         for (key, rest) in [name, growth].into_iter().flatten() {
             if self.young.len() >= Self::MOST / 2 && !self.young.contains_key(&key) {
@@ -137,7 +144,7 @@ impl SessionBook {
             self.old.remove(&key);
             self.young.insert(
                 key,
-                Bond {
+                SessionBinding {
                     target,
                     id: course.note.id,
                     rest,
@@ -161,19 +168,19 @@ impl SessionBook {
 
 /// Contenders as a policy has put them, the cheapest first.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Line<'a, 'c> {
-    pub(crate) contenders: &'a [Contender<'c>],
-    pub(crate) prices: &'a [Price],
+pub(crate) struct Ranking<'a, 'c> {
+    pub(crate) candidates: &'a [PolicyCandidate<'c>],
+    pub(crate) prices: &'a [CandidateCost],
     pub(crate) order: &'a [usize],
 }
 
-impl<'a, 'c> Line<'a, 'c> {
+impl<'a, 'c> Ranking<'a, 'c> {
     fn len(self) -> usize {
         self.order.len()
     }
 
-    fn contender(self, place: usize) -> &'a Contender<'c> {
-        &self.contenders[self.order[place]]
+    fn contender(self, place: usize) -> &'a PolicyCandidate<'c> {
+        &self.candidates[self.order[place]]
     }
 
     fn cost(self, place: usize) -> f64 {
@@ -183,26 +190,26 @@ impl<'a, 'c> Line<'a, 'c> {
 
 /// What a decision means for a session.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Course {
+pub(crate) struct SessionOutcome {
     pub(crate) note: SessionNote,
     /// The request goes where its session is, whatever the policy says.
     pub(crate) decided: bool,
 }
 
-impl Course {
+impl SessionOutcome {
     /// Of the session of `keys`, found as `found`, where a policy has put the contenders in `line` and chosen the one at
     /// `place`; moves `place` where the session counts for more. `None`: there is nothing to recognise it by.
     pub(crate) fn of(
-        (keys, found): (&SessionKeys, Option<Bond>),
+        (keys, found): (&SessionKeys, Option<SessionBinding>),
         mode: SessionMode,
         pin: Option<Pin>,
-        line: Line<'_, '_>,
+        line: Ranking<'_, '_>,
         place: &mut usize,
     ) -> Option<Self> {
         let id = keys
             .name
             .or(found.map(|found| found.id))
-            .or(keys.growth.as_ref().map(|growth| growth.entered().0))?;
+            .or(keys.growth.as_ref().map(|growth| growth.insert_key().0))?;
         let course = |state, decided| {
             Some(Self {
                 note: SessionNote { id, state },
@@ -226,8 +233,8 @@ impl Course {
         };
         if mode == SessionMode::Hard {
             let most = holds_at_most(line);
-            let has_room = |contender: &Contender<'_>| {
-                f64::from(contender.standing.load.in_flight) + 1.0 <= most
+            let has_room = |contender: &PolicyCandidate<'_>| {
+                f64::from(contender.state.load.in_flight) + 1.0 <= most
             };
             if has_room(line.contender(home)) {
                 *place = home;
@@ -265,13 +272,13 @@ const ABOUT_EQUAL: f64 = 0.005;
 /// consistent hashing with bounded loads, so that under load none gets farther ahead of the others. Few are no load to an
 /// engine that batches, whatever the mean is: a session that left over them would lose its cache for nothing. In the
 /// simulator, under `warm` at load 0.55, floors of 8 and 16 cost 22 to 148 % of time to first token, this one 2 to 17 %.
-fn holds_at_most(line: Line<'_, '_>) -> f64 {
+fn holds_at_most(line: Ranking<'_, '_>) -> f64 {
     const FREELY: f64 = 64.0;
     const OVER_MEAN: f64 = 1.25;
     let in_flight: f64 = line
-        .contenders
+        .candidates
         .iter()
-        .map(|contender| f64::from(contender.standing.load.in_flight))
+        .map(|contender| f64::from(contender.state.load.in_flight))
         .sum();
     (OVER_MEAN * (in_flight + 1.0) / line.len() as f64)
         .ceil()

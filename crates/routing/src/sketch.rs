@@ -27,7 +27,7 @@ impl Default for Sketch {
 
 impl Sketch {
     /// Notes a key, which has to be a hash: every bit of it counts.
-    pub(crate) fn note(&self, key: u64) {
+    pub(crate) fn record(&self, key: u64) {
         // Ends the run at the latest after the bits that are left.
         let rest = (key << BITS) | (1 << (BITS - 1));
         let run = u8::try_from(rest.leading_zeros() + 1).unwrap_or(u8::MAX);
@@ -118,8 +118,8 @@ mod tests {
         let sketch = Sketch::default();
         assert_eq!(sketch.estimate(), 0);
         for n in 0..50 {
-            sketch.note(key(7, n));
-            sketch.note(key(7, n / 2));
+            sketch.record(key(7, n));
+            sketch.record(key(7, n / 2));
         }
         assert_eq!(sketch.estimate(), 50);
     }
@@ -129,7 +129,7 @@ mod tests {
         let sketch = Sketch::default();
         [0, u64::MAX, 1, 1 << 48]
             .into_iter()
-            .for_each(|key| sketch.note(key));
+            .for_each(|key| sketch.record(key));
         assert_eq!(
             sketch.estimate(),
             3,
@@ -146,7 +146,7 @@ mod tests {
         fn the_estimate_is_within_two_percent_at_every_magnitude(seed in any::<u64>(), most in 100_000_u64..600_000) {
             let sketch = Sketch::default();
             for n in 0..most {
-                sketch.note(key(seed, n));
+                sketch.record(key(seed, n));
                 let seen = n + 1;
                 if seen >= 64 && (seen.is_power_of_two() || seen == most) {
                     let estimate = sketch.estimate();

@@ -3,49 +3,49 @@
 //! [`State::choose`] looks and [`State::reserve`] remembers: a choice that is not reserved leaves no trace.
 
 use kv_blocks::{Moment, Target};
-use kv_index::Promised;
+use kv_index::SpeculationId;
 
 use crate::{
     CacheSource, Candidate, Job, Policy, ReservationId, RoutingSettings, SessionMode, SessionState,
     TargetLoad,
     choice::Choice,
     choose::{order, pick},
-    health::HealthBook,
-    latency::LatencyBook,
-    ledger::{Account, KnownBlocks, Ledger, Load, SequenceBlocks},
+    health::HealthTable,
+    latency::LatencyTable,
+    ledger::{DispatchLoad, KnownBlocks, Ledger, SequenceBlocks, TargetAccount},
     output_length::OutputLength,
-    policy::{Contender, FALLBACK, Rules, Scene, Standing},
-    pools::Prompt,
+    policy::{CandidateState, FALLBACK, PolicyCandidate, PolicyInput, PolicyRules},
+    pools::PromptLocation,
     queue::{QueueSettings, WaitQueue},
-    rates::RateBook,
-    session::{Course, Line, SessionBook},
-    survey::Survey,
+    rates::RateTable,
+    session::{Ranking, SessionOutcome, SessionTable},
+    survey::OverlapSurvey,
 };
 
 /// Load, learned rates and the policies' memory.
 #[derive(Debug)]
-pub(crate) struct State {
+pub(crate) struct RouterState {
     pub(crate) ledger: Ledger,
-    pub(crate) rates: RateBook,
-    pub(crate) latencies: LatencyBook,
-    pub(crate) health: HealthBook,
-    pub(crate) rules: Rules,
+    pub(crate) rates: RateTable,
+    pub(crate) latencies: LatencyTable,
+    pub(crate) health: HealthTable,
+    pub(crate) rules: PolicyRules,
     pub(crate) queue: WaitQueue,
     pub(crate) output: OutputLength,
-    pub(crate) sessions: SessionBook,
+    pub(crate) sessions: SessionTable,
 }
 
-impl State {
+impl RouterState {
     pub(crate) fn new(settings: &RoutingSettings) -> Self {
         Self {
             ledger: Ledger::default(),
-            rates: RateBook::default(),
-            latencies: LatencyBook::default(),
-            health: HealthBook::default(),
-            rules: Rules::new(settings),
+            rates: RateTable::default(),
+            latencies: LatencyTable::default(),
+            health: HealthTable::default(),
+            rules: PolicyRules::new(settings),
             queue: WaitQueue::default(),
             output: OutputLength::default(),
-            sessions: SessionBook::default(),
+            sessions: SessionTable::default(),
         }
     }
 
@@ -56,35 +56,35 @@ impl State {
         job: &Job<'a>,
         policy: Policy,
         settings: &RoutingSettings,
-        survey: Survey<'a>,
+        survey: OverlapSurvey<'a>,
     ) -> Choice<'a> {
         let overlap_weight = job
             .overrides
             .overlap_weight
             .unwrap_or(settings.overlap_weight);
         let temperature = job.overrides.temperature.unwrap_or(settings.temperature);
-        let mode = settings.session.under(policy);
+        let mode = settings.session.effective_under(policy);
         let keys = job.session.filter(|_| mode != SessionMode::Off);
         let found = keys.and_then(|keys| self.sessions.find(now, keys));
-        let Survey {
-            contenders: surveyed,
+        let OverlapSurvey {
+            candidates: surveyed,
             prompts,
             ..
         } = survey;
         let targets = surveyed.iter().map(|surveyed| surveyed.candidate.target);
-        self.ledger.pass_on(now, targets.clone());
+        self.ledger.expire_prefills_on(now, targets.clone());
         let newcomer_cold_tokens = self.ledger.newcomer_cold_tokens(now, targets);
         let known: Vec<KnownBlocks> = prompts
             .iter()
             .map(|prompt| self.ledger.known_blocks(&prompt.blocks))
             .collect();
-        let asked = Asked {
+        let asked = LoadQuery {
             now,
             policies: [policy, settings.fallback, settings.lmcache.fallback()],
             newcomer_cold_tokens,
         };
         let by_warm = policy == Policy::Warm
-            || policy.asks_lmcache() && settings.lmcache.fallback() == Policy::Warm;
+            || policy.needs_lmcache() && settings.lmcache.fallback() == Policy::Warm;
         let contenders = surveyed.into_iter().map(|mut surveyed| {
             let active = known[surveyed.prompt].of(surveyed.candidate.target);
             // What is predicted outlives its requests by itself.
@@ -93,12 +93,12 @@ impl State {
                 surveyed.credit(active, job.prompt_tokens);
             }
             let new_blocks = prompts[surveyed.prompt].blocks.count() - active as u64;
-            Contender {
-                standing: self.standing(&asked, surveyed.candidate.target, new_blocks),
-                surveyed,
+            PolicyCandidate {
+                state: self.standing(&asked, surveyed.candidate.target, new_blocks),
+                overlap: surveyed,
             }
         });
-        let scene = Scene {
+        let scene = PolicyInput {
             random: job.random,
             affinity: job.affinity,
             prefix_holders: job.prefix_holders,
@@ -113,10 +113,10 @@ impl State {
                 .unwrap_or(settings.medium_weights),
             prompt_tokens: job.prompt_tokens,
             expected_output_tokens: self.output.expected(job.expected_output_tokens),
-            contenders: contenders.collect(),
+            candidates: contenders.collect(),
             prompts,
         };
-        let ruling = policy.ruling(settings, &scene, |scene| self.rules.scored(scene));
+        let ruling = policy.deciding_policy(settings, &scene, |scene| self.rules.scored(scene));
         let rule = self.rules.of(ruling);
         let mut prices = rule.price(&scene);
         if job.pin.is_none() && policy.fell_back_to(ruling) {
@@ -131,12 +131,12 @@ impl State {
             0
         };
         let session = keys.and_then(|keys| {
-            let line = Line {
-                contenders: &scene.contenders,
+            let line = Ranking {
+                candidates: &scene.candidates,
                 prices: &prices,
                 order: &order,
             };
-            Course::of((keys, found), mode, job.pin, line, &mut place)
+            SessionOutcome::of((keys, found), mode, job.pin, line, &mut place)
         });
         if session.is_some_and(|session| session.note.state == SessionState::MovedFull) {
             prices
@@ -157,7 +157,7 @@ impl State {
             session,
             label,
             newcomer_cold_tokens,
-            scene,
+            input: scene,
             prices,
             order,
             place,
@@ -170,21 +170,21 @@ impl State {
         now: Moment,
         job: &Job<'_>,
         choice: &Choice<'_>,
-        prompt: Prompt,
+        prompt: PromptLocation,
         queue: &QueueSettings,
     ) -> ReservationId {
-        let targets = choice.scene.contenders.iter().map(Contender::target);
+        let targets = choice.input.candidates.iter().map(PolicyCandidate::target);
         self.ledger
-            .note_backlogs(now, targets, choice.newcomer_cold_tokens);
+            .record_backlogs(now, targets, choice.newcomer_cold_tokens);
         let winner = choice.winner();
         if job.pin.is_none() && !choice.by_session() {
             // Who was asked for by name, or has the session, has not used up a turn.
-            self.rules.of(choice.ruling).chosen(&choice.scene, winner);
+            self.rules.of(choice.ruling).chosen(&choice.input, winner);
         }
         if let (Some(keys), Some(course)) = (job.session, choice.session) {
             self.sessions.bind(now, keys, course, winner.target());
         }
-        let blocks = choice.scene.prompts[winner.surveyed.prompt].blocks.clone();
+        let blocks = choice.input.prompts[winner.overlap.prompt].blocks.clone();
         let reservation = self
             .ledger
             .open(now, prompt.counted(load(job, winner, blocks)));
@@ -199,7 +199,7 @@ impl State {
         now: Moment,
         id: ReservationId,
         taken: bool,
-    ) -> Option<Promised> {
+    ) -> Option<SpeculationId> {
         let target = self.ledger.target(id)?;
         self.health.observe(now, target.worker, taken);
         self.ledger.close(now, id)
@@ -233,30 +233,30 @@ impl State {
     }
 
     /// Where `target` stands; the prompt has so many blocks that are not active there.
-    fn standing(&self, asked: &Asked, target: Target, new_blocks: u64) -> Standing {
-        let &Asked {
+    fn standing(&self, asked: &LoadQuery, target: Target, new_blocks: u64) -> CandidateState {
+        let &LoadQuery {
             now,
             policies,
             newcomer_cold_tokens,
         } = asked;
         let account = self.ledger.account(target);
-        let load = account.map_or_else(TargetLoad::default, Account::load);
+        let load = account.map_or_else(TargetLoad::default, TargetAccount::load);
         // Only some policies look at what takes time to say.
         let rules = |policy: fn(Policy) -> bool| policies.into_iter().any(policy);
-        Standing {
+        CandidateState {
             load,
             backlog_ms: account.map_or(0.0, |account| account.backlog_ms(now)),
-            mean_backlog_ms: account.map_or(0.0, Account::mean_backlog_ms),
-            decode_tokens: account.map_or(0, Account::decode_tokens),
+            mean_backlog_ms: account.map_or(0.0, TargetAccount::mean_backlog_ms),
+            decode_tokens: account.map_or(0, TargetAccount::decode_tokens),
             work_ms: account.map_or(0.0, |account| account.work_ms(now)),
             cold_tokens: account.map_or(newcomer_cold_tokens, |account| account.cold_tokens(now)),
-            last_dispatch: account.map_or(0, Account::last_dispatch),
+            last_dispatch: account.map_or(0, TargetAccount::last_dispatch),
             blocks_after: load.decode_blocks + new_blocks,
-            rates: self.rates.at(now, target.worker),
+            rates: self.rates.rates_of(now, target.worker),
             first_token_ms: rules(|policy| policy == Policy::LeastLatency)
                 .then(|| self.latencies.mean_ms(now, target.worker))
                 .flatten(),
-            health: if rules(Policy::asks_for_holders) {
+            health: if rules(Policy::needs_prefix_holders) {
                 self.health.of(now, target.worker)
             } else {
                 1.0
@@ -266,16 +266,19 @@ impl State {
 }
 
 /// What is the same for all targets that are asked about.
-struct Asked {
+struct LoadQuery {
     now: Moment,
     /// One of them rules.
     policies: [Policy; 3],
     newcomer_cold_tokens: f64,
 }
 
-fn load(job: &Job<'_>, winner: &Contender<'_>, blocks: SequenceBlocks) -> Load {
-    let Contender { surveyed, standing } = winner;
-    Load {
+fn load(job: &Job<'_>, winner: &PolicyCandidate<'_>, blocks: SequenceBlocks) -> DispatchLoad {
+    let PolicyCandidate {
+        overlap: surveyed,
+        state: standing,
+    } = winner;
+    DispatchLoad {
         target: surveyed.candidate.target,
         prompt_tokens: job.prompt_tokens,
         uncached_tokens: surveyed.uncached_tokens,

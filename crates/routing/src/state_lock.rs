@@ -5,19 +5,19 @@
 
 use parking_lot::{Mutex, MutexGuard};
 
-use crate::state::State;
+use crate::state::RouterState;
 
 /// The state behind the router's one lock.
 #[derive(Debug)]
-pub(crate) struct StateLock(Mutex<State>);
+pub(crate) struct StateLock(Mutex<RouterState>);
 
 #[cfg(not(feature = "lock-observer"))]
-pub(crate) type StateGuard<'a> = MutexGuard<'a, State>;
+pub(crate) type StateGuard<'a> = MutexGuard<'a, RouterState>;
 #[cfg(feature = "lock-observer")]
 pub(crate) use self::observed::StateGuard;
 
 impl StateLock {
-    pub(crate) fn new(state: State) -> Self {
+    pub(crate) fn new(state: RouterState) -> Self {
         Self(Mutex::new(state))
     }
 
@@ -39,7 +39,7 @@ pub(crate) mod observed {
         sync::OnceLock,
     };
 
-    use super::{MutexGuard, State};
+    use super::{MutexGuard, RouterState};
 
     /// What happened to the lock.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -64,10 +64,10 @@ pub(crate) mod observed {
     }
 
     /// The state, as long as the lock is held.
-    pub(crate) struct StateGuard<'a>(MutexGuard<'a, State>);
+    pub(crate) struct StateGuard<'a>(MutexGuard<'a, RouterState>);
 
     impl<'a> StateGuard<'a> {
-        pub(super) fn new(guard: MutexGuard<'a, State>) -> Self {
+        pub(super) fn new(guard: MutexGuard<'a, RouterState>) -> Self {
             tell(LockEvent::Taken);
             Self(guard)
         }
@@ -80,15 +80,15 @@ pub(crate) mod observed {
     }
 
     impl Deref for StateGuard<'_> {
-        type Target = State;
+        type Target = RouterState;
 
-        fn deref(&self) -> &State {
+        fn deref(&self) -> &RouterState {
             &self.0
         }
     }
 
     impl DerefMut for StateGuard<'_> {
-        fn deref_mut(&mut self) -> &mut State {
+        fn deref_mut(&mut self) -> &mut RouterState {
             &mut self.0
         }
     }

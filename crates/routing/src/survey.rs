@@ -15,10 +15,10 @@ use crate::{Candidate, Job, Tiers, WarmTokens, ledger::SequenceBlocks};
 
 /// A candidate and what it holds of the prompt.
 #[derive(Clone, Debug)]
-pub(crate) struct Surveyed<'a> {
+pub(crate) struct CandidateOverlap<'a> {
     pub(crate) candidate: &'a Candidate,
     /// Leading blocks it holds and reuses.
-    pub(crate) held: TierBlocks,
+    pub(crate) overlap: TierBlocks,
     /// The same in tokens.
     pub(crate) warm: WarmTokens,
     /// What the engine would report as cached.
@@ -35,14 +35,14 @@ pub(crate) struct Surveyed<'a> {
 
 /// The prompt as targets with one namespace see it.
 #[derive(Clone, Debug)]
-pub(crate) struct SeenPrompt {
+pub(crate) struct NamespacePrompt {
     /// Its blocks; `None` when nothing is known of it.
     pub(crate) chain: Option<Arc<[SequenceHash]>>,
     /// What it would add to the load.
     pub(crate) blocks: SequenceBlocks,
 }
 
-impl Surveyed<'_> {
+impl CandidateOverlap<'_> {
     /// Credits the target with leading blocks of requests that it has been given and not finished: it is about to compute
     /// them, or it uses them and cannot drop them, whatever its announcements say by now.
     pub(crate) fn credit(&mut self, blocks: usize, prompt_tokens: u32) {
@@ -51,8 +51,8 @@ impl Surveyed<'_> {
         let blocks = u32::try_from(blocks)
             .unwrap_or(u32::MAX)
             .min(self.prompt_blocks);
-        let more = blocks.saturating_sub(self.held.total());
-        self.held.speculative += more;
+        let more = blocks.saturating_sub(self.overlap.total());
+        self.overlap.speculative += more;
         self.warm.speculative = self
             .warm
             .speculative
@@ -72,10 +72,10 @@ fn most_cached_tokens(size: BlockSize, prompt_tokens: u32) -> u32 {
 
 /// All candidates with what they hold.
 #[derive(Clone, Debug)]
-pub(crate) struct Survey<'a> {
-    pub(crate) contenders: Vec<Surveyed<'a>>,
+pub(crate) struct OverlapSurvey<'a> {
+    pub(crate) candidates: Vec<CandidateOverlap<'a>>,
     /// One per namespace.
-    pub(crate) prompts: Vec<SeenPrompt>,
+    pub(crate) prompts: Vec<NamespacePrompt>,
     /// Microseconds spent hashing blocks.
     pub(crate) hash_us: f64,
 }
@@ -86,32 +86,32 @@ pub(crate) fn survey<'a>(
     now: Moment,
     job: &Job<'_>,
     candidates: impl Iterator<Item = &'a Candidate>,
-) -> Survey<'a> {
-    let mut groups: Vec<Group<'a>> = Vec::with_capacity(1);
+) -> OverlapSurvey<'a> {
+    let mut groups: Vec<NamespaceGroup<'a>> = Vec::with_capacity(1);
     let contenders = candidates
         .map(|candidate| {
             let known = groups
                 .iter()
                 .position(|group| *group.namespace == candidate.namespace);
             let position = known.unwrap_or_else(|| {
-                groups.push(Group::ask(index, now, job, &candidate.namespace));
+                groups.push(NamespaceGroup::ask(index, now, job, &candidate.namespace));
                 groups.len() - 1
             });
             surveyed(job, candidate, &mut groups[position], position)
         })
         .collect();
     let hash_us = groups.iter().map(|group| group.hash_us).sum();
-    Survey {
-        contenders,
+    OverlapSurvey {
+        candidates: contenders,
         prompts: groups.into_iter().map(|group| group.prompt).collect(),
         hash_us,
     }
 }
 
 /// Candidates with one namespace.
-struct Group<'a> {
+struct NamespaceGroup<'a> {
     namespace: &'a Namespace,
-    prompt: SeenPrompt,
+    prompt: NamespacePrompt,
     /// Sorted by target.
     overlaps: Vec<Overlap>,
     /// The overlap that is probably asked for next.
@@ -119,7 +119,7 @@ struct Group<'a> {
     hash_us: f64,
 }
 
-impl<'a> Group<'a> {
+impl<'a> NamespaceGroup<'a> {
     fn ask(index: &KvIndex, now: Moment, job: &Job<'_>, namespace: &'a Namespace) -> Self {
         let started_us = job.stopwatch.elapsed_us();
         let chain = job.blocks.map(|blocks| blocks.chain(namespace.block_size));
@@ -140,7 +140,7 @@ impl<'a> Group<'a> {
         };
         Self {
             namespace,
-            prompt: SeenPrompt { chain, blocks },
+            prompt: NamespacePrompt { chain, blocks },
             overlaps,
             next: 0,
             hash_us,
@@ -167,9 +167,9 @@ impl<'a> Group<'a> {
 fn surveyed<'a>(
     job: &Job<'_>,
     candidate: &'a Candidate,
-    group: &mut Group<'_>,
+    group: &mut NamespaceGroup<'_>,
     prompt: usize,
-) -> Surveyed<'a> {
+) -> CandidateOverlap<'a> {
     let size = candidate.namespace.block_size;
     let (found, announced) = group.overlap(candidate.target);
     let held = reused(found, candidate.tiers);
@@ -185,9 +185,9 @@ fn surveyed<'a>(
     let most = most_cached_tokens(size, job.prompt_tokens);
     let predicted_cached_tokens = warm.total().min(most);
     let whole = size.whole_blocks(job.prompt_tokens);
-    Surveyed {
+    CandidateOverlap {
         candidate,
-        held,
+        overlap: held,
         warm,
         predicted_cached_tokens,
         announced_cached_tokens: tokens(announced).min(most),
@@ -212,10 +212,10 @@ fn reused(held: TierBlocks, tiers: Tiers) -> TierBlocks {
 
 #[cfg(test)]
 mod tests {
-    use kv_blocks::{DpRank, Identity, WorkerId};
+    use kv_blocks::{DpRank, PromptIdentity, WorkerId};
 
     use super::*;
-    use crate::{Affinity, Answer, CacheSource, LmcacheFacts, NoStopwatch, Overrides};
+    use crate::{Affinity, CacheSource, LmcacheFacts, NoStopwatch, Overrides, ReplyMode};
 
     #[test]
     fn what_is_announced_in_a_tier_that_is_not_reused_counts_for_nobody() {
@@ -224,7 +224,7 @@ mod tests {
             lora: None,
             salt: None,
             block_size: BlockSize::new(16).expect("a block size"),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let candidate = Candidate {
             target: Target {
@@ -251,8 +251,8 @@ mod tests {
             prefix_holders: None,
             prompt_tokens: 200,
             expected_output_tokens: None,
-            answer: Answer::Streamed,
-            patience: None,
+            answer: ReplyMode::Streamed,
+            wait_budget: None,
             busy_threshold: None,
             candidates: &[],
             excluded: &[],
@@ -273,11 +273,11 @@ mod tests {
                 announced,
                 present: [0; 4],
             }];
-            let prompt = SeenPrompt {
+            let prompt = NamespacePrompt {
                 chain: None,
                 blocks: SequenceBlocks::default(),
             };
-            let mut group = Group {
+            let mut group = NamespaceGroup {
                 namespace: &namespace,
                 prompt,
                 overlaps,

@@ -5,28 +5,28 @@ mod fleet;
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use fleet::{Ask, Fleet, ask, tokens, with_prefix};
+use fleet::{TestFleet, TestRequest, ask, tokens, with_prefix};
 use kv_blocks::{Moment, Tier, WorkerId};
-use routing::{CacheUse, Decision, KvTally, Pin, Policy, PrefixHolder};
+use routing::{CacheUse, Decision, KvDecisionCounters, Pin, Policy, PrefixHolder};
 
 const NOW: Moment = Moment::START;
 
 /// A prompt of 160 tokens of which w1 holds so many, as a stream of prefixes says.
-fn held_by_w1(tokens_held: u32) -> Ask {
+fn held_by_w1(tokens_held: u32) -> TestRequest {
     let holder = PrefixHolder {
         worker: Arc::from("w1"),
         tokens: tokens_held,
         hot: true,
     };
-    Ask {
+    TestRequest {
         prefix_holders: Some(vec![holder]),
         affinity: with_prefix(7).affinity,
         ..ask(tokens(1, 10))
     }
 }
 
-fn decided(policy: Policy, ask: &Ask) -> Decision {
-    Fleet::with(3, policy)
+fn decided(policy: Policy, ask: &TestRequest) -> Decision {
+    TestFleet::with(3, policy)
         .preview(NOW, ask)
         .expect("somebody is eligible")
 }
@@ -60,7 +60,7 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
         Policy::DynamoCost,
         Policy::CacheAware,
     ] {
-        let fleet = Fleet::with(3, policy);
+        let fleet = TestFleet::with(3, policy);
         let prompt = tokens(3, 10);
         let cold = fleet
             .preview(NOW, &ask(prompt.clone()))
@@ -84,7 +84,7 @@ fn policies_that_go_by_blocks_say_the_same_of_what_streams_of_blocks_told() {
 
 #[test]
 fn what_no_cache_was_asked_about_says_nothing() {
-    let pinned = Ask {
+    let pinned = TestRequest {
         pin: Some(Pin {
             worker: WorkerId(1),
             rank: None,
@@ -104,7 +104,7 @@ fn what_no_cache_was_asked_about_says_nothing() {
 #[test]
 #[contract("CK71", "CK76")]
 fn decisions_overlaps_and_queries_are_counted_each_once() {
-    let tally = KvTally::default();
+    let tally = KvDecisionCounters::default();
     for held in [80, 80, 160, 16] {
         tally.count(&decided(Policy::Composite, &held_by_w1(held)));
     }
@@ -126,8 +126,8 @@ fn decisions_overlaps_and_queries_are_counted_each_once() {
         (of(0.5), of(1.0), overlaps.count(), overlaps.sum),
         (2, 1, 3, 2.0)
     );
-    tally.queried(Duration::from_micros(3));
-    tally.queried(Duration::from_secs(1));
+    tally.record_query(Duration::from_micros(3));
+    tally.record_query(Duration::from_secs(1));
     let queries = tally.queries();
     assert_eq!(queries.count(), 2);
     assert_eq!(

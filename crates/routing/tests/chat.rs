@@ -10,8 +10,10 @@ use std::{
     time::Duration,
 };
 
-use fleet::{Ask, BLOCK, Fleet, ask, target};
-use kv_blocks::{EngineHash, HashScheme, IndexUpdate, Moment, Removed, SequenceHash, Stored, Tier};
+use fleet::{BLOCK, TestFleet, TestRequest, ask, target};
+use kv_blocks::{
+    EngineHash, HashScheme, IndexUpdate, Moment, RemovedBlocks, SequenceHash, StoredBlocks, Tier,
+};
 use routing::{Policy, ReservationId};
 
 const WORKERS: u32 = 4;
@@ -25,7 +27,7 @@ const SYSTEM_PROMPTS: u32 = 3;
 
 /// An engine: prefill in order, a cache of blocks with the least recently used evicted, decode at a fixed pace.
 #[derive(Default)]
-struct Engine {
+struct ChatEngine {
     free_at_us: u64,
     /// Block to the time of its last use, and back.
     cached: HashMap<SequenceHash, u64>,
@@ -33,7 +35,7 @@ struct Engine {
     uses: u64,
 }
 
-impl Engine {
+impl ChatEngine {
     fn matched(&self, chain: &[SequenceHash]) -> usize {
         chain
             .iter()
@@ -64,13 +66,13 @@ impl Engine {
     }
 }
 
-enum Event {
+enum ChatEvent {
     Ask {
         person: u32,
     },
     Computed {
         worker: u32,
-        request: Request,
+        request: TurnRequest,
     },
     Answered {
         person: u32,
@@ -78,7 +80,7 @@ enum Event {
     },
 }
 
-struct Request {
+struct TurnRequest {
     person: u32,
     tokens: Vec<u32>,
     chain: Vec<SequenceHash>,
@@ -86,13 +88,13 @@ struct Request {
     asked_us: u64,
 }
 
-struct Person {
+struct ChatUser {
     history: Vec<u32>,
     turn: u32,
 }
 
 #[derive(Debug)]
-struct Figures {
+struct ChatFigures {
     prompt_tokens: u64,
     hit_tokens: u64,
     predicted_exactly: u32,
@@ -101,34 +103,34 @@ struct Figures {
     per_worker: Vec<u32>,
 }
 
-impl Figures {
+impl ChatFigures {
     fn hit_ratio(&self) -> f64 {
         self.hit_tokens as f64 / self.prompt_tokens as f64
     }
 }
 
-struct Town {
-    fleet: Fleet,
-    engines: Vec<Engine>,
-    people: Vec<Person>,
+struct ChatSimulation {
+    fleet: TestFleet,
+    engines: Vec<ChatEngine>,
+    people: Vec<ChatUser>,
     agenda: BinaryHeap<Reverse<(u64, u64)>>,
-    events: HashMap<u64, Event>,
+    events: HashMap<u64, ChatEvent>,
     planned: u64,
     dice: u64,
-    figures: Figures,
+    figures: ChatFigures,
 }
 
-impl Town {
+impl ChatSimulation {
     fn new(policy: Policy, seed: u64) -> Self {
         let mut town = Self {
-            fleet: Fleet::with(WORKERS, policy),
-            engines: (0..WORKERS).map(|_| Engine::default()).collect(),
+            fleet: TestFleet::with(WORKERS, policy),
+            engines: (0..WORKERS).map(|_| ChatEngine::default()).collect(),
             people: Vec::new(),
             agenda: BinaryHeap::new(),
             events: HashMap::new(),
             planned: 0,
             dice: seed,
-            figures: Figures {
+            figures: ChatFigures {
                 prompt_tokens: 0,
                 hit_tokens: 0,
                 predicted_exactly: 0,
@@ -139,12 +141,12 @@ impl Town {
         };
         for person in 0..CONVERSATIONS {
             let system = fleet::tokens(900 + person % SYSTEM_PROMPTS, 6);
-            town.people.push(Person {
+            town.people.push(ChatUser {
                 history: system,
                 turn: 0,
             });
             let begins_us = town.roll(20_000_000);
-            town.plan(begins_us, Event::Ask { person });
+            town.plan(begins_us, ChatEvent::Ask { person });
         }
         town
     }
@@ -161,28 +163,28 @@ impl Town {
         u32::try_from(self.roll(sides.into())).expect("below its sides")
     }
 
-    fn person(&mut self, person: u32) -> &mut Person {
+    fn person(&mut self, person: u32) -> &mut ChatUser {
         &mut self.people[person as usize]
     }
 
-    fn plan(&mut self, at_us: u64, event: Event) {
+    fn plan(&mut self, at_us: u64, event: ChatEvent) {
         self.planned += 1;
         self.events.insert(self.planned, event);
         self.agenda.push(Reverse((at_us, self.planned)));
     }
 
-    fn run(mut self) -> Figures {
+    fn run(mut self) -> ChatFigures {
         while let Some(Reverse((now_us, number))) = self.agenda.pop() {
             match self.events.remove(&number).expect("planned once") {
-                Event::Ask { person } => self.ask(now_us, person),
-                Event::Computed { worker, request } => self.computed(now_us, worker, request),
-                Event::Answered {
+                ChatEvent::Ask { person } => self.ask(now_us, person),
+                ChatEvent::Computed { worker, request } => self.computed(now_us, worker, request),
+                ChatEvent::Answered {
                     person,
                     reservation,
                 } => self.answered(now_us, person, reservation),
             }
         }
-        assert_eq!(self.fleet.router.leases(), 0);
+        assert_eq!(self.fleet.router.open_reservations(), 0);
         self.figures.ttft_ms /= f64::from(self.figures.requests);
         self.figures
     }
@@ -196,7 +198,7 @@ impl Town {
         let random = self.roll(u64::MAX);
         let plan = self.fleet.plan(
             at(now_us),
-            &Ask {
+            &TestRequest {
                 random,
                 ..ask(tokens.clone())
             },
@@ -220,14 +222,14 @@ impl Town {
         self.figures.predicted_exactly +=
             u32::from(plan.decision.predicted_cached_tokens as usize == hit_tokens);
         self.figures.per_worker[worker as usize - 1] += 1;
-        let request = Request {
+        let request = TurnRequest {
             person,
             tokens,
             chain,
             reservation: plan.reservation,
             asked_us: now_us,
         };
-        self.plan(done_us, Event::Computed { worker, request });
+        self.plan(done_us, ChatEvent::Computed { worker, request });
     }
 
     /// What the engine's events say of a cached prompt.
@@ -241,7 +243,7 @@ impl Town {
     ) {
         let name = |hash: &SequenceHash| EngineHash(hash.0);
         if known < chain.len() {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 hashes: chain[known..].iter().map(name).collect(),
                 parent: known.checked_sub(1).map(|last| name(&chain[last])),
                 tokens: tokens[known * BLOCK as usize..chain.len() * BLOCK as usize].to_vec(),
@@ -255,7 +257,7 @@ impl Town {
                 .apply(target(worker), &IndexUpdate::Stored(stored));
         }
         if !evicted.is_empty() {
-            let removed = Removed {
+            let removed = RemovedBlocks {
                 hashes: evicted.iter().map(name).collect(),
                 tier: Tier::Device,
             };
@@ -265,7 +267,7 @@ impl Town {
         }
     }
 
-    fn computed(&mut self, now_us: u64, worker: u32, request: Request) {
+    fn computed(&mut self, now_us: u64, worker: u32, request: TurnRequest) {
         self.fleet
             .router
             .first_token(at(now_us), request.reservation);
@@ -276,7 +278,7 @@ impl Town {
         let answer: Vec<u32> = (0..words)
             .map(|word| (1 << 31) | (topic * 1024 + word))
             .collect();
-        let Request {
+        let TurnRequest {
             person,
             mut tokens,
             chain,
@@ -292,7 +294,7 @@ impl Town {
         self.person(person).history = tokens;
         self.plan(
             now_us + u64::from(words) * DECODE_US_PER_TOKEN,
-            Event::Answered {
+            ChatEvent::Answered {
                 person,
                 reservation,
             },
@@ -304,7 +306,7 @@ impl Town {
         self.person(person).turn += 1;
         if self.person(person).turn < TURNS {
             let thinks_us = 500_000 + self.roll(3_000_000);
-            self.plan(now_us + thinks_us, Event::Ask { person });
+            self.plan(now_us + thinks_us, ChatEvent::Ask { person });
         }
     }
 }
@@ -316,8 +318,8 @@ fn at(us: u64) -> Moment {
 #[test]
 fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
     for seed in 1..=5 {
-        let blind = Town::new(Policy::RoundRobin, seed).run();
-        let warm = Town::new(Policy::Warm, seed).run();
+        let blind = ChatSimulation::new(Policy::RoundRobin, seed).run();
+        let warm = ChatSimulation::new(Policy::Warm, seed).run();
         assert_eq!(warm.requests, CONVERSATIONS * TURNS);
         assert!(
             warm.hit_ratio() >= 1.5 * blind.hit_ratio(),
@@ -335,7 +337,7 @@ fn chats_hit_their_cache_half_again_as_often_under_warm_and_start_sooner() {
 #[test]
 fn what_the_engines_say_is_what_the_router_predicts() {
     for policy in Policy::ALL {
-        let figures = Town::new(policy, 3).run();
+        let figures = ChatSimulation::new(policy, 3).run();
         assert_eq!(
             figures.predicted_exactly, figures.requests,
             "{policy}: {figures:?}"
@@ -345,6 +347,6 @@ fn what_the_engines_say_is_what_the_router_predicts() {
 
 #[test]
 fn the_same_seed_gives_the_same_figures() {
-    let figures = || format!("{:?}", Town::new(Policy::Warm, 7).run());
+    let figures = || format!("{:?}", ChatSimulation::new(Policy::Warm, 7).run());
     assert_eq!(figures(), figures());
 }

@@ -5,7 +5,7 @@ mod fleet;
 use std::sync::Arc;
 
 use contract_id::contract;
-use fleet::{Ask, Fleet, ask, at_ms, tokens, with_prefix};
+use fleet::{TestFleet, TestRequest, ask, at_ms, tokens, with_prefix};
 use kv_blocks::{Moment, Tier};
 use routing::{Decision, Method, Policy, PrefixHolder, RoutingSettings};
 
@@ -20,15 +20,15 @@ fn holder(worker: &str, tokens: u32, hot: bool) -> PrefixHolder {
 }
 
 /// A prompt of 160 tokens whose beginning these hold.
-fn held_by(holders: &[PrefixHolder]) -> Ask {
-    Ask {
+fn held_by(holders: &[PrefixHolder]) -> TestRequest {
+    TestRequest {
         prefix_holders: Some(holders.to_vec()),
         affinity: with_prefix(7).affinity,
         ..ask(tokens(1, 10))
     }
 }
 
-fn decided(fleet: &Fleet, ask: &Ask) -> Decision {
+fn decided(fleet: &TestFleet, ask: &TestRequest) -> Decision {
     fleet.preview(NOW, ask).expect("somebody is eligible")
 }
 
@@ -44,7 +44,7 @@ fn score(decision: &Decision, worker: &str) -> f64 {
 #[test]
 #[contract("CK57", "CK58", "CK61", "CK64")]
 fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
-    let fleet = Fleet::with(3, Policy::Composite);
+    let fleet = TestFleet::with(3, Policy::Composite);
     let of = held_by(&[
         holder("w1", 160, true),
         holder("w2", 160, false),
@@ -53,14 +53,14 @@ fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
     // One more in flight on the first, and one of two requests lost on the third.
     fleet.plan(
         NOW,
-        &Ask {
+        &TestRequest {
             pin: Some(pin(1)),
             ..of.clone()
         },
     );
     let lost = fleet.plan(
         NOW,
-        &Ask {
+        &TestRequest {
             pin: Some(pin(3)),
             ..of.clone()
         },
@@ -68,7 +68,7 @@ fn the_score_is_made_of_cache_load_and_health_and_the_receipt_shows_it() {
     fleet.router.failed(NOW, lost.reservation);
     let kept = fleet.plan(
         NOW,
-        &Ask {
+        &TestRequest {
             pin: Some(pin(3)),
             ..of.clone()
         },
@@ -107,12 +107,12 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     let little = held_by(&[holder("w1", 47, true)]);
     let enough = held_by(&[holder("w1", 48, true)]);
     let nobody = held_by(&[]);
-    let keyless = Ask {
+    let keyless = TestRequest {
         affinity: Default::default(),
         ..little.clone()
     };
 
-    let composite = Fleet::with(4, Policy::Composite);
+    let composite = TestFleet::with(4, Policy::Composite);
     for ask in [&little, &nobody, &keyless] {
         let decision = decided(&composite, ask);
         assert_eq!(
@@ -134,8 +134,8 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     );
     assert_eq!(decided(&composite, &enough).label, Some("kv_aware"));
 
-    let continuum = Fleet::with(4, Policy::Continuum);
-    let ring = Fleet::with(4, Policy::PrefixHash);
+    let continuum = TestFleet::with(4, Policy::Continuum);
+    let ring = TestFleet::with(4, Policy::PrefixHash);
     for ask in [&little, &nobody] {
         let decision = decided(&continuum, ask);
         assert_eq!(
@@ -151,7 +151,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
         ("w1", Some("kv_aware"))
     );
     // Without the ring it is the score, or the fallback.
-    let scorer_only = Fleet::new(
+    let scorer_only = TestFleet::new(
         4,
         RoutingSettings {
             policy: Policy::Continuum,
@@ -162,7 +162,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
     assert_eq!(decided(&scorer_only, &enough).label, Some("kv_aware"));
     assert_eq!(decided(&scorer_only, &little).method, Method::Fallback);
     // Without streams of prefixes it is the ring alone, whatever the block index knows.
-    let ring_only = Ask {
+    let ring_only = TestRequest {
         affinity: with_prefix(99).affinity,
         ..ask(tokens(3, 10))
     };
@@ -178,7 +178,7 @@ fn below_the_threshold_the_ring_decides_for_continuum_and_the_fallback_for_compo
 
 #[test]
 fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
-    let fleet = Fleet::with(3, Policy::Composite);
+    let fleet = TestFleet::with(3, Policy::Composite);
     let prompt = tokens(5, 10);
     fleet.stored(2, &prompt[..64], Tier::Device);
     fleet.stored(3, &prompt, Tier::Disk);
@@ -199,11 +199,11 @@ fn without_streams_of_prefixes_the_block_index_says_what_is_cached() {
 
 #[test]
 fn a_worker_that_is_gone_leaves_no_health_behind() {
-    let fleet = Fleet::with(2, Policy::Composite);
+    let fleet = TestFleet::with(2, Policy::Composite);
     let of = held_by(&[holder("w1", 160, true), holder("w2", 160, true)]);
     let lost = fleet.plan(
         NOW,
-        &Ask {
+        &TestRequest {
             pin: Some(pin(1)),
             ..of.clone()
         },
@@ -216,7 +216,7 @@ fn a_worker_that_is_gone_leaves_no_health_behind() {
     // And a minute forgets by itself.
     let lost = fleet.plan(
         at_ms(0),
-        &Ask {
+        &TestRequest {
             pin: Some(pin(1)),
             ..of.clone()
         },

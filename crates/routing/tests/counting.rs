@@ -4,15 +4,15 @@ mod fleet;
 
 use std::time::Duration;
 
-use fleet::{Ask, Dice, Fleet, ask, at_ms, target, tokens};
+use fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
-use routing::{Answer, CacheAwareSettings, CostUnit, Overrides, Pin, Policy, RoutingSettings};
+use routing::{CacheAwareSettings, CostUnit, Overrides, Pin, Policy, ReplyMode, RoutingSettings};
 
 const NOW: Moment = Moment::START;
 
-fn pinned(worker: u32) -> Ask {
-    Ask {
+fn pinned(worker: u32) -> TestRequest {
+    TestRequest {
         pin: Some(Pin {
             worker: WorkerId(worker),
             rank: None,
@@ -22,7 +22,7 @@ fn pinned(worker: u32) -> Ask {
 }
 
 /// Puts `count` requests in flight on `worker`.
-fn busy(fleet: &Fleet, worker: u32, count: u32) {
+fn busy(fleet: &TestFleet, worker: u32, count: u32) {
     for _ in 0..count {
         fleet.plan(NOW, &pinned(worker));
     }
@@ -30,24 +30,24 @@ fn busy(fleet: &Fleet, worker: u32, count: u32) {
 
 #[test]
 fn five_hundred_equal_prompts_spread_under_power_of_two() {
-    let fleet = Fleet::with(4, Policy::PowerOfTwo);
+    let fleet = TestFleet::with(4, Policy::PowerOfTwo);
     let counts = fleet.burst(500, &ask(tokens(1, 40)));
     assert!(counts.iter().all(|count| *count <= 200), "{counts:?}");
 }
 
 #[test]
 fn power_of_two_takes_the_emptier_of_two_drawn_by_lot() {
-    let fleet = Fleet::with(4, Policy::PowerOfTwo);
+    let fleet = TestFleet::with(4, Policy::PowerOfTwo);
     for (worker, count) in [(1, 4), (2, 3), (3, 2), (4, 1)] {
         busy(&fleet, worker, count);
     }
-    let mut dice = Dice(1);
+    let mut dice = TestRandom(1);
     let mut counts = [0u32; 5];
     for random in (0..6000).map(|_| dice.roll()) {
         let decision = fleet
             .preview(
                 NOW,
-                &Ask {
+                &TestRequest {
                     random,
                     ..ask(Vec::new())
                 },
@@ -68,14 +68,14 @@ fn power_of_two_takes_the_emptier_of_two_drawn_by_lot() {
 
 #[test]
 fn power_of_two_uses_every_idle_target() {
-    let fleet = Fleet::with(4, Policy::PowerOfTwo);
-    let mut dice = Dice(2);
+    let fleet = TestFleet::with(4, Policy::PowerOfTwo);
+    let mut dice = TestRandom(2);
     let mut counts = [0u32; 5];
     for random in (0..4000).map(|_| dice.roll()) {
         counts[fleet
             .preview(
                 NOW,
-                &Ask {
+                &TestRequest {
                     random,
                     ..ask(Vec::new())
                 },
@@ -91,8 +91,8 @@ fn power_of_two_uses_every_idle_target() {
     );
 }
 
-fn weighted(weights: &[f64]) -> Fleet {
-    let mut fleet = Fleet::with(
+fn weighted(weights: &[f64]) -> TestFleet {
+    let mut fleet = TestFleet::with(
         u32::try_from(weights.len()).expect("few"),
         Policy::WeightedRoundRobin,
     );
@@ -102,7 +102,7 @@ fn weighted(weights: &[f64]) -> Fleet {
     fleet
 }
 
-fn turns(fleet: &Fleet, count: usize) -> Vec<u32> {
+fn turns(fleet: &TestFleet, count: usize) -> Vec<u32> {
     (0..count)
         .map(|_| fleet.goes_to(NOW, &ask(Vec::new())))
         .collect()
@@ -181,7 +181,7 @@ proptest! {
 }
 
 /// A streamed request to `worker` whose first token takes `ms`.
-fn answers(fleet: &Fleet, worker: u32, at: u64, ms: u64) {
+fn answers(fleet: &TestFleet, worker: u32, at: u64, ms: u64) {
     let plan = fleet.plan(at_ms(at), &pinned(worker));
     fleet.router.first_token(at_ms(at + ms), plan.reservation);
     fleet.router.done(at_ms(at + ms), plan.reservation);
@@ -189,7 +189,7 @@ fn answers(fleet: &Fleet, worker: u32, at: u64, ms: u64) {
 
 #[test]
 fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
-    let fleet = Fleet::with(3, Policy::LeastLatency);
+    let fleet = TestFleet::with(3, Policy::LeastLatency);
     for (worker, ms) in [(1, 300), (2, 80), (3, 120)] {
         answers(&fleet, worker, 0, ms);
     }
@@ -218,7 +218,7 @@ fn least_latency_takes_the_worker_whose_first_tokens_came_soonest() {
 
 #[test]
 fn what_least_latency_sees_has_the_queue_in_it() {
-    let fleet = Fleet::with(2, Policy::LeastLatency);
+    let fleet = TestFleet::with(2, Policy::LeastLatency);
     answers(&fleet, 1, 0, 100);
     answers(&fleet, 2, 0, 150);
     // Two at once on the first worker: the second prompt waits for the first, which the learned rate leaves out.
@@ -230,7 +230,7 @@ fn what_least_latency_sees_has_the_queue_in_it() {
 
 #[test]
 fn least_latency_tries_an_unknown_worker_first_but_never_with_a_herd() {
-    let fleet = Fleet::with(3, Policy::LeastLatency);
+    let fleet = TestFleet::with(3, Policy::LeastLatency);
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 90);
     assert_eq!(fleet.goes_to(at_ms(100), &ask(Vec::new())), 3);
@@ -242,7 +242,7 @@ fn least_latency_tries_an_unknown_worker_first_but_never_with_a_herd() {
 
 #[test]
 fn least_latency_knows_a_worker_for_a_minute() {
-    let fleet = Fleet::with(2, Policy::LeastLatency);
+    let fleet = TestFleet::with(2, Policy::LeastLatency);
     answers(&fleet, 1, 0, 50);
     answers(&fleet, 2, 0, 5_000);
     answers(&fleet, 1, 40_000, 50);
@@ -273,14 +273,14 @@ fn least_latency_knows_a_worker_for_a_minute() {
 
 #[test]
 fn while_nobody_shows_a_first_token_least_latency_is_least_loaded() {
-    let fleet = Fleet::with(4, Policy::LeastLatency);
+    let fleet = TestFleet::with(4, Policy::LeastLatency);
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
-    let whole = Fleet::with(2, Policy::LeastLatency);
+    let whole = TestFleet::with(2, Policy::LeastLatency);
     for _ in 0..10 {
         let plan = whole.plan(
             NOW,
-            &Ask {
-                answer: Answer::Whole,
+            &TestRequest {
+                answer: ReplyMode::Whole,
                 ..ask(Vec::new())
             },
         );
@@ -296,9 +296,9 @@ fn while_nobody_shows_a_first_token_least_latency_is_least_loaded() {
 }
 
 /// Four workers; the third holds `blocks` of the ten blocks of topic 1, the second one block less.
-fn caching(blocks: u32, settings: CacheAwareSettings) -> Fleet {
+fn caching(blocks: u32, settings: CacheAwareSettings) -> TestFleet {
     let policy = Policy::CacheAware;
-    let fleet = Fleet::new(
+    let fleet = TestFleet::new(
         4,
         RoutingSettings {
             policy,
@@ -396,14 +396,14 @@ fn cache_aware_without_caches_balances_load() {
     assert_ne!(
         fleet.goes_to(
             NOW,
-            &Ask {
+            &TestRequest {
                 overrides: blind,
                 ..ask(tokens(1, 10))
             }
         ),
         3
     );
-    let cold = Fleet::with(4, Policy::CacheAware);
+    let cold = TestFleet::with(4, Policy::CacheAware);
     let counts = (0..200).fold([0; 5], |mut counts, topic| {
         counts[cold.goes_to(NOW, &ask(tokens(topic, 20))) as usize] += 1;
         counts

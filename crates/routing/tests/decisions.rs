@@ -4,7 +4,7 @@ mod fleet;
 
 use std::collections::HashSet;
 
-use fleet::{Ask, BLOCK, Fleet, ask, candidate, target, tokens};
+use fleet::{BLOCK, TestFleet, TestRequest, ask, candidate, target, tokens};
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use routing::{Dispatch, ExcludeReason, Method, Overrides, Pin, Policy, RoutingSettings, Tiers};
 
@@ -13,7 +13,7 @@ const NOW: Moment = Moment::START;
 #[test]
 fn an_overlap_weight_of_zero_balances_load_alone() {
     for policy in [Policy::KvAware, Policy::Warm] {
-        let fleet = Fleet::with(2, policy);
+        let fleet = TestFleet::with(2, policy);
         let prompt = tokens(1, 100);
         fleet.stored(1, &prompt, Tier::Device);
         fleet.plan(NOW, &ask(prompt.clone()));
@@ -24,7 +24,7 @@ fn an_overlap_weight_of_zero_balances_load_alone() {
         assert_eq!(
             fleet.goes_to(
                 NOW,
-                &Ask {
+                &TestRequest {
                     overrides,
                     ..ask(prompt)
                 }
@@ -44,11 +44,11 @@ fn a_temperature_draws_dearer_targets_too() {
     ] {
         let mut winners = HashSet::new();
         for random in 0..50 {
-            let fleet = Fleet::with(2, policy);
+            let fleet = TestFleet::with(2, policy);
             fleet.stored(1, &tokens(1, 100), Tier::Device);
             fleet.plan(
                 NOW,
-                &Ask {
+                &TestRequest {
                     pin: Some(Pin {
                         worker: WorkerId(2),
                         rank: None,
@@ -62,7 +62,7 @@ fn a_temperature_draws_dearer_targets_too() {
             };
             winners.insert(fleet.goes_to(
                 NOW,
-                &Ask {
+                &TestRequest {
                     random,
                     overrides,
                     ..ask(tokens(1, 100))
@@ -75,7 +75,7 @@ fn a_temperature_draws_dearer_targets_too() {
 
 #[test]
 fn a_pin_wins_over_every_cost_and_the_others_say_why() {
-    let fleet = Fleet::with(3, Policy::Warm);
+    let fleet = TestFleet::with(3, Policy::Warm);
     fleet.stored(1, &tokens(1, 50), Tier::Device);
     let pin = Some(Pin {
         worker: WorkerId(3),
@@ -84,7 +84,7 @@ fn a_pin_wins_over_every_cost_and_the_others_say_why() {
     let decision = fleet
         .plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 pin,
                 ..ask(tokens(1, 50))
             },
@@ -110,14 +110,14 @@ fn a_pin_wins_over_every_cost_and_the_others_say_why() {
 
 #[test]
 fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
-    let fleet = Fleet::with(2, Policy::Warm);
+    let fleet = TestFleet::with(2, Policy::Warm);
     let pin = Some(Pin {
         worker: WorkerId(1),
         rank: Some(DpRank(3)),
     });
     let Dispatch::Refused(refusal) = fleet.dispatch(
         NOW,
-        &Ask {
+        &TestRequest {
             pin,
             ..ask(tokens(1, 5))
         },
@@ -125,13 +125,13 @@ fn a_pinned_rank_that_is_not_there_is_refused_with_the_reasons() {
         panic!("no such rank")
     };
     assert_eq!(refusal.excluded.len(), 2);
-    assert_eq!(fleet.router.leases(), 0);
+    assert_eq!(fleet.router.open_reservations(), 0);
 }
 
 #[test]
 fn a_single_candidate_is_said_to_be_the_only_one() {
     for policy in Policy::ALL {
-        let fleet = Fleet::with(1, policy);
+        let fleet = TestFleet::with(1, policy);
         let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
         assert_eq!(decision.method, Method::OnlyCandidate);
         assert_eq!((decision.runner_up, decision.regret_ms), (None, None));
@@ -141,7 +141,7 @@ fn a_single_candidate_is_said_to_be_the_only_one() {
 #[test]
 fn nobody_left_is_a_refusal_for_every_policy() {
     for policy in Policy::ALL {
-        let mut fleet = Fleet::with(1, policy);
+        let mut fleet = TestFleet::with(1, policy);
         fleet.candidates.clear();
         let refused = fleet.dispatch(NOW, &ask(tokens(1, 5)));
         assert!(matches!(refused, Dispatch::Refused(refusal) if refusal.policy == policy));
@@ -150,7 +150,7 @@ fn nobody_left_is_a_refusal_for_every_policy() {
 
 #[test]
 fn the_last_token_is_never_expected_to_be_cached() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     // Exactly ten blocks: the engine computes the last block again for the logits.
     let exact = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
@@ -169,14 +169,14 @@ fn the_last_token_is_never_expected_to_be_cached() {
 
 #[test]
 fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
-    let mut fleet = Fleet::with(2, Policy::KvAware);
+    let mut fleet = TestFleet::with(2, Policy::KvAware);
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
     assert_eq!(decision.predicted_cached_tokens, 0);
     fleet.candidates[0].tiers = Tiers::ALL;
-    let fleet = Fleet {
+    let fleet = TestFleet {
         candidates: fleet.candidates,
-        ..Fleet::with(2, Policy::KvAware)
+        ..TestFleet::with(2, Policy::KvAware)
     };
     fleet.stored(1, &tokens(1, 10), Tier::Remote);
     let decision = fleet.plan(NOW, &ask(tokens(1, 10))).decision;
@@ -188,7 +188,7 @@ fn a_tier_that_the_engine_does_not_reuse_is_not_counted() {
 
 #[test]
 fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet.stored(1, &tokens(2, 10), Tier::Remote);
     let told = |topic| {
@@ -216,7 +216,7 @@ fn what_an_untrusted_target_announces_is_told_beside_what_is_believed_of_it() {
 
 #[test]
 fn adapters_and_salts_do_not_warm_each_other() {
-    let mut fleet = Fleet::with(2, Policy::Warm);
+    let mut fleet = TestFleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
     fleet
         .candidates
@@ -233,7 +233,7 @@ fn adapters_and_salts_do_not_warm_each_other() {
 
 #[test]
 fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
-    let fleet = Fleet::with(2, Policy::Warm);
+    let fleet = TestFleet::with(2, Policy::Warm);
     let blind = routing::Job {
         policy: None,
         pin: None,
@@ -243,8 +243,8 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
         prefix_holders: None,
         prompt_tokens: 0,
         expected_output_tokens: None,
-        answer: routing::Answer::Streamed,
-        patience: None,
+        answer: routing::ReplyMode::Streamed,
+        wait_budget: None,
         busy_threshold: None,
         candidates: &fleet.candidates,
         excluded: &[],
@@ -261,7 +261,7 @@ fn a_prompt_that_nothing_is_known_of_still_finds_a_target() {
 
 #[test]
 fn a_decision_keeps_the_candidates_worth_telling_of() {
-    let mut fleet = Fleet::new(
+    let mut fleet = TestFleet::new(
         40,
         RoutingSettings {
             kept_candidates: 5,
@@ -272,7 +272,7 @@ fn a_decision_keeps_the_candidates_worth_telling_of() {
     fleet.stored(30, &tokens(1, 50), Tier::Device);
     fleet.plan(
         NOW,
-        &Ask {
+        &TestRequest {
             pin: Some(Pin {
                 worker: WorkerId(30),
                 rank: None,

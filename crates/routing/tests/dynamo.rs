@@ -5,17 +5,17 @@ mod fleet;
 use std::collections::HashMap;
 
 use contract_id::contract;
-use fleet::{Ask, BLOCK, Fleet, ask, target, tokens};
+use fleet::{BLOCK, TestFleet, TestRequest, ask, target, tokens};
 use kv_blocks::{Moment, Tier, WorkerId};
 use routing::{
     CostUnit, Decision, DynamoSettings, Overrides, Pin, Plan, Policy, ReservationId,
-    RoutingSettings, Scored,
+    RoutingSettings, ScoredCandidate,
 };
 
 const NOW: Moment = Moment::START;
 
-fn on(worker: u32, prompt: Vec<u32>) -> Ask {
-    Ask {
+fn on(worker: u32, prompt: Vec<u32>) -> TestRequest {
+    TestRequest {
         pin: Some(Pin {
             worker: WorkerId(worker),
             rank: None,
@@ -25,20 +25,20 @@ fn on(worker: u32, prompt: Vec<u32>) -> Ask {
 }
 
 /// A request that `worker` is still computing.
-fn queued(fleet: &Fleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
+fn queued(fleet: &TestFleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
     fleet
         .plan(NOW, &on(worker, tokens(topic, blocks)))
         .reservation
 }
 
 /// A request that `worker` is generating for.
-fn generating(fleet: &Fleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
+fn generating(fleet: &TestFleet, worker: u32, topic: u32, blocks: u32) -> ReservationId {
     let reservation = queued(fleet, worker, topic, blocks);
     fleet.router.first_token(NOW, reservation);
     reservation
 }
 
-fn row(decision: &Decision, worker: u32) -> &Scored {
+fn row(decision: &Decision, worker: u32) -> &ScoredCandidate {
     decision
         .candidates
         .iter()
@@ -55,8 +55,8 @@ fn figures(decision: &Decision, worker: u32) -> (f64, f64, f64) {
 
 /// The three workers of the document's example, and a request of five blocks: 8, 5 and 2 blocks to compute, 10, 5 and 9
 /// to hold.
-fn example() -> (Fleet, Ask) {
-    let fleet = Fleet::with(3, Policy::DynamoCost);
+fn example() -> (TestFleet, TestRequest) {
+    let fleet = TestFleet::with(3, Policy::DynamoCost);
     let prompt = tokens(1, 5);
     queued(&fleet, 1, 11, 3);
     generating(&fleet, 1, 12, 2);
@@ -95,7 +95,7 @@ fn the_overlap_weight_multiplies_what_has_to_be_computed() {
         fleet
             .preview(
                 NOW,
-                &Ask {
+                &TestRequest {
                     overrides,
                     ..request.clone()
                 },
@@ -121,7 +121,7 @@ fn a_weight_of_zero_balances_what_is_held_whatever_is_cached() {
         overlap_weight: 0.0,
         ..RoutingSettings::default()
     };
-    let fleet = Fleet::new(2, settings);
+    let fleet = TestFleet::new(2, settings);
     let prompt = tokens(1, 20);
     fleet.stored(1, &prompt, Tier::Device);
     generating(&fleet, 1, 2, 1);
@@ -146,7 +146,7 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() 
             dynamo,
             ..RoutingSettings::default()
         };
-        let fleet = Fleet::new(3, settings);
+        let fleet = TestFleet::new(3, settings);
         fleet.stored(1, &prompt[..4 * BLOCK as usize], Tier::Host);
         fleet.stored(2, &prompt[..4 * BLOCK as usize], Tier::Disk);
         fleet.stored(3, &prompt[..4 * BLOCK as usize], Tier::Device);
@@ -175,7 +175,7 @@ fn requests_in_flight_and_slower_tiers_add_to_the_cost_only_where_that_is_set() 
 #[test]
 #[contract("DY13")]
 fn queued_prefill_leaves_at_the_first_token() {
-    let fleet = Fleet::with(1, Policy::DynamoCost);
+    let fleet = TestFleet::with(1, Policy::DynamoCost);
     let earlier = queued(&fleet, 1, 2, 3);
     let prefill = || figures(&fleet.preview(NOW, &ask(tokens(1, 5))).expect("free"), 1).0;
     assert_eq!(prefill(), 8.0);
@@ -186,7 +186,7 @@ fn queued_prefill_leaves_at_the_first_token() {
 #[test]
 #[contract("DY14")]
 fn blocks_of_sequences_that_share_a_prefix_count_once_and_go_with_the_last_of_them() {
-    let fleet = Fleet::with(1, Policy::DynamoCost);
+    let fleet = TestFleet::with(1, Policy::DynamoCost);
     let prompt = tokens(1, 5);
     let decode = || figures(&fleet.preview(NOW, &ask(prompt.clone())).expect("free"), 1).1;
     let first = fleet
@@ -216,7 +216,7 @@ fn without_tracking_no_blocks_are_held() {
         track_active_blocks: false,
         ..RoutingSettings::default()
     };
-    let fleet = Fleet::new(1, settings);
+    let fleet = TestFleet::new(1, settings);
     generating(&fleet, 1, 2, 3);
     let decision = fleet.plan(NOW, &ask(tokens(1, 5))).decision;
     assert_eq!(figures(&decision, 1), (5.0, 0.0, 5.0));
@@ -227,10 +227,10 @@ fn without_tracking_no_blocks_are_held() {
 #[contract("DY3")]
 fn at_temperature_zero_equal_costs_are_drawn_and_a_draw_can_be_repeated() {
     let winner = |random| {
-        let fleet = Fleet::with(4, Policy::DynamoCost);
+        let fleet = TestFleet::with(4, Policy::DynamoCost);
         fleet.goes_to(
             NOW,
-            &Ask {
+            &TestRequest {
                 random,
                 ..ask(tokens(1, 5))
             },
@@ -260,7 +260,7 @@ fn a_temperature_draws_by_cost_with_the_cheapest_likeliest() {
         };
         wins[fleet.goes_to(
             NOW,
-            &Ask {
+            &TestRequest {
                 random,
                 overrides,
                 ..request

@@ -3,7 +3,7 @@
 mod fleet;
 
 use contract_id::contract;
-use fleet::{Ask, Fleet, ask};
+use fleet::{TestFleet, TestRequest, ask};
 use kv_blocks::Moment;
 use routing::{
     Decision, LmcacheFacts, LmcacheSettings, Method, Overrides, Policy, RoutingSettings,
@@ -12,13 +12,13 @@ use routing::{
 const NOW: Moment = Moment::START;
 
 /// Workers `w1`, `w2`, ... of which the controller says this: chunks held, tokens matched.
-fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> Fleet {
+fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> TestFleet {
     let settings = RoutingSettings {
         policy: Policy::LmcacheAware,
         lmcache: settings,
         ..RoutingSettings::default()
     };
-    let mut fleet = Fleet::new(u32::try_from(facts.len()).expect("few"), settings);
+    let mut fleet = TestFleet::new(u32::try_from(facts.len()).expect("few"), settings);
     for (candidate, (keys, matched_tokens)) in fleet.candidates.iter_mut().zip(facts) {
         candidate.lmcache = LmcacheFacts {
             keys: *keys,
@@ -28,16 +28,16 @@ fn told(facts: &[(Option<u64>, Option<u32>)], settings: LmcacheSettings) -> Flee
     fleet
 }
 
-fn usual(facts: &[(Option<u64>, Option<u32>)]) -> Fleet {
+fn usual(facts: &[(Option<u64>, Option<u32>)]) -> TestFleet {
     told(facts, LmcacheSettings::default())
 }
 
-fn prompt() -> Ask {
+fn prompt() -> TestRequest {
     ask((0..160).collect())
 }
 
 /// So many requests are in flight on a worker.
-fn busy(fleet: &Fleet, worker: u32, count: u64) {
+fn busy(fleet: &TestFleet, worker: u32, count: u64) {
     for random in 0..count {
         let pin = Some(routing::Pin {
             worker: kv_blocks::WorkerId(worker),
@@ -45,7 +45,7 @@ fn busy(fleet: &Fleet, worker: u32, count: u64) {
         });
         fleet.plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 pin,
                 random,
                 ..prompt()
@@ -54,11 +54,11 @@ fn busy(fleet: &Fleet, worker: u32, count: u64) {
     }
 }
 
-fn decided(fleet: &Fleet) -> Decision {
+fn decided(fleet: &TestFleet) -> Decision {
     fleet.preview(NOW, &prompt()).expect("somebody is eligible")
 }
 
-fn row<'a>(decision: &'a Decision, worker: &str) -> &'a routing::Scored {
+fn row<'a>(decision: &'a Decision, worker: &str) -> &'a routing::ScoredCandidate {
     decision
         .candidates
         .iter()
@@ -155,7 +155,7 @@ fn without_word_of_anybody_the_fallback_decides_and_the_receipt_says_so() {
     busy(&fleet, 3, 5);
     for random in 0..200 {
         let decision = fleet
-            .preview(NOW, &Ask { random, ..prompt() })
+            .preview(NOW, &TestRequest { random, ..prompt() })
             .expect("somebody is eligible");
         assert_ne!(&*decision.winner_name, "w3");
     }
@@ -190,7 +190,7 @@ fn where_caches_do_not_count_the_fallback_decides() {
     let decision = fleet
         .preview(
             NOW,
-            &Ask {
+            &TestRequest {
                 overrides,
                 ..prompt()
             },

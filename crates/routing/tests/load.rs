@@ -2,22 +2,22 @@
 
 mod fleet;
 
-use fleet::{Ask, Fleet, ask, at_ms, target, tokens, with_prefix};
+use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens, with_prefix};
 use kv_blocks::WorkerId;
 use proptest::prelude::*;
 use routing::{
-    Affinity, Answer, Dispatch, Patience, Pin, Policy, ReservationId, Router, RoutingSettings,
-    TargetLoad,
+    Affinity, Dispatch, Pin, Policy, ReplyMode, ReservationId, Router, RoutingSettings, TargetLoad,
+    WaitBudget,
 };
 
-const PATIENT: Patience = Patience {
+const PATIENT: WaitBudget = WaitBudget {
     limit: std::time::Duration::from_secs(30),
     waited: std::time::Duration::ZERO,
     bytes: 0,
 };
 
-fn assert_idle(fleet: &Fleet) {
-    assert_eq!(fleet.router.leases(), 0);
+fn assert_idle(fleet: &TestFleet) {
+    assert_eq!(fleet.router.open_reservations(), 0);
     for candidate in &fleet.candidates {
         assert_eq!(fleet.router.load(candidate.target), TargetLoad::default());
     }
@@ -25,7 +25,7 @@ fn assert_idle(fleet: &Fleet) {
 
 #[test]
 fn a_request_moves_from_prefill_to_decode_to_nothing() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     let id = fleet.plan(at_ms(0), &ask(tokens(1, 10))).reservation;
     let load = |in_flight, queued_prefill_tokens, decode_sequences, decode_blocks| TargetLoad {
         in_flight,
@@ -45,9 +45,9 @@ fn a_request_moves_from_prefill_to_decode_to_nothing() {
 
 #[test]
 fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_over() {
-    let fleet = Fleet::with(1, Policy::Warm);
-    let whole = |seed| Ask {
-        answer: Answer::Whole,
+    let fleet = TestFleet::with(1, Policy::Warm);
+    let whole = |seed| TestRequest {
+        answer: ReplyMode::Whole,
         ..ask(tokens(seed, 70))
     };
     let first = fleet.plan(at_ms(0), &whole(1)).reservation;
@@ -70,12 +70,12 @@ fn the_prompt_of_a_reply_that_is_not_streamed_leaves_the_queue_when_its_time_is_
 
 #[test]
 fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     let asked = |answer, seed| {
         fleet
             .plan(
                 at_ms(0),
-                &Ask {
+                &TestRequest {
                     answer,
                     ..ask(tokens(seed, 70))
                 },
@@ -84,11 +84,11 @@ fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
     };
     // 160 ms each, as above. Whoever holds the first place never says a word.
     let ids = [
-        Answer::Elsewhere,
-        Answer::Whole,
-        Answer::Whole,
-        Answer::Streamed,
-        Answer::Whole,
+        ReplyMode::Elsewhere,
+        ReplyMode::Whole,
+        ReplyMode::Whole,
+        ReplyMode::Streamed,
+        ReplyMode::Whole,
     ]
     .into_iter()
     .zip(1..);
@@ -117,13 +117,13 @@ fn a_first_token_that_is_never_announced_keeps_back_no_prompt_behind_it() {
 
 #[test]
 fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     for n in 0..40 {
         let id = fleet
             .plan(
                 at_ms(n),
-                &Ask {
-                    answer: Answer::Elsewhere,
+                &TestRequest {
+                    answer: ReplyMode::Elsewhere,
                     ..ask(tokens(1, 70))
                 },
             )
@@ -139,7 +139,7 @@ fn a_first_token_told_by_somebody_else_moves_load_and_teaches_no_speed() {
 
 #[test]
 fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     let mut fork = tokens(1, 10);
     fork.truncate(6 * 16);
     fork.extend(tokens(2, 4));
@@ -156,7 +156,7 @@ fn shared_prefixes_are_counted_once_and_leave_with_their_last_user() {
 
 #[test]
 fn a_partial_block_takes_room_that_nobody_shares() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     let prompt = tokens(1, 3)[..40].to_vec();
     fleet.plan(at_ms(0), &ask(prompt.clone()));
     fleet.plan(at_ms(0), &ask(prompt));
@@ -165,7 +165,7 @@ fn a_partial_block_takes_room_that_nobody_shares() {
 
 #[test]
 fn equal_tokens_under_two_adapters_are_two_sets_of_blocks() {
-    let mut fleet = Fleet::with(1, Policy::Warm);
+    let mut fleet = TestFleet::with(1, Policy::Warm);
     fleet.plan(at_ms(0), &ask(tokens(1, 10)));
     fleet.candidates[0].namespace.lora = Some("a".into());
     fleet.plan(at_ms(0), &ask(tokens(1, 10)));
@@ -174,7 +174,7 @@ fn equal_tokens_under_two_adapters_are_two_sets_of_blocks() {
 
 #[test]
 fn untracked_blocks_are_not_counted() {
-    let fleet = Fleet::new(
+    let fleet = TestFleet::new(
         1,
         RoutingSettings {
             track_active_blocks: false,
@@ -189,7 +189,7 @@ fn untracked_blocks_are_not_counted() {
 
 #[test]
 fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     for topic in 0..2 {
         fleet.plan(at_ms(0), &ask(tokens(topic, 700 * 10 / 16)));
     }
@@ -208,7 +208,7 @@ fn a_queue_shrinks_as_time_passes_but_not_past_its_head() {
 
 #[test]
 fn a_worker_that_leaves_keeps_its_open_load_and_nothing_else() {
-    let fleet = Fleet::with(2, Policy::RoundRobin);
+    let fleet = TestFleet::with(2, Policy::RoundRobin);
     let first = fleet.plan(at_ms(0), &ask(tokens(1, 10)));
     fleet.router.forget(WorkerId(1));
     fleet.router.forget(WorkerId(2));
@@ -220,7 +220,7 @@ fn a_worker_that_leaves_keeps_its_open_load_and_nothing_else() {
 
 #[test]
 fn ids_nobody_gave_out_are_ignored() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     fleet.router.done(at_ms(0), ReservationId(99));
     fleet.router.first_token(at_ms(0), ReservationId(0));
     assert!(fleet.router.tick(at_ms(0)).is_empty());
@@ -228,7 +228,7 @@ fn ids_nobody_gave_out_are_ignored() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum LoadStep {
     Decide {
         topic: u32,
         blocks: u32,
@@ -242,7 +242,7 @@ enum Step {
     Forget(u32),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = LoadStep> {
     prop_oneof![
         (
             0u32..4,
@@ -251,22 +251,22 @@ fn step() -> impl Strategy<Value = Step> {
             prop::sample::select(&Policy::ALL[..]),
             prop::option::of(1u32..5)
         )
-            .prop_map(|(topic, blocks, partial, policy, pin)| Step::Decide {
+            .prop_map(|(topic, blocks, partial, policy, pin)| LoadStep::Decide {
                 topic,
                 blocks,
                 partial,
                 policy,
                 pin
             }),
-        (0usize..40).prop_map(Step::FirstToken),
-        (0usize..40).prop_map(Step::Done),
-        (0usize..40).prop_map(Step::Failed),
-        (1u32..4).prop_map(Step::Forget),
+        (0usize..40).prop_map(LoadStep::FirstToken),
+        (0usize..40).prop_map(LoadStep::Done),
+        (0usize..40).prop_map(LoadStep::Failed),
+        (1u32..4).prop_map(LoadStep::Forget),
     ]
 }
 
 /// Plays `steps` a millisecond apart; returns the targets chosen and the reservations made, in order.
-fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
+fn play(fleet: &TestFleet, steps: &[LoadStep]) -> Vec<(u32, ReservationId, String)> {
     let mut made = Vec::new();
     for (ms, step) in steps.iter().enumerate() {
         let now = at_ms(ms as u64);
@@ -275,7 +275,7 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                 .map_or(ReservationId(1 << 40), |(_, id, _)| *id)
         };
         match step {
-            Step::Decide {
+            LoadStep::Decide {
                 topic,
                 blocks,
                 partial,
@@ -293,7 +293,7 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                 } else {
                     with_prefix(u64::from(*topic) << 62).affinity
                 };
-                let asked = Ask {
+                let asked = TestRequest {
                     policy: Some(*policy),
                     pin,
                     random: ms as u64,
@@ -305,10 +305,10 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
                     made.push((plan.decode.target.worker.0, plan.reservation, reasons));
                 }
             }
-            Step::FirstToken(i) => drop(fleet.router.first_token(now, known(*i, &made))),
-            Step::Done(i) => drop(fleet.router.done(now, known(*i, &made))),
-            Step::Failed(i) => drop(fleet.router.failed(now, known(*i, &made))),
-            Step::Forget(worker) => fleet.router.forget(WorkerId(*worker)),
+            LoadStep::FirstToken(i) => drop(fleet.router.first_token(now, known(*i, &made))),
+            LoadStep::Done(i) => drop(fleet.router.done(now, known(*i, &made))),
+            LoadStep::Failed(i) => drop(fleet.router.failed(now, known(*i, &made))),
+            LoadStep::Forget(worker) => fleet.router.forget(WorkerId(*worker)),
         }
     }
     made
@@ -317,10 +317,10 @@ fn play(fleet: &Fleet, steps: &[Step]) -> Vec<(u32, ReservationId, String)> {
 proptest! {
     #[test]
     fn any_interleaving_returns_every_load_to_exactly_zero(steps in prop::collection::vec(step(), 0..120)) {
-        let fleet = Fleet::with(3, Policy::Warm);
+        let fleet = TestFleet::with(3, Policy::Warm);
         let made = play(&fleet, &steps);
         let in_flight: u32 = fleet.candidates.iter().map(|c| fleet.router.load(c.target).in_flight).sum();
-        prop_assert_eq!(in_flight as usize, fleet.router.leases());
+        prop_assert_eq!(in_flight as usize, fleet.router.open_reservations());
         for (_, id, _) in made {
             fleet.router.done(at_ms(1_000_000), id);
         }
@@ -329,7 +329,7 @@ proptest! {
 
     #[test]
     fn equal_histories_give_equal_decisions(steps in prop::collection::vec(step(), 0..60)) {
-        let (one, other) = (Fleet::with(3, Policy::Warm), Fleet::with(3, Policy::Warm));
+        let (one, other) = (TestFleet::with(3, Policy::Warm), TestFleet::with(3, Policy::Warm));
         prop_assert_eq!(play(&one, &steps), play(&other, &steps));
     }
 
@@ -339,7 +339,7 @@ proptest! {
         blocks in 0u32..30,
         partial in 0u32..16,
     ) {
-        let fleet = Fleet::with(3, Policy::KvAware);
+        let fleet = TestFleet::with(3, Policy::KvAware);
         fleet.stored(1, &tokens(1, 7), kv_blocks::Tier::Host);
         fleet.stored(2, &tokens(1, 3), kv_blocks::Tier::Device);
         play(&fleet, &steps);
@@ -364,9 +364,9 @@ fn the_router_may_be_shared_between_threads() {
 
 #[test]
 fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
-    let fleet = Fleet::with(4, Policy::Warm);
-    let prompts: Vec<Ask> = (0..8)
-        .map(|topic| Ask {
+    let fleet = TestFleet::with(4, Policy::Warm);
+    let prompts: Vec<TestRequest> = (0..8)
+        .map(|topic| TestRequest {
             patience: Some(PATIENT),
             ..ask(tokens(topic, 20))
         })
@@ -379,7 +379,7 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
         let now = at_ms(n / 100);
         let mut released = match fleet.dispatch(
             now,
-            &Ask {
+            &TestRequest {
                 random: n,
                 ..prompts[(n % 8) as usize].clone()
             },
@@ -390,13 +390,13 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
             }
             Dispatch::Held(ticket) => {
                 held.push_back(ticket);
-                fleet.router.released(now)
+                fleet.router.take_released(now)
             }
             Dispatch::Refused(refusal) => panic!("{refusal}"),
         };
         // The client leaves: while it waits, before its request is sent, before its first token, in the middle.
         while held.len() > 4 {
-            held.pop_front().map(|ticket| fleet.router.give_up(ticket));
+            held.pop_front().map(|ticket| fleet.router.cancel(ticket));
         }
         while open.len() > 12
             && let Some(id) = open.pop_front()
@@ -405,7 +405,7 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
                 released.extend(fleet.router.first_token(now, id));
             }
             released.extend(match n % 4 {
-                0 => fleet.router.withdrawn(now, id),
+                0 => fleet.router.withdraw(now, id),
                 1 => fleet.router.failed(now, id),
                 _ => fleet.router.done(now, id),
             });
@@ -418,17 +418,17 @@ fn a_million_requests_that_come_to_nothing_leave_nothing_behind() {
     }
     let end = at_ms(1_000_000);
     for ticket in held {
-        fleet.router.give_up(ticket);
+        fleet.router.cancel(ticket);
     }
     while let Some(id) = open.pop_front() {
         open.extend(
             fleet
                 .router
-                .withdrawn(end, id)
+                .withdraw(end, id)
                 .into_iter()
                 .map(|released| released.plan.reservation),
         );
     }
-    assert_eq!(fleet.router.held(), 0);
+    assert_eq!(fleet.router.queued_requests(), 0);
     assert_idle(&fleet);
 }

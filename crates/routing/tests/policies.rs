@@ -5,7 +5,7 @@ mod fleet;
 use std::collections::HashSet;
 
 use contract_id::contract;
-use fleet::{Ask, BLOCK, Fleet, ask, at_ms, target, tokens};
+use fleet::{BLOCK, TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{HashScheme, Moment, SequenceHash, Tier, WorkerId};
 use routing::{
     Affinity, CacheSource, CostUnit, MediumWeights, Overrides, Pin, Policy, RoutingSettings,
@@ -19,7 +19,7 @@ fn chain(tokens: &[u32]) -> Vec<SequenceHash> {
 
 #[test]
 fn round_robin_gives_every_target_its_turn() {
-    let fleet = Fleet::with(3, Policy::RoundRobin);
+    let fleet = TestFleet::with(3, Policy::RoundRobin);
     let order: Vec<u32> = (0..9)
         .map(|_| fleet.goes_to(NOW, &ask(tokens(1, 2))))
         .collect();
@@ -28,7 +28,7 @@ fn round_robin_gives_every_target_its_turn() {
 
 #[test]
 fn round_robin_skips_who_is_left_out_without_doubling_a_neighbour() {
-    let mut fleet = Fleet::with(4, Policy::RoundRobin);
+    let mut fleet = TestFleet::with(4, Policy::RoundRobin);
     let absent = fleet.candidates.remove(1);
     let mut counts = [0; 5];
     for _ in 0..9 {
@@ -45,7 +45,7 @@ fn round_robin_skips_who_is_left_out_without_doubling_a_neighbour() {
 
 #[test]
 fn round_robin_keeps_turns_per_model() {
-    let mut fleet = Fleet::with(2, Policy::RoundRobin);
+    let mut fleet = TestFleet::with(2, Policy::RoundRobin);
     let mut other = fleet.candidates.clone();
     other
         .iter_mut()
@@ -59,7 +59,7 @@ fn round_robin_keeps_turns_per_model() {
 
 #[test]
 fn random_reaches_every_target_about_equally() {
-    let fleet = Fleet::with(4, Policy::Random);
+    let fleet = TestFleet::with(4, Policy::Random);
     let counts = fleet.burst(4000, &ask(tokens(1, 2)));
     assert!(
         counts.iter().all(|count| (850..1150).contains(count)),
@@ -69,13 +69,13 @@ fn random_reaches_every_target_about_equally() {
 
 #[test]
 fn five_hundred_equal_prompts_spread_exactly_under_least_loaded() {
-    let fleet = Fleet::with(4, Policy::LeastLoaded);
+    let fleet = TestFleet::with(4, Policy::LeastLoaded);
     assert_eq!(fleet.burst(500, &ask(tokens(1, 40))), [125; 4]);
 }
 
 #[test]
 fn least_loaded_fills_targets_by_their_weight() {
-    let mut fleet = Fleet::with(3, Policy::LeastLoaded);
+    let mut fleet = TestFleet::with(3, Policy::LeastLoaded);
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 2.0, 0.5]) {
         candidate.weight = weight;
     }
@@ -95,7 +95,7 @@ fn least_loaded_fills_targets_by_their_weight() {
         (100.0, Some(200.0), Some(2.0))
     );
     // Weights that are all alike are no weights.
-    let mut fleet = Fleet::with(4, Policy::LeastLoaded);
+    let mut fleet = TestFleet::with(4, Policy::LeastLoaded);
     fleet
         .candidates
         .iter_mut()
@@ -105,7 +105,7 @@ fn least_loaded_fills_targets_by_their_weight() {
 
 #[test]
 fn random_draws_by_weight() {
-    let mut fleet = Fleet::with(3, Policy::Random);
+    let mut fleet = TestFleet::with(3, Policy::Random);
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 6.0, 3.0]) {
         candidate.weight = weight;
     }
@@ -118,7 +118,7 @@ fn random_draws_by_weight() {
 #[test]
 fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
     for cache in [CacheSource::Events, CacheSource::Predicted] {
-        let mut fleet = Fleet::with(2, Policy::Warm);
+        let mut fleet = TestFleet::with(2, Policy::Warm);
         fleet
             .candidates
             .iter_mut()
@@ -127,7 +127,10 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
         let refusing = refused.decode.target;
         fleet.router.failed(at_ms(1), refused.reservation);
         assert_eq!(
-            (fleet.router.leases(), fleet.router.load(refusing).in_flight),
+            (
+                fleet.router.open_reservations(),
+                fleet.router.load(refusing).in_flight
+            ),
             (0, 0)
         );
         let next = fleet.plan(at_ms(2), &ask(tokens(1, 40)));
@@ -157,7 +160,7 @@ fn a_worker_that_refuses_is_not_credited_with_the_prompt() {
 
 #[test]
 fn a_refusal_takes_back_neither_what_was_confirmed_nor_what_another_request_renewed() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     let warm = |ms| {
         let overlaps = fleet
             .index
@@ -178,12 +181,12 @@ fn a_refusal_takes_back_neither_what_was_confirmed_nor_what_another_request_rene
 
 #[test]
 fn least_loaded_rotates_while_everything_is_idle() {
-    let fleet = Fleet::with(4, Policy::LeastLoaded);
+    let fleet = TestFleet::with(4, Policy::LeastLoaded);
     let mut counts = [0; 5];
     for random in 0..100 {
         let plan = fleet.plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 random,
                 ..ask(tokens(1, 2))
             },
@@ -197,7 +200,7 @@ fn least_loaded_rotates_while_everything_is_idle() {
 #[test]
 #[contract("V5", "V7")]
 fn kv_aware_takes_the_longest_contiguous_prefix() {
-    let fleet = Fleet::with(3, Policy::KvAware);
+    let fleet = TestFleet::with(3, Policy::KvAware);
     let prompt = tokens(1, 10);
     fleet.stored(1, &prompt[..3 * 16], Tier::Device);
     fleet.stored(2, &prompt[..7 * 16], Tier::Device);
@@ -215,7 +218,7 @@ fn kv_aware_takes_the_longest_contiguous_prefix() {
 #[test]
 #[contract("V6")]
 fn a_partial_trailing_block_is_ignored() {
-    let fleet = Fleet::with(2, Policy::KvAware);
+    let fleet = TestFleet::with(2, Policy::KvAware);
     let prompt = tokens(1, 3);
     fleet.stored(2, &prompt, Tier::Device);
     let decision = fleet.plan(NOW, &ask(prompt[..40].to_vec())).decision;
@@ -227,8 +230,8 @@ fn a_partial_trailing_block_is_ignored() {
 #[test]
 #[contract("V7")]
 fn kv_aware_without_a_match_takes_the_least_loaded() {
-    let fleet = Fleet::with(3, Policy::KvAware);
-    let pinned = |worker| Ask {
+    let fleet = TestFleet::with(3, Policy::KvAware);
+    let pinned = |worker| TestRequest {
         pin: Some(Pin {
             worker: WorkerId(worker),
             rank: None,
@@ -241,7 +244,7 @@ fn kv_aware_without_a_match_takes_the_least_loaded() {
     for random in 0..20 {
         let plan = fleet.plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 random,
                 ..ask(tokens(9, 4))
             },
@@ -254,7 +257,7 @@ fn kv_aware_without_a_match_takes_the_least_loaded() {
 
 #[test]
 fn kv_aware_settles_equal_matches_by_load() {
-    let fleet = Fleet::with(2, Policy::KvAware);
+    let fleet = TestFleet::with(2, Policy::KvAware);
     let prompt = tokens(1, 4);
     fleet.stored(1, &prompt, Tier::Device);
     fleet.stored(2, &prompt, Tier::Device);
@@ -267,7 +270,7 @@ fn kv_aware_settles_equal_matches_by_load() {
 fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
     let prompt = tokens(1, 12);
     let stored = |settings| {
-        let fleet = Fleet::new(2, settings);
+        let fleet = TestFleet::new(2, settings);
         fleet.stored(1, &prompt, Tier::Disk);
         fleet.stored(2, &prompt[..10 * 16], Tier::Device);
         fleet
@@ -303,7 +306,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
     assert_eq!(
         stored(plain).goes_to(
             NOW,
-            &Ask {
+            &TestRequest {
                 overrides,
                 ..ask(prompt.clone())
             }
@@ -316,7 +319,7 @@ fn twelve_disk_blocks_lose_to_ten_gpu_blocks() {
 #[contract("V14", "V15", "V23")]
 fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
     for policy in [Policy::KvAware, Policy::Warm] {
-        let fleet = Fleet::with(4, policy);
+        let fleet = TestFleet::with(4, policy);
         let first = fleet.plan(NOW, &ask(tokens(1, 40)));
         assert_eq!(
             first.decision.predicted_cached_tokens, 0,
@@ -325,7 +328,7 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
         for random in 0..4 {
             let next = fleet.plan(
                 at_ms(1),
-                &Ask {
+                &TestRequest {
                     random,
                     ..ask(tokens(1, 40))
                 },
@@ -341,7 +344,7 @@ fn the_second_prompt_of_a_burst_finds_the_first_ones_blocks_at_once() {
 #[test]
 #[contract("V15")]
 fn an_entry_that_no_event_confirms_expires() {
-    let fleet = Fleet::with(2, Policy::KvAware);
+    let fleet = TestFleet::with(2, Policy::KvAware);
     let first = fleet.plan(NOW, &ask(tokens(1, 40)));
     fleet.router.done(at_ms(10), first.reservation);
     assert_eq!(
@@ -352,7 +355,7 @@ fn an_entry_that_no_event_confirms_expires() {
         39 * BLOCK
     );
 
-    let fleet = Fleet::with(2, Policy::KvAware);
+    let fleet = TestFleet::with(2, Policy::KvAware);
     fleet.plan(NOW, &ask(tokens(1, 40)));
     assert_eq!(
         fleet
@@ -365,7 +368,7 @@ fn an_entry_that_no_event_confirms_expires() {
 
 #[test]
 fn an_unconfirmed_entry_outlives_the_queue_in_front_of_its_prefill() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     // 70,000 tokens at the prior's 7,000 a second: ten seconds of queue.
     fleet.plan(NOW, &ask(tokens(1, 70_000 / BLOCK)));
     fleet.plan(NOW, &ask(tokens(2, 40)));
@@ -391,7 +394,7 @@ fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed
         speculative: false,
         ..RoutingSettings::default()
     };
-    let mut fleet = Fleet::new(2, settings);
+    let mut fleet = TestFleet::new(2, settings);
     fleet.plan(NOW, &ask(tokens(1, 40)));
     assert_eq!(
         fleet
@@ -414,9 +417,9 @@ fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed
             .predicted_cached_tokens
     };
     assert_eq!(later(119_000), 39 * BLOCK);
-    let fleet = Fleet {
+    let fleet = TestFleet {
         candidates: fleet.candidates,
-        ..Fleet::with(2, Policy::Warm)
+        ..TestFleet::with(2, Policy::Warm)
     };
     fleet.plan(NOW, &ask(tokens(2, 40)));
     assert_eq!(
@@ -430,11 +433,11 @@ fn without_speculation_a_target_with_events_is_credited_with_nothing_unconfirmed
 
 #[test]
 fn a_long_queue_outweighs_a_longer_cached_prefix() {
-    let fleet = Fleet::with(2, Policy::Warm);
+    let fleet = TestFleet::with(2, Policy::Warm);
     let prompt = tokens(1, 60);
     fleet.stored(1, &prompt, Tier::Device);
     assert_eq!(fleet.goes_to(NOW, &ask(prompt.clone())), 1);
-    let queue = Ask {
+    let queue = TestRequest {
         pin: Some(Pin {
             worker: WorkerId(1),
             rank: None,
@@ -450,10 +453,10 @@ fn a_long_queue_outweighs_a_longer_cached_prefix() {
 
 #[test]
 fn warm_waits_for_a_warm_target_while_the_wait_is_shorter_than_the_prefill() {
-    let fleet = Fleet::with(2, Policy::Warm);
+    let fleet = TestFleet::with(2, Policy::Warm);
     let prompt = tokens(1, 250);
     fleet.stored(1, &prompt, Tier::Device);
-    let queue = Ask {
+    let queue = TestRequest {
         pin: Some(Pin {
             worker: WorkerId(1),
             rank: None,
@@ -466,7 +469,7 @@ fn warm_waits_for_a_warm_target_while_the_wait_is_shorter_than_the_prefill() {
 
 #[test]
 fn the_terms_of_warm_add_up_to_its_cost() {
-    let mut fleet = Fleet::with(3, Policy::Warm);
+    let mut fleet = TestFleet::with(3, Policy::Warm);
     fleet
         .candidates
         .iter_mut()
@@ -479,7 +482,7 @@ fn the_terms_of_warm_add_up_to_its_cost() {
         };
         let plan = fleet.plan(
             at_ms(u64::from(i)),
-            &Ask {
+            &TestRequest {
                 overrides,
                 ..ask(tokens(i % 5, 30 + i))
             },
@@ -500,7 +503,7 @@ fn the_terms_of_warm_add_up_to_its_cost() {
 #[test]
 fn a_herd_of_equal_prompts_never_sits_on_one_worker() {
     for blocks in [0, 1, 8, 60, 500, 2000] {
-        let fleet = Fleet::with(4, Policy::Warm);
+        let fleet = TestFleet::with(4, Policy::Warm);
         let counts = fleet.burst(500, &ask(tokens(1, blocks)));
         assert!(
             counts.iter().all(|count| *count <= 250),
@@ -512,10 +515,10 @@ fn a_herd_of_equal_prompts_never_sits_on_one_worker() {
 #[test]
 fn a_herd_of_different_prompts_spreads_evenly() {
     for policy in [Policy::Warm, Policy::KvAware, Policy::LeastLoaded] {
-        let fleet = Fleet::with(4, policy);
+        let fleet = TestFleet::with(4, policy);
         let mut counts = [0; 4];
         for i in 0..200u32 {
-            let asked = Ask {
+            let asked = TestRequest {
                 random: u64::from(i) * 77,
                 ..ask(tokens(i, 20))
             };
@@ -530,13 +533,13 @@ fn a_herd_of_different_prompts_spreads_evenly() {
 
 #[test]
 fn misses_on_an_idle_fleet_use_every_cache() {
-    let fleet = Fleet::with(4, Policy::Warm);
+    let fleet = TestFleet::with(4, Policy::Warm);
     let mut counts = [0; 4];
     for i in 0..100u32 {
         let now = at_ms(u64::from(i) * 1000);
         let plan = fleet.plan(
             now,
-            &Ask {
+            &TestRequest {
                 random: u64::from(i),
                 ..ask(tokens(i, 40))
             },
@@ -559,7 +562,7 @@ fn misses_on_an_idle_fleet_use_every_cache() {
 
 #[test]
 fn a_slower_engine_gets_less_once_it_is_known() {
-    let fleet = Fleet::with(2, Policy::Warm);
+    let fleet = TestFleet::with(2, Policy::Warm);
     let mut late = [0; 2];
     for i in 0..120u32 {
         let now = at_ms(u64::from(i) * 10_000);
@@ -585,7 +588,7 @@ fn a_slower_engine_gets_less_once_it_is_known() {
 
 #[test]
 fn active_blocks_beyond_the_cache_cost_time() {
-    let mut fleet = Fleet::with(2, Policy::Warm);
+    let mut fleet = TestFleet::with(2, Policy::Warm);
     fleet.candidates[0].total_blocks = Some(64);
     fleet.candidates[1].total_blocks = Some(100_000);
     let decision = fleet.plan(NOW, &ask(tokens(1, 200))).decision;
@@ -599,13 +602,13 @@ fn active_blocks_beyond_the_cache_cost_time() {
 
 #[test]
 fn a_worker_that_joins_is_filled_not_flooded() {
-    let mut fleet = Fleet::with(4, Policy::Warm);
+    let mut fleet = TestFleet::with(4, Policy::Warm);
     let newcomer = fleet.candidates.pop().unwrap();
-    let serve = |fleet: &Fleet, second: u32, prompt: Vec<u32>| {
+    let serve = |fleet: &TestFleet, second: u32, prompt: Vec<u32>| {
         let now = at_ms(u64::from(second) * 1000);
         let plan = fleet.plan(
             now,
-            &Ask {
+            &TestRequest {
                 random: second.into(),
                 ..ask(prompt.clone())
             },
@@ -640,7 +643,7 @@ fn a_worker_that_joins_is_filled_not_flooded() {
 #[contract("V44")]
 fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_room() {
     let prompt = tokens(1, 10);
-    let hinted = |policy| Ask {
+    let hinted = |policy| TestRequest {
         policy: Some(policy),
         affinity: Affinity {
             served_by: Some(WorkerId(2)),
@@ -649,8 +652,8 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
         ..ask(prompt.clone())
     };
     for policy in [Policy::KvAware, Policy::CacheAware] {
-        let fleet = Fleet::with(4, policy);
-        let told = |fleet: &Fleet| {
+        let fleet = TestFleet::with(4, policy);
+        let told = |fleet: &TestFleet| {
             let decision = fleet.preview(NOW, &hinted(policy)).expect("four are free");
             let row = decision
                 .candidates
@@ -661,7 +664,7 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
         };
         assert_eq!(told(&fleet), (target(2), Some(1.0), 0.0), "{policy}");
         // Its even share and a quarter more: of six in flight and this one that is three.
-        let on = |worker| Ask {
+        let on = |worker| TestRequest {
             pin: Some(Pin {
                 worker: WorkerId(worker),
                 rank: None,
@@ -679,22 +682,22 @@ fn a_remembered_worker_goes_first_only_where_no_cache_speaks_and_while_it_has_ro
         );
     }
     for policy in [Policy::KvAware, Policy::CacheAware] {
-        let fleet = Fleet::with(4, policy);
+        let fleet = TestFleet::with(4, policy);
         fleet.stored(3, &prompt[..5 * BLOCK as usize], Tier::Device);
         assert_eq!(fleet.goes_to(NOW, &hinted(policy)), 3, "{policy}");
     }
     // Others do not look at it, and where caches do not count nobody does.
-    let fleet = Fleet::with(4, Policy::LeastLoaded);
+    let fleet = TestFleet::with(4, Policy::LeastLoaded);
     (0..8).for_each(|_| drop(fleet.plan(NOW, &hinted(Policy::LeastLoaded))));
     assert_eq!(fleet.router.load(target(2)).in_flight, 2);
     let blind = Overrides {
         overlap_weight: Some(0.0),
         ..Overrides::default()
     };
-    let decision = Fleet::with(4, Policy::KvAware)
+    let decision = TestFleet::with(4, Policy::KvAware)
         .plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 overrides: blind,
                 ..hinted(Policy::KvAware)
             },

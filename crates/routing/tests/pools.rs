@@ -4,35 +4,35 @@
 mod fleet;
 
 use contract_id::contract;
-use fleet::{Dice, Fleet, Pool, ask, at_ms, candidate, target, tokens};
+use fleet::{PrefillWorkers, TestFleet, TestRandom, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{DpRank, Moment, Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Answer, Decision, ExcludeReason, Excluded, Pin, Plan, Policy, PrefillSkip, RoutingSettings,
-    TargetLoad,
+    Decision, ExcludeReason, ExcludedTarget, Pin, Plan, Policy, PrefillSkip, ReplyMode,
+    RoutingSettings, TargetLoad,
 };
 
 const NOW: Moment = Moment::START;
 
 /// Decode workers from 1 on, and prefill workers from 11 on.
-fn pools(decode: u32, prefill: u32) -> Fleet {
+fn pools(decode: u32, prefill: u32) -> TestFleet {
     with(decode, prefill, RoutingSettings::default())
 }
 
-fn with(decode: u32, prefill: u32, settings: RoutingSettings) -> Fleet {
-    let mut fleet = Fleet::new(decode, settings);
+fn with(decode: u32, prefill: u32, settings: RoutingSettings) -> TestFleet {
+    let mut fleet = TestFleet::new(decode, settings);
     let candidates: Vec<_> = (11..11 + prefill).map(candidate).collect();
     candidates
         .iter()
         .for_each(|candidate| fleet.index.register(candidate.target, "m".into()));
-    fleet.pool = Some(Pool {
+    fleet.pool = Some(PrefillWorkers {
         candidates,
-        ..Pool::default()
+        ..PrefillWorkers::default()
     });
     fleet
 }
 
-fn threshold(fleet: &mut Fleet, tokens: u32) {
+fn threshold(fleet: &mut TestFleet, tokens: u32) {
     fleet.pool.as_mut().expect("there is a pool").threshold = tokens;
 }
 
@@ -152,7 +152,7 @@ fn a_prompt_is_counted_where_it_is_computed_and_blocks_where_it_is_generated_fro
     );
     fleet.router.done(at_ms(90), plan.reservation);
     assert_eq!(fleet.router.load(target(1)), TargetLoad::default());
-    assert_eq!(fleet.router.leases(), 0);
+    assert_eq!(fleet.router.open_reservations(), 0);
 }
 
 #[test]
@@ -221,7 +221,7 @@ fn without_a_threshold_a_prompt_that_is_warm_to_its_end_still_has_its_last_token
 #[contract("DY26")]
 fn an_empty_pool_leaves_all_of_it_to_the_decode_worker_visibly() {
     let mut fleet = pools(1, 0);
-    let out = Excluded {
+    let out = ExcludedTarget {
         target: target(11),
         name: "w11".into(),
         reason: ExcludeReason::Busy,
@@ -277,14 +277,17 @@ fn both_workers_are_expected_to_hold_the_prompt_afterwards() {
 fn what_was_never_sent_is_not_expected_either_and_blames_nobody() {
     let fleet = pools(1, 1);
     let plan = fleet.plan(NOW, &ask(tokens(1, 10)));
-    fleet.router.withdrawn(NOW, plan.reservation);
-    fleet.router.withdrawn(NOW, plan.reservation);
+    fleet.router.withdraw(NOW, plan.reservation);
+    fleet.router.withdraw(NOW, plan.reservation);
     fleet
         .router
         .failed(NOW, plan.prefill.expect("a leg").reservation);
     let after = fleet.preview(NOW, &ask(tokens(1, 10))).expect("a decision");
     assert_eq!(
-        (after.predicted_cached_tokens, fleet.router.leases()),
+        (
+            after.predicted_cached_tokens,
+            fleet.router.open_reservations()
+        ),
         (0, 0)
     );
 }
@@ -296,7 +299,10 @@ fn a_preview_names_who_would_compute_and_changes_nothing() {
     let prompt = ask(tokens(1, 10));
     let preview = fleet.preview(NOW, &prompt).expect("a decision");
     assert_eq!(
-        (fleet.router.leases(), fleet.router.load(target(12))),
+        (
+            fleet.router.open_reservations(),
+            fleet.router.load(target(12))
+        ),
         (0, TargetLoad::default())
     );
     let plan = fleet.plan(NOW, &prompt);
@@ -308,7 +314,7 @@ fn a_preview_names_who_would_compute_and_changes_nothing() {
 fn potential_loads_tell_of_both_pools_and_count_the_prompt_once() {
     let mut fleet = pools(1, 1);
     let prompt = ask(tokens(1, 10));
-    let loads = |fleet: &Fleet| -> Vec<_> {
+    let loads = |fleet: &TestFleet| -> Vec<_> {
         let loads = fleet.potential_loads(NOW, &prompt);
         loads
             .iter()
@@ -326,7 +332,7 @@ fn potential_loads_tell_of_both_pools_and_count_the_prompt_once() {
 
 /// One thing that can happen to one of the requests under way.
 #[derive(Clone, Copy, Debug)]
-enum Step {
+enum PoolStep {
     Ask {
         topic: u32,
         blocks: u32,
@@ -342,18 +348,18 @@ enum Step {
     Forget(u32),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = PoolStep> {
     let at = || 0usize..32;
     prop_oneof![
         4 => (1u32..4, 1u32..30, any::<bool>(), prop_oneof![Just(0u32), 1u32..400])
-            .prop_map(|(topic, blocks, streamed, threshold)| Step::Ask { topic, blocks, streamed, threshold }),
-        2 => at().prop_map(Step::Computed),
-        2 => at().prop_map(Step::FirstToken),
-        1 => at().prop_map(Step::PrefillFailed),
-        2 => at().prop_map(Step::Over),
-        1 => at().prop_map(Step::Failed),
-        1 => Just(Step::Tick),
-        1 => prop_oneof![1u32..3, 11u32..13].prop_map(Step::Forget),
+            .prop_map(|(topic, blocks, streamed, threshold)| PoolStep::Ask { topic, blocks, streamed, threshold }),
+        2 => at().prop_map(PoolStep::Computed),
+        2 => at().prop_map(PoolStep::FirstToken),
+        1 => at().prop_map(PoolStep::PrefillFailed),
+        2 => at().prop_map(PoolStep::Over),
+        1 => at().prop_map(PoolStep::Failed),
+        1 => Just(PoolStep::Tick),
+        1 => prop_oneof![1u32..3, 11u32..13].prop_map(PoolStep::Forget),
     ]
 }
 
@@ -362,54 +368,54 @@ proptest! {
     #[contract("DY25", "DY26")]
     fn whatever_happens_in_whatever_order_all_load_is_freed_exactly_once(steps in prop::collection::vec(step(), 0..120)) {
         let mut fleet = pools(2, 2);
-        let mut dice = Dice(steps.len() as u64);
+        let mut dice = TestRandom(steps.len() as u64);
         let mut open: Vec<Plan> = Vec::new();
         let mut legs = 0;
         for (n, step) in steps.into_iter().enumerate() {
             let now = at_ms(n as u64 * 7);
             let some = |open: &mut Vec<Plan>, at: usize| (!open.is_empty()).then(|| at % open.len());
             match step {
-                Step::Ask { topic, blocks, streamed, threshold: tokens_at_most } => {
+                PoolStep::Ask { topic, blocks, streamed, threshold: tokens_at_most } => {
                     threshold(&mut fleet, tokens_at_most);
                     let mut prompt = ask(tokens(topic, blocks));
-                    prompt.answer = if streamed { Answer::Streamed } else { Answer::Whole };
+                    prompt.answer = if streamed { ReplyMode::Streamed } else { ReplyMode::Whole };
                     prompt.random = dice.roll();
                     let plan = fleet.plan(now, &prompt);
                     legs += usize::from(plan.prefill.is_some());
                     open.push(plan);
                 }
-                Step::Computed(at) => if let Some(at) = some(&mut open, at) && let Some(leg) = open[at].prefill.take() {
+                PoolStep::Computed(at) => if let Some(at) = some(&mut open, at) && let Some(leg) = open[at].prefill.take() {
                     fleet.router.first_token(now, leg.reservation);
                     fleet.router.done(now, leg.reservation);
                     legs -= 1;
                 },
-                Step::FirstToken(at) => if let Some(at) = some(&mut open, at) {
+                PoolStep::FirstToken(at) => if let Some(at) = some(&mut open, at) {
                     fleet.router.first_token(now, open[at].reservation);
                 },
-                Step::PrefillFailed(at) => if let Some(at) = some(&mut open, at) {
+                PoolStep::PrefillFailed(at) => if let Some(at) = some(&mut open, at) {
                     let plan = open.swap_remove(at);
-                    fleet.router.withdrawn(now, plan.reservation);
+                    fleet.router.withdraw(now, plan.reservation);
                     if let Some(leg) = plan.prefill {
                         fleet.router.failed(now, leg.reservation);
                         legs -= 1;
                     }
                 },
-                Step::Over(at) | Step::Failed(at) => if let Some(at) = some(&mut open, at) {
+                PoolStep::Over(at) | PoolStep::Failed(at) => if let Some(at) = some(&mut open, at) {
                     let plan = open.swap_remove(at);
                     if let Some(leg) = plan.prefill {
                         fleet.router.done(now, leg.reservation);
                         legs -= 1;
                     }
                     match step {
-                        Step::Failed(_) => drop(fleet.router.failed(now, plan.reservation)),
+                        PoolStep::Failed(_) => drop(fleet.router.failed(now, plan.reservation)),
                         _ => drop(fleet.router.done(now, plan.reservation)),
                     }
                     fleet.router.done(now, plan.reservation);
                 },
-                Step::Tick => drop(fleet.router.tick(now)),
-                Step::Forget(worker) => fleet.router.forget(WorkerId(worker)),
+                PoolStep::Tick => drop(fleet.router.tick(now)),
+                PoolStep::Forget(worker) => fleet.router.forget(WorkerId(worker)),
             }
-            prop_assert_eq!(fleet.router.leases(), open.len() + legs);
+            prop_assert_eq!(fleet.router.open_reservations(), open.len() + legs);
             for worker in [11, 12] {
                 prop_assert_eq!(fleet.router.load(target(worker)).decode_blocks, 0);
             }
@@ -418,7 +424,7 @@ proptest! {
             plan.prefill.into_iter().for_each(|leg| drop(fleet.router.done(at_ms(9_000), leg.reservation)));
             fleet.router.done(at_ms(9_000), plan.reservation);
         }
-        prop_assert_eq!(fleet.router.leases(), 0);
+        prop_assert_eq!(fleet.router.open_reservations(), 0);
         for worker in [1, 2, 11, 12] {
             prop_assert_eq!(fleet.router.load(target(worker)), TargetLoad::default());
         }

@@ -5,7 +5,7 @@ mod fleet;
 use std::collections::{BTreeMap, HashMap};
 
 use contract_id::contract;
-use fleet::{Ask, Dice, Fleet, ask, target, tokens, with_prefix};
+use fleet::{TestFleet, TestRandom, TestRequest, ask, target, tokens, with_prefix};
 use kv_blocks::{DpRank, Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{Method, Pin, Policy, ReservationId, RingSettings, RoutingSettings};
@@ -99,7 +99,7 @@ fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwi
             ..settings
         },
     ] {
-        let fleet = Fleet::new(
+        let fleet = TestFleet::new(
             5,
             RoutingSettings {
                 ring: settings,
@@ -107,7 +107,7 @@ fn a_target_has_150_points_and_a_quarter_above_its_even_share_unless_set_otherwi
             },
         );
         let ring = PlainRing::of(5, settings);
-        let mut dice = Dice(1);
+        let mut dice = TestRandom(1);
         for key in (0..5000)
             .map(|_| dice.roll())
             .chain([0, u64::MAX])
@@ -139,7 +139,7 @@ const OWNERS: [(u64, u32); 8] = [
 #[test]
 #[contract("CK19")]
 fn an_owner_is_the_same_in_every_release() {
-    let fleet = Fleet::new(4, hashing());
+    let fleet = TestFleet::new(4, hashing());
     for (key, owner) in OWNERS {
         assert_eq!(
             *fleet.would_go_to(&with_prefix(key)),
@@ -152,8 +152,8 @@ fn an_owner_is_the_same_in_every_release() {
 #[test]
 #[contract("CK19")]
 fn a_key_has_one_owner_after_restarts_on_every_replica_and_in_any_order_of_candidates() {
-    let mut dice = Dice(2);
-    let mut routers: Vec<Fleet> = (0..3).map(|_| Fleet::new(8, hashing())).collect();
+    let mut dice = TestRandom(2);
+    let mut routers: Vec<TestFleet> = (0..3).map(|_| TestFleet::new(8, hashing())).collect();
     for (replica, fleet) in routers.iter_mut().enumerate() {
         // Another replica, and this one after a restart, numbers its workers in the order it met them.
         dice.shuffle(&mut fleet.candidates);
@@ -177,8 +177,8 @@ fn a_key_has_one_owner_after_restarts_on_every_replica_and_in_any_order_of_candi
 #[test]
 #[contract("CK19")]
 fn keys_follow_the_name_when_a_worker_gets_another_ones_number() {
-    let mut fleet = Fleet::new(4, hashing());
-    let owners = |fleet: &Fleet| OWNERS.map(|(key, _)| fleet.would_go_to(&with_prefix(key)));
+    let mut fleet = TestFleet::new(4, hashing());
+    let owners = |fleet: &TestFleet| OWNERS.map(|(key, _)| fleet.would_go_to(&with_prefix(key)));
     let before = owners(&fleet);
     for (candidate, number) in fleet.candidates.iter_mut().zip([3, 4, 1, 2]) {
         candidate.target = target(number);
@@ -189,11 +189,11 @@ fn keys_follow_the_name_when_a_worker_gets_another_ones_number() {
 #[test]
 #[contract("CK20")]
 fn a_target_that_leaves_takes_none_but_its_own_keys_with_it() {
-    let mut dice = Dice(3);
-    let keys: Vec<Ask> = (0..10_000).map(|_| with_prefix(dice.roll())).collect();
+    let mut dice = TestRandom(3);
+    let keys: Vec<TestRequest> = (0..10_000).map(|_| with_prefix(dice.roll())).collect();
     for (workers, leaving) in [(2, 1), (3, 2), (10, 7)] {
-        let mut fleet = Fleet::new(workers, hashing());
-        let owners = |fleet: &Fleet| {
+        let mut fleet = TestFleet::new(workers, hashing());
+        let owners = |fleet: &TestFleet| {
             keys.iter()
                 .map(|key| fleet.would_go_to(key))
                 .collect::<Vec<_>>()
@@ -207,7 +207,7 @@ fn a_target_that_leaves_takes_none_but_its_own_keys_with_it() {
                 "{was} to {is} when {left} left"
             );
         }
-        let mut alone = Fleet::new(workers, hashing());
+        let mut alone = TestFleet::new(workers, hashing());
         alone.candidates.remove(leaving);
         assert_eq!(
             after,
@@ -224,7 +224,7 @@ proptest! {
     fn owners_do_not_depend_on_who_was_there_before(
         steps in prop::collection::vec((prop::collection::btree_set(0..12usize, 1..12), any::<u64>()), 1..12),
     ) {
-        let mut fleet = Fleet::new(12, hashing());
+        let mut fleet = TestFleet::new(12, hashing());
         let all = fleet.candidates.clone();
         let ring = PlainRing::of(12, RingSettings::default());
         for (present, key) in steps {
@@ -237,10 +237,10 @@ proptest! {
 
 #[test]
 fn ranks_of_one_worker_own_keys_of_their_own() {
-    let mut fleet = Fleet::new(2, hashing());
+    let mut fleet = TestFleet::new(2, hashing());
     fleet.candidates[1].name = "w1".into();
     fleet.candidates[1].target.rank = DpRank(1);
-    let mut dice = Dice(4);
+    let mut dice = TestRandom(4);
     let mut counts = HashMap::new();
     for _ in 0..1000 {
         let winner = fleet
@@ -253,8 +253,8 @@ fn ranks_of_one_worker_own_keys_of_their_own() {
 }
 
 /// A fleet, and beside it the plainest account of what the policy promises about it.
-struct Watched {
-    fleet: Fleet,
+struct ObservedFleet {
+    fleet: TestFleet,
     ring: PlainRing,
     /// `1 + epsilon` as a fraction.
     load_factor: (u64, u64),
@@ -262,7 +262,7 @@ struct Watched {
     open: Vec<(u32, ReservationId)>,
 }
 
-impl Watched {
+impl ObservedFleet {
     fn cap(&self) -> u64 {
         let (above, below) = self.load_factor;
         let all: u64 = self.present().map(|worker| self.in_flight(worker)).sum();
@@ -341,15 +341,15 @@ fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
             load_factor_epsilon: epsilon,
             ..RingSettings::default()
         };
-        let mut watched = Watched {
-            fleet: Fleet::new(7, RoutingSettings { ring, ..hashing() }),
+        let mut watched = ObservedFleet {
+            fleet: TestFleet::new(7, RoutingSettings { ring, ..hashing() }),
             ring: PlainRing::of(7, ring),
             load_factor,
             in_flight: HashMap::new(),
             open: Vec::new(),
         };
         let mut away = Vec::new();
-        let mut dice = Dice(seed);
+        let mut dice = TestRandom(seed);
         // A few keys are asked for most of the time, and the load goes up and down.
         let hot: Vec<u64> = (0..5).map(|_| dice.roll()).collect();
         for step in 0..100_000 {
@@ -378,7 +378,7 @@ fn in_a_hundred_thousand_random_steps_nobody_is_given_more_than_the_cap() {
 #[test]
 #[contract("CK17", "CK18")]
 fn a_full_owner_passes_the_request_to_the_next_one_clockwise() {
-    let fleet = Fleet::new(4, hashing());
+    let fleet = TestFleet::new(4, hashing());
     let walk: Vec<u32> = PlainRing::of(4, RingSettings::default())
         .clockwise(77)
         .collect();
@@ -401,12 +401,12 @@ fn a_full_owner_passes_the_request_to_the_next_one_clockwise() {
 #[test]
 #[contract("CK17")]
 fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share() {
-    let fleet = Fleet::new(4, hashing());
-    let mut dice = Dice(9);
+    let fleet = TestFleet::new(4, hashing());
+    let mut dice = TestRandom(9);
     for key in (0..20).map(|_| dice.roll()) {
-        let fleet = Fleet {
+        let fleet = TestFleet {
             candidates: fleet.candidates.clone(),
-            ..Fleet::new(4, hashing())
+            ..TestFleet::new(4, hashing())
         };
         let counts = fleet.burst(500, &with_prefix(key));
         assert_eq!(counts.iter().max(), Some(&157), "{counts:?}");
@@ -416,7 +416,7 @@ fn five_hundred_equal_prompts_at_once_stay_within_a_quarter_above_the_even_share
 #[test]
 #[contract("CK15")]
 fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
-    let fleet = Fleet::new(4, hashing());
+    let fleet = TestFleet::new(4, hashing());
     let decision = fleet.plan(NOW, &ask(tokens(1, 4))).decision;
     assert_eq!(
         (decision.policy, decision.method),
@@ -430,7 +430,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
     );
 
     // Turns are used up as under the policy itself; what cannot decide either is not asked.
-    let turns = Fleet::new(
+    let turns = TestFleet::new(
         3,
         RoutingSettings {
             fallback: Policy::RoundRobin,
@@ -443,7 +443,7 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
             .collect::<Vec<_>>(),
         [1, 2, 3, 1, 2, 3]
     );
-    let itself = Fleet::new(
+    let itself = TestFleet::new(
         4,
         RoutingSettings {
             fallback: Policy::PrefixHash,
@@ -455,21 +455,21 @@ fn without_a_key_the_configured_policy_decides_and_the_label_says_so() {
 
 #[test]
 fn a_request_that_was_pinned_or_placed_by_another_policy_has_no_label() {
-    let fleet = Fleet::new(3, hashing());
+    let fleet = TestFleet::new(3, hashing());
     for worker in 1..=3 {
         let pin = Some(Pin {
             worker: WorkerId(worker),
             rank: None,
         });
         for asked in [with_prefix(1), ask(Vec::new())] {
-            let decision = fleet.plan(NOW, &Ask { pin, ..asked }).decision;
+            let decision = fleet.plan(NOW, &TestRequest { pin, ..asked }).decision;
             assert_eq!((decision.winner, decision.label), (target(worker), None));
         }
     }
     let decision = fleet
         .plan(
             NOW,
-            &Ask {
+            &TestRequest {
                 policy: Some(Policy::LeastLoaded),
                 ..with_prefix(1)
             },

@@ -3,14 +3,18 @@
 mod fleet;
 
 use contract_id::contract;
-use fleet::{Ask, BLOCK, Fleet, ask, at_ms, candidate, in_session, target, tokens, with_prefix};
+use fleet::{
+    BLOCK, TestFleet, TestRequest, ask, at_ms, candidate, in_session, target, tokens, with_prefix,
+};
 use kv_blocks::{Moment, Tier, WorkerId};
 use proptest::prelude::*;
-use routing::{Affinity, Answer, CacheSource, Decision, Overrides, Pin, Policy, Rates, TargetLoad};
+use routing::{
+    Affinity, CacheSource, Decision, Overrides, Pin, Policy, Rates, ReplyMode, TargetLoad,
+};
 
 /// One step in the life of a fleet.
 #[derive(Clone, Debug)]
-enum Step {
+enum PreviewStep {
     Send {
         topic: u32,
         blocks: u32,
@@ -34,7 +38,7 @@ fn policies() -> impl Strategy<Value = Policy> {
     prop::sample::select(Policy::ALL.to_vec())
 }
 
-fn steps() -> impl Strategy<Value = Vec<Step>> {
+fn steps() -> impl Strategy<Value = Vec<PreviewStep>> {
     let send = (
         1..4u32,
         0..12u32,
@@ -43,28 +47,31 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         any::<bool>(),
         prop::option::of(1..4u32),
     )
-        .prop_map(|(topic, blocks, policy, random, whole, pin)| Step::Send {
+        .prop_map(
+            |(topic, blocks, policy, random, whole, pin)| PreviewStep::Send {
+                topic,
+                blocks,
+                policy,
+                random,
+                whole,
+                pin,
+            },
+        );
+    let stored =
+        (1..4u32, 1..4u32, 1..10u32).prop_map(|(worker, topic, blocks)| PreviewStep::Stored {
+            worker,
             topic,
             blocks,
-            policy,
-            random,
-            whole,
-            pin,
         });
-    let stored = (1..4u32, 1..4u32, 1..10u32).prop_map(|(worker, topic, blocks)| Step::Stored {
-        worker,
-        topic,
-        blocks,
-    });
     let place = || 0..8usize;
     prop::collection::vec(
         prop_oneof![
             4 => send,
-            1 => place().prop_map(Step::FirstToken),
-            1 => place().prop_map(Step::Done),
-            1 => place().prop_map(Step::Failed),
+            1 => place().prop_map(PreviewStep::FirstToken),
+            1 => place().prop_map(PreviewStep::Done),
+            1 => place().prop_map(PreviewStep::Failed),
             1 => stored,
-            1 => Just(Step::Joins),
+            1 => Just(PreviewStep::Joins),
         ],
         1..24,
     )
@@ -84,7 +91,7 @@ fn told(decision: &Decision) -> String {
 }
 
 /// Everything that can be asked of a fleet.
-fn state(fleet: &Fleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
+fn state(fleet: &TestFleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
     let of = |worker| {
         (
             fleet.router.load(target(worker)),
@@ -92,7 +99,11 @@ fn state(fleet: &Fleet) -> (usize, Vec<(TargetLoad, Rates)>, String) {
         )
     };
     let index = format!("{:?} {:?}", fleet.index.stats(), fleet.index.digest());
-    (fleet.router.leases(), (1..=6).map(of).collect(), index)
+    (
+        fleet.router.open_reservations(),
+        (1..=6).map(of).collect(),
+        index,
+    )
 }
 
 proptest! {
@@ -108,7 +119,7 @@ proptest! {
     ) {
         // Two fleets with one life; in one of them every request is asked about before it is sent.
         let [asked, unasked] = [(); 2].map(|()| {
-            let mut fleet = Fleet::with(3, Policy::Warm);
+            let mut fleet = TestFleet::with(3, Policy::Warm);
             fleet.candidates[2].cache = CacheSource::Predicted;
             fleet
         });
@@ -124,7 +135,7 @@ proptest! {
         let mut prompt = tokens(topic, 6);
         prompt.extend((0..tail).map(|i| 7_000_000 + i));
         let overrides = Overrides { temperature: Some(temperature), ..Overrides::default() };
-        let request = Ask { policy: Some(policy), random, overrides, affinity: affinity(topic), ..ask(prompt) };
+        let request = TestRequest { policy: Some(policy), random, overrides, affinity: affinity(topic), ..ask(prompt) };
         let [asked, unasked] = &fleets;
         // What the passing of time does happens with or without a question.
         asked.router.tick(now);
@@ -149,15 +160,15 @@ fn affinity(topic: u32) -> Affinity {
 }
 
 fn live(
-    fleet: &mut Fleet,
+    fleet: &mut TestFleet,
     open: &mut Vec<routing::ReservationId>,
     now: Moment,
-    step: &Step,
+    step: &PreviewStep,
     asks_first: bool,
 ) {
     let taken = |open: &mut Vec<_>, place: usize| (place < open.len()).then(|| open.remove(place));
     match step {
-        Step::Send {
+        PreviewStep::Send {
             topic,
             blocks,
             policy,
@@ -165,13 +176,13 @@ fn live(
             whole,
             pin,
         } => {
-            let request = Ask {
+            let request = TestRequest {
                 policy: Some(*policy),
                 random: *random,
                 answer: if *whole {
-                    Answer::Whole
+                    ReplyMode::Whole
                 } else {
-                    Answer::Streamed
+                    ReplyMode::Streamed
                 },
                 pin: pin.map(|worker| Pin {
                     worker: WorkerId(worker),
@@ -185,27 +196,27 @@ fn live(
             }
             open.push(fleet.plan(now, &request).reservation);
         }
-        Step::FirstToken(place) => {
+        PreviewStep::FirstToken(place) => {
             if let Some(id) = open.get(*place) {
                 fleet.router.first_token(now, *id);
             }
         }
-        Step::Done(place) => {
+        PreviewStep::Done(place) => {
             if let Some(id) = taken(open, *place) {
                 fleet.router.done(now, id);
             }
         }
-        Step::Failed(place) => {
+        PreviewStep::Failed(place) => {
             if let Some(id) = taken(open, *place) {
                 fleet.router.failed(now, id);
             }
         }
-        Step::Stored {
+        PreviewStep::Stored {
             worker,
             topic,
             blocks,
         } => fleet.stored(*worker, &tokens(*topic, *blocks), Tier::Device),
-        Step::Joins => {
+        PreviewStep::Joins => {
             let next = u32::try_from(fleet.candidates.len()).expect("few workers") + 1;
             if next <= 6 {
                 fleet.index.register(target(next), "m".into());
@@ -217,7 +228,7 @@ fn live(
 
 #[test]
 fn a_preview_uses_up_no_turn() {
-    let fleet = Fleet::with(3, Policy::RoundRobin);
+    let fleet = TestFleet::with(3, Policy::RoundRobin);
     let request = ask(tokens(1, 2));
     for turn in 1..=3 {
         for _ in 0..5 {
@@ -232,7 +243,7 @@ fn a_preview_uses_up_no_turn() {
 
 #[test]
 fn a_preview_is_refused_as_the_request_would_be() {
-    let mut fleet = Fleet::with(1, Policy::DynamoCost);
+    let mut fleet = TestFleet::with(1, Policy::DynamoCost);
     fleet.candidates.clear();
     let refusal = fleet
         .preview(Moment::START, &ask(tokens(1, 2)))

@@ -7,30 +7,30 @@ use std::{
     time::Duration,
 };
 
-use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
+use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Dispatch, Overrides, Patience, Pin, Policy, QueueSettings, Released, ReservationId,
-    RoutingSettings, TargetLoad, Ticket,
+    Dispatch, Overrides, Pin, Policy, QueueSettings, ReleasedRequest, ReservationId,
+    RoutingSettings, TargetLoad, Ticket, WaitBudget,
 };
 
-const PATIENT: Patience = Patience {
+const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),
     waited: Duration::ZERO,
     bytes: 100,
 };
 
 /// A prompt of so many blocks that may wait. Before anything is learned a block takes 16/7 ms.
-fn patient(topic: u32, blocks: u32) -> Ask {
-    Ask {
+fn patient(topic: u32, blocks: u32) -> TestRequest {
+    TestRequest {
         patience: Some(PATIENT),
         ..ask(tokens(topic, blocks))
     }
 }
 
-fn with_queue(workers: u32, queue: QueueSettings) -> Fleet {
-    Fleet::new(
+fn with_queue(workers: u32, queue: QueueSettings) -> TestFleet {
+    TestFleet::new(
         workers,
         RoutingSettings {
             queue,
@@ -46,12 +46,12 @@ fn held(dispatch: Dispatch) -> Ticket {
     }
 }
 
-fn tickets(released: &[Released]) -> Vec<Ticket> {
+fn tickets(released: &[ReleasedRequest]) -> Vec<Ticket> {
     released.iter().map(|released| released.ticket).collect()
 }
 
 /// A fleet of one whose worker has a long prompt to compute.
-fn busy() -> (Fleet, ReservationId) {
+fn busy() -> (TestFleet, ReservationId) {
     let hold_above = Duration::from_millis(50);
     let fleet = with_queue(
         1,
@@ -70,13 +70,25 @@ fn a_request_waits_here_while_its_target_has_more_to_compute_than_is_allowed_and
  {
     let (fleet, long) = busy();
     let ticket = held(fleet.dispatch(at_ms(1), &patient(2, 10)));
-    assert_eq!((fleet.router.held(), fleet.router.leases()), (1, 1));
-    assert!(fleet.router.released(at_ms(2)).is_empty());
+    assert_eq!(
+        (
+            fleet.router.queued_requests(),
+            fleet.router.open_reservations()
+        ),
+        (1, 1)
+    );
+    assert!(fleet.router.take_released(at_ms(2)).is_empty());
     let released = fleet.router.first_token(at_ms(101), long);
     assert_eq!(tickets(&released), [ticket]);
-    assert_eq!(released[0].held, Duration::from_millis(100));
+    assert_eq!(released[0].waited, Duration::from_millis(100));
     assert_eq!(released[0].plan.decode.target, target(1));
-    assert_eq!((fleet.router.held(), fleet.router.leases()), (0, 2));
+    assert_eq!(
+        (
+            fleet.router.queued_requests(),
+            fleet.router.open_reservations()
+        ),
+        (0, 2)
+    );
 }
 
 #[test]
@@ -101,7 +113,7 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
     });
     fleet.plan(
         at_ms(1),
-        &Ask {
+        &TestRequest {
             pin,
             ..patient(3, 10)
         },
@@ -112,7 +124,7 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
     {
         fleet.plan(
             at_ms(1),
-            &Ask {
+            &TestRequest {
                 policy: Some(policy),
                 ..patient(4, 10)
             },
@@ -126,7 +138,10 @@ fn one_who_may_not_wait_or_is_pinned_or_asks_for_another_policy_is_bound_at_once
         },
     );
     (1..10).for_each(|topic| drop(off.plan(at_ms(0), &patient(topic, 100))));
-    assert_eq!((fleet.router.held(), off.router.held()), (0, 0));
+    assert_eq!(
+        (fleet.router.queued_requests(), off.router.queued_requests()),
+        (0, 0)
+    );
 }
 
 #[test]
@@ -162,7 +177,7 @@ fn a_higher_priority_goes_before_a_shorter_prompt() {
     };
     let urgent = held(fleet.dispatch(
         at_ms(2),
-        &Ask {
+        &TestRequest {
             overrides: urgent,
             ..patient(3, 80)
         },
@@ -181,14 +196,14 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
     // Two minutes of work, of which nothing is heard.
     fleet.plan(at_ms(50_000), &patient(1, 52_500));
     let first = held(fleet.dispatch(at_ms(50_001), &patient(2, 90)));
-    let waited = Patience {
+    let waited = WaitBudget {
         limit: Duration::from_secs(30),
         waited: Duration::from_secs(20),
         ..PATIENT
     };
     let again = held(fleet.dispatch(
         at_ms(50_001),
-        &Ask {
+        &TestRequest {
             patience: Some(waited),
             ..patient(3, 90)
         },
@@ -200,14 +215,14 @@ fn one_who_has_waited_as_long_as_it_may_is_bound_whatever_its_target_has_to_comp
         .next_release(at_ms(80_000))
         .expect("somebody is held");
     assert_eq!(then, at_ms(80_001));
-    let released = fleet.router.released(then);
+    let released = fleet.router.take_released(then);
     assert_eq!(tickets(&released), [first, again], "both are due");
     assert_eq!(
-        released[1].held,
+        released[1].waited,
         Duration::from_secs(50),
         "what was waited elsewhere counts"
     );
-    assert!(fleet.router.give_up(fresh));
+    assert!(fleet.router.cancel(fresh));
 }
 
 #[test]
@@ -215,13 +230,13 @@ fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
     let fleet = with_queue(1, QueueSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
     held(fleet.dispatch(at_ms(1), &patient(2, 10)));
-    let short = Patience {
+    let short = WaitBudget {
         limit: Duration::from_secs(5),
         ..PATIENT
     };
     let hurried = held(fleet.dispatch(
         at_ms(2),
-        &Ask {
+        &TestRequest {
             patience: Some(short),
             ..patient(3, 10)
         },
@@ -231,7 +246,7 @@ fn one_who_may_wait_less_is_bound_in_time_though_its_elders_may_wait_on() {
         .next_release(at_ms(2))
         .expect("somebody is held");
     assert_eq!(then, at_ms(5_002));
-    assert_eq!(tickets(&fleet.router.released(then)), [hurried]);
+    assert_eq!(tickets(&fleet.router.take_released(then)), [hurried]);
 }
 
 #[test]
@@ -246,7 +261,7 @@ fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
     };
     fleet.plan(
         at_ms(0),
-        &Ask {
+        &TestRequest {
             pin: pin(1),
             ..patient(2, 100)
         },
@@ -254,7 +269,7 @@ fn a_newcomer_does_not_pass_those_who_are_held_but_may_go_where_they_do_not() {
     // Its blocks are on the first, far cheaper to wait for than to compute anew.
     held(fleet.dispatch(at_ms(1), &patient(1, 400)));
     assert_eq!(fleet.goes_to(at_ms(2), &patient(3, 20)), 2);
-    assert_eq!(fleet.router.held(), 1);
+    assert_eq!(fleet.router.queued_requests(), 1);
 }
 
 #[test]
@@ -274,8 +289,8 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
             ..QueueSettings::default()
         },
     );
-    let large = |topic| Ask {
-        patience: Some(Patience {
+    let large = |topic| TestRequest {
+        patience: Some(WaitBudget {
             bytes: 1_000_000,
             ..PATIENT
         }),
@@ -289,9 +304,15 @@ fn entries_and_bytes_are_bounded_and_one_too_many_is_refused() {
             panic!("there is no room")
         };
         assert!(refusal.queue_full && refusal.excluded.is_empty());
-        assert!(fleet.router.give_up(first) && !fleet.router.give_up(first));
+        assert!(fleet.router.cancel(first) && !fleet.router.cancel(first));
         held(fleet.dispatch(at_ms(1), &large(4)));
-        assert_eq!((fleet.router.held(), fleet.router.leases()), (2, 1));
+        assert_eq!(
+            (
+                fleet.router.queued_requests(),
+                fleet.router.open_reservations()
+            ),
+            (2, 1)
+        );
     }
 }
 
@@ -309,8 +330,8 @@ fn it_says_when_to_ask_again_though_nothing_is_heard() {
         (178.0..180.0).contains(&then.ms_since(at_ms(0))),
         "{then:?}"
     );
-    assert!(fleet.router.released(at_ms(170)).is_empty());
-    assert_eq!(tickets(&fleet.router.released(then)), [ticket]);
+    assert!(fleet.router.take_released(at_ms(170)).is_empty());
+    assert_eq!(tickets(&fleet.router.take_released(then)), [ticket]);
 }
 
 #[test]
@@ -330,7 +351,7 @@ fn a_target_is_credited_with_what_it_was_given_and_has_not_finished() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum QueueStep {
     Ask {
         topic: u32,
         blocks: u32,
@@ -343,19 +364,19 @@ enum Step {
     Tick,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = QueueStep> {
     prop_oneof![
-        4 => (1u32..6, 0u32..80, -1i32..2).prop_map(|(topic, blocks, priority)| Step::Ask { topic, blocks, priority }),
-        2 => (0usize..60).prop_map(Step::FirstToken),
-        1 => (0usize..60).prop_map(Step::Done),
-        1 => (0usize..60).prop_map(Step::Failed),
-        1 => (0usize..60).prop_map(Step::Withdraw),
-        1 => Just(Step::Tick),
+        4 => (1u32..6, 0u32..80, -1i32..2).prop_map(|(topic, blocks, priority)| QueueStep::Ask { topic, blocks, priority }),
+        2 => (0usize..60).prop_map(QueueStep::FirstToken),
+        1 => (0usize..60).prop_map(QueueStep::Done),
+        1 => (0usize..60).prop_map(QueueStep::Failed),
+        1 => (0usize..60).prop_map(QueueStep::Withdraw),
+        1 => Just(QueueStep::Tick),
     ]
 }
 
 #[derive(Default)]
-struct Account {
+struct QueueAccount {
     open: Vec<ReservationId>,
     waiting: Vec<Ticket>,
     /// How often each ticket came out.
@@ -363,8 +384,8 @@ struct Account {
     seen: BTreeSet<ReservationId>,
 }
 
-impl Account {
-    fn take(&mut self, released: Vec<Released>) {
+impl QueueAccount {
+    fn take(&mut self, released: Vec<ReleasedRequest>) {
         for released in released {
             *self.out.entry(released.ticket).or_default() += 1;
             self.reserve(released.plan.reservation);
@@ -385,48 +406,48 @@ proptest! {
     ) {
         let fleet = with_queue(3, QueueSettings { max_entries, ..QueueSettings::default() });
         let router = &fleet.router;
-        let mut account = Account::default();
+        let mut account = QueueAccount::default();
         let pick = |of: &[ReservationId], i: usize| of.get(i % of.len().max(1)).copied().unwrap_or(ReservationId(1 << 40));
         let mut now = at_ms(0);
         for (ms, step) in (0u64..).step_by(7).zip(&steps) {
             now = at_ms(ms);
             match step {
-                Step::Ask { topic, blocks, priority } => {
+                QueueStep::Ask { topic, blocks, priority } => {
                     let overrides = Overrides { priority: *priority, ..Overrides::default() };
-                    match fleet.dispatch(now, &Ask { overrides, random: ms, ..patient(*topic, *blocks) }) {
+                    match fleet.dispatch(now, &TestRequest { overrides, random: ms, ..patient(*topic, *blocks) }) {
                         Dispatch::Plan(plan) => account.reserve(plan.reservation),
                         Dispatch::Held(ticket) => {
                             account.waiting.push(ticket);
-                            account.take(router.released(now));
+                            account.take(router.take_released(now));
                         }
                         Dispatch::Refused(refusal) => {
-                            prop_assert!(refusal.queue_full && router.held() == max_entries);
+                            prop_assert!(refusal.queue_full && router.queued_requests() == max_entries);
                         }
                     }
                 }
-                Step::FirstToken(i) => account.take(router.first_token(now, pick(&account.open, *i))),
-                Step::Done(i) => account.take(router.done(now, pick(&account.open, *i))),
-                Step::Failed(i) => account.take(router.failed(now, pick(&account.open, *i))),
-                Step::Withdraw(i) => {
+                QueueStep::FirstToken(i) => account.take(router.first_token(now, pick(&account.open, *i))),
+                QueueStep::Done(i) => account.take(router.done(now, pick(&account.open, *i))),
+                QueueStep::Failed(i) => account.take(router.failed(now, pick(&account.open, *i))),
+                QueueStep::Withdraw(i) => {
                     if let Some(ticket) = account.waiting.get(i % account.waiting.len().max(1)).copied()
-                        && router.give_up(ticket)
+                        && router.cancel(ticket)
                     {
                         *account.out.entry(ticket).or_default() += 1;
                     }
                 }
-                Step::Tick => account.take(router.tick(now)),
+                QueueStep::Tick => account.take(router.tick(now)),
             }
-            prop_assert!(router.held() <= max_entries);
+            prop_assert!(router.queued_requests() <= max_entries);
         }
         // Everything ends, and with it the wait of all who are left.
         while let Some(id) = account.open.pop() {
             now = now + Duration::from_millis(1);
             account.take(router.done(now, id));
         }
-        prop_assert_eq!(router.held(), 0);
+        prop_assert_eq!(router.queued_requests(), 0);
         prop_assert_eq!(account.out.len(), account.waiting.len());
         prop_assert!(account.out.values().all(|times| *times == 1));
-        prop_assert_eq!(router.leases(), 0);
+        prop_assert_eq!(router.open_reservations(), 0);
         for candidate in &fleet.candidates {
             prop_assert_eq!(router.load(candidate.target), TargetLoad::default());
         }

@@ -8,15 +8,15 @@ use std::{
 };
 
 use contract_id::contract;
-use fleet::{Ask, Fleet, ask, at_ms, candidate, target, tokens};
+use fleet::{TestFleet, TestRequest, ask, at_ms, candidate, target, tokens};
 use kv_blocks::Moment;
 use proptest::prelude::*;
 use routing::{
-    Answer, Candidate, Dispatch, Patience, Policy, QueueSettings, Released, Router,
-    RoutingSettings, Ticket, WaitReason,
+    Candidate, Dispatch, Policy, QueueSettings, ReleasedRequest, ReplyMode, Router,
+    RoutingSettings, Ticket, WaitBudget, WaitReason,
 };
 
-const PATIENT: Patience = Patience {
+const PATIENT: WaitBudget = WaitBudget {
     limit: Duration::from_secs(30),
     waited: Duration::ZERO,
     bytes: 100,
@@ -25,16 +25,16 @@ const PATIENT: Patience = Patience {
 /// More than any call may release, of which the exact number is the router's own business.
 const MANY: usize = 16;
 
-fn patient(topic: u32, blocks: u32) -> Ask {
-    Ask {
+fn patient(topic: u32, blocks: u32) -> TestRequest {
+    TestRequest {
         patience: Some(PATIENT),
         ..ask(tokens(topic, blocks))
     }
 }
 
-fn limited(topic: u32, blocks: u32, limit: Duration) -> Ask {
-    Ask {
-        patience: Some(Patience { limit, ..PATIENT }),
+fn limited(topic: u32, blocks: u32, limit: Duration) -> TestRequest {
+    TestRequest {
+        patience: Some(WaitBudget { limit, ..PATIENT }),
         ..ask(tokens(topic, blocks))
     }
 }
@@ -46,15 +46,15 @@ fn held(dispatch: Dispatch) -> Ticket {
     }
 }
 
-fn tickets(released: &[Released]) -> Vec<Ticket> {
+fn tickets(released: &[ReleasedRequest]) -> Vec<Ticket> {
     released.iter().map(|released| released.ticket).collect()
 }
 
 /// Calls until nothing is left to do at `now`; the calls are counted so that one without an effect cannot go on for ever.
-fn release_all(router: &Router, now: Moment) -> Vec<Released> {
+fn release_all(router: &Router, now: Moment) -> Vec<ReleasedRequest> {
     let mut all = Vec::new();
     for _ in 0..2_000 {
-        all.extend(router.released(now));
+        all.extend(router.take_released(now));
         if router.next_release(now).is_none_or(|then| then > now) {
             return all;
         }
@@ -66,7 +66,7 @@ fn release_all(router: &Router, now: Moment) -> Vec<Released> {
 }
 
 /// Gives each worker of `candidates` more to compute than may stand before another request.
-fn saturate(fleet: &mut Fleet, candidates: &[Candidate], now: Moment, blocks: u32) {
+fn saturate(fleet: &mut TestFleet, candidates: &[Candidate], now: Moment, blocks: u32) {
     for (topic, candidate) in (1_000u32..).zip(candidates) {
         fleet.candidates = vec![candidate.clone()];
         fleet.plan(now, &ask(tokens(topic % 4_000, blocks)));
@@ -77,13 +77,13 @@ fn saturate(fleet: &mut Fleet, candidates: &[Candidate], now: Moment, blocks: u3
 #[test]
 #[contract("F79")]
 fn one_call_releases_a_few_requests_and_says_that_there_are_more() {
-    let fleet = Fleet::new(1, RoutingSettings::default());
+    let fleet = TestFleet::new(1, RoutingSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
     let waiting: Vec<_> = (0..200)
         .map(|i| held(fleet.dispatch(at_ms(1 + i), &patient(2, 10))))
         .collect();
     let now = at_ms(30_500);
-    let first = fleet.router.released(now);
+    let first = fleet.router.take_released(now);
     assert!(
         (1..=MANY).contains(&first.len()),
         "{} were released in one call",
@@ -103,12 +103,12 @@ fn one_call_releases_a_few_requests_and_says_that_there_are_more() {
         order, waiting,
         "all of them, in the order in which they were due"
     );
-    assert_eq!(fleet.router.held(), 0);
+    assert_eq!(fleet.router.queued_requests(), 0);
 }
 
 #[test]
 fn one_event_of_a_target_releases_a_few_requests_at_most() {
-    let fleet = Fleet::new(1, RoutingSettings::default());
+    let fleet = TestFleet::new(1, RoutingSettings::default());
     let long = fleet.plan(at_ms(0), &patient(1, 52_500)).reservation;
     // Prompts that cost next to nothing: all of them may be bound at once.
     for i in 0..200 {
@@ -129,7 +129,7 @@ fn one_event_of_a_target_releases_a_few_requests_at_most() {
 #[test]
 #[contract("F79")]
 fn a_request_of_an_idle_model_is_bound_at_once_whoever_waits_for_another_model() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let saturated: Vec<_> = (1..=64).map(candidate).collect();
     saturate(&mut fleet, &saturated, at_ms(0), 200);
     for topic in 0..40 {
@@ -137,12 +137,12 @@ fn a_request_of_an_idle_model_is_bound_at_once_whoever_waits_for_another_model()
     }
     fleet.candidates = vec![candidate(65)];
     assert_eq!(fleet.goes_to(at_ms(2), &patient(1, 100)), 65);
-    assert_eq!(fleet.router.held(), 40);
+    assert_eq!(fleet.router.queued_requests(), 40);
 }
 
 #[test]
 fn sets_of_targets_that_overlap_have_queues_of_their_own() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let both: Vec<_> = (1..=2).map(candidate).collect();
     fleet.candidates = vec![both[0].clone()];
     fleet.plan(at_ms(0), &patient(1, 1_000));
@@ -156,12 +156,12 @@ fn sets_of_targets_that_overlap_have_queues_of_their_own() {
         2,
         "the base model is served by another worker as well"
     );
-    assert_eq!(fleet.router.held(), adapter.len());
+    assert_eq!(fleet.router.queued_requests(), adapter.len());
 }
 
 #[test]
 fn an_overdue_request_is_bound_in_time_wherever_it_stands() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let candidates: Vec<_> = (1..=64).map(candidate).collect();
     saturate(&mut fleet, &candidates, at_ms(0), 3_000);
     let minute = Duration::from_secs(60);
@@ -172,12 +172,12 @@ fn an_overdue_request_is_bound_in_time_wherever_it_stands() {
     let then = fleet.router.next_release(at_ms(2)).expect("somebody waits");
     assert_eq!(then, at_ms(5_001));
     assert_eq!(tickets(&release_all(&fleet.router, then)), [due]);
-    assert_eq!(fleet.router.held(), 39);
+    assert_eq!(fleet.router.queued_requests(), 39);
 }
 
 #[test]
 fn requests_are_bound_in_the_order_in_which_they_are_due_not_in_that_of_their_arrival() {
-    let fleet = Fleet::new(1, RoutingSettings::default());
+    let fleet = TestFleet::new(1, RoutingSettings::default());
     fleet.plan(at_ms(0), &patient(1, 52_500));
     let wait = |i: u64| limited(2, 10, Duration::from_secs(40 - i));
     let mut waiting: Vec<_> = (0..30)
@@ -189,7 +189,7 @@ fn requests_are_bound_in_the_order_in_which_they_are_due_not_in_that_of_their_ar
 
 #[test]
 fn targets_that_no_waiting_request_can_use_do_not_wake_the_queue() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     fleet.candidates = vec![candidate(1)];
     fleet.plan(at_ms(0), &patient(1, 400));
     held(fleet.dispatch(at_ms(1), &patient(2, 10)));
@@ -213,7 +213,7 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
         max_bytes,
         ..QueueSettings::default()
     };
-    let mut fleet = Fleet::new(
+    let mut fleet = TestFleet::new(
         0,
         RoutingSettings {
             queue,
@@ -226,7 +226,7 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
     for topic in 0..200 {
         held(fleet.dispatch(at_ms(1), &patient(1 + topic, 20)));
     }
-    let shared = fleet.router.held();
+    let shared = fleet.router.queued_requests();
     assert_eq!(shared, 200);
     // A list for each request, since each has a salt of its own: lists are what fills the queue.
     for salt in 0..200 {
@@ -238,9 +238,9 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
             Dispatch::Refused(refusal) => {
                 assert!(refusal.queue_full);
                 assert!(
-                    fleet.router.held() - shared < 40,
+                    fleet.router.queued_requests() - shared < 40,
                     "{} lists of 1,000 in 4 MiB",
-                    fleet.router.held() - shared
+                    fleet.router.queued_requests() - shared
                 );
                 return;
             }
@@ -252,7 +252,7 @@ fn candidates_of_waiting_requests_are_shared_and_count_towards_the_bytes() {
 
 #[test]
 fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let mut release = Vec::new();
     for worker in 1..=2 {
         fleet.candidates = vec![candidate(worker)];
@@ -262,7 +262,7 @@ fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
             held(fleet.dispatch(at_ms(1), &patient(10 + worker, 10 + i % 20)));
         }
     }
-    let mut went: Vec<Released> = fleet.router.done(at_ms(2), release[0]);
+    let mut went: Vec<ReleasedRequest> = fleet.router.done(at_ms(2), release[0]);
     went.extend(fleet.router.done(at_ms(2), release[1]));
     went.extend(release_all(&fleet.router, at_ms(2)));
     assert!(
@@ -272,7 +272,13 @@ fn a_saturated_model_keeps_no_other_from_going_when_both_can() {
 }
 
 /// The fleet has changed: the request can go to `candidates` by now.
-fn replace(fleet: &mut Fleet, now: Moment, ticket: Ticket, ask: &Ask, candidates: &[Candidate]) {
+fn replace(
+    fleet: &mut TestFleet,
+    now: Moment,
+    ticket: Ticket,
+    ask: &TestRequest,
+    candidates: &[Candidate],
+) {
     fleet.candidates = candidates.to_vec();
     assert!(
         fleet.with_job(ask, |job| fleet.router.replace_candidates(now, ticket, job)),
@@ -282,13 +288,13 @@ fn replace(fleet: &mut Fleet, now: Moment, ticket: Ticket, ask: &Ask, candidates
 
 #[test]
 fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let urgent = |topic, blocks, priority| {
         let overrides = routing::Overrides {
             priority,
             ..routing::Overrides::default()
         };
-        Ask {
+        TestRequest {
             overrides,
             ..patient(topic, blocks)
         }
@@ -346,20 +352,20 @@ fn a_changed_fleet_keeps_every_place_and_touches_no_other_model() {
             .map(|(_, ticket)| *ticket)
             .collect::<Vec<_>>()
     );
-    assert_eq!(fleet.router.held(), 1);
-    assert!(fleet.router.give_up(other));
+    assert_eq!(fleet.router.queued_requests(), 1);
+    assert!(fleet.router.cancel(other));
 }
 
 #[test]
 fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can() {
-    let mut fleet = Fleet::new(0, RoutingSettings::default());
+    let mut fleet = TestFleet::new(0, RoutingSettings::default());
     let long = ask(tokens(1, 40));
-    let waits = Ask {
+    let waits = TestRequest {
         patience: Some(PATIENT),
         ..long
     };
     let ticket = fleet
-        .with_job(&waits, |job| fleet.router.hold(at_ms(0), job))
+        .with_job(&waits, |job| fleet.router.enqueue_unplaced(at_ms(0), job))
         .expect("there is room");
     assert_eq!(fleet.router.wait_reason(ticket), Some(WaitReason::NoWorker));
     assert!(
@@ -370,13 +376,13 @@ fn a_request_that_nobody_could_take_keeps_its_place_and_goes_when_somebody_can()
     let then = fleet.router.next_release(at_ms(61_000)).expect("it can go");
     let released = release_all(&fleet.router, then);
     assert_eq!(
-        (tickets(&released), released[0].held),
+        (tickets(&released), released[0].waited),
         (vec![ticket], Duration::from_millis(61_020))
     );
 }
 
 /// A fleet of one whose cache is in use to this share, with 100 blocks in all.
-fn used(fleet: &mut Fleet, ratio: f64) {
+fn used(fleet: &mut TestFleet, ratio: f64) {
     fleet.busy_threshold = Some(0.4);
     fleet.candidates = vec![Candidate {
         usage: Some(ratio),
@@ -389,10 +395,10 @@ fn used(fleet: &mut Fleet, ratio: f64) {
 #[contract("DY12")]
 fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_room_for() {
     for policy in [Policy::Warm, Policy::LeastLoaded, Policy::RoundRobin] {
-        let mut fleet = Fleet::with(1, policy);
+        let mut fleet = TestFleet::with(1, policy);
         used(&mut fleet, 0.9);
-        let short = |topic| Ask {
-            answer: Answer::Whole,
+        let short = |topic| TestRequest {
+            answer: ReplyMode::Whole,
             ..patient(topic, 10)
         };
         let waiting: Vec<_> = (0..20u32)
@@ -429,17 +435,17 @@ fn requests_that_wait_for_room_are_released_in_order_and_no_more_than_there_is_r
 
 #[test]
 fn an_overdue_request_is_not_bound_to_a_target_above_its_threshold_and_nothing_spins() {
-    let mut fleet = Fleet::with(1, Policy::Warm);
+    let mut fleet = TestFleet::with(1, Policy::Warm);
     used(&mut fleet, 0.9);
     let ticket = held(fleet.dispatch(at_ms(0), &patient(1, 10)));
     assert!(release_all(&fleet.router, at_ms(31_000)).is_empty());
     assert_eq!(fleet.router.next_release(at_ms(31_000)), None);
-    assert!(fleet.router.give_up(ticket));
+    assert!(fleet.router.cancel(ticket));
     assert_eq!(fleet.router.next_release(at_ms(31_000)), None);
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum BoundStep {
     Ask {
         set: usize,
         blocks: u32,
@@ -452,14 +458,14 @@ enum Step {
     Wait(u64),
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = BoundStep> {
     prop_oneof![
         5 => (0usize..4, 0u32..60, -1i32..2, 1u64..40)
-            .prop_map(|(set, blocks, priority, limit_s)| Step::Ask { set, blocks, priority, limit_s }),
-        2 => (0usize..60).prop_map(Step::Done),
-        1 => (0usize..60).prop_map(Step::GiveUp),
-        1 => (0usize..60, 0usize..5).prop_map(|(which, set)| Step::Replace(which, set)),
-        1 => (1u64..3_000).prop_map(Step::Wait),
+            .prop_map(|(set, blocks, priority, limit_s)| BoundStep::Ask { set, blocks, priority, limit_s }),
+        2 => (0usize..60).prop_map(BoundStep::Done),
+        1 => (0usize..60).prop_map(BoundStep::GiveUp),
+        1 => (0usize..60, 0usize..5).prop_map(|(which, set)| BoundStep::Replace(which, set)),
+        1 => (1u64..3_000).prop_map(BoundStep::Wait),
     ]
 }
 
@@ -471,11 +477,11 @@ proptest! {
         // The last one is empty: nobody can take the request for a while.
         let sets: [Vec<Candidate>; 5] =
             [vec![1], vec![2, 3], vec![3], vec![1, 2, 3, 4], vec![]].map(|ids| ids.into_iter().map(candidate).collect());
-        let mut fleet = Fleet::new(4, RoutingSettings::default());
+        let mut fleet = TestFleet::new(4, RoutingSettings::default());
         let mut open = Vec::new();
-        let mut waiting: BTreeMap<Ticket, Ask> = BTreeMap::new();
+        let mut waiting: BTreeMap<Ticket, TestRequest> = BTreeMap::new();
         let mut now = at_ms(0);
-        let take = |released: Vec<Released>, waiting: &mut BTreeMap<Ticket, Ask>, open: &mut Vec<_>| {
+        let take = |released: Vec<ReleasedRequest>, waiting: &mut BTreeMap<Ticket, TestRequest>, open: &mut Vec<_>| {
             for released in released {
                 assert!(waiting.remove(&released.ticket).is_some(), "a ticket leaves once");
                 open.push(released.plan.reservation);
@@ -484,9 +490,9 @@ proptest! {
         for step in &steps {
             now = now + Duration::from_millis(3);
             match step {
-                Step::Ask { set, blocks, priority, limit_s } => {
+                BoundStep::Ask { set, blocks, priority, limit_s } => {
                     let overrides = routing::Overrides { priority: *priority, ..routing::Overrides::default() };
-                    let ask = Ask { overrides, ..limited(*blocks, *blocks, Duration::from_secs(*limit_s)) };
+                    let ask = TestRequest { overrides, ..limited(*blocks, *blocks, Duration::from_secs(*limit_s)) };
                     fleet.candidates = sets[*set].clone();
                     match fleet.dispatch(now, &ask) {
                         Dispatch::Plan(plan) => open.push(plan.reservation),
@@ -494,24 +500,24 @@ proptest! {
                         Dispatch::Refused(refusal) => panic!("{refusal:?}"),
                     }
                 }
-                Step::Done(i) if !open.is_empty() => {
+                BoundStep::Done(i) if !open.is_empty() => {
                     let reservation = open.swap_remove(i % open.len());
                     take(fleet.router.done(now, reservation), &mut waiting, &mut open);
                 }
-                Step::GiveUp(i) if !waiting.is_empty() => {
+                BoundStep::GiveUp(i) if !waiting.is_empty() => {
                     let ticket = *waiting.keys().nth(i % waiting.len()).expect("one of them");
-                    assert!(fleet.router.give_up(ticket) && waiting.remove(&ticket).is_some());
+                    assert!(fleet.router.cancel(ticket) && waiting.remove(&ticket).is_some());
                 }
-                Step::Replace(i, set) if !waiting.is_empty() => {
+                BoundStep::Replace(i, set) if !waiting.is_empty() => {
                     let (ticket, ask) = waiting.iter().nth(i % waiting.len()).expect("one of them");
                     let (ticket, ask) = (*ticket, ask.clone());
                     replace(&mut fleet, now, ticket, &ask, &sets[*set]);
                 }
-                Step::Wait(ms) => now = now + Duration::from_millis(*ms),
+                BoundStep::Wait(ms) => now = now + Duration::from_millis(*ms),
                 _ => {}
             }
             take(release_all(&fleet.router, now), &mut waiting, &mut open);
-            prop_assert_eq!(fleet.router.held(), waiting.len());
+            prop_assert_eq!(fleet.router.queued_requests(), waiting.len());
         }
         // Somebody can take every request again: each is bound when it is due at the latest.
         for (ticket, ask) in waiting.clone() {
@@ -519,6 +525,6 @@ proptest! {
         }
         now = now + Duration::from_secs(41);
         take(release_all(&fleet.router, now), &mut waiting, &mut open);
-        prop_assert_eq!((fleet.router.held(), waiting.len()), (0, 0));
+        prop_assert_eq!((fleet.router.queued_requests(), waiting.len()), (0, 0));
     }
 }

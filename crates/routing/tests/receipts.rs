@@ -4,19 +4,20 @@ mod fleet;
 
 use std::sync::Arc;
 
-use fleet::{Ask, Fleet, ask, at_ms, target, tokens};
+use fleet::{TestFleet, TestRequest, ask, at_ms, target, tokens};
 use kv_blocks::{Tier, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Dispatch, ExcludeReason, Excluded, Pin, Policy,
+    Dispatch, ExcludeReason, ExcludedTarget, Pin, Policy,
     receipt::{
-        Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, Filter, Hold,
-        Outcome, OutcomeKind, PromptNote, PromptSource, Receipt, Ring, RingLimits, Timing, Verdict,
+        Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIds, OutcomeKind,
+        PromptNote, PromptSource, QueueWait, Receipt, ReceiptFilter, ReceiptRing,
+        ReceiptRingLimits, RequestOutcome, RouterAnswer, RouterTiming,
     },
 };
 use serde_json::{Value, json};
 
-fn receipt(id: u64, verdict: Verdict) -> Receipt {
+fn receipt(id: u64, verdict: RouterAnswer) -> Receipt {
     Receipt {
         id: DecisionId(id),
         at_unix_ms: 1_795_196_469_123,
@@ -36,24 +37,24 @@ fn receipt(id: u64, verdict: Verdict) -> Receipt {
             new_tokens: 165,
         },
         verdict,
-        hold: Hold::default(),
+        hold: QueueWait::default(),
         attempts: Vec::new(),
-        timing: Timing {
+        timing: RouterTiming {
             accept: 6.0,
             total: 45.5,
-            ..Timing::default()
+            ..RouterTiming::default()
         },
         rewrites: Vec::new(),
         outcome: None,
     }
 }
 
-fn decided(fleet: &Fleet, asked: &Ask) -> Verdict {
-    Verdict::Decided(Box::new(fleet.plan(at_ms(0), asked).decision))
+fn decided(fleet: &TestFleet, asked: &TestRequest) -> RouterAnswer {
+    RouterAnswer::Decided(Box::new(fleet.plan(at_ms(0), asked).decision))
 }
 
-fn outcome(cached_tokens: Option<u32>) -> Outcome {
-    Outcome {
+fn outcome(cached_tokens: Option<u32>) -> RequestOutcome {
+    RequestOutcome {
         kind: OutcomeKind::Ok,
         status: Some(200),
         ttft_ms: Some(40.5),
@@ -79,9 +80,9 @@ fn attempt(n: u32) -> Attempt {
 
 #[test]
 fn a_receipt_has_every_field_in_its_order() {
-    let mut fleet = Fleet::with(2, Policy::Warm);
+    let mut fleet = TestFleet::with(2, Policy::Warm);
     fleet.stored(1, &tokens(1, 10), Tier::Device);
-    fleet.excluded = vec![Excluded {
+    fleet.excluded = vec![ExcludedTarget {
         target: target(9),
         name: "w9".into(),
         reason: ExcludeReason::Draining,
@@ -194,7 +195,7 @@ fn a_receipt_has_every_field_in_its_order() {
 
 #[test]
 fn a_cost_without_a_time_model_has_no_regret_and_no_forecast() {
-    let fleet = Fleet::with(2, Policy::RoundRobin);
+    let fleet = TestFleet::with(2, Policy::RoundRobin);
     let shown = serde_json::to_value(receipt(1, decided(&fleet, &ask(tokens(1, 3))))).unwrap();
     assert_eq!(shown["regret_ms"], Value::Null);
     assert_eq!(shown["candidates"][0]["predicted_ttft_ms"], Value::Null);
@@ -204,8 +205,8 @@ fn a_cost_without_a_time_model_has_no_regret_and_no_forecast() {
 
 #[test]
 fn a_refusal_is_a_receipt_without_a_winner() {
-    let mut fleet = Fleet::with(1, Policy::Warm);
-    fleet.excluded = vec![Excluded {
+    let mut fleet = TestFleet::with(1, Policy::Warm);
+    fleet.excluded = vec![ExcludedTarget {
         target: target(1),
         name: "w1".into(),
         reason: ExcludeReason::Unhealthy,
@@ -214,7 +215,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
     let Dispatch::Refused(refusal) = fleet.dispatch(at_ms(0), &ask(tokens(1, 3))) else {
         panic!("nobody is left")
     };
-    let shown = serde_json::to_value(receipt(1, Verdict::Refused(refusal))).unwrap();
+    let shown = serde_json::to_value(receipt(1, RouterAnswer::Refused(refusal))).unwrap();
     assert_eq!(
         (&shown["winner"], &shown["candidates"]),
         (&Value::Null, &json!([]))
@@ -224,7 +225,7 @@ fn a_refusal_is_a_receipt_without_a_winner() {
 
 #[test]
 fn drift_is_what_was_predicted_less_what_was_cached() {
-    let fleet = Fleet::with(1, Policy::Warm);
+    let fleet = TestFleet::with(1, Policy::Warm);
     fleet.stored(1, &tokens(1, 11), Tier::Device);
     let mut receipt = receipt(1, decided(&fleet, &ask(tokens(1, 11))));
     receipt.outcome = Some(outcome(Some(200)));
@@ -261,8 +262,8 @@ fn decision_ids_never_repeat_and_read_back() {
 
 #[test]
 fn the_ring_lists_the_newest_first_through_its_filter() {
-    let fleet = Fleet::with(2, Policy::Warm);
-    let ring = Ring::new(RingLimits::default());
+    let fleet = TestFleet::with(2, Policy::Warm);
+    let ring = ReceiptRing::new(ReceiptRingLimits::default());
     for i in 1..=6u64 {
         let worker = if i % 2 == 0 { 1 } else { 2 };
         let policy = if i <= 3 {
@@ -274,7 +275,7 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
             worker: WorkerId(worker),
             rank: None,
         });
-        let asked = Ask {
+        let asked = TestRequest {
             pin,
             policy: Some(policy),
             ..ask(tokens(1, 3))
@@ -289,19 +290,19 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
             ..receipt(i, decided(&fleet, &asked))
         });
     }
-    let listed = |filter: Filter, limit| {
+    let listed = |filter: ReceiptFilter, limit| {
         ring.list(&filter, limit)
             .iter()
             .map(|kept| kept.id.0)
             .collect::<Vec<_>>()
     };
-    assert_eq!(listed(Filter::default(), 100), [6, 5, 4, 3, 2, 1]);
-    assert_eq!(listed(Filter::default(), 2), [6, 5]);
+    assert_eq!(listed(ReceiptFilter::default(), 100), [6, 5, 4, 3, 2, 1]);
+    assert_eq!(listed(ReceiptFilter::default(), 2), [6, 5]);
     assert_eq!(
         listed(
-            Filter {
+            ReceiptFilter {
                 worker: Some("w1".into()),
-                ..Filter::default()
+                ..ReceiptFilter::default()
             },
             100
         ),
@@ -309,7 +310,7 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
     );
     assert_eq!(
         listed(
-            Filter {
+            ReceiptFilter {
                 worker: Some("w1".into()),
                 tenant: Some("other".into()),
                 policy: None
@@ -320,9 +321,9 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
     );
     assert_eq!(
         listed(
-            Filter {
+            ReceiptFilter {
                 policy: Some(Policy::KvAware),
-                ..Filter::default()
+                ..ReceiptFilter::default()
             },
             100
         ),
@@ -332,8 +333,8 @@ fn the_ring_lists_the_newest_first_through_its_filter() {
 
 #[test]
 fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
-    let fleet = Fleet::with(1, Policy::Warm);
-    let ring = Ring::new(RingLimits::default());
+    let fleet = TestFleet::with(1, Policy::Warm);
+    let ring = ReceiptRing::new(ReceiptRingLimits::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
     let early = ring.get(DecisionId(1)).unwrap();
     assert!(ring.update(DecisionId(1), |receipt| {
@@ -353,8 +354,8 @@ fn a_change_reaches_the_kept_receipt_and_not_those_already_read() {
 
 #[test]
 fn a_change_cannot_rename_a_receipt() {
-    let fleet = Fleet::with(1, Policy::Warm);
-    let ring = Ring::new(RingLimits::default());
+    let fleet = TestFleet::with(1, Policy::Warm);
+    let ring = ReceiptRing::new(ReceiptRingLimits::default());
     ring.push(receipt(1, decided(&fleet, &ask(tokens(1, 3)))));
     assert!(ring.update(DecisionId(1), |receipt| receipt.id = DecisionId(7)));
     assert_eq!(ring.get(DecisionId(1)).unwrap().id, DecisionId(1));
@@ -367,9 +368,9 @@ proptest! {
         bytes in 0usize..20_000,
         growths in prop::collection::vec((0u64..30, 0u32..5), 0..40),
     ) {
-        let fleet = Fleet::with(3, Policy::Warm);
+        let fleet = TestFleet::with(3, Policy::Warm);
         let verdict = decided(&fleet, &ask(tokens(1, 3)));
-        let ring = Ring::new(RingLimits { entries, bytes });
+        let ring = ReceiptRing::new(ReceiptRingLimits { entries, bytes });
         for (i, (back, attempts)) in growths.into_iter().enumerate() {
             let id = i as u64 + 1;
             ring.push(receipt(id, verdict.clone()));
@@ -377,7 +378,7 @@ proptest! {
                 ring.update(DecisionId(id.saturating_sub(back)), |receipt| receipt.attempts.push(attempt(n)));
             }
             prop_assert!(ring.len() <= entries && ring.bytes() <= bytes);
-            let kept: Vec<u64> = ring.list(&Filter::default(), 100).iter().map(|kept| kept.id.0).collect();
+            let kept: Vec<u64> = ring.list(&ReceiptFilter::default(), 100).iter().map(|kept| kept.id.0).collect();
             let latest: Vec<u64> = (1..=id).rev().take(kept.len()).collect();
             prop_assert_eq!(&kept, &latest);
             for old in 1..=id {

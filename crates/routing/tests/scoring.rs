@@ -1,27 +1,31 @@
 //! The formula, against numbers worked out by hand.
 
 use contract_id::contract;
-use routing::{OverlapMeasure, Scorable, ScoringSettings};
+use routing::{OverlapMeasure, ScoringInput, ScoringSettings};
 
 const PROMPT_TOKENS: u32 = 4_096;
 const HOT: bool = true;
 const STORED: bool = false;
 
 /// A candidate that holds `tokens`, with so many requests in flight, and (successes, requests) of the last minute.
-fn busy(held: Option<(u32, bool)>, in_flight: u32, (successes, requests): (u32, u32)) -> Scorable {
+fn busy(
+    held: Option<(u32, bool)>,
+    in_flight: u32,
+    (successes, requests): (u32, u32),
+) -> ScoringInput {
     let health = if requests == 0 {
         1.0
     } else {
         f64::from(successes) / f64::from(requests)
     };
-    Scorable {
+    ScoringInput {
         held,
         in_flight,
         health,
     }
 }
 
-fn idle(held: Option<(u32, bool)>) -> Scorable {
+fn idle(held: Option<(u32, bool)>) -> ScoringInput {
     busy(held, 0, (0, 0))
 }
 
@@ -161,8 +165,8 @@ fn defaults_are_the_documents() {
 )]
 fn a_thousand_scorings_take_less_than_a_tenth_of_a_second() {
     let settings = ScoringSettings::default();
-    let candidates: Vec<Scorable> = (0..8)
-        .map(|n| Scorable {
+    let candidates: Vec<ScoringInput> = (0..8)
+        .map(|n| ScoringInput {
             held: Some((128 * n, true)),
             in_flight: n,
             health: 1.0,

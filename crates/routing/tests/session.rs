@@ -5,15 +5,15 @@ mod fleet;
 use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
-use fleet::{Ask, Dice, Fleet, ask, at_ms, candidate, target, tokens};
+use fleet::{TestFleet, TestRandom, TestRequest, ask, at_ms, candidate, target, tokens};
 use kv_blocks::{Moment, WorkerId};
 use proptest::prelude::*;
 use routing::{
-    Growth, Method, Pin, Policy, RoutingSettings, SessionKeys, SessionMode, SessionState,
+    Method, Pin, Policy, PromptGrowth, RoutingSettings, SessionKeys, SessionMode, SessionState,
 };
 
-fn hard(workers: u32, policy: Policy) -> Fleet {
-    Fleet::new(
+fn hard(workers: u32, policy: Policy) -> TestFleet {
+    TestFleet::new(
         workers,
         RoutingSettings {
             policy,
@@ -23,12 +23,12 @@ fn hard(workers: u32, policy: Policy) -> Fleet {
     )
 }
 
-fn named(name: u64, random: u64) -> Ask {
+fn named(name: u64, random: u64) -> TestRequest {
     let keys = SessionKeys {
         name: Some(name),
         growth: None,
     };
-    Ask {
+    TestRequest {
         session: Some(Arc::new(keys)),
         random,
         ..ask(tokens(1, 4))
@@ -36,15 +36,15 @@ fn named(name: u64, random: u64) -> Ask {
 }
 
 /// A chat of these messages: instructions, a question, a reply, a question and so on.
-fn grown(topics: &[&str], random: u64) -> Ask {
-    let growth = Growth::of_turns(
+fn grown(topics: &[&str], random: u64) -> TestRequest {
+    let growth = PromptGrowth::of_turns(
         0,
         topics
             .iter()
             .enumerate()
             .map(|(at, text)| (text.as_bytes(), at > 1 && at % 2 == 0)),
     );
-    Ask {
+    TestRequest {
         session: Some(Arc::new(SessionKeys { name: None, growth })),
         random,
         ..ask(tokens(1, 4))
@@ -74,7 +74,7 @@ fn a_hard_session_goes_to_its_target_under_every_policy() {
 fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_there() {
     for policy in Policy::ALL {
         let fleets = [SessionMode::Off, SessionMode::Soft].map(|session| {
-            Fleet::new(
+            TestFleet::new(
                 4,
                 RoutingSettings {
                     policy,
@@ -93,8 +93,8 @@ fn a_soft_session_changes_no_policy_but_warm_and_only_what_costs_about_the_same_
         });
         assert!(off == soft || policy == Policy::Warm, "{policy}");
     }
-    let fleet = Fleet::with(2, Policy::Warm);
-    let prompt = |topic| Ask {
+    let fleet = TestFleet::with(2, Policy::Warm);
+    let prompt = |topic| TestRequest {
         tokens: tokens(topic, 40),
         ..named(7, 1)
     };
@@ -256,7 +256,7 @@ fn a_pin_beats_a_session_and_the_session_follows_it() {
         worker: WorkerId(other),
         rank: None,
     });
-    let pinned = fleet.plan(Moment::START, &Ask { pin, ..named(7, 4) });
+    let pinned = fleet.plan(Moment::START, &TestRequest { pin, ..named(7, 4) });
     assert_eq!(
         (pinned.decode.target, pinned.decision.method),
         (target(other), Method::Pinned)
@@ -307,7 +307,7 @@ fn no_more_is_remembered_than_there_is_room_for_and_the_latest_is() {
     for name in 0..100_000 {
         let plan = fleet.plan(
             Moment::START,
-            &Ask {
+            &TestRequest {
                 tokens: Vec::new(),
                 ..named(name, name)
             },
@@ -331,7 +331,7 @@ proptest! {
     #[test]
     fn whatever_happens_no_target_is_over_the_bound_and_all_load_is_freed(seed: u64, workers in 1_u32..6) {
         let fleet = hard(workers, Policy::Random);
-        let mut dice = Dice(seed);
+        let mut dice = TestRandom(seed);
         let (mut now, mut open) = (Moment::START, Vec::new());
         for _ in 0..600 {
             match dice.below(12) {
@@ -357,7 +357,7 @@ proptest! {
         for id in open {
             fleet.router.done(now, id);
         }
-        prop_assert_eq!(fleet.router.leases(), 0);
+        prop_assert_eq!(fleet.router.open_reservations(), 0);
         for worker in 1..=workers {
             prop_assert_eq!(fleet.router.load(target(worker)).in_flight, 0);
         }

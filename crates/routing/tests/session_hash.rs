@@ -5,7 +5,7 @@ mod fleet;
 use std::{collections::HashMap, sync::Arc};
 
 use contract_id::contract;
-use fleet::{Ask, Dice, Fleet, ask, in_session, target, with_prefix};
+use fleet::{TestFleet, TestRandom, TestRequest, ask, in_session, target, with_prefix};
 use kv_blocks::Moment;
 use routing::{Affinity, Policy, RingSettings, RoutingSettings};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
@@ -13,12 +13,12 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 const NOW: Moment = Moment::START;
 const BOTH: [Policy; 2] = [Policy::RendezvousHash, Policy::ConsistentHash];
 
-fn seeded(workers: u32, policy: Policy, seed: u64) -> Fleet {
+fn seeded(workers: u32, policy: Policy, seed: u64) -> TestFleet {
     let ring = RingSettings {
         seed,
         ..RingSettings::default()
     };
-    Fleet::new(
+    TestFleet::new(
         workers,
         RoutingSettings {
             policy,
@@ -31,14 +31,14 @@ fn seeded(workers: u32, policy: Policy, seed: u64) -> Fleet {
 #[test]
 #[contract("V24")]
 fn rendezvous_hash_gives_a_session_to_the_healthy_target_whose_hash_with_it_is_best() {
-    let mut fleet = Fleet::with(6, Policy::RendezvousHash);
+    let mut fleet = TestFleet::with(6, Policy::RendezvousHash);
     let hash = |key: u64, name: &str| {
         xxh3_64_with_seed(
             &[&key.to_be_bytes()[..], name.as_bytes(), b"/0"].concat(),
             0,
         )
     };
-    let mut dice = Dice(1);
+    let mut dice = TestRandom(1);
     while !fleet.candidates.is_empty() {
         for key in (0..1000).map(|_| dice.roll()) {
             // With equal weights the highest score is the lowest hash.
@@ -77,13 +77,13 @@ fn owners_are_the_same_in_every_release() {
 #[test]
 #[contract("V24")]
 fn rendezvous_hash_gives_out_sessions_by_weight_and_moves_few_when_a_weight_grows() {
-    let mut fleet = Fleet::with(3, Policy::RendezvousHash);
+    let mut fleet = TestFleet::with(3, Policy::RendezvousHash);
     for (candidate, weight) in fleet.candidates.iter_mut().zip([1.0, 6.0, 3.0]) {
         candidate.weight = weight;
     }
-    let mut dice = Dice(2);
-    let sessions: Vec<Ask> = (0..10_000).map(|_| in_session(dice.roll())).collect();
-    let owners = |fleet: &Fleet| {
+    let mut dice = TestRandom(2);
+    let sessions: Vec<TestRequest> = (0..10_000).map(|_| in_session(dice.roll())).collect();
+    let owners = |fleet: &TestFleet| {
         sessions
             .iter()
             .map(|session| fleet.would_go_to(session))
@@ -107,8 +107,8 @@ fn rendezvous_hash_gives_out_sessions_by_weight_and_moves_few_when_a_weight_grow
 #[contract("V24", "V27")]
 fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
     for policy in BOTH {
-        let fleet = Fleet::with(5, policy);
-        let mut dice = Dice(3);
+        let fleet = TestFleet::with(5, policy);
+        let mut dice = TestRandom(3);
         for _ in 0..200 {
             let (session, prefix) = (dice.roll(), dice.roll());
             let both = Affinity {
@@ -116,7 +116,7 @@ fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
                 ..with_prefix(prefix).affinity
             };
             let owner = |affinity| {
-                fleet.would_go_to(&Ask {
+                fleet.would_go_to(&TestRequest {
                     affinity,
                     ..ask(Vec::new())
                 })
@@ -141,8 +141,8 @@ fn the_session_goes_before_the_prefix_and_without_either_a_lot_is_drawn() {
 #[contract("V24", "V27")]
 fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
     for policy in BOTH {
-        let (mut one, mut other) = (Fleet::with(4, policy), Fleet::with(4, policy));
-        let mut dice = Dice(4);
+        let (mut one, mut other) = (TestFleet::with(4, policy), TestFleet::with(4, policy));
+        let mut dice = TestRandom(4);
         dice.shuffle(&mut other.candidates);
         for (met, candidate) in other.candidates.iter_mut().enumerate() {
             candidate.target = target(100 + u32::try_from(met).expect("few workers"));
@@ -169,8 +169,8 @@ fn a_session_stays_whatever_the_load_the_order_of_candidates_and_the_router() {
 fn of_three_hundred_sessions_on_three_workers_only_those_of_the_removed_one_move() {
     for policy in BOTH {
         for leaving in 0..3 {
-            let mut fleet = Fleet::with(3, policy);
-            let owners = |fleet: &Fleet| {
+            let mut fleet = TestFleet::with(3, policy);
+            let owners = |fleet: &TestFleet| {
                 (0..300)
                     .map(|key| fleet.would_go_to(&in_session(key)))
                     .collect::<Vec<_>>()
@@ -204,12 +204,12 @@ fn of_three_hundred_sessions_on_three_workers_only_those_of_the_removed_one_move
 /// names of their own: one fleet is one throw of the dice.
 fn dispersion(policy: Policy, fleets: u64) -> f64 {
     let square = |number: u64| {
-        let mut fleet = Fleet::with(3, policy);
+        let mut fleet = TestFleet::with(3, policy);
         for candidate in &mut fleet.candidates {
             candidate.name = format!("{}.fleet-{number}", candidate.name).into();
         }
         let mut counts: HashMap<Arc<str>, f64> = HashMap::new();
-        let mut dice = Dice(number);
+        let mut dice = TestRandom(number);
         for _ in 0..512 {
             *counts
                 .entry(fleet.would_go_to(&in_session(dice.roll())))
@@ -238,7 +238,7 @@ fn rendezvous_hash_disperses_sessions_about_half_as_unevenly_as_a_ring_of_a_hund
 #[test]
 #[contract("V27")]
 fn consistent_hash_is_a_ring_of_a_hundred_points_that_heeds_no_load() {
-    let fleet = Fleet::with(4, Policy::ConsistentHash);
+    let fleet = TestFleet::with(4, Policy::ConsistentHash);
     let mut points: Vec<(u64, u32)> = (1..=4u32)
         .flat_map(|worker| {
             (0..100).map(move |i| {
@@ -250,7 +250,7 @@ fn consistent_hash_is_a_ring_of_a_hundred_points_that_heeds_no_load() {
         })
         .collect();
     points.sort_unstable();
-    let mut dice = Dice(5);
+    let mut dice = TestRandom(5);
     for key in (0..2000).map(|_| dice.roll()) {
         let place = xxh3_64_with_seed(&key.to_be_bytes(), 0);
         let owner = points[points.partition_point(|(point, _)| *point < place) % points.len()].1;

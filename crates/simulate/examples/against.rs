@@ -10,7 +10,7 @@ use std::error::Error;
 use engine_model::Profile;
 use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings};
-use simulate::{Cell, CellReport, Pace, Trace, run};
+use simulate::{Cell, CellReport, Trace, TracePace, run};
 
 const WORKERS: [u32; 3] = [4, 8, 16];
 const LOADS: [f64; 3] = [0.3, 0.55, 0.8];
@@ -38,7 +38,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         for workers in WORKERS {
             cells += 1.0;
             for (load, sums) in LOADS.into_iter().zip(&mut sums) {
-                let pace = Pace::for_load(&trace, &profile, workers, load);
+                let pace = TracePace::for_load(&trace, &profile, workers, load);
                 let play = |policy| {
                     let routing = RoutingSettings {
                         policy,

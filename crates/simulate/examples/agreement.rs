@@ -13,7 +13,7 @@ use std::error::Error;
 use engine_model::Profile;
 use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings};
-use simulate::{Cell, Pace, Trace, run};
+use simulate::{Cell, Trace, TracePace, run};
 
 const POLICIES: [Policy; 3] = [Policy::RoundRobin, Policy::LeastLoaded, Policy::DynamoCost];
 
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("workers,load,policy,seed,block_hit,ttft_mean,ttft_p99,itl_mean");
     for workers in [4, 8] {
         for load in [0.3, 0.55] {
-            let pace = Pace::for_load(&trace, &profile, workers, load);
+            let pace = TracePace::for_load(&trace, &profile, workers, load);
             for (policy, seed) in POLICIES
                 .iter()
                 .flat_map(|policy| seeds.iter().map(move |seed| (*policy, *seed)))

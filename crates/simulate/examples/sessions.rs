@@ -10,7 +10,7 @@ use std::{error::Error, time::Duration};
 use engine_model::Profile;
 use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings, SessionMode};
-use simulate::{Cell, Pace, Synthetic, Trace, run};
+use simulate::{Cell, Synthetic, Trace, TracePace, run};
 
 const WORKERS: u32 = 8;
 const MODES: [SessionMode; 3] = [SessionMode::Off, SessionMode::Soft, SessionMode::Hard];
@@ -37,7 +37,7 @@ fn main() -> Result<(), Box<dyn Error>> {
                         session,
                         ..RoutingSettings::default()
                     };
-                    let pace = Pace::for_load(&trace, &profile, WORKERS, load);
+                    let pace = TracePace::for_load(&trace, &profile, WORKERS, load);
                     let cell = Cell {
                         sessions: true,
                         event_delay: Duration::from_millis(delay_ms),

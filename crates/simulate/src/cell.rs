@@ -15,7 +15,7 @@ pub struct Cell {
     /// Engines.
     pub workers: u32,
     /// How fast the trace is played.
-    pub pace: Pace,
+    pub pace: TracePace,
     /// What each engine is.
     pub profile: Profile,
     /// How engines give blocks to sequences: [`Allocation::Reserved`] is what published simulations do, and
@@ -34,14 +34,14 @@ pub struct Cell {
     /// Whether the router can tell which requests grew out of which, where the trace names sessions.
     pub sessions: bool,
     /// What is not as it should be.
-    pub mishaps: Mishaps,
+    pub mishaps: FaultPlan,
     /// Another seed settles ties and loses messages differently.
     pub seed: u64,
 }
 
 impl Cell {
     /// An experiment with nothing special about it: announcements take 20 ms, and nobody waits for longer than 30 s.
-    pub fn new(routing: RoutingSettings, workers: u32, pace: Pace, profile: Profile) -> Self {
+    pub fn new(routing: RoutingSettings, workers: u32, pace: TracePace, profile: Profile) -> Self {
         Self {
             routing,
             workers,
@@ -54,7 +54,7 @@ impl Cell {
             wait: Duration::from_secs(30),
             engine_priority: false,
             sessions: false,
-            mishaps: Mishaps::default(),
+            mishaps: FaultPlan::default(),
             seed: 1,
         }
     }
@@ -62,16 +62,16 @@ impl Cell {
 
 /// What is not as it should be in a fleet. Engines that there are not are ignored.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Mishaps {
+pub struct FaultPlan {
     /// Engines that are slower than their profile. Load is still counted as if they were not.
-    pub slow: Vec<Slow>,
+    pub slow: Vec<SlowEngine>,
     /// Engines whose blocks the router forgets, though they keep them.
-    pub forgotten: Vec<Forgotten>,
+    pub forgotten: Vec<LostView>,
 }
 
 /// An engine that takes longer for everything.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Slow {
+pub struct SlowEngine {
     /// Which engine, from 0.
     pub worker: u32,
     /// How many times as long; above 0, and below 1 it is faster.
@@ -80,7 +80,7 @@ pub struct Slow {
 
 /// The router's view of an engine's cache is lost, and it knows that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Forgotten {
+pub struct LostView {
     /// Which engine, from 0.
     pub worker: u32,
     /// When, in virtual time.
@@ -89,14 +89,14 @@ pub struct Forgotten {
 
 /// How fast a trace is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Pace {
+pub struct TracePace {
     /// The load index it was chosen for, if it was.
     pub load: Option<f64>,
     /// How many times faster than recorded; above 0.
     pub speedup: f64,
 }
 
-impl Pace {
+impl TracePace {
     /// So that `workers` engines of this profile have this load index.
     pub fn for_load(trace: &Trace, profile: &Profile, workers: u32, load: f64) -> Self {
         Self {

@@ -3,9 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use engine_model::{
-    Engine, EngineSettings, NamedRequest, Next, Scheduling, StepOutcome, SubmitError, Timing,
+    Engine, EngineSettings, EngineTiming, NamedRequest, NextAction, Scheduling, StepOutcome,
+    SubmitError,
 };
-use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace, Target, WorkerId};
+use kv_blocks::{BlockSize, DpRank, Moment, Namespace, PromptIdentity, Target, WorkerId};
 use routing::{Candidate, LmcacheFacts, Tiers};
 
 use crate::Cell;
@@ -17,12 +18,12 @@ const MAX_BATCHED_TOKENS: u32 = 8192;
 /// The engines of one cell.
 #[derive(Debug)]
 pub(crate) struct Engines {
-    engines: Vec<Modelled>,
+    engines: Vec<ModelledEngine>,
     pub(crate) candidates: Vec<Candidate>,
 }
 
 #[derive(Debug)]
-struct Modelled {
+struct ModelledEngine {
     engine: Engine,
     stepping: bool,
     /// When it is to be looked at again.
@@ -31,7 +32,7 @@ struct Modelled {
 
 /// What an engine does from now on, where that has to be put down.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Onward {
+pub(crate) enum NextWake {
     /// A step began that takes so long.
     Step(Duration),
     /// It has to be looked at then.
@@ -43,7 +44,7 @@ impl Engines {
         let blocks = cell.profile.kv_tokens / namespace.block_size.tokens();
         Self {
             engines: (0..cell.workers)
-                .map(|number| Modelled {
+                .map(|number| ModelledEngine {
                     engine: Engine::new(settings(cell, number, namespace.block_size, blocks)),
                     stepping: false,
                     wake_at: None,
@@ -65,21 +66,21 @@ impl Engines {
     }
 
     /// Lets an engine that does nothing begin a step, if it has anything to do.
-    pub(crate) fn rouse(&mut self, worker: usize, now: Moment) -> Option<Onward> {
+    pub(crate) fn start_idle(&mut self, worker: usize, now: Moment) -> Option<NextWake> {
         let modelled = &mut self.engines[worker];
         if modelled.stepping {
             return None;
         }
         match modelled.engine.begin(now) {
-            Next::Step(length) => {
+            NextAction::Step(length) => {
                 modelled.stepping = true;
-                Some(Onward::Step(length))
+                Some(NextWake::Step(length))
             }
             // Once is enough.
-            Next::WaitUntil(then) => {
-                (modelled.wake_at.replace(then) != Some(then)).then_some(Onward::Wake(then))
+            NextAction::WaitUntil(then) => {
+                (modelled.wake_at.replace(then) != Some(then)).then_some(NextWake::Wake(then))
             }
-            Next::Idle => None,
+            NextAction::Idle => None,
         }
     }
 
@@ -117,7 +118,7 @@ pub(crate) fn namespace(block_size: BlockSize) -> Namespace {
         lora: None,
         salt: None,
         block_size,
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -136,7 +137,7 @@ fn settings(cell: &Cell, number: u32, block_size: BlockSize, device_blocks: u32)
         } else {
             Scheduling::Arrival
         },
-        timing: Timing::new(cell.profile).speed(slow.map_or(1.0, |slow| 1.0 / slow.times)),
+        timing: EngineTiming::new(cell.profile).speed(slow.map_or(1.0, |slow| 1.0 / slow.times)),
         seed: cell.seed,
         alphabet: Arc::default(),
     }

@@ -12,10 +12,10 @@
 //! **Invariant**: the router sees what it would see in front of real engines, and nothing else: its own decisions, first
 //! tokens, ends of replies, and announcements when they arrive.
 
-mod agenda;
 mod cell;
 mod columns;
 mod engines;
+mod event_queue;
 mod figures;
 mod fit;
 pub mod html;
@@ -29,11 +29,13 @@ mod synthetic;
 mod trace;
 mod wire;
 
-pub use cell::{Cell, Forgotten, Mishaps, Pace, Slow};
+pub use cell::{Cell, FaultPlan, LostView, SlowEngine, TracePace};
 pub use columns::{COLUMNS, Column};
-pub use fit::{FitError, FitReport, Fitted, Served, fit};
+pub use fit::{FitError, FitReport, FitResult, ServedRequest, fit};
 pub use load::{infinite_hit_ratio, speedup_for};
-pub use report::{CellReport, Milliseconds, Report, RequestReport, TraceSummary, WorkerReport};
+pub use report::{
+    CellReport, Milliseconds, RequestReport, SimulationReport, TraceSummary, WorkerReport,
+};
 pub use run::{run, run_in_detail};
-pub use synthetic::{KINDS, Kind, Parameter, Synthetic, SyntheticError};
+pub use synthetic::{KINDS, Parameter, Synthetic, SyntheticError, WorkloadKind};
 pub use trace::{Trace, TraceError, TraceRequest};

@@ -51,7 +51,7 @@ pub fn speedup_for(trace: &Trace, profile: &Profile, workers: u32, load: f64) ->
 
 /// Leading blocks of each request that one cache of `capacity` blocks would hold, the least recently used going first.
 fn pooled_hits(trace: &Trace, capacity: usize) -> Vec<u32> {
-    let mut cache = Pooled::default();
+    let mut cache = PooledCache::default();
     trace
         .requests
         .iter()
@@ -76,13 +76,13 @@ fn pooled_hits(trace: &Trace, capacity: usize) -> Vec<u32> {
 
 /// One cache in place of all.
 #[derive(Debug, Default)]
-struct Pooled {
+struct PooledCache {
     last_use: HashMap<EngineHash, u64>,
     by_use: BTreeMap<u64, EngineHash>,
     uses: u64,
 }
 
-impl Pooled {
+impl PooledCache {
     fn touch(&mut self, name: EngineHash) {
         self.uses += 1;
         if let Some(before) = self.last_use.insert(name, self.uses) {

@@ -11,7 +11,7 @@ use crate::{
 
 /// What became of one request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Outcome {
+pub(crate) struct RequestResult {
     pub(crate) arrival: Moment,
     /// Its engine, and the load counted there.
     pub(crate) placed: Option<(usize, ReservationId)>,
@@ -21,7 +21,7 @@ pub(crate) struct Outcome {
     pub(crate) done: Option<Moment>,
 }
 
-impl Outcome {
+impl RequestResult {
     pub(crate) fn report(&self, asked: &TraceRequest) -> RequestReport {
         RequestReport {
             arrival_s: self.arrival.since_start().as_secs_f64(),
@@ -40,7 +40,7 @@ pub(crate) struct Outcomes<'a> {
     pub(crate) trace: &'a Trace,
     pub(crate) cell: &'a Cell,
     /// One for each request of the trace.
-    pub(crate) requests: &'a [Outcome],
+    pub(crate) requests: &'a [RequestResult],
     /// Requests in front that only warm the caches.
     pub(crate) warm_up: usize,
     /// Prompt tokens that each engine computed behind them.
@@ -84,16 +84,17 @@ impl Outcomes<'_> {
     /// Times from the arrivals. Who still waits at the end is as old as that.
     fn waits(
         &self,
-        counted: &[Outcome],
-        until: impl Fn(&Outcome) -> Option<Moment>,
+        counted: &[RequestResult],
+        until: impl Fn(&RequestResult) -> Option<Moment>,
     ) -> Milliseconds {
-        let wait = |outcome: &Outcome| until(outcome).unwrap_or(self.end).ms_since(outcome.arrival);
+        let wait =
+            |outcome: &RequestResult| until(outcome).unwrap_or(self.end).ms_since(outcome.arrival);
         Milliseconds::of(&sorted(counted.iter().map(wait).collect()))
     }
 
     /// The mean gap between tokens, of each reply that is complete and longer than one token.
     fn gaps(&self) -> Milliseconds {
-        let gap = |(outcome, output_tokens): (&Outcome, u32)| {
+        let gap = |(outcome, output_tokens): (&RequestResult, u32)| {
             let gaps = output_tokens.checked_sub(1).filter(|gaps| *gaps > 0)?;
             Some(outcome.done?.ms_since(outcome.first_token?) / f64::from(gaps))
         };
@@ -126,7 +127,7 @@ impl Outcomes<'_> {
         )
     }
 
-    fn per_worker(&self, counted: &[Outcome]) -> Vec<WorkerReport> {
+    fn per_worker(&self, counted: &[RequestResult]) -> Vec<WorkerReport> {
         let mut workers: Vec<_> = self
             .computed_tokens
             .iter()

@@ -2,9 +2,9 @@
 
 /// A stream of numbers: splitmix64.
 #[derive(Clone, Debug)]
-pub(crate) struct Random(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Random {
+impl SplitMix64 {
     /// Streams of different purposes have nothing to do with each other.
     pub(crate) fn new(seed: u64, purpose: u64) -> Self {
         let mut mixed = Self(seed ^ purpose.rotate_left(32));

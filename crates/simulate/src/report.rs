@@ -8,7 +8,7 @@ use crate::{FitReport, Trace, infinite_hit_ratio};
 
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Report {
+pub struct SimulationReport {
     /// `warmroute.simulation/1`.
     pub schema: &'static str,
     /// What was played.
@@ -24,7 +24,7 @@ pub struct Report {
     pub cells: Vec<CellReport>,
 }
 
-impl Report {
+impl SimulationReport {
     /// The name and version of this layout.
     pub const SCHEMA: &'static str = "warmroute.simulation/1";
 }

@@ -2,20 +2,21 @@
 
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use engine_model::{Emitted, NamedRequest, RequestId};
+use engine_model::{EmittedToken, NamedRequest, RequestId};
 use kv_blocks::Moment;
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Answer, Dispatch, Job, NoStopwatch, Overrides, Patience, Plan, Released, Router, Ticket,
+    Dispatch, Job, NoStopwatch, Overrides, Plan, ReleasedRequest, ReplyMode, Router, Ticket,
+    WaitBudget,
 };
 
 use crate::{
     Cell, CellReport, RequestReport, Trace,
-    agenda::Agenda,
-    engines::{Engines, Onward, namespace},
-    outcome::{Outcome, Outcomes},
-    random::Random,
-    wire::{Message, Wire},
+    engines::{Engines, NextWake, namespace},
+    event_queue::EventQueue,
+    outcome::{Outcomes, RequestResult},
+    random::SplitMix64,
+    wire::{StepAnnouncement, Wire},
 };
 
 /// The first of so many requests is not counted: it warms the caches.
@@ -37,7 +38,7 @@ pub fn run(trace: &Trace, cell: &Cell) -> CellReport {
 
 /// The same, and what became of each request, in the order of arrival.
 pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestReport>) {
-    let mut run = Run::new(trace, cell);
+    let mut run = Simulation::new(trace, cell);
     run.play();
     (
         run.report(),
@@ -51,12 +52,12 @@ pub fn run_in_detail(trace: &Trace, cell: &Cell) -> (CellReport, Vec<RequestRepo
 
 /// What happens at a moment.
 #[derive(Debug)]
-enum What {
+enum SimulationEvent {
     Arrival(usize),
     StepEnd(usize),
     /// An engine has to be looked at.
     Wake(usize),
-    Message(Message),
+    Message(StepAnnouncement),
     /// The router loses its view of an engine's cache.
     Forget(usize),
     /// Held requests may go.
@@ -64,18 +65,18 @@ enum What {
     Tick,
 }
 
-struct Run<'a> {
+struct Simulation<'a> {
     trace: &'a Trace,
     cell: &'a Cell,
     router: Router,
     index: Arc<KvIndex>,
     engines: Engines,
     wire: Wire,
-    agenda: Agenda<What>,
-    random: Random,
-    requests: Vec<Outcome>,
+    agenda: EventQueue<SimulationEvent>,
+    random: SplitMix64,
+    requests: Vec<RequestResult>,
     /// Requests that the router holds.
-    held: HashMap<Ticket, usize>,
+    queued: HashMap<Ticket, usize>,
     /// When they are looked at next.
     release_at: Option<Moment>,
     /// Requests that have not come to their end.
@@ -85,7 +86,7 @@ struct Run<'a> {
     end: Moment,
 }
 
-impl<'a> Run<'a> {
+impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, cell: &'a Cell) -> Self {
         let namespace = namespace(trace.block_size);
         let engines = Engines::new(cell, &namespace);
@@ -102,9 +103,9 @@ impl<'a> Run<'a> {
             router: Router::new(cell.routing.clone(), Arc::clone(&index)),
             wire: Wire::new(Arc::clone(&index), namespace, cell),
             index,
-            agenda: Agenda::default(),
-            random: Random::new(cell.seed, PURPOSE),
-            held: HashMap::new(),
+            agenda: EventQueue::default(),
+            random: SplitMix64::new(cell.seed, PURPOSE),
+            queued: HashMap::new(),
             release_at: None,
             open: requests.len(),
             computed_before: vec![0; engines.candidates.len()],
@@ -118,11 +119,11 @@ impl<'a> Run<'a> {
 
     fn play(&mut self) {
         self.expect_arrival(0);
-        self.agenda.put(Moment::START + TICK, What::Tick);
+        self.agenda.put(Moment::START + TICK, SimulationEvent::Tick);
         for forgotten in &self.cell.mishaps.forgotten {
             self.agenda.put(
                 Moment::at(forgotten.at),
-                What::Forget(forgotten.worker as usize),
+                SimulationEvent::Forget(forgotten.worker as usize),
             );
         }
         while self.open > 0
@@ -130,20 +131,21 @@ impl<'a> Run<'a> {
             && now <= self.end
         {
             match what {
-                What::Arrival(request) => self.arrive(now, request),
-                What::StepEnd(worker) => self.end_step(now, worker),
-                What::Wake(worker) => self.rouse(now, worker),
-                What::Message(message) => self.wire.deliver(&message),
-                What::Forget(worker) => self.forget(worker),
-                What::Release => self.release(now),
-                What::Tick => self.tick(now),
+                SimulationEvent::Arrival(request) => self.arrive(now, request),
+                SimulationEvent::StepEnd(worker) => self.end_step(now, worker),
+                SimulationEvent::Wake(worker) => self.rouse(now, worker),
+                SimulationEvent::Message(message) => self.wire.deliver(&message),
+                SimulationEvent::Forget(worker) => self.forget(worker),
+                SimulationEvent::Release => self.release(now),
+                SimulationEvent::Tick => self.tick(now),
             }
         }
     }
 
     fn expect_arrival(&mut self, request: usize) {
         if let Some(outcome) = self.requests.get(request) {
-            self.agenda.put(outcome.arrival, What::Arrival(request));
+            self.agenda
+                .put(outcome.arrival, SimulationEvent::Arrival(request));
         }
     }
 
@@ -160,9 +162,9 @@ impl<'a> Run<'a> {
             blocks: Some(&asked.blocks),
             prompt_tokens: asked.prompt_tokens,
             expected_output_tokens: None,
-            answer: Answer::Streamed,
+            answer: ReplyMode::Streamed,
             // Nobody gives up.
-            patience: Some(Patience {
+            wait_budget: Some(WaitBudget {
                 limit: self.cell.wait,
                 waited: Duration::ZERO,
                 bytes: 0,
@@ -186,7 +188,7 @@ impl<'a> Run<'a> {
             }
             Dispatch::Held(ticket) => {
                 self.requests[request].held = true;
-                self.held.insert(ticket, request);
+                self.queued.insert(ticket, request);
                 self.release(now);
             }
             Dispatch::Refused(_) => self.open -= 1,
@@ -201,7 +203,7 @@ impl<'a> Run<'a> {
             prompt_tokens: asked.prompt_tokens,
             blocks: Arc::clone(&asked.names),
             output_tokens: asked.output_tokens,
-            priority: plan.turn,
+            priority: plan.engine_priority,
         };
         let taken = self
             .engines
@@ -218,9 +220,11 @@ impl<'a> Run<'a> {
     }
 
     fn rouse(&mut self, now: Moment, worker: usize) {
-        match self.engines.rouse(worker, now) {
-            Some(Onward::Step(length)) => self.agenda.put(now + length, What::StepEnd(worker)),
-            Some(Onward::Wake(then)) => self.agenda.put(then, What::Wake(worker)),
+        match self.engines.start_idle(worker, now) {
+            Some(NextWake::Step(length)) => self
+                .agenda
+                .put(now + length, SimulationEvent::StepEnd(worker)),
+            Some(NextWake::Wake(then)) => self.agenda.put(then, SimulationEvent::Wake(worker)),
             None => {}
         }
     }
@@ -231,7 +235,8 @@ impl<'a> Run<'a> {
             self.wire
                 .send(worker, self.engines.target(worker), outcome.events)
         {
-            self.agenda.put(now + delay, What::Message(message));
+            self.agenda
+                .put(now + delay, SimulationEvent::Message(message));
         }
         // Everybody's token comes before the next step begins.
         let released = outcome
@@ -244,7 +249,7 @@ impl<'a> Run<'a> {
     }
 
     /// A token of some request.
-    fn token(&mut self, now: Moment, emitted: &Emitted) -> Vec<Released> {
+    fn token(&mut self, now: Moment, emitted: &EmittedToken) -> Vec<ReleasedRequest> {
         // Ids are places in the trace.
         let Some((outcome, asked)) = usize::try_from(emitted.id.0).ok().and_then(|place| {
             self.requests
@@ -264,7 +269,7 @@ impl<'a> Run<'a> {
         }
         if emitted.finish.is_some() {
             outcome.done = Some(now);
-            self.router.replied(asked.output_tokens);
+            self.router.record_reply_length(asked.output_tokens);
             released.extend(self.router.done(now, reservation));
             self.open -= 1;
         }
@@ -275,20 +280,20 @@ impl<'a> Run<'a> {
     fn forget(&self, worker: usize) {
         if let Some(candidate) = self.engines.candidates.get(worker) {
             self.index.clear(candidate.target);
-            self.index.hole(candidate.target);
+            self.index.mark_loss(candidate.target);
         }
     }
 
     fn release(&mut self, now: Moment) {
-        let released = self.router.released(now);
+        let released = self.router.take_released(now);
         self.let_go(now, released);
     }
 
-    fn let_go(&mut self, now: Moment, mut released: Vec<Released>) {
+    fn let_go(&mut self, now: Moment, mut released: Vec<ReleasedRequest>) {
         loop {
             let mut engines: Vec<usize> = Vec::new();
             for released in released {
-                if let Some(request) = self.held.remove(&released.ticket) {
+                if let Some(request) = self.queued.remove(&released.ticket) {
                     engines.extend(self.send(now, request, &released.plan));
                 }
             }
@@ -301,19 +306,19 @@ impl<'a> Run<'a> {
             if then > now {
                 if self.release_at != Some(then) {
                     self.release_at = Some(then);
-                    self.agenda.put(then, What::Release);
+                    self.agenda.put(then, SimulationEvent::Release);
                 }
                 return;
             }
             // One call releases a few; all who may go now do.
-            released = self.router.released(now);
+            released = self.router.take_released(now);
         }
     }
 
     fn tick(&mut self, now: Moment) {
         let released = self.router.tick(now);
         self.let_go(now, released);
-        self.agenda.put(now + TICK, What::Tick);
+        self.agenda.put(now + TICK, SimulationEvent::Tick);
     }
 
     fn warm_up(&self) -> usize {
@@ -340,10 +345,10 @@ impl<'a> Run<'a> {
 }
 
 /// A request that has not come yet.
-fn unheard_of(arrival_s: f64, cell: &Cell) -> Outcome {
+fn unheard_of(arrival_s: f64, cell: &Cell) -> RequestResult {
     // A pace that makes no sense plays everything at once.
     let arrival = Duration::try_from_secs_f64(arrival_s / cell.pace.speedup).unwrap_or_default();
-    Outcome {
+    RequestResult {
         arrival: Moment::at(arrival),
         placed: None,
         held: false,

@@ -8,7 +8,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use engine_model::Profile;
 use kv_blocks::{BlockSize, EngineHash, HashScheme, PromptBlocks, SequenceHash};
-use routing::{Affinity, Growth, SessionKeys};
+use routing::{Affinity, PromptGrowth, SessionKeys};
 use serde_json::{Map, Value};
 
 use crate::spread::spread;
@@ -55,12 +55,12 @@ pub struct TraceRequest {
     /// The whole ones, as the router sees them.
     pub blocks: Arc<PromptBlocks>,
     /// Where it stands in its session, if the trace names one.
-    pub turn: Option<Turn>,
+    pub turn: Option<SessionTurn>,
 }
 
 /// A place in a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Turn {
+pub struct SessionTurn {
     /// The session's number.
     pub session: u64,
     /// The request's, from 0.
@@ -84,11 +84,11 @@ impl TraceRequest {
 
     /// What its session would be recognised by, where the trace names one.
     pub(crate) fn session(&self) -> Option<SessionKeys> {
-        let Turn { session, number } = self.turn?;
+        let SessionTurn { session, number } = self.turn?;
         let turns =
             |count: u64| (0..=count).map(|turn| [session, turn].map(u64::to_le_bytes).concat());
         let turns: Vec<_> = turns(number).collect();
-        let growth = Growth::of_turns(
+        let growth = PromptGrowth::of_turns(
             0,
             turns
                 .iter()
@@ -207,7 +207,7 @@ fn request(
             line,
             problem: error.to_string(),
         })?;
-    let fields = Fields {
+    let fields = LineFields {
         line,
         fields: &fields,
     };
@@ -243,7 +243,7 @@ fn request(
             .fields
             .get("session")
             .and_then(Value::as_u64)
-            .map(|session| Turn { session, number: 0 }),
+            .map(|session| SessionTurn { session, number: 0 }),
     })
 }
 
@@ -269,12 +269,12 @@ fn chain(line: usize, ids: &[u64], blocks: usize) -> Vec<SequenceHash> {
 }
 
 /// The fields of one line.
-struct Fields<'a> {
+struct LineFields<'a> {
     line: usize,
     fields: &'a Map<String, Value>,
 }
 
-impl Fields<'_> {
+impl LineFields<'_> {
     fn tokens(&self, field: &'static str) -> Result<u32, TraceError> {
         self.read(field, "tokens, from 1 to 2^24", |value| {
             value

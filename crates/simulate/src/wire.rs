@@ -7,7 +7,7 @@ use kv_blocks::{Namespace, SequenceHash, Target};
 use kv_index::KvIndex;
 use routing::CacheSource;
 
-use crate::{Cell, random::Random};
+use crate::{Cell, random::SplitMix64};
 
 /// Keeps the numbers drawn here apart from the router's.
 const PURPOSE: u64 = 2;
@@ -21,18 +21,18 @@ pub(crate) struct Wire {
     followed: bool,
     delay: Duration,
     loss: f64,
-    random: Random,
+    random: SplitMix64,
     /// Engines of which a message was lost since their last one arrived.
-    torn: Vec<bool>,
+    truncated: Vec<bool>,
 }
 
 /// What one step of an engine announces.
 #[derive(Debug)]
-pub(crate) struct Message {
+pub(crate) struct StepAnnouncement {
     from: Target,
     events: Vec<CacheEvent>,
     /// A message before it is missing.
-    torn: bool,
+    truncated: bool,
 }
 
 impl Wire {
@@ -43,8 +43,8 @@ impl Wire {
             followed: cell.cache == CacheSource::Events,
             delay: cell.event_delay,
             loss: cell.event_loss,
-            random: Random::new(cell.seed, PURPOSE),
-            torn: Vec::new(),
+            random: SplitMix64::new(cell.seed, PURPOSE),
+            truncated: Vec::new(),
         }
     }
 
@@ -54,23 +54,30 @@ impl Wire {
         worker: usize,
         from: Target,
         events: Vec<CacheEvent>,
-    ) -> Option<(Duration, Message)> {
+    ) -> Option<(Duration, StepAnnouncement)> {
         if !self.followed || events.is_empty() {
             return None;
         }
-        if self.torn.len() <= worker {
-            self.torn.resize(worker + 1, false);
+        if self.truncated.len() <= worker {
+            self.truncated.resize(worker + 1, false);
         }
         let lost = self.random.unit() < self.loss;
-        let torn = std::mem::replace(&mut self.torn[worker], lost);
-        (!lost).then_some((self.delay, Message { from, events, torn }))
+        let torn = std::mem::replace(&mut self.truncated[worker], lost);
+        (!lost).then_some((
+            self.delay,
+            StepAnnouncement {
+                from,
+                events,
+                truncated: torn,
+            },
+        ))
     }
 
     /// A message arrives. One that was missing before it shows by its number, as on a real stream that cannot be
     /// replayed.
-    pub(crate) fn deliver(&self, message: &Message) {
-        if message.torn {
-            self.index.hole(message.from);
+    pub(crate) fn deliver(&self, message: &StepAnnouncement) {
+        if message.truncated {
+            self.index.mark_loss(message.from);
         }
         for event in &message.events {
             self.apply(message.from, event);

@@ -25,7 +25,7 @@ use std::convert::Infallible;
 #[inline]
 pub fn panic_point(name: &'static str) {
     #[cfg(debug_assertions)]
-    rules::strike(name, rules::Kind::Point);
+    rules::strike(name, rules::PanicSite::Point);
     #[cfg(not(debug_assertions))]
     let _ = name;
 }
@@ -51,15 +51,15 @@ mod rules {
     /// How long a turn waits for somebody who does not come.
     const PATIENCE: Duration = Duration::from_secs(1);
 
-    static RULES: LazyLock<Vec<Mutex<Rule>>> = LazyLock::new(|| {
+    static RULES: LazyLock<Vec<Mutex<InjectionRule>>> = LazyLock::new(|| {
         let text = std::env::var(VARIABLE).unwrap_or_default();
         let rules = text.split(',').filter(|rule| !rule.is_empty());
         rules
-            .map(|rule| Mutex::new(Rule::read(rule, Instant::now())))
+            .map(|rule| Mutex::new(InjectionRule::read(rule, Instant::now())))
             .collect()
     });
 
-    pub(super) fn strike(name: &'static str, of: Kind) {
+    pub(super) fn strike(name: &'static str, of: PanicSite) {
         let mut due = false;
         // Every rule is asked, so that each knows whose turn it can be.
         for rule in RULES.iter() {
@@ -71,30 +71,30 @@ mod rules {
     pub(super) async fn strikes(name: &'static str) {
         while !RULES.is_empty() {
             sleep(LOOK_EVERY).await;
-            strike(name, Kind::Task);
+            strike(name, PanicSite::Task);
         }
     }
 
     /// What asks whether it is to panic.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-    pub(super) enum Kind {
+    pub(super) enum PanicSite {
         Task,
         Point,
     }
 
     /// What a rule strikes.
     #[derive(Debug, PartialEq, Eq)]
-    enum Scope {
+    enum RuleScope {
         All,
         Tasks,
         One(String),
     }
 
-    impl Scope {
-        fn includes(&self, name: &str, of: Kind) -> bool {
+    impl RuleScope {
+        fn includes(&self, name: &str, of: PanicSite) -> bool {
             match self {
                 Self::All => true,
-                Self::Tasks => of == Kind::Task,
+                Self::Tasks => of == PanicSite::Task,
                 Self::One(only) => only == name,
             }
         }
@@ -102,8 +102,8 @@ mod rules {
 
     /// When who panics.
     #[derive(Debug)]
-    pub(super) struct Rule {
-        scope: Scope,
+    pub(super) struct InjectionRule {
+        scope: RuleScope,
         every: Duration,
         due: Instant,
         /// Those that were heard of: names written in the source, so there are few.
@@ -111,15 +111,15 @@ mod rules {
         turn: usize,
     }
 
-    impl Rule {
+    impl InjectionRule {
         pub(super) fn read(rule: &str, now: Instant) -> Self {
             let form = || -> ! {
                 panic!("{VARIABLE}: {rule:?} is no rule: expected TASK:every=1s or every=10s")
             };
             let (scope, every) = match rule.split_once(':') {
-                Some(("tasks", every)) => (Scope::Tasks, every),
-                Some((task, every)) => (Scope::One(task.to_owned()), every),
-                None => (Scope::All, rule),
+                Some(("tasks", every)) => (RuleScope::Tasks, every),
+                Some((task, every)) => (RuleScope::One(task.to_owned()), every),
+                None => (RuleScope::All, rule),
             };
             let Some(every) = every.strip_prefix("every=") else {
                 form()
@@ -140,7 +140,7 @@ mod rules {
         }
 
         /// Whether `name` is to panic now.
-        pub(super) fn is_due(&mut self, name: &'static str, of: Kind, now: Instant) -> bool {
+        pub(super) fn is_due(&mut self, name: &'static str, of: PanicSite, now: Instant) -> bool {
             if !self.scope.includes(name, of) {
                 return false;
             }
@@ -170,7 +170,7 @@ mod tests {
 
     use tokio::time::Instant;
 
-    use super::rules::{Kind, Rule};
+    use super::rules::{InjectionRule, PanicSite};
 
     fn ms(ms: u64) -> Duration {
         Duration::from_millis(ms)
@@ -179,23 +179,25 @@ mod tests {
     #[test]
     fn a_rule_for_one_task_strikes_that_task_alone_at_its_pace() {
         let start = Instant::now();
-        let mut rule = Rule::read("accept:every=50ms", start);
+        let mut rule = InjectionRule::read("accept:every=50ms", start);
         let struck: Vec<u64> = (0..200)
-            .filter(|at| rule.is_due("accept", Kind::Task, start + ms(*at)))
+            .filter(|at| rule.is_due("accept", PanicSite::Task, start + ms(*at)))
             .collect();
         assert_eq!(struck, [50, 100, 150]);
-        assert!(!rule.is_due("housekeeping", Kind::Task, start + ms(1000)));
+        assert!(!rule.is_due("housekeeping", PanicSite::Task, start + ms(1000)));
     }
 
     #[test]
     fn a_rule_for_all_strikes_one_after_the_other_and_passes_over_those_that_are_gone() {
         let start = Instant::now();
-        let mut rule = Rule::read("every=10s", start);
+        let mut rule = InjectionRule::read("every=10s", start);
         let mut struck = Vec::new();
         for at in (0..70_000).step_by(20) {
             for name in ["a", "b", "c"] {
                 // The second ends after a while.
-                if !(name == "b" && at > 35_000) && rule.is_due(name, Kind::Task, start + ms(at)) {
+                if !(name == "b" && at > 35_000)
+                    && rule.is_due(name, PanicSite::Task, start + ms(at))
+                {
                     struck.push((at / 1000, name));
                 }
             }
@@ -216,14 +218,14 @@ mod tests {
     #[test]
     fn a_rule_for_tasks_strikes_no_request() {
         let start = Instant::now();
-        let mut rule = Rule::read("tasks:every=1s", start);
-        assert!(!rule.is_due("request", Kind::Point, start + ms(1500)));
-        assert!(rule.is_due("accept", Kind::Task, start + ms(1500)));
+        let mut rule = InjectionRule::read("tasks:every=1s", start);
+        assert!(!rule.is_due("request", PanicSite::Point, start + ms(1500)));
+        assert!(rule.is_due("accept", PanicSite::Task, start + ms(1500)));
     }
 
     #[test]
     #[should_panic(expected = "is no rule")]
     fn what_is_no_rule_is_refused() {
-        Rule::read("accept:often", Instant::now());
+        InjectionRule::read("accept:often", Instant::now());
     }
 }

@@ -25,4 +25,4 @@ mod task;
 pub use backoff::Backoff;
 pub use injection::panic_point;
 pub use metrics::register;
-pub use task::{Panicked, Task, contain, supervise};
+pub use task::{Task, TaskPanic, contain, supervise};

@@ -25,7 +25,7 @@ pub struct Task {
 
 /// An attempt ended with a panic, which is counted and logged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Panicked {
+pub struct TaskPanic {
     /// Panics without ten quiet seconds between them, this one included.
     pub in_a_row: u32,
 }
@@ -44,7 +44,7 @@ impl Task {
     }
 
     /// Runs an attempt to its end.
-    pub async fn run<T>(&mut self, attempt: impl Future<Output = T>) -> Result<T, Panicked> {
+    pub async fn run<T>(&mut self, attempt: impl Future<Output = T>) -> Result<T, TaskPanic> {
         let begun = Instant::now();
         let panic = match caught(self.name, attempt).await {
             Ok(done) => return Ok(done),
@@ -59,7 +59,7 @@ impl Task {
         self.pause = self.backoff.after(lasted);
         let (task, in_a_row, pause_ms) = (self.name, self.in_a_row, self.pause.as_secs_f64() * 1e3);
         tracing::error!(task, panic = %message(&*panic), in_a_row, pause_ms, "task panicked, restarting it");
-        Err(Panicked { in_a_row })
+        Err(TaskPanic { in_a_row })
     }
 
     /// Waits for as long as the latest panic asks for.
@@ -185,14 +185,14 @@ mod tests {
         let mut task = Task::new("well");
         for in_a_row in 1..=4 {
             let panicked: Result<(), _> = task.run(async { panic!("soon") }).await;
-            assert_eq!(panicked, Err(Panicked { in_a_row }));
+            assert_eq!(panicked, Err(TaskPanic { in_a_row }));
         }
         let late = async {
             sleep(WELL).await;
             panic!("late")
         };
         let panicked: Result<(), _> = task.run(late).await;
-        assert_eq!(panicked, Err(Panicked { in_a_row: 1 }));
+        assert_eq!(panicked, Err(TaskPanic { in_a_row: 1 }));
         let before = Instant::now();
         task.pause().await;
         assert!(before.elapsed() <= FIRST_PAUSE + Duration::from_millis(2));

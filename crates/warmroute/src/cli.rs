@@ -71,13 +71,13 @@ pub(crate) struct ServeArgs {
     pub(crate) policy: Option<String>,
     /// Directory with tokenizer.json for a model; repeat for more.
     #[arg(long = "tokenizer", value_name = "MODEL=DIR")]
-    pub(crate) tokenizers: Vec<Pair>,
+    pub(crate) tokenizers: Vec<NameValue>,
     /// Tokens per KV block of every worker, where probing is not to be trusted.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) block_size: Option<u32>,
     /// Where a worker publishes KV events; repeat for more.
     #[arg(long = "kv-events", value_name = "WORKER=ENDPOINT")]
-    pub(crate) kv_events: Vec<Pair>,
+    pub(crate) kv_events: Vec<NameValue>,
     /// Key that clients must send as a bearer token; without the flag, that of the variable WARMROUTE_API_KEY.
     #[arg(long, value_name = "KEY", value_parser = clap::builder::NonEmptyStringValueParser::new())]
     pub(crate) api_key: Option<String>,
@@ -106,9 +106,9 @@ pub(crate) struct ServeArgs {
 
 /// `NAME=VALUE`, neither of them empty.
 #[derive(Clone, Debug)]
-pub(crate) struct Pair(pub(crate) String, pub(crate) String);
+pub(crate) struct NameValue(pub(crate) String, pub(crate) String);
 
-impl FromStr for Pair {
+impl FromStr for NameValue {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

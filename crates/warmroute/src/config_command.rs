@@ -7,7 +7,7 @@ use std::{
     process::ExitCode,
 };
 
-use config::{FlagsOf, Problem, Settings};
+use config::{Problem, Settings, SourceRouter};
 use serde_json::json;
 
 use crate::{
@@ -57,7 +57,7 @@ fn init(args: &InitArgs) -> ExitCode {
 
 fn check(args: &ConfigFileArgs) -> ExitCode {
     let (problems, idle) = match load(args) {
-        Ok(settings) => (Vec::new(), settings.idle().to_vec()),
+        Ok(settings) => (Vec::new(), settings.ignored_keys().to_vec()),
         Err(problems) => (problems, Vec::new()),
     };
     if args.json {
@@ -112,9 +112,9 @@ fn convert(args: &ConvertArgs) -> ExitCode {
         }
         None => match args.from {
             OtherRouter::VllmRouter => {
-                config::convert_flags(FlagsOf::VllmRouter, "flags", &args.flags)
+                config::convert_flags(SourceRouter::VllmRouter, "flags", &args.flags)
             }
-            OtherRouter::Smg => config::convert_flags(FlagsOf::Smg, "flags", &args.flags),
+            OtherRouter::Smg => config::convert_flags(SourceRouter::Smg, "flags", &args.flags),
             OtherRouter::Continuum => {
                 output::err("--from continuum takes a FILE: that router is configured by one");
                 return ExitCode::from(settings::BAD_FLAG);
@@ -134,7 +134,7 @@ fn convert_text(from: OtherRouter, name: &str, text: &str) -> Result<String, Vec
     match from {
         OtherRouter::Continuum => config::convert_continuum(name, text),
         OtherRouter::VllmRouter => config::convert_vllm_router(name, text),
-        OtherRouter::Smg => config::convert_command(FlagsOf::Smg, name, text),
+        OtherRouter::Smg => config::convert_command(SourceRouter::Smg, name, text),
     }
 }
 

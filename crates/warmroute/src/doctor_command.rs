@@ -3,7 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use clap::Args;
-use doctor::{Check, Options, Probe, Report, Status, USUAL_TIMEOUT};
+use doctor::{CheckResult, CheckStatus, DoctorOptions, DoctorReport, ProbeMode, USUAL_TIMEOUT};
 
 use crate::{cli::ServeArgs, limits, output, serve, settings, wire_up};
 
@@ -57,11 +57,11 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         }
     };
     let surroundings = wire_up::surroundings(&settings, settings::api_key(&args.serve).is_some());
-    let options = Options {
+    let options = DoctorOptions {
         probe: if args.no_probe {
-            Probe::Nothing
+            ProbeMode::Nothing
         } else {
-            Probe::Send
+            ProbeMode::Send
         },
         timeout: Duration::from_secs(args.timeout),
     };
@@ -80,11 +80,11 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     }
 }
 
-fn print_json(report: &Report) {
+fn print_json(report: &DoctorReport) {
     output::out(&serde_json::to_string(report).unwrap_or_default());
 }
 
-fn print_lines(report: &Report, verbose: bool) {
+fn print_lines(report: &DoctorReport, verbose: bool) {
     print_checks("router", &report.checks, verbose);
     for worker in &report.workers {
         print_checks(&worker.name, &worker.checks, verbose);
@@ -92,9 +92,9 @@ fn print_lines(report: &Report, verbose: bool) {
 }
 
 /// One line per check that is not as it should be, its fix below it, then how many went how.
-fn print_checks(subject: &str, checks: &[Check], verbose: bool) {
+fn print_checks(subject: &str, checks: &[CheckResult], verbose: bool) {
     for check in checks {
-        if !verbose && matches!(check.status, Status::Ok | Status::Skip) {
+        if !verbose && matches!(check.status, CheckStatus::Ok | CheckStatus::Skip) {
             continue;
         }
         output::out(&format!(
@@ -109,17 +109,17 @@ fn print_checks(subject: &str, checks: &[Check], verbose: bool) {
     }
     let count = |status| checks.iter().filter(|check| check.status == status).count();
     let (ok, warn, fail, skip) = (
-        count(Status::Ok),
-        count(Status::Warn),
-        count(Status::Fail),
-        count(Status::Skip),
+        count(CheckStatus::Ok),
+        count(CheckStatus::Warn),
+        count(CheckStatus::Fail),
+        count(CheckStatus::Skip),
     );
     output::out(&format!(
         "{subject}: {ok} ok, {warn} to look at, {fail} failed, {skip} skipped"
     ));
 }
 
-fn line(check: &Check) -> String {
+fn line(check: &CheckResult) -> String {
     match (&check.found, &check.expected) {
         (Some(found), Some(expected)) => {
             format!("(found {found}, expected {expected}): {}", check.message)

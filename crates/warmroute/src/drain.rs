@@ -2,24 +2,24 @@
 
 use std::{sync::Arc, time::Duration};
 
-use gateway::{Drained, Phase};
+use gateway::{DrainResult, ListenerPhase};
 use net::Clock;
 use time::OffsetDateTime;
 use tokio::sync::watch;
 
 /// A listener's way to its end.
 #[derive(Debug)]
-pub(crate) struct Draining {
-    phase: watch::Sender<Phase>,
-    begun: watch::Sender<Option<Begun>>,
-    ended: watch::Sender<Option<Drained>>,
-    usual: Usual,
+pub(crate) struct DrainProgress {
+    phase: watch::Sender<ListenerPhase>,
+    begun: watch::Sender<Option<DrainStart>>,
+    ended: watch::Sender<Option<DrainResult>>,
+    usual: DrainDefaults,
     clock: Clock,
 }
 
 /// How long things take where whoever begins does not say.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Usual {
+pub(crate) struct DrainDefaults {
     /// New connections are still served, for those who do not know yet.
     pub(crate) grace: Duration,
     /// Running requests may take so long.
@@ -38,15 +38,15 @@ pub(crate) enum NewConnections {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Begun {
+struct DrainStart {
     since: OffsetDateTime,
     grace: Duration,
     timeout: Duration,
 }
 
-impl Draining {
+impl DrainProgress {
     /// Not begun.
-    pub(crate) fn new(usual: Usual, clock: Clock) -> Arc<Self> {
+    pub(crate) fn new(usual: DrainDefaults, clock: Clock) -> Arc<Self> {
         let (phase, begun) = (watch::Sender::default(), watch::Sender::default());
         Arc::new(Self {
             phase,
@@ -58,23 +58,23 @@ impl Draining {
     }
 
     /// What the listener goes by.
-    pub(crate) fn phases(&self) -> watch::Receiver<Phase> {
+    pub(crate) fn phases(&self) -> watch::Receiver<ListenerPhase> {
         self.phase.subscribe()
     }
 
     /// Runs the listener to its end, and cuts it when the time of a drain is up.
-    pub(crate) async fn carry(self: Arc<Self>, listener: impl Future<Output = Drained>) {
-        let _told = Told(&self);
+    pub(crate) async fn carry(self: Arc<Self>, listener: impl Future<Output = DrainResult>) {
+        let _told = DrainNotifier(&self);
         let time_up = async {
             let mut begun = self.begun.subscribe();
             // Ends with the sender only, which is `self`.
             if let Ok(Some(begun)) = begun.wait_for(Option::is_some).await.map(|begun| *begun) {
                 tokio::time::sleep(begun.grace).await;
-                self.reach(Phase::Drain);
+                self.reach(ListenerPhase::Drain);
                 tokio::time::sleep(begun.timeout).await;
                 self.cut();
             }
-            std::future::pending::<Drained>().await
+            std::future::pending::<DrainResult>().await
         };
         let drained = tokio::select! {
             drained = listener => drained,
@@ -90,7 +90,7 @@ impl Draining {
         } else {
             self.usual.grace
         };
-        let begun = Begun {
+        let begun = DrainStart {
             since: self.clock.wall(),
             grace,
             timeout: timeout.unwrap_or(self.usual.timeout),
@@ -105,20 +105,20 @@ impl Draining {
                 "draining: running requests may end"
             );
             self.reach(match new_connections {
-                NewConnections::Served => Phase::Leaving,
-                NewConnections::Refused => Phase::Drain,
-                NewConnections::HandedOver => Phase::HandedOver,
+                NewConnections::Served => ListenerPhase::Leaving,
+                NewConnections::Refused => ListenerPhase::Drain,
+                NewConnections::HandedOver => ListenerPhase::HandedOver,
             });
         }
     }
 
     /// Cuts what still runs.
     pub(crate) fn cut(&self) {
-        self.reach(Phase::Cut);
+        self.reach(ListenerPhase::Cut);
     }
 
     /// There is no way back.
-    fn reach(&self, phase: Phase) {
+    fn reach(&self, phase: ListenerPhase) {
         self.phase.send_if_modified(|reached| {
             let news = *reached < phase;
             *reached = phase.max(*reached);
@@ -127,14 +127,14 @@ impl Draining {
     }
 
     /// Waits until the listener has ended.
-    pub(crate) async fn ended(&self) -> Drained {
+    pub(crate) async fn ended(&self) -> DrainResult {
         let mut ended = self.ended.subscribe();
         let drained = ended
             .wait_for(Option::is_some)
             .await
             .ok()
             .and_then(|drained| *drained);
-        drained.unwrap_or(Drained { cut: 0 })
+        drained.unwrap_or(DrainResult { cut: 0 })
     }
 
     /// How far it is, with so many requests running.
@@ -149,12 +149,12 @@ impl Draining {
 }
 
 /// Whoever waits for the end is told of it, also of one by a panic.
-struct Told<'a>(&'a Draining);
+struct DrainNotifier<'a>(&'a DrainProgress);
 
-impl Drop for Told<'_> {
+impl Drop for DrainNotifier<'_> {
     fn drop(&mut self) {
         self.0.ended.send_if_modified(|ended| {
-            ended.is_none() && ended.replace(Drained { cut: 0 }).is_none()
+            ended.is_none() && ended.replace(DrainResult { cut: 0 }).is_none()
         });
     }
 }

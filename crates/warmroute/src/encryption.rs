@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use config::{ListenerTls, Problem, Settings};
-use fleet::Trusts;
-use net::{Identity, IdentityError, IdentityFiles, Listener, WorkerUrl};
+use fleet::TrustCache;
+use net::{IdentityError, IdentityFiles, Listener, TlsIdentity, WorkerUrl};
 
 /// What is wrong with the files that the settings name.
 pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
@@ -17,7 +17,7 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
         ("admin", &settings.admin.tls),
     ] {
         let Some(tls) = tls else { continue };
-        if let Err(error) = Identity::load(files(tls)) {
+        if let Err(error) = TlsIdentity::load(files(tls)) {
             let key = [
                 ("cert", Some(&tls.cert)),
                 ("client_ca", tls.client_ca.as_ref()),
@@ -33,7 +33,7 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
             );
         }
     }
-    let mut trusts = Trusts::default();
+    let mut trusts = TrustCache::default();
     for (at, worker) in settings.workers.iter().enumerate() {
         let Ok(url) = worker.url.parse::<WorkerUrl>() else {
             continue;
@@ -49,7 +49,7 @@ pub(crate) fn problems(settings: &Settings) -> Vec<Problem> {
 }
 
 /// The listener as its clients are to find it.
-pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<Identity>>) -> Listener {
+pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<TlsIdentity>>) -> Listener {
     match tls {
         Some(identity) => listener.encrypted(Arc::clone(identity)),
         None => listener,
@@ -57,9 +57,11 @@ pub(crate) fn encrypted(listener: Listener, tls: Option<&Arc<Identity>>) -> List
 }
 
 /// What a listener shows, if anything.
-pub(crate) fn identity(tls: Option<&ListenerTls>) -> Result<Option<Arc<Identity>>, IdentityError> {
+pub(crate) fn identity(
+    tls: Option<&ListenerTls>,
+) -> Result<Option<Arc<TlsIdentity>>, IdentityError> {
     let Some(tls) = tls else { return Ok(None) };
-    let identity = Identity::load(files(tls))?;
+    let identity = TlsIdentity::load(files(tls))?;
     if let Some(mode) = identity.exposed_key_mode() {
         tracing::warn!(
             key = %tls.key.display(),

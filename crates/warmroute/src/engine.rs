@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use engine_sim::{EngineConfig, EngineError, RunningEngine};
 use serde_json::json;
 
-use crate::{cli::EngineArgs, output, signals::Stops};
+use crate::{cli::EngineArgs, output, signals::StopSignals};
 
 /// Runs one engine until a signal.
 pub(crate) fn run(args: EngineArgs) -> ExitCode {
@@ -38,7 +38,7 @@ pub(crate) fn run(args: EngineArgs) -> ExitCode {
 }
 
 async fn until_signal(config: EngineConfig, print_ready: bool) -> Result<ExitCode, EngineError> {
-    let stops = Stops::catch();
+    let stops = StopSignals::catch();
     let engine = engine_sim::start(config).await?;
     announce(&engine, print_ready);
     if let Ok(mut stops) = stops {

@@ -70,8 +70,8 @@ struct TapArgs {
     #[command(flatten)]
     source: SourceArgs,
     /// What the payloads are.
-    #[arg(long, value_enum, default_value_t = Format::Vllm)]
-    format: Format,
+    #[arg(long, value_enum, default_value_t = PayloadFormat::Vllm)]
+    format: PayloadFormat,
     /// Print one JSON object per batch.
     #[arg(long)]
     json: bool,
@@ -91,7 +91,7 @@ struct DumpArgs {
 
 /// What payloads are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum Format {
+enum PayloadFormat {
     /// vLLM's batches, and those of SGLang and others like it.
     Vllm,
     /// The Mooncake store's master.
@@ -100,11 +100,11 @@ enum Format {
 
 /// Why it ended.
 #[derive(Debug)]
-enum End {
+enum CommandEnd {
     /// Everything that was asked for came, or nobody reads the output any more.
     Done,
     /// A signal.
-    Stopped(crate::signals::Stop),
+    Stopped(crate::signals::StopSignal),
 }
 
 pub(crate) fn run(args: &EventsArgs) -> ExitCode {
@@ -129,8 +129,8 @@ pub(crate) fn run(args: &EventsArgs) -> ExitCode {
             })
         });
     match ended {
-        Ok(End::Done) => ExitCode::SUCCESS,
-        Ok(End::Stopped(stop)) => ExitCode::from(stop.exit_code()),
+        Ok(CommandEnd::Done) => ExitCode::SUCCESS,
+        Ok(CommandEnd::Stopped(stop)) => ExitCode::from(stop.exit_code()),
         // Whoever read the output has seen enough.
         Err(error) if error.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {

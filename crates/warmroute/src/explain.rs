@@ -29,7 +29,7 @@ pub(crate) struct ExplainArgs {
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9191", value_parser = admin_url)]
     pub(crate) url: WorkerUrl,
     #[command(flatten)]
-    pub(crate) question: Question,
+    pub(crate) question: ExplainQuery,
     /// The model; needed if the router serves several and the request names none.
     #[arg(long, value_name = "ID", conflicts_with = "decision")]
     pub(crate) model: Option<String>,
@@ -44,7 +44,7 @@ pub(crate) struct ExplainArgs {
 /// What is to be explained.
 #[derive(Args, Debug)]
 #[group(required = true, multiple = false)]
-pub(crate) struct Question {
+pub(crate) struct ExplainQuery {
     /// Who would get this prompt, as a plain completion.
     #[arg(long, value_name = "TEXT")]
     pub(crate) prompt: Option<String>,
@@ -58,12 +58,12 @@ pub(crate) struct Question {
 }
 
 /// Why there is no answer, and the exit code that says so.
-struct Trouble {
+struct ExplainError {
     message: String,
     code: u8,
 }
 
-impl Trouble {
+impl ExplainError {
     /// The question is wrong.
     fn usage(message: impl Into<String>) -> Self {
         Self {
@@ -85,7 +85,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let asked = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
-        .map_err(|error| Trouble::answer(format!("the runtime could not be started: {error}")))
+        .map_err(|error| ExplainError::answer(format!("the runtime could not be started: {error}")))
         .and_then(|runtime| runtime.block_on(ask(args)));
     match asked {
         Ok(receipt) if args.json => output::out(&receipt.to_string()),
@@ -98,16 +98,18 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-async fn ask(args: &ExplainArgs) -> Result<Value, Trouble> {
+async fn ask(args: &ExplainArgs) -> Result<Value, ExplainError> {
     let router = AdminListener {
         url: &args.url,
         headers: headers(args)?,
     };
     if let Some(id) = &args.question.decision {
         // Only what may be an id becomes part of a path.
-        let id: routing::receipt::DecisionId = id
-            .parse()
-            .map_err(|error: routing::receipt::BadDecisionId| Trouble::usage(error.to_string()))?;
+        let id: routing::receipt::DecisionId =
+            id.parse()
+                .map_err(|error: routing::receipt::DecisionIdError| {
+                    ExplainError::usage(error.to_string())
+                })?;
         return router.get(&format!("/admin/decisions/{id}")).await;
     }
     let mut body = body(&args.question)?;
@@ -123,7 +125,7 @@ async fn ask(args: &ExplainArgs) -> Result<Value, Trouble> {
 }
 
 /// The body of the dry run.
-fn body(question: &Question) -> Result<Map<String, Value>, Trouble> {
+fn body(question: &ExplainQuery) -> Result<Map<String, Value>, ExplainError> {
     if let Some(prompt) = &question.prompt {
         return Ok(Map::from_iter([(
             "prompt".to_owned(),
@@ -136,27 +138,27 @@ fn body(question: &Question) -> Result<Map<String, Value>, Trouble> {
         .unwrap_or_else(|| std::path::Path::new(""));
     let shown = path.display();
     let text = std::fs::read(path)
-        .map_err(|error| Trouble::usage(format!("{shown} cannot be read: {error}")))?;
+        .map_err(|error| ExplainError::usage(format!("{shown} cannot be read: {error}")))?;
     match serde_json::from_slice(&text) {
         Ok(Value::Object(mut body)) => {
             // Engines take one too. To the router it would mean a reservation, and asking keeps no place.
             body.remove("request_id");
             Ok(body)
         }
-        Ok(_) => Err(Trouble::usage(format!(
+        Ok(_) => Err(ExplainError::usage(format!(
             "{shown} holds no JSON object: write the body of a request into it"
         ))),
-        Err(error) => Err(Trouble::usage(format!(
+        Err(error) => Err(ExplainError::usage(format!(
             "{shown} is not JSON ({error}): write the body of a request into it"
         ))),
     }
 }
 
-fn headers(args: &ExplainArgs) -> Result<HeaderMap, Trouble> {
+fn headers(args: &ExplainArgs) -> Result<HeaderMap, ExplainError> {
     let mut headers = HeaderMap::new();
     let token = match &args.admin_token_file {
         Some(path) => Some(std::fs::read_to_string(path).map_err(|error| {
-            Trouble::usage(format!("{} cannot be read: {error}", path.display()))
+            ExplainError::usage(format!("{} cannot be read: {error}", path.display()))
         })?),
         None => std::env::var(settings::ADMIN_TOKEN).ok(),
     };
@@ -166,7 +168,7 @@ fn headers(args: &ExplainArgs) -> Result<HeaderMap, Trouble> {
         .filter(|token| !token.is_empty())
     {
         let mut value = HeaderValue::from_str(&format!("Bearer {token}")).map_err(|_| {
-            Trouble::usage(
+            ExplainError::usage(
                 "the admin token is not plain text: it must be the router's own, on one line",
             )
         })?;
@@ -194,11 +196,11 @@ struct AdminListener<'a> {
 }
 
 impl AdminListener<'_> {
-    async fn get(&self, path: &str) -> Result<Value, Trouble> {
+    async fn get(&self, path: &str) -> Result<Value, ExplainError> {
         read(fetch::get(self.url, path, &self.headers, TIMEOUT, ANSWER_BYTES).await)
     }
 
-    async fn post(&self, path: &str, body: String) -> Result<Value, Trouble> {
+    async fn post(&self, path: &str, body: String) -> Result<Value, ExplainError> {
         read(
             fetch::post(
                 self.url,
@@ -213,7 +215,7 @@ impl AdminListener<'_> {
     }
 
     /// The only model there is.
-    async fn only_model(&self) -> Result<String, Trouble> {
+    async fn only_model(&self) -> Result<String, ExplainError> {
         let list = self.get("/admin/models").await?;
         let models = list["models"]
             .as_array()
@@ -225,10 +227,10 @@ impl AdminListener<'_> {
             .collect();
         match ids.as_slice() {
             [only] => Ok((*only).to_owned()),
-            [] => Err(Trouble::answer(
+            [] => Err(ExplainError::answer(
                 "the router knows of no model yet: check `/admin/workers`, or name one with --model",
             )),
-            several => Err(Trouble::usage(format!(
+            several => Err(ExplainError::usage(format!(
                 "the router serves {}: name one of them with --model",
                 several.join(", ")
             ))),
@@ -236,9 +238,9 @@ impl AdminListener<'_> {
     }
 }
 
-fn read(answer: Result<fetch::Fetched, fetch::FetchError>) -> Result<Value, Trouble> {
-    let answer =
-        answer.map_err(|error| Trouble::answer(format!("the router's admin listener: {error}")))?;
+fn read(answer: Result<fetch::FetchedReply, fetch::FetchError>) -> Result<Value, ExplainError> {
+    let answer = answer
+        .map_err(|error| ExplainError::answer(format!("the router's admin listener: {error}")))?;
     let body: Option<Value> = serde_json::from_slice(&answer.body).ok();
     if answer.status == StatusCode::OK
         && let Some(body) = body
@@ -251,15 +253,15 @@ fn read(answer: Result<fetch::Fetched, fetch::FetchError>) -> Result<Value, Trou
         .filter(|error| error.is_object())
     else {
         let status = answer.status.as_u16();
-        return Err(Trouble::answer(format!(
+        return Err(ExplainError::answer(format!(
             "what answered with status {status} is no admin listener: check --url"
         )));
     };
     let text = |field: &str| error[field].as_str().unwrap_or("?").to_owned();
     let said = format!("{} ({})", text("message"), text("code"));
     Err(if answer.status == StatusCode::BAD_REQUEST {
-        Trouble::usage(said)
+        ExplainError::usage(said)
     } else {
-        Trouble::answer(said)
+        ExplainError::answer(said)
     })
 }

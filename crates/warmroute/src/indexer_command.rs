@@ -10,13 +10,15 @@ use std::{
 use admin::{Access, Token};
 use clap::Args;
 use config::{Override, Problem, Settings};
-use indexer::{Indexer, IndexerParts, Residents};
+use indexer::{Indexer, IndexerParts, ResidentInstances};
 use kv_index::{IndexSettings, KvIndex};
 use net::{Clock, Destinations, ListenError};
 use serde_json::json;
 use tokio::sync::watch;
 
-use crate::{cli::LoggingArgs, limits, logging, output, serve, settings, signals::Stops, wire_up};
+use crate::{
+    cli::LoggingArgs, limits, logging, output, serve, settings, signals::StopSignals, wire_up,
+};
 
 /// Where it listens unless told otherwise: the port that Conductor's clients know.
 const USUAL_PLACE: &str = "127.0.0.1:13333";
@@ -111,7 +113,7 @@ async fn until_signal(
     print_ready: bool,
 ) -> Result<(), ListenError> {
     // Caught before anything is started: a signal during the start must not leave anything behind.
-    let stops = Stops::catch();
+    let stops = StopSignals::catch();
     let listener =
         net::listen(&wire_up::address(&settings.admin.listen).chosen_by("--listen")).await?;
     announce(&listener.address().to_string(), print_ready);
@@ -126,7 +128,7 @@ async fn until_signal(
         scheme,
         clock: Clock::system(),
         destinations: Destinations::Engines,
-        residents: Residents::none(),
+        residents: ResidentInstances::none(),
     });
     let access = Access {
         token,

@@ -38,7 +38,7 @@ static LOG: OnceLock<&'static LogQueue> = OnceLock::new();
 
 #[derive(Debug, Default)]
 struct LogQueue {
-    waiting: Mutex<Waiting>,
+    waiting: Mutex<PendingLines>,
     /// There is something to write.
     filled: Condvar,
     /// Everything is written.
@@ -46,7 +46,7 @@ struct LogQueue {
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
+struct PendingLines {
     lines: VecDeque<Box<[u8]>>,
     bytes: usize,
     /// A chunk was taken and is not out yet.
@@ -145,7 +145,7 @@ impl LogQueue {
 
     fn wait_until_drained(&self, longest: Duration) {
         let mut waiting = self.waiting.lock();
-        let is_busy = |waiting: &mut Waiting| waiting.writing || !waiting.lines.is_empty();
+        let is_busy = |waiting: &mut PendingLines| waiting.writing || !waiting.lines.is_empty();
         self.drained.wait_while_for(&mut waiting, is_busy, longest);
     }
 }
@@ -157,12 +157,12 @@ mod tests {
     use super::*;
 
     /// A reader that takes one write for each permit.
-    struct Slow {
+    struct SlowReader {
         permits: mpsc::Receiver<()>,
         written: mpsc::Sender<Vec<u8>>,
     }
 
-    impl Write for Slow {
+    impl Write for SlowReader {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             let _ = self.permits.recv();
             let _ = self.written.send(bytes.to_vec());
@@ -178,7 +178,7 @@ mod tests {
         let log: &'static LogQueue = Box::leak(Box::default());
         let ((permit, permits), (written, read)) = (mpsc::channel(), mpsc::channel());
         // It ends with the test's process, as the one of a program does.
-        thread::spawn(move || log.write_all_to(&mut Slow { permits, written }));
+        thread::spawn(move || log.write_all_to(&mut SlowReader { permits, written }));
         (log, permit, read)
     }
 

@@ -7,16 +7,16 @@ use std::{
     sync::OnceLock,
 };
 
-use config::{Level, LogFormat, Logging};
+use config::{LogFormat, LogLevel, LoggingSection};
 use tracing_subscriber::{EnvFilter, fmt};
 
 use crate::log_queue;
 
 /// Sets the level of the log that was started.
-static SET_LEVEL: OnceLock<Box<dyn Fn(Level) + Send + Sync>> = OnceLock::new();
+static SET_LEVEL: OnceLock<Box<dyn Fn(LogLevel) + Send + Sync>> = OnceLock::new();
 
 /// Starts the log. Later calls change nothing, so that a demo with two routers in one process has one log.
-pub(crate) fn start(logging: &Logging) {
+pub(crate) fn start(logging: &LoggingSection) {
     log_queue::start();
     let pretty = is_pretty(logging.format, std::io::stderr().is_terminal());
     let log = fmt()
@@ -72,13 +72,13 @@ fn log_panic(panic: &PanicHookInfo<'_>) {
 }
 
 /// Logs from this level on.
-pub(crate) fn set_level(level: Level) {
+pub(crate) fn set_level(level: LogLevel) {
     if let Some(set) = SET_LEVEL.get() {
         set(level);
     }
 }
 
-fn filter(level: Level) -> EnvFilter {
+fn filter(level: LogLevel) -> EnvFilter {
     EnvFilter::new(level.as_str())
 }
 

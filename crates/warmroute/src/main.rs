@@ -2,6 +2,7 @@
 
 mod cli;
 mod config_command;
+mod decision_record;
 mod demo;
 mod doctor_command;
 mod drain;
@@ -13,7 +14,6 @@ mod indexer_command;
 mod limits;
 mod live;
 mod log_queue;
-mod logged;
 mod logging;
 mod memory_budget;
 mod output;

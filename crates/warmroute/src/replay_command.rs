@@ -4,7 +4,7 @@
 //! many as the configuration has workers, at the pace it was recorded at. What came of the requests when they were
 //! recorded is told beside it; it was on other engines than the modelled ones, so the two are alike, not equal.
 
-mod recorded;
+mod recording;
 mod summary;
 
 use std::{path::PathBuf, process::ExitCode, str::FromStr};
@@ -13,9 +13,9 @@ use clap::Args;
 use config::Settings;
 use engine_model::Profile;
 use serde::Serialize;
-use simulate::{Cell, Pace, Report, Trace, TraceSummary};
+use simulate::{Cell, SimulationReport, Trace, TracePace, TraceSummary};
 
-use self::recorded::{Recorded, Requests};
+use self::recording::{RecordedResults, RecordedTrace};
 use crate::{
     output,
     settings::{self, BAD_CONFIGURATION, BAD_FLAG},
@@ -49,14 +49,14 @@ pub(crate) struct ReplayArgs {
 
 /// What is printed.
 #[derive(Debug, Serialize)]
-struct Replayed {
+struct ReplayReport {
     #[serde(flatten)]
-    report: Report,
-    recorded: Recorded,
+    report: SimulationReport,
+    recorded: RecordedResults,
 }
 
 /// Why there is no result.
-enum Trouble {
+enum ReplayCommandError {
     Config(Vec<config::Problem>),
     Message { message: String, code: u8 },
 }
@@ -67,8 +67,8 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
             output::out(&serde_json::to_string(&replayed).unwrap_or_default())
         }
         Ok(replayed) => output::out(summary::of(&replayed.report, &replayed.recorded).trim_end()),
-        Err(Trouble::Config(problems)) => return settings::refuse(&problems),
-        Err(Trouble::Message { message, code }) => {
+        Err(ReplayCommandError::Config(problems)) => return settings::refuse(&problems),
+        Err(ReplayCommandError::Message { message, code }) => {
             output::err(&format!("warmroute replay: {message}"));
             return ExitCode::from(code);
         }
@@ -76,21 +76,21 @@ pub(crate) fn run(args: &ReplayArgs) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
+fn replayed(args: &ReplayArgs) -> Result<ReplayReport, ReplayCommandError> {
     let settings = settings::load(Some(&args.config), settings::environment(), &[])
-        .map_err(Trouble::Config)?;
+        .map_err(ReplayCommandError::Config)?;
     let workers = workers(&settings)?;
     let file = args.decisions.display().to_string();
-    let unusable = |problem: String| Trouble::Message {
+    let unusable = |problem: String| ReplayCommandError::Message {
         message: format!("{file}: {problem}"),
         code: BAD_CONFIGURATION,
     };
     let text = text_file::read(&args.decisions).map_err(|error| unusable(error.to_string()))?;
-    let Requests {
+    let RecordedTrace {
         lines,
         block_size,
         recorded,
-    } = recorded::read(&text).map_err(|error| unusable(error.to_string()))?;
+    } = recording::read(&text).map_err(|error| unusable(error.to_string()))?;
     drop(text);
     let mut trace = Trace::read(&lines, block_size).map_err(|error| unusable(error.to_string()))?;
     drop(lines);
@@ -104,7 +104,7 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
             "no engine whose cache holds {} tokens takes any request: see --kv-tokens",
             profile.kv_tokens
         );
-        return Err(Trouble::Message {
+        return Err(ReplayCommandError::Message {
             message,
             code: BAD_FLAG,
         });
@@ -115,28 +115,28 @@ fn replayed(args: &ReplayArgs) -> Result<Replayed, Trouble> {
         ..Cell::new(
             wire_up::routing(&settings),
             workers,
-            Pace::faster(1.0),
+            TracePace::faster(1.0),
             profile,
         )
     };
-    let report = Report {
-        schema: Report::SCHEMA,
+    let report = SimulationReport {
+        schema: SimulationReport::SCHEMA,
         trace: TraceSummary::of(file, &trace),
         profile: profile.name,
         fit: None,
         seed: cell.seed,
         cells: vec![simulate::run(&trace, &cell)],
     };
-    Ok(Replayed { report, recorded })
+    Ok(ReplayReport { report, recorded })
 }
 
 /// As many engines as the configuration names workers.
-fn workers(settings: &Settings) -> Result<u32, Trouble> {
+fn workers(settings: &Settings) -> Result<u32, ReplayCommandError> {
     let workers = settings.workers.len();
     let few_enough = u32::try_from(workers)
         .ok()
         .filter(|_| (1..=MOST_WORKERS).contains(&workers));
-    few_enough.ok_or_else(|| Trouble::Message {
+    few_enough.ok_or_else(|| ReplayCommandError::Message {
         message: format!("the configuration has {workers} workers: expected 1 to {MOST_WORKERS}, one for each engine"),
         code: BAD_CONFIGURATION,
     })

@@ -4,18 +4,18 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use admin::Token;
 use config::{Problem, Settings};
-use fleet::Verdict;
-use gateway::{Drained, Keys};
+use fleet::WorkerVerdict;
+use gateway::{DrainResult, InboundKey};
 use serde_json::json;
 
 use crate::{
     cli::ServeArgs,
     drain::NewConnections,
     encryption, limits,
-    live::Sources,
+    live::SourceTexts,
     logging, output, settings,
-    signals::{Stop, Stops},
-    wire_up::{self, Extras, Running},
+    signals::{StopSignal, StopSignals},
+    wire_up::{self, RunningRouter, StartOptions},
 };
 
 /// The exit code of a drain that had to cut streams.
@@ -25,7 +25,7 @@ const LAST_CHANGE: Duration = Duration::from_secs(1);
 
 /// Checks everything that can be checked before a port is bound, then serves until a signal.
 pub(crate) fn run(args: &ServeArgs) -> ExitCode {
-    let Checked {
+    let CheckedStart {
         settings,
         token,
         sources,
@@ -37,12 +37,12 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
     limits::raise_open_files(settings.server.max_connections);
     tell_idle_keys(&settings);
     warn_of_idle_settings(&settings);
-    let extras = Extras {
+    let extras = StartOptions {
         keys: settings::api_key(args)
             .as_deref()
-            .map_or_else(Keys::default, Keys::one),
+            .map_or_else(InboundKey::default, InboundKey::require),
         token,
-        on_verdict: Arc::new(|verdict: &Verdict| output::err(&verdict.to_string())),
+        on_verdict: Arc::new(|verdict: &WorkerVerdict| output::err(&verdict.to_string())),
         takeover: args.takeover,
     };
     let mut runtime = tokio::runtime::Builder::new_multi_thread();
@@ -61,15 +61,15 @@ pub(crate) fn run(args: &ServeArgs) -> ExitCode {
 }
 
 /// What a start goes by.
-pub(crate) struct Checked {
+pub(crate) struct CheckedStart {
     pub(crate) settings: Settings,
     pub(crate) token: Option<Token>,
-    pub(crate) sources: Sources,
+    pub(crate) sources: SourceTexts,
 }
 
 /// Everything that can be checked before a port is bound or a worker asked.
-pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
-    let mut sources = Sources::read(
+pub(crate) fn checked(args: &ServeArgs) -> Result<CheckedStart, Vec<Problem>> {
+    let mut sources = SourceTexts::read(
         args.config.clone(),
         settings::environment(),
         settings::overrides(args),
@@ -85,7 +85,7 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
         None
     });
     if problems.is_empty() {
-        Ok(Checked {
+        Ok(CheckedStart {
             settings,
             token,
             sources,
@@ -97,12 +97,12 @@ pub(crate) fn checked(args: &ServeArgs) -> Result<Checked, Vec<Problem>> {
 
 async fn serve(
     settings: Settings,
-    sources: Sources,
-    extras: Extras,
+    sources: SourceTexts,
+    extras: StartOptions,
     print_ready: bool,
 ) -> ExitCode {
     // Caught before anything is started: a signal during the start must not leave anything behind.
-    let mut stops = match Stops::catch() {
+    let mut stops = match StopSignals::catch() {
         Ok(stops) => stops,
         Err(error) => return fail(&format!("signals could not be caught: {error}")),
     };
@@ -122,7 +122,7 @@ async fn serve(
         stop = stops.next() => {
             tracing::info!("told to stop: a second signal cuts running requests");
             // An interrupt is somebody's at a terminal; no balancer has to be told.
-            let refused = stop == Stop::Interrupt;
+            let refused = stop == StopSignal::Interrupt;
             let new_connections = if refused { NewConnections::Refused } else { NewConnections::Served };
             ended(&running, new_connections, &mut stops).await
         }
@@ -142,14 +142,18 @@ async fn serve(
     }
 }
 
-async fn ended(running: &Running, new_connections: NewConnections, stops: &mut Stops) -> Drained {
+async fn ended(
+    running: &RunningRouter,
+    new_connections: NewConnections,
+    stops: &mut StopSignals,
+) -> DrainResult {
     tokio::select! {
         drained = running.drain(new_connections) => drained,
         _ = stops.next() => running.cut_now().await,
     }
 }
 
-fn announce(running: &Running, print_ready: bool) {
+fn announce(running: &RunningRouter, print_ready: bool) {
     tracing::info!(data = %running.data, admin = %running.admin, "listening");
     if print_ready {
         let line = json!({
@@ -196,7 +200,7 @@ pub(crate) fn no_workers(settings: &Settings) -> Option<Problem> {
 /// Keys that are known and without effect in this version, in one line: a file may be written for more than there is, and
 /// who wrote it must not think that it is all in force.
 fn tell_idle_keys(settings: &Settings) {
-    if settings.idle().is_empty() {
+    if settings.ignored_keys().is_empty() {
         return;
     }
     let place = |line: Option<u64>| {
@@ -204,7 +208,7 @@ fn tell_idle_keys(settings: &Settings) {
             .unwrap_or_default()
     };
     let keys: Vec<_> = settings
-        .idle()
+        .ignored_keys()
         .iter()
         .map(|it| format!("{}{}", it.path, place(it.line)))
         .collect();

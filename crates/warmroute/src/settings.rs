@@ -2,10 +2,10 @@
 
 use std::{path::Path, process::ExitCode};
 
-use config::{MoreWorker, Override, Problem, Settings, Source};
+use config::{ConfigSource, MoreWorker, Override, Problem, Settings};
 
 use crate::{
-    cli::{LoggingArgs, Pair, ReplicaArgs, RoutingArgs, ServeArgs},
+    cli::{LoggingArgs, NameValue, ReplicaArgs, RoutingArgs, ServeArgs},
     output,
 };
 
@@ -50,7 +50,7 @@ pub(crate) fn load(
         |path| path.display().to_string(),
     );
     let text = file.map(|path| read(path, &name)).transpose()?;
-    check(&Given {
+    check(&SettingsInput {
         name: &name,
         text: text.as_deref(),
         env: &env,
@@ -61,7 +61,7 @@ pub(crate) fn load(
 }
 
 /// Sources that were read.
-pub(crate) struct Given<'a> {
+pub(crate) struct SettingsInput<'a> {
     /// What the file is called.
     pub(crate) name: &'a str,
     pub(crate) text: Option<&'a str>,
@@ -73,8 +73,8 @@ pub(crate) struct Given<'a> {
 }
 
 /// The settings that sources make together.
-pub(crate) fn check(given: &Given<'_>) -> Result<Settings, Vec<Problem>> {
-    config::load(Source {
+pub(crate) fn check(given: &SettingsInput<'_>) -> Result<Settings, Vec<Problem>> {
+    config::load(ConfigSource {
         name: given.name,
         text: given.text,
         env: given.env,
@@ -116,7 +116,7 @@ pub(crate) fn refuse(problems: &[Problem]) -> ExitCode {
 
 /// What the flags of `serve` set.
 pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
-    let mut set = Set::default();
+    let mut set = SetFlags::default();
     for worker in &args.workers {
         set.one("workers", worker, "--worker");
     }
@@ -124,7 +124,7 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
     set.maybe("server.port", args.port.as_ref(), "--port");
     set.maybe("admin.listen", args.admin_listen.as_ref(), "--admin-listen");
     set.maybe("routing.policy", args.policy.as_ref(), "--policy");
-    for Pair(model, dir) in &args.tokenizers {
+    for NameValue(model, dir) in &args.tokenizers {
         set.one(
             &format!("models.entries[{model:?}].tokenizer"),
             dir,
@@ -136,7 +136,7 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
         args.block_size.as_ref(),
         "--block-size",
     );
-    for Pair(worker, endpoint) in &args.kv_events {
+    for NameValue(worker, endpoint) in &args.kv_events {
         set.one(
             &format!("workers[{worker:?}].kv_events.endpoint"),
             endpoint,
@@ -164,9 +164,9 @@ pub(crate) fn overrides(args: &ServeArgs) -> Vec<Override> {
 }
 
 #[derive(Default)]
-struct Set(Vec<Override>);
+struct SetFlags(Vec<Override>);
 
-impl Set {
+impl SetFlags {
     fn one(&mut self, path: &str, value: &str, flag: &str) {
         self.0.push(Override {
             path: path.to_owned(),

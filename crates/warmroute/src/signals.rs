@@ -4,12 +4,12 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Which signal came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopSignal {
     Interrupt,
     Terminate,
 }
 
-impl Stop {
+impl StopSignal {
     /// The exit code of a program that a signal ended.
     pub(crate) fn exit_code(self) -> u8 {
         match self {
@@ -21,12 +21,12 @@ impl Stop {
 
 /// Both signals, caught from the moment this is made.
 #[derive(Debug)]
-pub(crate) struct Stops {
+pub(crate) struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
 }
 
-impl Stops {
+impl StopSignals {
     pub(crate) fn catch() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
@@ -35,10 +35,10 @@ impl Stops {
     }
 
     /// The next signal.
-    pub(crate) async fn next(&mut self) -> Stop {
+    pub(crate) async fn next(&mut self) -> StopSignal {
         tokio::select! {
-            _ = self.interrupt.recv() => Stop::Interrupt,
-            _ = self.terminate.recv() => Stop::Terminate,
+            _ = self.interrupt.recv() => StopSignal::Interrupt,
+            _ = self.terminate.recv() => StopSignal::Terminate,
         }
     }
 }

@@ -16,9 +16,9 @@ use std::{process::ExitCode, time::Duration};
 pub(crate) use args::SimulateArgs;
 use engine_model::Profile;
 use routing::RoutingSettings;
-use simulate::{Cell, Mishaps, Pace, Report, Trace, TraceSummary};
+use simulate::{Cell, FaultPlan, SimulationReport, Trace, TracePace, TraceSummary};
 
-use self::what_if::Configured;
+use self::what_if::ConfiguredRouter;
 use crate::{
     output,
     settings::{BAD_CONFIGURATION, BAD_FLAG},
@@ -28,7 +28,7 @@ use crate::{
 const NOT_WRITTEN: u8 = 1;
 
 /// Why there is no result, and the exit code that says so.
-struct Trouble {
+struct SimulateError {
     message: String,
     code: u8,
 }
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &SimulateArgs) -> ExitCode {
 }
 
 /// On stdout first: what was simulated for minutes is not lost over a full disk.
-fn tell(args: &SimulateArgs, report: &Report) -> Result<(), Trouble> {
+fn tell(args: &SimulateArgs, report: &SimulationReport) -> Result<(), SimulateError> {
     if args.json {
         output::out(&files::json(report));
     } else {
@@ -60,36 +60,36 @@ fn tell(args: &SimulateArgs, report: &Report) -> Result<(), Trouble> {
         .map_err(not_written)
 }
 
-fn not_written(message: String) -> Trouble {
-    Trouble {
+fn not_written(message: String) -> SimulateError {
+    SimulateError {
         message,
         code: NOT_WRITTEN,
     }
 }
 
 /// The workload as it is read or made up.
-fn text(args: &SimulateArgs) -> Result<String, Trouble> {
+fn text(args: &SimulateArgs) -> Result<String, SimulateError> {
     args.trace
         .text(args.trace_block_tokens)
         .map_err(|problem| unusable(args, &problem))
 }
 
-fn unusable(args: &SimulateArgs, problem: &str) -> Trouble {
-    Trouble {
+fn unusable(args: &SimulateArgs, problem: &str) -> SimulateError {
+    SimulateError {
         message: format!("{}: {problem}", args.trace),
         code: BAD_CONFIGURATION,
     }
 }
 
-fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
-    let bad_flag = |message| Trouble {
+fn simulated(args: &SimulateArgs) -> Result<SimulationReport, SimulateError> {
+    let bad_flag = |message| SimulateError {
         message,
         code: BAD_FLAG,
     };
     let configured = what_if::configured(&args.settings).map_err(bad_flag)?;
     let mishaps = args.mishaps().map_err(bad_flag)?;
     let fitted = args.fit.as_ref().map(|log| {
-        let told = |problem| Trouble {
+        let told = |problem| SimulateError {
             message: format!("{}: {problem}", log.display()),
             code: BAD_CONFIGURATION,
         };
@@ -113,8 +113,8 @@ fn simulated(args: &SimulateArgs) -> Result<Report, Trouble> {
         )));
     }
     let cells = cells(args, &trace, profile, &configured, &mishaps);
-    Ok(Report {
-        schema: Report::SCHEMA,
+    Ok(SimulationReport {
+        schema: SimulationReport::SCHEMA,
         trace: TraceSummary::of(args.trace.to_string(), &trace),
         profile: profile.name,
         fit: fitted.map(|fitted| fitted.report),
@@ -128,8 +128,8 @@ fn cells(
     args: &SimulateArgs,
     trace: &Trace,
     profile: Profile,
-    configured: &Configured,
-    mishaps: &Mishaps,
+    configured: &ConfiguredRouter,
+    mishaps: &FaultPlan,
 ) -> Vec<Cell> {
     let usual = [0.55];
     let loads = if args.load.is_empty() {
@@ -138,10 +138,10 @@ fn cells(
         &args.load[..]
     };
     let paces = |workers: u32| match args.speedup {
-        Some(times) => vec![Pace::faster(times)],
+        Some(times) => vec![TracePace::faster(times)],
         None => loads
             .iter()
-            .map(|load| Pace::for_load(trace, &profile, workers, *load))
+            .map(|load| TracePace::for_load(trace, &profile, workers, *load))
             .collect(),
     };
     let mut cells = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) fn start(clock: Clock, registry: &mut Registry) -> JoinHandle<()> {
     registry.register("warmroute_scheduler_stall_seconds", help, seconds.clone());
     tokio::spawn(async move {
         // What was seen outlives a panic: no stall is counted twice.
-        let (mut task, mut seen) = (Task::new("stall_watch"), clock.beat());
+        let (mut task, mut seen) = (Task::new("stall_watch"), clock.record_tick());
         while task
             .attempt(watch(clock, &seconds, &mut seen))
             .await
@@ -28,7 +28,7 @@ pub(crate) fn start(clock: Clock, registry: &mut Registry) -> JoinHandle<()> {
 async fn watch(clock: Clock, seconds: &Counter<f64, AtomicU64>, seen: &mut Duration) {
     loop {
         tokio::time::sleep(RunTime::BEAT).await;
-        let stalled = clock.beat();
+        let stalled = clock.record_tick();
         let latest = (stalled - *seen).as_secs_f64();
         if latest > 0.0 {
             *seen = stalled;

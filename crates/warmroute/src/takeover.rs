@@ -23,12 +23,15 @@ use std::{
 use bytes::Bytes;
 use config::Settings;
 use http::{HeaderMap, HeaderValue, header::AUTHORIZATION};
-use net::{Address, ListenAddr, Listener, Listeners, Shared, Trust, WorkerUrl, fetch, handover};
+use net::{
+    Address, ListenAddr, Listener, Listeners, SharedListener, TrustRoots, WorkerUrl, fetch,
+    handover,
+};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::{
-    drain::{Draining, NewConnections},
+    drain::{DrainProgress, NewConnections},
     wire_up,
 };
 
@@ -54,7 +57,7 @@ impl TakeoverError {
 /// What a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum Door {
+pub(crate) enum SocketPurpose {
     /// Clients.
     Data,
     /// Operators.
@@ -63,44 +66,46 @@ pub(crate) enum Door {
 
 /// The text that goes with the sockets, in their order.
 #[derive(Serialize, Deserialize)]
-struct Note {
+struct SocketManifest {
     schema: String,
-    sockets: Vec<Named>,
+    sockets: Vec<NamedSocket>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct Named {
-    door: Door,
+struct NamedSocket {
+    door: SocketPurpose,
     address: String,
 }
 
 /// The running process's side.
 #[derive(Debug)]
-pub(crate) struct Handing {
-    doors: Vec<(Door, Weak<Listener>)>,
-    draining: Arc<Draining>,
+pub(crate) struct SocketHandover {
+    doors: Vec<(SocketPurpose, Weak<Listener>)>,
+    draining: Arc<DrainProgress>,
     /// Whether another process has taken over.
     done: watch::Sender<bool>,
-    asked: AtomicBool,
+    requested: AtomicBool,
 }
 
-impl Handing {
+impl SocketHandover {
     /// Of a process with these listeners.
     pub(crate) fn new(
         data: &Listeners,
         admin: &Arc<Listener>,
-        draining: Arc<Draining>,
+        draining: Arc<DrainProgress>,
     ) -> Arc<Self> {
         let data = data
             .all()
             .iter()
-            .map(|listener| (Door::Data, Arc::downgrade(listener)));
-        let doors = data.chain([(Door::Admin, Arc::downgrade(admin))]).collect();
+            .map(|listener| (SocketPurpose::Data, Arc::downgrade(listener)));
+        let doors = data
+            .chain([(SocketPurpose::Admin, Arc::downgrade(admin))])
+            .collect();
         Arc::new(Self {
             doors,
             draining,
             done: watch::Sender::new(false),
-            asked: AtomicBool::new(false),
+            requested: AtomicBool::new(false),
         })
     }
 
@@ -111,7 +116,7 @@ impl Handing {
 
     /// Gives the sockets to the process that listens at `socket`. Blocks for a moment; what follows is waited for aside.
     pub(crate) fn to(self: &Arc<Self>, socket: &Path) -> Result<(), String> {
-        if self.asked.swap(true, Ordering::AcqRel) {
+        if self.requested.swap(true, Ordering::AcqRel) {
             return Err(
                 "another process is taking over already: wait until it has, or has ended"
                     .to_owned(),
@@ -119,7 +124,7 @@ impl Handing {
         }
         let given = self
             .give(socket)
-            .inspect_err(|_| self.asked.store(false, Ordering::Release));
+            .inspect_err(|_| self.requested.store(false, Ordering::Release));
         let (stream, shared) =
             given.map_err(|error| format!("the listening sockets could not be given: {error}"))?;
         let this = Arc::clone(self);
@@ -131,8 +136,8 @@ impl Handing {
         Ok(())
     }
 
-    fn give(&self, socket: &Path) -> io::Result<(UnixStream, Vec<Shared>)> {
-        let mut note = Note {
+    fn give(&self, socket: &Path) -> io::Result<(UnixStream, Vec<SharedListener>)> {
+        let mut note = SocketManifest {
             schema: SCHEMA.to_owned(),
             sockets: Vec::new(),
         };
@@ -142,7 +147,7 @@ impl Handing {
                 return Err(io::Error::other("this process is ending"));
             };
             let share = listener.share()?;
-            note.sockets.push(Named {
+            note.sockets.push(NamedSocket {
                 door: *door,
                 address: share.address.to_string(),
             });
@@ -160,38 +165,38 @@ impl Handing {
         Ok((stream, shared))
     }
 
-    fn wait(&self, stream: &UnixStream, shared: &[Shared]) {
-        if matches!(handover::heard(stream), Ok(true)) {
+    fn wait(&self, stream: &UnixStream, shared: &[SharedListener]) {
+        if matches!(handover::wait_for_byte(stream), Ok(true)) {
             tracing::info!("another process has taken over: ending with what runs");
-            shared.iter().for_each(Shared::leave_to_the_other);
+            shared.iter().for_each(SharedListener::keep_socket_file);
             self.draining.begin(NewConnections::HandedOver, None);
             self.done.send_replace(true);
         } else {
             tracing::warn!(
                 "the process that asked for the listening sockets has not taken over: going on"
             );
-            self.asked.store(false, Ordering::Release);
+            self.requested.store(false, Ordering::Release);
         }
     }
 }
 
 /// The sockets that a running process gave.
 #[derive(Debug)]
-pub(crate) struct Given {
-    sockets: Vec<(Door, ListenAddr, OwnedFd)>,
+pub(crate) struct InheritedSockets {
+    sockets: Vec<(SocketPurpose, ListenAddr, OwnedFd)>,
     stream: UnixStream,
 }
 
-impl Given {
+impl InheritedSockets {
     /// The socket for this door, if the running process had one at `wanted`, or at a port that the system chose where
     /// `wanted` leaves that to it.
     pub(crate) fn listener(
         &mut self,
-        door: Door,
+        door: SocketPurpose,
         wanted: &ListenAddr,
     ) -> Option<io::Result<Listener>> {
         let any_port = wanted.port() == Some(0);
-        let fits = |(own, address, _): &(Door, ListenAddr, OwnedFd)| {
+        let fits = |(own, address, _): &(SocketPurpose, ListenAddr, OwnedFd)| {
             let same_host = any_port && address.clone().with_port(0).address() == wanted.address();
             *own == door && (same_host || address.address() == wanted.address())
         };
@@ -211,7 +216,7 @@ impl Given {
 /// # Errors
 ///
 /// It runs, and does not give them.
-pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverError> {
+pub(crate) async fn ask(settings: &Settings) -> Result<Option<InheritedSockets>, TakeoverError> {
     let listen = wire_up::address(&settings.admin.listen);
     if listen.port() == Some(0) {
         // Nobody can be at a place that is not known yet.
@@ -230,9 +235,9 @@ pub(crate) async fn ask(settings: &Settings) -> Result<Option<Given>, TakeoverEr
     let mut url = admin_url(&listen, settings.admin.tls.is_some())?;
     if settings.admin.tls.is_some() {
         // It is this machine that is asked, under an address that certificates seldom name.
-        url = url.believing(Trust::blind().map_err(|error| TakeoverError(error.to_string()))?);
+        url = url.believing(TrustRoots::blind().map_err(|error| TakeoverError(error.to_string()))?);
     }
-    let meeting = Meeting::new().map_err(|error| {
+    let meeting = HandoverPoint::new().map_err(|error| {
         TakeoverError(format!("no socket for a take-over could be made: {error}"))
     })?;
     let mut headers = HeaderMap::new();
@@ -301,13 +306,13 @@ fn admin_url(listen: &ListenAddr, encrypted: bool) -> Result<WorkerUrl, Takeover
 }
 
 /// Where the running process brings the sockets.
-struct Meeting {
+struct HandoverPoint {
     folder: PathBuf,
     path: PathBuf,
     listener: UnixListener,
 }
 
-impl Meeting {
+impl HandoverPoint {
     fn new() -> io::Result<Self> {
         let drawn = RandomState::new().hash_one(std::process::id());
         let folder = std::env::temp_dir().join(format!("warmroute-takeover-{drawn:016x}"));
@@ -324,13 +329,13 @@ impl Meeting {
     }
 
     /// The running process connected before it answered.
-    fn take(self) -> io::Result<Given> {
+    fn take(self) -> io::Result<InheritedSockets> {
         self.listener.set_nonblocking(true)?;
         let (stream, _) = self.listener.accept()?;
         stream.set_nonblocking(false)?;
         stream.set_read_timeout(Some(PATIENCE))?;
         let (sockets, note) = handover::take(&stream)?;
-        let note: Note = serde_json::from_slice(&note).map_err(io::Error::other)?;
+        let note: SocketManifest = serde_json::from_slice(&note).map_err(io::Error::other)?;
         if note.schema != SCHEMA || note.sockets.len() != sockets.len() {
             return Err(io::Error::other(format!(
                 "it speaks {:?}, expected {SCHEMA}",
@@ -338,21 +343,21 @@ impl Meeting {
             )));
         }
         let mut named = Vec::new();
-        for (Named { door, address }, socket) in note.sockets.into_iter().zip(sockets) {
+        for (NamedSocket { door, address }, socket) in note.sockets.into_iter().zip(sockets) {
             named.push((
                 door,
                 address.parse::<ListenAddr>().map_err(io::Error::other)?,
                 socket,
             ));
         }
-        Ok(Given {
+        Ok(InheritedSockets {
             sockets: named,
             stream,
         })
     }
 }
 
-impl Drop for Meeting {
+impl Drop for HandoverPoint {
     fn drop(&mut self) {
         // A left-over in the directory for temporary files hurts nobody.
         let _ = std::fs::remove_file(&self.path);

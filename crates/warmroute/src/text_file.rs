@@ -19,14 +19,14 @@ const ZSTD: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
 
 /// Why a file cannot be used.
 #[derive(Debug)]
-pub(crate) enum Unreadable {
+pub(crate) enum TextFileError {
     Io(io::Error),
     TooLong,
     NotZstd(String),
     NotText(usize),
 }
 
-impl std::fmt::Display for Unreadable {
+impl std::fmt::Display for TextFileError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Io(error) => write!(f, "it cannot be read: {error}"),
@@ -47,22 +47,23 @@ impl std::fmt::Display for Unreadable {
 }
 
 /// The text in a file.
-pub(crate) fn read(path: &Path) -> Result<String, Unreadable> {
+pub(crate) fn read(path: &Path) -> Result<String, TextFileError> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|file| file.take(MOST_BYTES + 1).read_to_end(&mut bytes))
-        .map_err(Unreadable::Io)?;
+        .map_err(TextFileError::Io)?;
     let bytes = within_bounds(bytes)?;
     let text = if bytes.starts_with(&ZSTD) {
         decompressed(&bytes)?
     } else {
         bytes
     };
-    String::from_utf8(text).map_err(|error| Unreadable::NotText(error.utf8_error().valid_up_to()))
+    String::from_utf8(text)
+        .map_err(|error| TextFileError::NotText(error.utf8_error().valid_up_to()))
 }
 
 /// All frames of a file, one after the other.
-fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
+fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, TextFileError> {
     let mut text = Vec::new();
     while !rest.is_empty() {
         let mut frame = match StreamingDecoder::new(&mut rest) {
@@ -74,22 +75,22 @@ fn decompressed(mut rest: &[u8]) -> Result<Vec<u8>, Unreadable> {
                 rest = rest.get(length as usize..).unwrap_or_default();
                 continue;
             }
-            Err(error) => return Err(Unreadable::NotZstd(error.to_string())),
+            Err(error) => return Err(TextFileError::NotZstd(error.to_string())),
         };
         let room = MOST_BYTES + 1 - text.len() as u64;
         frame
             .by_ref()
             .take(room)
             .read_to_end(&mut text)
-            .map_err(|error| Unreadable::NotZstd(error.to_string()))?;
+            .map_err(|error| TextFileError::NotZstd(error.to_string()))?;
         text = within_bounds(text)?;
     }
     Ok(text)
 }
 
-fn within_bounds(bytes: Vec<u8>) -> Result<Vec<u8>, Unreadable> {
+fn within_bounds(bytes: Vec<u8>) -> Result<Vec<u8>, TextFileError> {
     if bytes.len() as u64 > MOST_BYTES {
-        Err(Unreadable::TooLong)
+        Err(TextFileError::TooLong)
     } else {
         Ok(bytes)
     }
@@ -105,7 +106,7 @@ mod tests {
         compress_to_vec(text.as_bytes(), CompressionLevel::Fastest)
     }
 
-    fn read_back(bytes: &[u8]) -> Result<String, Unreadable> {
+    fn read_back(bytes: &[u8]) -> Result<String, TextFileError> {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), bytes).unwrap();
         read(file.path())
@@ -130,12 +131,15 @@ mod tests {
         let whole = compressed(&"a line\n".repeat(1000));
         assert!(matches!(
             read_back(&whole[..whole.len() - 5]),
-            Err(Unreadable::NotZstd(_))
+            Err(TextFileError::NotZstd(_))
         ));
-        assert!(matches!(read_back(b"ab\xff"), Err(Unreadable::NotText(2))));
+        assert!(matches!(
+            read_back(b"ab\xff"),
+            Err(TextFileError::NotText(2))
+        ));
         assert!(matches!(
             read(Path::new("there is no such file")),
-            Err(Unreadable::Io(_))
+            Err(TextFileError::Io(_))
         ));
     }
 }

@@ -13,36 +13,38 @@ use std::{sync::Arc, time::Duration};
 
 use ::lmcache::Controller;
 use admin::{Access, AdminParts, Control, Doctor, Drain, DryRun, Takeover, Token};
-use config::{Listen, Problem, Server, Settings};
-use doctor::{Options, Probe, Surroundings, USUAL_TIMEOUT};
-use fleet::{Fleet, FleetParts, HubCache, OnVerdict, Roster};
-use gateway::{DecisionLog, Drained, Gateway, GatewayParts, InForce, Keys, Probes};
+use config::{ListenSetting, Problem, ServerSection, Settings};
+use doctor::{DoctorOptions, Environment, ProbeMode, USUAL_TIMEOUT};
+use fleet::{Fleet, FleetConfig, FleetParts, HubCache, OnVerdict};
+use gateway::{
+    CurrentGateway, DecisionLog, DrainResult, Gateway, GatewayParts, InboundKey, ProbeListener,
+};
 use indexer::{Indexer, IndexerParts};
 use kv_index::KvIndex;
 use net::{Clock, Destinations, ListenAddr, ListenError};
-use parity::Book;
+use parity::ParityTracker;
 use parking_lot::{Mutex, RwLock};
 use prometheus_client::registry::Registry;
 use response_cache::ResponseCache;
-use routing::{KvTally, PrefixTally, Router, receipt::Ring};
+use routing::{KvDecisionCounters, PrefixDecisionCounters, Router, receipt::ReceiptRing};
 use tokio::{sync::watch, task::JoinHandle};
 
 pub(crate) use self::from_settings::{limits, routing, rules, scheme};
-use self::{from_settings::thresholds, listeners::Bound};
+use self::{from_settings::thresholds, listeners::BoundListeners};
 use crate::{
-    drain::{Draining, NewConnections, Usual},
-    live::{self, Live, Sources},
+    drain::{DrainDefaults, DrainProgress, NewConnections},
+    live::{self, LiveConfig, SourceTexts},
     log_queue, serve, stall_watch,
-    takeover::{self, Given, Handing, TakeoverError},
+    takeover::{self, InheritedSockets, SocketHandover, TakeoverError},
 };
 
 /// Before a process that takes over accepts: long enough for workers that answer.
 const LONGEST_FIRST_LOOK: Duration = Duration::from_secs(15);
 
 /// What the settings do not hold.
-pub(crate) struct Extras {
+pub(crate) struct StartOptions {
     /// Required of clients.
-    pub(crate) keys: Keys,
+    pub(crate) keys: InboundKey,
     /// Required of operators.
     pub(crate) token: Option<Token>,
     /// Told what was found at each worker.
@@ -60,21 +62,21 @@ pub(crate) enum StartError {
     /// There can be no connections to Redis.
     Redis(#[from] redis::PoolError),
     /// The fleet could not be made.
-    Fleet(#[from] fleet::StartError),
+    Fleet(#[from] fleet::FleetStartError),
     /// Replies cannot be kept where they are to be.
-    Cache(#[from] response_cache::StartError),
+    Cache(#[from] response_cache::CacheStartError),
     /// There is no certificate to show.
     Identity(#[from] net::IdentityError),
     /// Token ids cannot be shared where they are to be.
     Tokens(#[from] gateway::SharedTokensError),
     /// Probes cannot be answered.
-    Probes(#[from] gateway::ProbesError),
+    Probes(#[from] gateway::ProbeListenerError),
     /// A running process keeps its listening sockets.
     Takeover(#[from] TakeoverError),
 }
 
 /// A running router.
-pub(crate) struct Running {
+pub(crate) struct RunningRouter {
     /// Where clients connect.
     pub(crate) data: ListenAddr,
     /// Where else they do.
@@ -82,16 +84,16 @@ pub(crate) struct Running {
     /// Where operators connect.
     pub(crate) admin: ListenAddr,
     /// Where probes are answered apart from clients, if they are.
-    pub(crate) probes: Mutex<Option<Probes>>,
+    pub(crate) probes: Mutex<Option<ProbeListener>>,
     /// Its receipts.
-    pub(crate) ring: Arc<Ring>,
+    pub(crate) ring: Arc<ReceiptRing>,
     /// Its workers.
     pub(crate) fleet: Arc<Fleet>,
     stop: watch::Sender<bool>,
     stop_admin: watch::Sender<bool>,
-    draining: Arc<Draining>,
-    handing: Arc<Handing>,
-    gateway: Arc<InForce>,
+    draining: Arc<DrainProgress>,
+    handing: Arc<SocketHandover>,
+    gateway: Arc<CurrentGateway>,
     stall_task: JoinHandle<()>,
     data_task: JoinHandle<()>,
     watch_task: JoinHandle<()>,
@@ -105,9 +107,9 @@ pub(crate) struct Running {
 /// down does not stop the start.
 pub(crate) async fn start(
     settings: Settings,
-    sources: Sources,
-    extras: Extras,
-) -> Result<Running, StartError> {
+    sources: SourceTexts,
+    extras: StartOptions,
+) -> Result<RunningRouter, StartError> {
     let mut given = match extras.takeover {
         true => takeover::ask(&settings).await?,
         false => None,
@@ -117,7 +119,7 @@ pub(crate) async fn start(
     let (mut running, gateway) =
         start_on(settings, sources, extras, bound, given.is_some()).await?;
     let taken = given.is_some();
-    if let Some(Err(error)) = given.map(Given::taken_over) {
+    if let Some(Err(error)) = given.map(InheritedSockets::taken_over) {
         tracing::warn!(%error, "the process that gave its listening sockets has gone without waiting for this one");
     }
     if let Some(probe) = probe {
@@ -136,22 +138,22 @@ pub(crate) async fn start(
 
 async fn start_on(
     settings: Settings,
-    sources: Sources,
-    extras: Extras,
-    bound: Bound,
+    sources: SourceTexts,
+    extras: StartOptions,
+    bound: BoundListeners,
     taken: bool,
-) -> Result<(Running, Arc<InForce>), StartError> {
-    let Bound { data, admin, .. } = bound;
+) -> Result<(RunningRouter, Arc<CurrentGateway>), StartError> {
+    let BoundListeners { data, admin, .. } = bound;
     let clock = Clock::system();
     let (mut registry, stall_task) = watched_process(clock);
     let scheme = scheme(&settings);
     let index = Arc::new(KvIndex::new(from_settings::index(&settings, scheme)));
     let router = Arc::new(Router::new(routing(&settings), Arc::clone(&index)));
-    let ring = Arc::new(Ring::new(from_settings::ring(&settings.decisions)));
-    let parity = Arc::new(Mutex::new(Book::new(thresholds(&settings.parity))));
+    let ring = Arc::new(ReceiptRing::new(from_settings::ring(&settings.decisions)));
+    let parity = Arc::new(Mutex::new(ParityTracker::new(thresholds(&settings.parity))));
     let (prefix_tally, kv_tally) = (
-        Arc::new(PrefixTally::default()),
-        Arc::new(KvTally::default()),
+        Arc::new(PrefixDecisionCounters::default()),
+        Arc::new(KvDecisionCounters::default()),
     );
     let in_force = Arc::new(settings.clone());
     let (limits, rules) = (limits(&settings), rules(&settings, scheme));
@@ -160,11 +162,11 @@ async fn start_on(
         loopback: settings.admin.listen.is_local(),
     };
     let (serve_metrics, asks_key) = (settings.metrics.enabled, extras.keys.required());
-    let draining = Draining::new(usual(&settings.server), clock);
+    let draining = DrainProgress::new(usual(&settings.server), clock);
     let redis = redis::pool(&settings, clock, &mut registry)?;
     let fleet = Arc::new(Fleet::start(
         FleetParts {
-            roster: Roster::of(&settings),
+            config: FleetConfig::of(&settings),
             models: settings.models,
             kv_cache_index: settings.kv_cache_index,
             redis: redis.clone(),
@@ -184,7 +186,7 @@ async fn start_on(
         .decisions
         .log
         .map(|log| DecisionLog::new(from_settings::decision_log(log), &mut registry));
-    let gateway = InForce::new(Gateway::new(
+    let gateway = CurrentGateway::new(Gateway::new(
         GatewayParts {
             fleet: Arc::clone(&fleet),
             router: Arc::clone(&router),
@@ -210,7 +212,7 @@ async fn start_on(
         destinations: Destinations::Engines,
         residents: admin::residents(Arc::clone(&fleet)),
     });
-    let parts = live::Parts {
+    let parts = live::LiveParts {
         fleet: Arc::clone(&fleet),
         router: Arc::clone(&router),
         gateway: Arc::clone(&gateway),
@@ -218,8 +220,8 @@ async fn start_on(
         scheme,
         clock,
     };
-    let handing = Handing::new(&data, &admin, Arc::clone(&draining));
-    let live = Live::new(parts, Arc::clone(&in_force), sources, &mut registry);
+    let handing = SocketHandover::new(&data, &admin, Arc::clone(&draining));
+    let live = LiveConfig::new(parts, Arc::clone(&in_force), sources, &mut registry);
     let parts = AdminParts {
         fleet: Arc::clone(&fleet),
         router,
@@ -248,7 +250,7 @@ async fn start_on(
         first_look(&live, &fleet).await;
     }
     let listening = gateway::serve(Arc::clone(&gateway), data, draining.phases());
-    let running = Running {
+    let running = RunningRouter {
         // There is always a first one.
         data: addresses
             .next()
@@ -284,21 +286,21 @@ fn watched_process(clock: Clock) -> (Registry, JoinHandle<()>) {
 }
 
 /// The way to give the listening sockets to another process.
-fn takeover(handing: &Arc<Handing>) -> Takeover {
+fn takeover(handing: &Arc<SocketHandover>) -> Takeover {
     let handing = Arc::clone(handing);
     Takeover::new(move |socket| handing.to(socket))
 }
 
 /// How a drain goes that nobody asked for otherwise.
-fn usual(server: &Server) -> Usual {
-    Usual {
+fn usual(server: &ServerSection) -> DrainDefaults {
+    DrainDefaults {
         grace: server.drain_grace,
         timeout: server.drain_timeout,
     }
 }
 
 /// Whoever is accepted from now on is to find workers that are known: the other process serves meanwhile.
-async fn first_look(live: &Live, fleet: &Fleet) {
+async fn first_look(live: &LiveConfig, fleet: &Fleet) {
     let known = async {
         live.first_found().await;
         fleet.first_verdicts().await;
@@ -306,9 +308,9 @@ async fn first_look(live: &Live, fleet: &Fleet) {
     let _ = tokio::time::timeout(LONGEST_FIRST_LOOK, known).await;
 }
 
-impl Running {
+impl RunningRouter {
     /// Lets running requests end; resolves when they have, or when their time is up.
-    pub(crate) async fn drain(&self, new_connections: NewConnections) -> Drained {
+    pub(crate) async fn drain(&self, new_connections: NewConnections) -> DrainResult {
         self.draining.begin(new_connections, None);
         self.draining.ended().await
     }
@@ -319,7 +321,7 @@ impl Running {
     }
 
     /// Resolves when another process has taken over, and what ran here has ended.
-    pub(crate) async fn handed_over(&self) -> Drained {
+    pub(crate) async fn handed_over(&self) -> DrainResult {
         let mut done = self.handing.done();
         if done.wait_for(|done| *done).await.is_err() {
             return std::future::pending().await;
@@ -335,7 +337,7 @@ impl Running {
     }
 
     /// Cuts what still runs of a drain.
-    pub(crate) async fn cut_now(&self) -> Drained {
+    pub(crate) async fn cut_now(&self) -> DrainResult {
         self.draining.cut();
         self.draining.ended().await
     }
@@ -371,17 +373,21 @@ pub(crate) fn usable(settings: Settings) -> Result<Settings, Vec<Problem>> {
 }
 
 /// Looks at the workers of the settings in force, beside the fleet that uses them.
-fn doctor(live: &Arc<Live>, api_key: bool) -> Doctor {
+fn doctor(live: &Arc<LiveConfig>, api_key: bool) -> Doctor {
     let live = Arc::clone(live);
     Doctor::new(move |probe| {
         let settings = live.settings();
-        let probe = if probe { Probe::Send } else { Probe::Nothing };
+        let probe = if probe {
+            ProbeMode::Send
+        } else {
+            ProbeMode::Nothing
+        };
         async move {
             let surroundings = surroundings(&settings, api_key);
             let report = doctor::diagnose(
                 &settings,
                 &surroundings,
-                Options {
+                DoctorOptions {
                     probe,
                     timeout: USUAL_TIMEOUT,
                 },
@@ -393,8 +399,8 @@ fn doctor(live: &Arc<Live>, api_key: bool) -> Doctor {
 }
 
 /// What a look goes by beside the settings. `api_key`: clients must send one.
-pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
-    Surroundings {
+pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Environment {
+    Environment {
         api_key,
         files: Some(crate::limits::files(settings.server.max_connections)),
         hub_cache: HubCache::from_env(|name| std::env::var(name).ok()),
@@ -402,7 +408,7 @@ pub(crate) fn surroundings(settings: &Settings, api_key: bool) -> Surroundings {
 }
 
 /// The end of the data listener, for operators.
-fn drain(draining: &Arc<Draining>, gateway: &Arc<InForce>) -> Drain {
+fn drain(draining: &Arc<DrainProgress>, gateway: &Arc<CurrentGateway>) -> Drain {
     let (begins, tells, gateway) = (
         Arc::clone(draining),
         Arc::clone(draining),
@@ -410,22 +416,22 @@ fn drain(draining: &Arc<Draining>, gateway: &Arc<InForce>) -> Drain {
     );
     let begin = move |timeout| begins.begin(NewConnections::Served, timeout);
     Drain::new(begin, move || {
-        tells.status(gateway.now().running_requests())
+        tells.status(gateway.current().running_requests())
     })
 }
 
 /// The request path's own answer to who would get a request.
-fn dry_run(gateway: &Arc<InForce>, max_body_bytes: usize) -> DryRun {
+fn dry_run(gateway: &Arc<CurrentGateway>, max_body_bytes: usize) -> DryRun {
     let gateway = Arc::clone(gateway);
     DryRun::new(max_body_bytes, move |body| {
-        let gateway = gateway.now();
+        let gateway = gateway.current();
         async move { gateway.dry_run(body).await }
     })
 }
 
-pub(crate) fn address(listen: &Listen) -> ListenAddr {
+pub(crate) fn address(listen: &ListenSetting) -> ListenAddr {
     match listen {
-        Listen::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
-        Listen::Unix(path) => ListenAddr::unix(path),
+        ListenSetting::Tcp(address) => ListenAddr::tcp(address.ip().to_string(), address.port()),
+        ListenSetting::Unix(path) => ListenAddr::unix(path),
     }
 }

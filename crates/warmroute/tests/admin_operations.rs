@@ -3,7 +3,10 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{Program, RawClient, RawReply, Routed, Router, Sim, assert_shape, eventually, says};
+use harness::{
+    Program, RawClient, RawReply, RoutedFleet, RouterQueries, SimControls, assert_shape,
+    eventually, says,
+};
 use serde_json::{Value, json};
 
 fn get(router: &Program, path: &str) -> RawReply {
@@ -57,7 +60,7 @@ fn the_configuration_in_force_is_shown_whole_and_without_its_secrets() {
 #[test]
 #[contract("V43")]
 fn only_the_latest_decisions_are_kept() {
-    let routed = Routed::with(&[&[]], "decisions: {ring_entries: 3}\n", &[]);
+    let routed = RoutedFleet::with(&[&[]], "decisions: {ring_entries: 3}\n", &[]);
     let ids: Vec<String> = (0..5)
         .map(|n| routed.chat(&[says("user", &n.to_string())], &[]).decision)
         .collect();
@@ -73,7 +76,7 @@ fn only_the_latest_decisions_are_kept() {
 #[test]
 #[contract("V43")]
 fn totals_are_those_of_the_metrics() {
-    let routed = Routed::with(&[&[], &[]], "metrics: {enabled: false}\n", &[]);
+    let routed = RoutedFleet::with(&[&[], &[]], "metrics: {enabled: false}\n", &[]);
     let totals = || get(&routed.router, "/admin/stats").json()["totals"].clone();
     let before = totals();
     let sums = before.as_object().expect("an object of sums");
@@ -122,7 +125,7 @@ fn totals_are_those_of_the_metrics() {
 
 const SLOW: &[&str] = &["--itl-ms", "20", "--overhead-ms", "1", "--speed", "1"];
 
-fn streaming(routed: &Routed, tokens: u32) -> (RawClient, RawReply) {
+fn streaming(routed: &RoutedFleet, tokens: u32) -> (RawClient, RawReply) {
     let body = json!({
         "model": "sim", "stream": true, "max_tokens": tokens, "ignore_eos": true, "messages": [says("user", "hi")],
     });
@@ -131,14 +134,14 @@ fn streaming(routed: &Routed, tokens: u32) -> (RawClient, RawReply) {
     (client, begun)
 }
 
-fn drain(routed: &Routed, body: &str) -> RawReply {
+fn drain(routed: &RoutedFleet, body: &str) -> RawReply {
     RawClient::post(&routed.router.admin(), "/admin/drain", body.as_bytes())
 }
 
 #[test]
 #[contract("V43")]
 fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_until_the_end() {
-    let routed = Routed::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let template = json!({"draining": "bool", "since": "null|time", "open_streams": "int", "cut_streams": "int"});
     let status = || get(&routed.router, "/admin/drain/status").json();
     let before = status();
@@ -195,7 +198,7 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
     assert_eq!(status()["since"], first.json()["since"]);
 
     routed.router.signal("TERM");
-    let Routed { router, .. } = routed;
+    let RoutedFleet { router, .. } = routed;
     let ended = router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
 }
@@ -203,7 +206,7 @@ fn a_drain_lets_running_requests_end_takes_no_new_ones_and_can_be_asked_about_un
 #[test]
 #[contract("V43")]
 fn a_request_that_outlasts_the_asked_time_is_cut_and_counted_and_the_exit_code_says_so() {
-    let routed = Routed::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "server: {drain_grace: 0s}\n", &[]);
     let (mut client, begun) = streaming(&routed, 5000);
     assert_eq!(drain(&routed, r#"{"timeout":"50ms"}"#).status, 200);
     let reply = client.body(begun);
@@ -224,6 +227,6 @@ fn a_request_that_outlasts_the_asked_time_is_cut_and_counted_and_the_exit_code_s
         (routed.engines[0].stats()["running"] == 0).then_some(())
     });
     routed.router.signal("TERM");
-    let Routed { router, .. } = routed;
+    let RoutedFleet { router, .. } = routed;
     assert_eq!(router.wait().code, Some(3));
 }

@@ -6,12 +6,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use contract_id::contract;
 use harness::{
-    Page, Program, RawClient, RawReply, Routed, Router, Sim, Turn, assert_shape, eventually, says,
-    words,
+    Page, Program, RawClient, RawReply, RoutedFleet, RoutedReply, RouterQueries, SimControls,
+    assert_shape, eventually, says, words,
 };
 use serde_json::{Value, json};
 
-fn get(routed: &Routed, path: &str) -> RawReply {
+fn get(routed: &RoutedFleet, path: &str) -> RawReply {
     RawClient::get(&routed.router.admin(), path)
 }
 
@@ -63,8 +63,8 @@ fn receipt() -> Value {
 }
 
 /// Two engines; a chat that was asked twice, and the receipts.
-fn routed() -> (Routed, Vec<Turn>) {
-    let routed = Routed::start(&[&["--loras", "red"], &["--dp-size", "2"]]);
+fn routed() -> (RoutedFleet, Vec<RoutedReply>) {
+    let routed = RoutedFleet::start(&[&["--loras", "red"], &["--dp-size", "2"]]);
     let messages = [says("user", &words("shape", 60))];
     let turns = vec![
         routed.chat(&messages, &[]),
@@ -238,7 +238,7 @@ fn a_receipt_is_described_whole() {
 #[test]
 #[contract("V43")]
 fn decisions_are_listed_newest_first_and_narrowed() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let ids: Vec<String> = [
         ("a", "warm"),
         ("b", "warm"),
@@ -375,7 +375,7 @@ fn the_index_shows_what_it_holds() {
 
 #[test]
 fn what_is_not_there_answers_with_the_error_table() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let error = json!({
         "error": {
             "message": "string", "type": "string", "param": "null|string", "code": "string", "request_id": "string",
@@ -423,8 +423,8 @@ fn what_is_not_there_answers_with_the_error_table() {
 
 #[test]
 fn health_is_told_on_the_data_listener() {
-    let mut routed = Routed::start(&[&[], &[]]);
-    let health = |routed: &Routed| RawClient::get(&routed.router.data(), "/health");
+    let mut routed = RoutedFleet::start(&[&[], &[]]);
+    let health = |routed: &RoutedFleet| RawClient::get(&routed.router.data(), "/health");
     let good = health(&routed);
     let whole = json!({"status": "ok", "workers": {"ready": 2, "total": 2}, "degraded": []});
     assert_eq!((good.status, good.json()), (200, whole));
@@ -453,7 +453,7 @@ fn health_is_told_on_the_data_listener() {
 }
 
 /// A completion that is streamed by this worker, and its receipt.
-fn stream(routed: &Routed, worker: &str) -> Value {
+fn stream(routed: &RoutedFleet, worker: &str) -> Value {
     let body = json!({
         "model": "sim", "prompt": "hi", "max_tokens": 3, "stream": true, "stream_options": {"include_usage": true},
     });
@@ -659,7 +659,7 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
         assert_eq!(labels, known[&*sample.family].1, "{sample:?}");
     }
 
-    let sum = |count: fn(&Turn) -> u64| turns.iter().map(count).sum::<u64>() as f64;
+    let sum = |count: fn(&RoutedReply) -> u64| turns.iter().map(count).sum::<u64>() as f64;
     let route = ("route", "/v1/chat/completions");
     let workers = routed.router.workers();
     let warm = |tier: &str| {
@@ -776,8 +776,8 @@ fn metrics_are_open_metrics_with_closed_label_sets_and_true_values() {
 
 #[test]
 fn failures_and_refusals_are_counted_with_their_reasons() {
-    let mut routed = Routed::start(&[&[]]);
-    let ask = |routed: &Routed| {
+    let mut routed = RoutedFleet::start(&[&[]]);
+    let ask = |routed: &RoutedFleet| {
         let body = json!({"model": "sim", "prompt": "hi", "max_tokens": 1}).to_string();
         RawClient::post(&routed.router.data(), "/v1/completions", body.as_bytes()).status
     };
@@ -806,7 +806,7 @@ fn failures_and_refusals_are_counted_with_their_reasons() {
 
 #[test]
 fn a_request_in_flight_shows_in_the_gauges() {
-    let routed = Routed::start(&[&["--speed", "1", "--overhead-ms", "1000"]]);
+    let routed = RoutedFleet::start(&[&["--speed", "1", "--overhead-ms", "1000"]]);
     std::thread::scope(|scope| {
         let asked = scope.spawn(|| routed.chat(&[says("user", "slow")], &[]));
         eventually("the request to be counted", || {
@@ -826,7 +826,7 @@ fn a_request_in_flight_shows_in_the_gauges() {
 
 #[test]
 fn metrics_can_be_switched_off() {
-    let routed = Routed::with(&[&[]], "metrics: {enabled: false}\n", &[]);
+    let routed = RoutedFleet::with(&[&[]], "metrics: {enabled: false}\n", &[]);
     let reply = get(&routed, "/metrics");
     assert_eq!(
         (reply.status, &reply.json()["error"]["code"]),

@@ -6,12 +6,14 @@ mod prefix_stream;
 use std::collections::BTreeSet;
 
 use contract_id::contract;
-use harness::{RawClient, Routed, Router, Turn, assert_shape, eventually, says, words};
+use harness::{
+    RawClient, RoutedFleet, RoutedReply, RouterQueries, assert_shape, eventually, says, words,
+};
 use prefix_stream::PrefixStream;
 use serde_json::{Value, json};
 
 /// `continuum_prefix_routing_requests_total` by strategy.
-fn strategies(routed: &Routed) -> [u64; 3] {
+fn strategies(routed: &RoutedFleet) -> [u64; 3] {
     ["prefix_hash", "overflow", "fallback"].map(|strategy| {
         let labels = format!("strategy=\"{strategy}\"");
         #[allow(
@@ -26,12 +28,12 @@ fn strategies(routed: &Routed) -> [u64; 3] {
     })
 }
 
-fn workers(turns: &[Turn]) -> BTreeSet<&str> {
+fn workers(turns: &[RoutedReply]) -> BTreeSet<&str> {
     turns.iter().map(|turn| turn.worker.as_str()).collect()
 }
 
 /// Chats of one assistant, each with a question of its own.
-fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
+fn asked(routed: &RoutedFleet, assistant: &str, questions: u32) -> Vec<RoutedReply> {
     let ask = |n: u32| {
         let messages = [
             says("system", assistant),
@@ -45,14 +47,14 @@ fn asked(routed: &Routed, assistant: &str, questions: u32) -> Vec<Turn> {
 #[test]
 #[contract("CK1", "CK7", "CK15", "CK18", "CK19", "CK66", "CK67")]
 fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
-    let mut routed = Routed::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
+    let mut routed = RoutedFleet::with(&[&[], &[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     assert_eq!(
         strategies(&routed),
         [0, 0, 0],
         "they are there from the start"
     );
     let assistants: Vec<String> = (0..12).map(assistant).collect();
-    let first: Vec<Vec<Turn>> = assistants
+    let first: Vec<Vec<RoutedReply>> = assistants
         .iter()
         .map(|assistant| asked(&routed, assistant, 3))
         .collect();
@@ -94,7 +96,7 @@ fn one_system_prompt_stays_with_one_engine_also_over_a_restart() {
 #[contract("CK17", "CK18", "CK66", "CK67", "CK73")]
 fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
     let slow: &[&str] = &["--speed", "0.5"];
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[slow, slow, slow, slow],
         "",
         &["--policy", "PrefixAwareHash"],
@@ -160,7 +162,7 @@ fn a_burst_of_one_system_prompt_overflows_to_the_next_engine() {
 #[contract("CK67", "CK73")]
 fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
     let config = "prefix_routing: {enabled: true, max_prefix_length: 256, load_factor_epsilon: 0.5, virtual_nodes: 40}\n";
-    let routed = Routed::with(&[&[], &[]], config, &[]);
+    let routed = RoutedFleet::with(&[&[], &[]], config, &[]);
     let stats = || RawClient::get(&routed.router.admin(), "/admin/prefix-routing/stats").json();
     let template = json!({
         "enabled": "bool",
@@ -206,8 +208,8 @@ fn what_prefix_routing_does_is_shown_with_the_documented_keys_and_types() {
 #[contract("V24", "V25", "V27")]
 fn a_session_stays_with_one_engine_whatever_names_it() {
     for policy in ["rendezvous_hash", "consistent_hash"] {
-        let routed = Routed::with(&[&[], &[], &[]], "", &["--policy", policy]);
-        let turns = |headers: &[(&str, &str)], fields: &Value| -> Vec<Turn> {
+        let routed = RoutedFleet::with(&[&[], &[], &[]], "", &["--policy", policy]);
+        let turns = |headers: &[(&str, &str)], fields: &Value| -> Vec<RoutedReply> {
             let turn = |n: u32| {
                 let mut body = fields.clone();
                 body["prompt"] = words(&format!("turn {n}"), 20).into();
@@ -245,7 +247,7 @@ fn a_prefix_that_a_backend_says_it_has_goes_there_and_what_nobody_has_goes_by_th
          endpoint: \"{}\"}}\n",
         stream.url()
     );
-    let routed = Routed::with(&[&[], &[], &[]], &config, &[]);
+    let routed = RoutedFleet::with(&[&[], &[], &[]], &config, &[]);
     let stats = || RawClient::get(&routed.router.admin(), "/admin/kv-index/stats").json();
     let known = |entries: u64| {
         eventually("the view to follow", || {

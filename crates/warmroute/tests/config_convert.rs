@@ -12,7 +12,7 @@ const SEED: &str = concat!(
     "/../../tests/fixtures/seed-configs/vllm-router-decode-policy-at-top.yaml"
 );
 
-fn convert(file: &str) -> harness::Finished {
+fn convert(file: &str) -> harness::FinishedProgram {
     Program::finish(&["config", "convert", "--from", "vllm-router", file])
 }
 

@@ -6,8 +6,8 @@ use std::collections::HashSet;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, Reply, Routed, Router, ScriptedEngine, Sim, Turn, eventually, json_reply,
-    says, words,
+    Program, RawClient, RoutedFleet, RoutedReply, RouterQueries, ScriptedEngine, ScriptedReply,
+    SimControls, eventually, json_reply, says, words,
 };
 use serde_json::{Value, json};
 
@@ -16,7 +16,7 @@ const LIGHT: &str = "Explain the process of photosynthesis";
 
 /// Two engines that generate and one for vectors, which are a function of a text's tokens: equal texts have equal vectors,
 /// and others are about at right angles.
-fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> Routed {
+fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> RoutedFleet {
     let [coding, science] = workers;
     let keys = format!(
         "  policy: {policy}\n  semantic_clusters:\n    enabled: true\n    embedding_model: vectors\n    timeout: {timeout}\n    \
@@ -24,7 +24,7 @@ fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> Routed {
          examples: [\"{LIGHT}\"], workers: [{science}]}}\n"
     );
     let generates: &[&str] = &[];
-    Routed::with_routing(
+    RoutedFleet::with_routing(
         &[
             generates,
             generates,
@@ -35,7 +35,7 @@ fn clustered(policy: &str, workers: [&str; 2], timeout: &str) -> Routed {
 }
 
 /// Waits until the examples are learnt. Only a few requests are needed: nothing of them stays.
-fn learnt(routed: &Routed) {
+fn learnt(routed: &RoutedFleet) {
     eventually("the examples to be learnt", || {
         let asked = json!({"model": "sim", "messages": [says("user", SORT)]}).to_string();
         let told = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json();
@@ -43,7 +43,7 @@ fn learnt(routed: &Routed) {
     });
 }
 
-fn ask(routed: &Routed, text: &str, headers: &[(&str, &str)]) -> (Turn, Value) {
+fn ask(routed: &RoutedFleet, text: &str, headers: &[(&str, &str)]) -> (RoutedReply, Value) {
     let turn = routed.chat(
         &[says("system", "You are terse."), says("user", text)],
         headers,
@@ -203,7 +203,7 @@ fn no_trouble_with_vectors_or_a_cluster_s_workers_fails_a_request() {
 #[test]
 #[contract("V44")]
 fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_cluster() {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     let vectors = |status: &str, body: &str| engine.answer("/v1/embeddings", status, body);
     let near = r#"{"data":[{"index":0,"embedding":[1.0,0.0]}]}"#;
     vectors("200 OK", near);
@@ -235,7 +235,7 @@ fn a_text_that_the_vector_model_does_not_take_costs_only_its_own_request_the_clu
 }
 
 /// What a dry run says of each worker: whether it is remembered.
-fn remembered(routed: &Routed, prompt: &str, policy: &str) -> (Value, Vec<String>) {
+fn remembered(routed: &RoutedFleet, prompt: &str, policy: &str) -> (Value, Vec<String>) {
     let asked = json!({"model": "sim", "prompt": prompt, "policy": policy}).to_string();
     let told = RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json();
     let rows = told["candidates"].as_array().expect("candidates");
@@ -246,7 +246,7 @@ fn remembered(routed: &Routed, prompt: &str, policy: &str) -> (Value, Vec<String
     (told, names)
 }
 
-fn forget_caches(routed: &Routed, prompt: &str) {
+fn forget_caches(routed: &RoutedFleet, prompt: &str) {
     for (name, engine) in ["a", "b", "c"].into_iter().zip(&routed.engines) {
         assert_eq!(
             RawClient::post(&engine.data(), "/reset_prefix_cache", b"").status,
@@ -268,7 +268,7 @@ fn forget_caches(routed: &Routed, prompt: &str) {
 #[contract("V44")]
 fn who_served_a_beginning_is_preferred_while_nobody_is_known_to_hold_it() {
     let keys = "  policy: kv_aware\n  shared_prefix_routing: {enabled: true}\n";
-    let routed = Routed::with_routing(&[&[], &[], &[]], keys);
+    let routed = RoutedFleet::with_routing(&[&[], &[], &[]], keys);
     let prompt = words("beginning", 120);
     let first = routed.completion(json!({"prompt": prompt}), &[]);
     // As long as the index knows, the memory is not asked.
@@ -302,7 +302,7 @@ fn who_served_a_beginning_is_preferred_while_nobody_is_known_to_hold_it() {
 #[test]
 #[contract("V44")]
 fn nothing_is_remembered_unless_it_is_asked_for() {
-    let routed = Routed::with_routing(&[&[], &[]], "  policy: kv_aware\n");
+    let routed = RoutedFleet::with_routing(&[&[], &[]], "  policy: kv_aware\n");
     let prompt = words("beginning", 120);
     routed.completion(json!({"prompt": prompt}), &[]);
     forget_caches(&routed, &prompt);

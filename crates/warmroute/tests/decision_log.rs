@@ -6,14 +6,15 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use contract_id::contract;
 use harness::{
-    Finished, Program, RawClient, Routed, Router, chat, eventually, says, streamed, words,
+    FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, chat, eventually, says,
+    streamed, words,
 };
 use serde_json::{Value, json};
 
 /// Routed with a log in the folder of its configuration, under a name that is not known before.
-fn logged(folder: &Path, more: &str) -> (Routed, String) {
+fn logged(folder: &Path, more: &str) -> (RoutedFleet, String) {
     let path = folder.join("decisions.jsonl").display().to_string();
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&[], &[]],
         &format!("decision_log: {{path: \"{path}\", {more}}}\n"),
         &[],
@@ -28,7 +29,7 @@ fn lines(path: &str) -> Vec<Value> {
         .collect()
 }
 
-fn chats(routed: &Routed, count: usize) -> Vec<String> {
+fn chats(routed: &RoutedFleet, count: usize) -> Vec<String> {
     let chat = |n: usize| {
         let messages = [
             says("system", &words("confidential", 60)),
@@ -39,7 +40,7 @@ fn chats(routed: &Routed, count: usize) -> Vec<String> {
     (0..count).map(chat).collect()
 }
 
-fn replay(log: &str, config: &str, flags: &[&str]) -> Finished {
+fn replay(log: &str, config: &str, flags: &[&str]) -> FinishedProgram {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("other.yaml");
     fs::write(&file, config).expect("it can be written");
@@ -173,7 +174,7 @@ fn what_was_not_written_yet_is_written_at_the_end_and_a_log_without_chains_canno
     let folder = tempfile::tempdir().expect("a folder");
     let (routed, path) = logged(folder.path(), "interval: 1h");
     let ids = chats(&routed, 2);
-    let Routed {
+    let RoutedFleet {
         router,
         engines: _engines,
         ..
@@ -246,7 +247,7 @@ fn a_log_that_cannot_be_written_is_said_once_and_counted_and_no_request_notices(
 }
 
 /// Prompts of many lengths, up to four at a time, streamed; returns how many.
-fn streamed_prompts(routed: &Routed) -> usize {
+fn streamed_prompts(routed: &RoutedFleet) -> usize {
     let mut sent = 0;
     for round in 0..30 {
         let clients: Vec<RawClient> = (0..1 + round % 4)
@@ -281,7 +282,7 @@ fn a_log_tells_the_simulator_how_fast_the_engines_were() {
         "5",
     ];
     let config = format!("decision_log: {{path: \"{path}\", interval: 10ms}}\n");
-    let routed = Routed::with(&[&engine, &engine], &config, &["--policy", "round_robin"]);
+    let routed = RoutedFleet::with(&[&engine, &engine], &config, &["--policy", "round_robin"]);
     let fit = || {
         let trace = [
             "simulate",

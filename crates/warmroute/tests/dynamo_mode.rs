@@ -6,7 +6,8 @@ use std::net::TcpListener;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, Routed, Router, chat, eventually, long_chat, says, streamed, words,
+    Program, RawClient, RoutedFleet, RouterQueries, chat, eventually, long_chat, says, streamed,
+    words,
 };
 use serde_json::{Value, json};
 
@@ -28,7 +29,7 @@ fn every_mode_serves_the_same_api() {
         ("kv-aware", "kv_aware"),
         ("least-loaded", "least_loaded"),
     ] {
-        let routed = Routed::with(&[&[], &[]], "", &["--router-mode", mode]);
+        let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", mode]);
         let turn = routed.chat(&[says("user", "hello")], &[]);
         assert_eq!(
             (turn.reply.status, turn.reply.header("x-warmroute-policy")),
@@ -56,7 +57,7 @@ fn every_mode_serves_the_same_api() {
 #[test]
 #[contract("DY13", "DY14", "DY15")]
 fn the_cost_of_the_kv_mode_is_work_to_compute_and_blocks_to_hold() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&[], &[]],
         "",
         &["--router-mode", "kv", "--kv-overlap-score-weight", "2.5"],
@@ -96,7 +97,7 @@ fn the_cost_of_the_kv_mode_is_work_to_compute_and_blocks_to_hold() {
 #[test]
 #[contract("DY11")]
 fn without_tracking_a_mode_costs_prefill_only() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&[], &[]],
         "",
         &["--router-mode", "kv", "--no-track-active-blocks"],
@@ -112,7 +113,7 @@ fn without_tracking_a_mode_costs_prefill_only() {
 #[test]
 #[contract("DY16")]
 fn one_request_may_weigh_caches_and_draw_in_its_own_way() {
-    let routed = Routed::with(&[&[], &[]], "", &["--router-mode", "kv"]);
+    let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let messages = [says("user", &words("own", 80))];
     let warm = routed.chat(&messages, &[]);
     let receipt = routed.receipt(&routed.chat(&messages, &[("x-warmroute-overlap-weight", "0")]));
@@ -295,7 +296,7 @@ fn a_worker_above_the_busy_threshold_gets_nothing_until_it_has_room_again() {
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
     // Nobody waits for room: that is the queue's.
     let at_once = "queue: {enabled: false}\n";
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&small, &small],
         at_once,
         &["--busy-threshold", "0.4", "--policy", "round-robin"],

@@ -14,7 +14,7 @@ use std::{
 };
 
 use base64::{Engine, prelude::BASE64_STANDARD};
-use harness::{Finished, Program, RawClient, chat, words};
+use harness::{FinishedProgram, Program, RawClient, chat, words};
 use kv_events::frames;
 use serde_json::{Value, json};
 use zmtp::{Endpoint, Limits, Pub, PubSettings, Router};
@@ -31,14 +31,14 @@ async fn publisher() -> (Pub, String) {
 }
 
 /// Runs it beside the test.
-fn started(args: &[&str]) -> JoinHandle<Finished> {
+fn started(args: &[&str]) -> JoinHandle<FinishedProgram> {
     let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
     std::thread::spawn(move || {
         Program::finish(&args.iter().map(String::as_str).collect::<Vec<_>>())
     })
 }
 
-async fn finished(running: JoinHandle<Finished>) -> Finished {
+async fn finished(running: JoinHandle<FinishedProgram>) -> FinishedProgram {
     let ended = tokio::task::spawn_blocking(|| running.join().unwrap());
     tokio::time::timeout(PATIENCE, ended)
         .await

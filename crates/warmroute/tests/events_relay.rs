@@ -17,7 +17,7 @@ use std::{
 };
 
 use event_sources::{NatsSource, NatsSpec, SourceHandle, SourceSpec, ZmqSource};
-use harness::{Program, RawClient, Router, chat, eventually, words};
+use harness::{Program, RawClient, RouterQueries, chat, eventually, words};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 use nats_server::NatsServer;
@@ -28,13 +28,13 @@ const PATIENCE: Duration = Duration::from_secs(20);
 const SUBJECT: &str = "kv.engine-0";
 
 /// The command as a child, killed when dropped, with the lines of its stderr.
-struct Relay {
+struct RelayProcess {
     child: Child,
     lines: mpsc::UnboundedReceiver<String>,
     reading: Option<JoinHandle<()>>,
 }
 
-impl Relay {
+impl RelayProcess {
     fn start(args: &[&str]) -> Self {
         let mut child = Command::new(env!("CARGO_BIN_EXE_warmroute"))
             .args(["events", "relay"])
@@ -94,7 +94,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for RelayProcess {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -144,7 +144,7 @@ async fn a_router_behind_nats_knows_what_one_beside_the_engine_knows() {
     let endpoint = |name: &str| engine.ready[name][0].as_str().unwrap().to_owned();
     let (live, replay) = (endpoint("kv_events"), endpoint("replay"));
     prompt(&engine, "before");
-    let mut relay = Relay::start(&[
+    let mut relay = RelayProcess::start(&[
         "--endpoint",
         &live,
         "--replay",
@@ -226,7 +226,8 @@ async fn a_router_follows_the_subject_that_its_configuration_names() {
         "--credentials",
         file,
     ];
-    let mut relay = Relay::start(&[&["--endpoint", &live, "--replay", &replay][..], &to].concat());
+    let mut relay =
+        RelayProcess::start(&[&["--endpoint", &live, "--replay", &replay][..], &to].concat());
     relay.until_it_says("relaying to nats://127.0.0.1").await;
     prompt(&engine, "before the router");
 
@@ -259,7 +260,7 @@ async fn it_waits_for_engine_and_server_and_ends_on_a_signal() {
     test_programs::require!(NatsServer);
     let mut server = NatsServer::start(&[]);
     server.kill();
-    let mut relay = Relay::start(&[
+    let mut relay = RelayProcess::start(&[
         "--endpoint",
         "tcp://127.0.0.1:1",
         "--nats",

@@ -2,21 +2,21 @@
 
 mod harness;
 
-use harness::{Finished, Program, RawClient, Routed, Router, says, words};
+use harness::{FinishedProgram, Program, RawClient, RoutedFleet, RouterQueries, says, words};
 use serde_json::{Value, json};
 
-fn explain(router: &Program, args: &[&str]) -> Finished {
+fn explain(router: &Program, args: &[&str]) -> FinishedProgram {
     Program::finish(&[&["explain", "--url", &router.admin()], args].concat())
 }
 
-fn receipt(end: &Finished) -> Value {
+fn receipt(end: &FinishedProgram) -> Value {
     assert_eq!((end.code, end.stderr.as_str()), (Some(0), ""), "{end:?}");
     serde_json::from_str(&end.stdout).expect("stdout is one JSON object")
 }
 
 #[test]
 fn a_prompt_a_request_and_a_decision_are_explained() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let messages = [says("user", &words("why", 60))];
     let turn = routed.chat(&messages, &[]);
     let receipts = routed.router.receipts().len();
@@ -60,7 +60,7 @@ fn a_prompt_a_request_and_a_decision_are_explained() {
 
 #[test]
 fn the_table_names_everybody_with_tiers_load_cost_and_reasons() {
-    let routed = Routed::with(&[&[], &[]], "", &["--router-mode", "kv"]);
+    let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let turn = routed.chat(&[says("user", &words("table", 60))], &[]);
     let held = json!({"model": "sim", "prompt": words("held", 40), "worker": turn.worker, "request_id": "r1"});
     RawClient::post(
@@ -99,7 +99,7 @@ fn the_table_names_everybody_with_tiers_load_cost_and_reasons() {
 
 #[test]
 fn a_question_that_the_router_does_not_answer_ends_with_1() {
-    let routed = Routed::start(&[&[], &["--model", "other"]]);
+    let routed = RoutedFleet::start(&[&[], &["--model", "other"]]);
     for (args, message) in [
         (
             ["--decision", "00000000000000aa"].as_slice(),
@@ -131,7 +131,7 @@ fn a_question_that_the_router_does_not_answer_ends_with_1() {
 
 #[test]
 fn a_question_that_is_none_ends_with_2() {
-    let routed = Routed::start(&[&[], &["--model", "other"]]);
+    let routed = RoutedFleet::start(&[&[], &["--model", "other"]]);
     let strange = routed.path("strange.json").display().to_string();
     std::fs::write(&strange, r#"{"prompt": {}, "model": "sim"}"#).expect("a file can be written");
     let nobody = routed.path("nobody.json").display().to_string();

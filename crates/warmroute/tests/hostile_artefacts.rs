@@ -6,7 +6,8 @@ use std::path::PathBuf;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, eventually,
+    json_reply,
 };
 use serde_json::{Value, json};
 
@@ -22,7 +23,11 @@ fn tokenizer() -> Value {
 
 /// An engine of one model that serves these files, as our own engine does.
 fn engine(model: &str, tokenizer: &Value, template: &str) -> ScriptedEngine {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"fine"}"#,
+    )));
     engine.answer(
         "/v1/models",
         "200 OK",

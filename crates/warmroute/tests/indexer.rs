@@ -3,7 +3,7 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{Program, RawClient, RawReply, Routed, Sim, eventually};
+use harness::{Program, RawClient, RawReply, RoutedFleet, SimControls, eventually};
 use serde_json::{Value, json};
 
 const BLOCK: u64 = 16;
@@ -158,7 +158,7 @@ fn an_engine_that_starts_over_is_followed_into_its_new_life() {
 #[test]
 #[contract("MC4", "MC12")]
 fn the_routers_own_workers_are_instances_beside_the_registered_ones() {
-    let routed = Routed::start(&[&["--dp-size", "2"]]);
+    let routed = RoutedFleet::start(&[&["--dp-size", "2"]]);
     let beside = Program::engine(&["--speed", "20"]);
     let admin = routed.router.admin();
     let worker = RawClient::get(&admin, "/admin/workers").json()["workers"][0]["name"]

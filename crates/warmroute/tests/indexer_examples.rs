@@ -70,9 +70,9 @@ fn the_session_runs_to_its_end_and_shows_each_answer() {
 }
 
 /// A child that ends with its owner.
-struct Running(Child);
+struct ChildProcess(Child);
 
-impl Drop for Running {
+impl Drop for ChildProcess {
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();
@@ -109,7 +109,7 @@ fn the_small_router_sends_a_prompt_where_it_is_held() {
             .zip(names)
             .map(|(engine, name)| format!("{name}={}", engine.url())),
     );
-    let mut router = Running(command.spawn().expect("python runs"));
+    let mut router = ChildProcess(command.spawn().expect("python runs"));
     let stdout = router.0.stdout.take().expect("stdout is piped");
     let port = test_programs::limit::first_line(stdout, Duration::from_secs(60))
         .expect("it prints its port");

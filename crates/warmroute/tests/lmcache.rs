@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
 use harness::{
-    LmcacheController, Manner, RawClient, Routed, Router, Stopwatch, eventually, says, words,
+    ControllerBehavior, LmcacheController, RawClient, RoutedFleet, RouterQueries, Stopwatch,
+    eventually, says, words,
 };
 use serde_json::{Value, json};
 
@@ -15,17 +16,17 @@ const WORKERS: &str = "/controller/workers";
 const LOOKUP: &str = "/lookup";
 
 /// Engines `a` and `b`, whose instances are `i-a` and `i-b`.
-fn before(controller: &LmcacheController, mode: &str, more: &str) -> Routed {
+fn before(controller: &LmcacheController, mode: &str, more: &str) -> RoutedFleet {
     let keys = format!(
         "  policy: lmcache_aware\n  lmcache:\n    mode: {mode}\n    controller_url: {}\n    controller_api_key: sk-lmcache\n    \
          worker_map: {{i-a: a, i-b: b}}\n{more}",
         controller.url()
     );
-    Routed::with_routing(&[&["--no-kv-events"], &["--no-kv-events"]], &keys)
+    RoutedFleet::with_routing(&[&["--no-kv-events"], &["--no-kv-events"]], &keys)
 }
 
 /// The same, asked every 50 ms.
-fn followed(controller: &LmcacheController, mode: &str) -> Routed {
+fn followed(controller: &LmcacheController, mode: &str) -> RoutedFleet {
     let routed = before(
         controller,
         mode,
@@ -36,14 +37,14 @@ fn followed(controller: &LmcacheController, mode: &str) -> Routed {
 }
 
 /// Waits until the controller was heard, in whatever it is asked.
-fn heard(routed: &Routed) {
+fn heard(routed: &RoutedFleet) {
     eventually("the controller to be heard", || {
         (routed.router.metric("warmroute_lmcache_workers", "") > 0.0).then_some(())
     });
 }
 
 /// What would become of a request with this prompt.
-fn told(routed: &Routed, prompt: &Value) -> Value {
+fn told(routed: &RoutedFleet, prompt: &Value) -> Value {
     let asked = json!({"model": "sim", "prompt": prompt}).to_string();
     RawClient::post(&routed.router.data(), "/v1/route", asked.as_bytes()).json()
 }
@@ -66,14 +67,14 @@ fn term(told: &Value, worker: &str, name: &str) -> Option<f64> {
         .as_f64()
 }
 
-fn lookups(routed: &Routed, result: &str) -> f64 {
+fn lookups(routed: &RoutedFleet, result: &str) -> f64 {
     routed.router.metric(
         "warmroute_lmcache_lookups_total",
         &format!("result=\"{result}\""),
     )
 }
 
-fn eventually_placed_by(routed: &Routed, method: &str) -> Value {
+fn eventually_placed_by(routed: &RoutedFleet, method: &str) -> Value {
     eventually(&format!("the method {method}"), || {
         let told = told(routed, &json!("hello"));
         (told["method"] == method).then_some(told)
@@ -169,13 +170,13 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
     controller.holds("i-b", 2);
     let routed = followed(&controller, "occupancy");
     for manner in [
-        Manner::Failing,
-        Manner::Hanging,
-        Manner::Saying("<html>not found</html>"),
-        Manner::Saying(r#"{"workers": "none"}"#),
+        ControllerBehavior::Failing,
+        ControllerBehavior::Hanging,
+        ControllerBehavior::Saying("<html>not found</html>"),
+        ControllerBehavior::Saying(r#"{"workers": "none"}"#),
         // More than is read.
-        Manner::Saying(" ".repeat(2 << 20).leak()),
-        Manner::Saying(
+        ControllerBehavior::Saying(" ".repeat(2 << 20).leak()),
+        ControllerBehavior::Saying(
             r#"{"workers": [{"instance_id": "i-z", "key_count": 5}, {"instance_id": "i-a"}]}"#,
         ),
     ] {
@@ -191,7 +192,7 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
             (200, &json!("fallback")),
             "{manner:?}"
         );
-        controller.answers(WORKERS, Manner::Well);
+        controller.answers(WORKERS, ControllerBehavior::Well);
         assert_eq!(winner(&eventually_placed_by(&routed, "policy")), "b");
     }
     // Gone, and another one in its place that begins anew.
@@ -207,7 +208,7 @@ fn a_controller_that_fails_in_whatever_way_costs_no_request_and_counts_again_whe
 #[contract("V29")]
 fn a_controller_that_hangs_is_given_up_after_two_seconds_and_nobody_waits_for_that() {
     let controller = LmcacheController::start();
-    controller.answers(WORKERS, Manner::Hanging);
+    controller.answers(WORKERS, ControllerBehavior::Hanging);
     let routed = before(&controller, "occupancy", "");
     let asked = eventually("the first question", || {
         controller.asked(WORKERS).into_iter().next()
@@ -273,7 +274,7 @@ fn a_prompt_goes_where_the_most_of_it_is_held() {
     );
     assert!(lookups(&routed, "matched") >= 2.0 && lookups(&routed, "nothing") >= 1.0);
     // And where that is not known either, the fallback.
-    controller.answers(WORKERS, Manner::Failing);
+    controller.answers(WORKERS, ControllerBehavior::Failing);
     eventually("the fallback", || {
         (told(&routed, &json!(ids(5000, 200)))["method"] == "fallback").then_some(())
     });
@@ -370,7 +371,7 @@ fn lookups_that_hang_delay_few_requests_and_fail_none_and_count_again_once_they_
         (winner(&told) == "b").then_some(())
     };
     eventually("lookups to be answered", by_prefix);
-    controller.answers(LOOKUP, Manner::Hanging);
+    controller.answers(LOOKUP, ControllerBehavior::Hanging);
     let begun = Stopwatch::start();
     let asked = 40;
     for _ in 0..asked {
@@ -388,7 +389,7 @@ fn lookups_that_hang_delay_few_requests_and_fail_none_and_count_again_once_they_
         "{:?}",
         begun.elapsed()
     );
-    controller.answers(LOOKUP, Manner::Well);
+    controller.answers(LOOKUP, ControllerBehavior::Well);
     eventually("lookups to be answered again", by_prefix);
 }
 
@@ -404,10 +405,10 @@ fn lookups_that_are_answered_with_anything_else_leave_what_is_held_at_all() {
         (winner(&told(&routed, &json!(prompt))) == "b").then_some(())
     });
     for manner in [
-        Manner::Failing,
-        Manner::Saying("{\"res\": \"i-b\"}"),
-        Manner::Saying("["),
-        Manner::Saying(
+        ControllerBehavior::Failing,
+        ControllerBehavior::Saying("{\"res\": \"i-b\"}"),
+        ControllerBehavior::Saying("["),
+        ControllerBehavior::Saying(
             r#"{"layout_info": {"i-z": ["LocalCPUBackend", 64], "i-b": ["LocalCPUBackend", -5]}}"#,
         ),
     ] {
@@ -423,7 +424,9 @@ fn lookups_that_are_answered_with_anything_else_leave_what_is_held_at_all() {
     // Nobody is believed to hold more than was asked about.
     controller.answers(
         LOOKUP,
-        Manner::Saying(r#"{"layout_info": {"i-b": ["LocalCPUBackend", 18446744073709551615]}}"#),
+        ControllerBehavior::Saying(
+            r#"{"layout_info": {"i-b": ["LocalCPUBackend", 18446744073709551615]}}"#,
+        ),
     );
     assert_eq!(
         term(&told(&routed, &json!(prompt)), "b", "matched_tokens"),

@@ -3,20 +3,20 @@
 mod harness;
 
 use contract_id::contract;
-use harness::{RawClient, Routed, chat, eventually, says};
+use harness::{RawClient, RoutedFleet, chat, eventually, says};
 use serde_json::{Value, json};
 
 /// `sim` goes by how it begins, its adapter `sql` by its own name.
 const MODELS: &str = "  policy: random\n  temperature: 3\n  models:\n    \"s*\": {policy: kv_aware, overlap_weight: 2}\n    \
                       sql: {policy: round-robin}\n    other: {policy: warm}\n";
 
-fn routed() -> Routed {
+fn routed() -> RoutedFleet {
     // The section of routing that every test has is replaced by this one.
     let engine: &[&str] = &["--loras", "sql,tagger"];
-    Routed::with_routing(&[engine, engine], MODELS)
+    RoutedFleet::with_routing(&[engine, engine], MODELS)
 }
 
-fn ask(routed: &Routed, model: &str, headers: &[(&str, &str)]) -> (String, Value) {
+fn ask(routed: &RoutedFleet, model: &str, headers: &[(&str, &str)]) -> (String, Value) {
     let body = chat(model, "hello", 2).to_string();
     let mut client = RawClient::connect(&routed.router.data());
     client.send("POST", "/v1/chat/completions", headers, body.as_bytes());
@@ -90,7 +90,7 @@ fn turns_of_a_model_under_round_robin_are_its_own() {
 #[test]
 #[contract("DY16")]
 fn every_policy_takes_a_request_s_own_weight_temperature_and_priority_up_to_their_bounds() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let policies = [
         "warm",
         "kv_aware",
@@ -140,7 +140,7 @@ fn every_policy_takes_a_request_s_own_weight_temperature_and_priority_up_to_thei
 #[test]
 #[contract("DY16")]
 fn a_request_s_own_setting_that_is_out_of_range_is_refused_with_its_value_and_the_range() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let body = chat("sim", "hello", 2).to_string();
     for (header, range, values) in [
         (

@@ -4,15 +4,15 @@ mod harness;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, Routed, Router as _, Sim as _, Stopwatch, chat, eventually, long_chat,
-    streamed,
+    Program, RawClient, RoutedFleet, RouterQueries as _, SimControls as _, Stopwatch, chat,
+    eventually, long_chat, streamed,
 };
 use serde_json::Value;
 
 /// A tenth of a millisecond for each prompt token, in real time.
 const SLOW: &[&str] = &["--speed", "1"];
 
-fn ask(routed: &Routed, id: &str, body: &Value) -> RawClient {
+fn ask(routed: &RoutedFleet, id: &str, body: &Value) -> RawClient {
     let mut client = RawClient::connect(&routed.router.data());
     client.send(
         "POST",
@@ -35,7 +35,7 @@ fn waiting(router: &Program, count: f64) {
 
 #[test]
 fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest_goes_first() {
-    let routed = Routed::with(&[SLOW], "", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "", &[]);
     let long = ask(&routed, "long", &streamed(long_chat("sim", 15_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
@@ -72,7 +72,7 @@ fn a_request_waits_while_the_only_worker_computes_a_long_prompt_and_the_shortest
 #[test]
 #[contract("F33")]
 fn a_client_that_leaves_while_it_waits_gives_its_place_up_and_is_never_sent_on() {
-    let routed = Routed::with(&[SLOW], "", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "", &[]);
     let long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
@@ -104,7 +104,7 @@ fn a_client_that_leaves_while_it_waits_gives_its_place_up_and_is_never_sent_on()
 
 #[test]
 fn one_more_than_may_wait_is_refused_and_told_when_to_come_back() {
-    let routed = Routed::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "queue: {max_entries: 1}\n", &[]);
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
@@ -123,7 +123,7 @@ fn one_more_than_may_wait_is_refused_and_told_when_to_come_back() {
 
 #[test]
 fn without_the_queue_every_request_is_bound_at_once() {
-    let routed = Routed::with(&[SLOW], "queue: {enabled: false}\n", &[]);
+    let routed = RoutedFleet::with(&[SLOW], "queue: {enabled: false}\n", &[]);
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     let _other = ask(&routed, "other", &streamed(chat("sim", "hello", 1)));
     eventually("both to be bound", || {
@@ -136,7 +136,7 @@ fn without_the_queue_every_request_is_bound_at_once() {
 #[contract("DY12")]
 fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
-    let routed = Routed::with(&[&small], "", &["--busy-threshold", "0.4"]);
+    let routed = RoutedFleet::with(&[&small], "", &["--busy-threshold", "0.4"]);
     let usage = || {
         routed.worker("a")["engine"]["kv_usage_ratio"]
             .as_f64()
@@ -157,7 +157,7 @@ fn while_all_are_above_the_busy_threshold_requests_wait_for_room() {
 #[contract("DY12")]
 fn who_has_waited_for_room_as_long_as_is_allowed_is_refused() {
     let small = ["--kv-blocks", "100", "--speed", "1", "--itl-ms", "50"];
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&small],
         "queue: {wait: 1s}\n",
         &["--busy-threshold", "0.4"],
@@ -243,7 +243,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
         "1",
     ];
     // Nothing is held here, so that all of them wait in the engine.
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[engine],
         "queue: {enabled: false, engine_priority: true}\n",
         &[],
@@ -316,7 +316,7 @@ fn engines_that_schedule_by_priority_are_told_the_order_where_that_is_asked_for(
 
 #[test]
 fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_alone() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&["--scheduling-policy", "priority"]],
         "queue: {engine_priority: true}\n",
         &[],
@@ -333,7 +333,7 @@ fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_al
         (200, None)
     );
     // By default nothing is added: an engine without the flag would refuse it.
-    let routed = Routed::with(&[&[]], "", &[]);
+    let routed = RoutedFleet::with(&[&[]], "", &[]);
     let plain = chat("sim", "hello", 1).to_string();
     let reply = RawClient::post(
         &routed.router.data(),
@@ -349,7 +349,7 @@ fn a_client_that_sets_its_own_priority_and_an_engine_that_knows_none_are_left_al
 #[test]
 #[contract("F79")]
 fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
-    let routed = Routed::with(&[SLOW, &["--speed", "1", "--model", "other"]], "", &[]);
+    let routed = RoutedFleet::with(&[SLOW, &["--speed", "1", "--model", "other"]], "", &[]);
     let _long = ask(&routed, "long", &streamed(long_chat("sim", 20_000, 1)));
     eventually("the long prompt to be under way", || {
         (metric(&routed.router, "warmroute_leases") == 1.0).then_some(())
@@ -381,7 +381,7 @@ fn an_idle_model_answers_at_once_while_400_requests_wait_for_another_model() {
 
 #[test]
 fn a_worker_that_comes_back_takes_waiting_requests_in_their_order() {
-    let routed = Routed::with(&[SLOW, SLOW], "", &[]);
+    let routed = RoutedFleet::with(&[SLOW, SLOW], "", &[]);
     let change = |path: &str| {
         let reply = RawClient::post(
             &routed.router.admin(),

@@ -4,7 +4,7 @@ mod harness;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, RawReply, Routed, Router, assert_shape, eventually, says, words,
+    Program, RawClient, RawReply, RoutedFleet, RouterQueries, assert_shape, eventually, says, words,
 };
 use serde_json::{Value, json};
 
@@ -41,7 +41,7 @@ fn asking(topic: &str, fields: Value) -> Value {
 }
 
 /// Everything that a request could leave behind.
-fn traces(routed: &Routed) -> Value {
+fn traces(routed: &RoutedFleet) -> Value {
     let router = &routed.router;
     eventually("what ran to be settled", || {
         router.receipts().iter().all(is_settled).then_some(())
@@ -76,7 +76,7 @@ fn standing(receipt: &Value) -> Vec<Value> {
 #[test]
 #[contract("DY28")]
 fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
-    let routed = Routed::start(&[&[], &[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[], &[]]);
     routed.chat(&[says("user", &words("warm", 60))], &[]);
     let before = traces(&routed);
     for policy in [
@@ -125,7 +125,7 @@ fn a_dry_run_says_where_the_request_would_go_and_leaves_no_trace() {
 
 #[test]
 fn a_dry_run_is_a_receipt() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let prompts = [
         (json!({"messages": [says("user", "hello")]}), "tokens"),
         (json!({"prompt": "hello there"}), "tokens"),
@@ -163,7 +163,7 @@ fn a_dry_run_is_a_receipt() {
 #[test]
 #[contract("DY28", "DY31", "DY32")]
 fn a_reservation_holds_its_load_until_it_is_freed() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let router = &routed.router;
     let body = asking(
         "place",
@@ -283,7 +283,7 @@ fn a_reservation_holds_its_load_until_it_is_freed() {
 
 #[test]
 fn a_reservation_draws_equal_prompts_to_it_as_a_request_would() {
-    let routed = Routed::start(&[&[], &[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[], &[]]);
     let first = route(
         &routed.router,
         &asking("drawn", json!({"request_id": "r1"})),
@@ -336,7 +336,7 @@ fn a_reservation_on_a_worker_that_goes_away_is_freed() {
 #[test]
 #[contract("DY30")]
 fn potential_loads_tell_what_every_target_would_have() {
-    let routed = Routed::start(&[&[], &["--dp-size", "2"]]);
+    let routed = RoutedFleet::start(&[&[], &["--dp-size", "2"]]);
     let router = &routed.router;
     let held = route(
         router,
@@ -382,7 +382,7 @@ fn potential_loads_tell_what_every_target_would_have() {
 #[test]
 #[contract("DY16")]
 fn the_body_decides_over_headers_and_configuration() {
-    let routed = Routed::with(&[&[], &[]], "", &["--router-mode", "kv"]);
+    let routed = RoutedFleet::with(&[&[], &[]], "", &["--router-mode", "kv"]);
     let router = &routed.router;
     let weight = |receipt: &Value| receipt["candidates"][0]["terms"]["overlap_weight"].clone();
     let ask = |headers: &[(&str, &str)], fields: Value| {
@@ -416,7 +416,7 @@ fn the_body_decides_over_headers_and_configuration() {
 
 #[test]
 fn workers_and_single_ranks_may_be_excluded() {
-    let routed = Routed::start(&[&[], &["--dp-size", "2"]]);
+    let routed = RoutedFleet::start(&[&[], &["--dp-size", "2"]]);
     let ask = |exclude: Value| {
         route(
             &routed.router,
@@ -448,7 +448,7 @@ fn workers_and_single_ranks_may_be_excluded() {
 
 #[test]
 fn what_cannot_be_answered_says_why() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     for (fields, status, code, param) in [
         (json!({"model": "other"}), 404, "model_not_found", "model"),
         (json!({"worker": "nobody"}), 400, "unknown_worker", "worker"),
@@ -534,7 +534,7 @@ fn reservations_are_for_callers_with_a_key() {
 
 #[test]
 fn operators_may_ask_but_not_reserve() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let before = traces(&routed);
     let ask = |fields: Value| {
         let body = asking("admin", fields).to_string();

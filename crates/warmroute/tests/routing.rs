@@ -8,8 +8,8 @@ use std::thread;
 
 use contract_id::contract;
 use harness::{
-    Program, RawClient, Reply, Routed, Router, ScriptedEngine, Turn, eventually, json_reply, says,
-    words,
+    Program, RawClient, RoutedFleet, RoutedReply, RouterQueries, ScriptedEngine, ScriptedReply,
+    eventually, json_reply, says, words,
 };
 use serde_json::{Value, json};
 
@@ -23,15 +23,15 @@ fn warm(receipt: &Value) -> &Value {
     &winner.expect("one candidate is first")["warm_tokens"]
 }
 
-fn exact(turn: &Turn) {
+fn exact(turn: &RoutedReply) {
     assert_eq!(turn.predicted, turn.cached, "{turn:?}");
 }
 
 #[test]
 #[contract("V6", "V7")]
 fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
-    let routed = Routed::start(&[&[], &[]]);
-    let mut chats: Vec<(Vec<Value>, Vec<Turn>)> = ["red", "blue"]
+    let routed = RoutedFleet::start(&[&[], &[]]);
+    let mut chats: Vec<(Vec<Value>, Vec<RoutedReply>)> = ["red", "blue"]
         .map(|topic| (vec![says("system", &words(topic, 40))], Vec::new()))
         .into();
     for n in 0..4 {
@@ -73,7 +73,7 @@ fn a_chat_stays_where_it_is_warm_and_every_prediction_is_right() {
 
 #[test]
 fn completions_are_known_by_their_text_or_their_token_ids() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let text = json!({"prompt": words("story", 60)});
     let ids = json!({"prompt": (1000..1100).collect::<Vec<u32>>()});
     for (fields, source) in [(text, "tokens"), (ids, "given")] {
@@ -93,7 +93,7 @@ fn completions_are_known_by_their_text_or_their_token_ids() {
 
 #[test]
 fn salts_and_adapters_have_caches_of_their_own() {
-    let routed = Routed::start(&[&["--loras", "red,blue"]]);
+    let routed = RoutedFleet::start(&[&["--loras", "red,blue"]]);
     let prompt = words("same", 50);
     let mut fields = json!({"prompt": prompt});
     let mut twice = |key: &str, value: &str| {
@@ -118,7 +118,7 @@ fn salts_and_adapters_have_caches_of_their_own() {
 
 #[test]
 fn every_rank_of_a_worker_has_a_cache_of_its_own() {
-    let routed = Routed::start(&[&["--dp-size", "2"], &[]]);
+    let routed = RoutedFleet::start(&[&["--dp-size", "2"], &[]]);
     assert_eq!(routed.worker("a")["dp_ranks"], 2);
     assert_eq!(routed.streams().len(), 3, "one stream per rank");
     let prompt = json!({"prompt": words("ranked", 50)});
@@ -154,9 +154,9 @@ fn events_in_the_older_layouts_mean_the_same_also_after_a_restart_of_the_router(
         "--replay-format",
         "old",
     ];
-    let mut routed = Routed::start(&[&old, &[]]);
+    let mut routed = RoutedFleet::start(&[&old, &[]]);
     let chats = ["old", "new"].map(|topic| [says("user", &words(topic, 60))]);
-    let first: Vec<Turn> = chats
+    let first: Vec<RoutedReply> = chats
         .iter()
         .map(|messages| routed.chat(messages, &[]))
         .collect();
@@ -234,7 +234,7 @@ fn a_worker_behind_a_unix_socket_works_with_events_over_ipc() {
 #[test]
 #[contract("V19")]
 fn evicted_blocks_are_not_counted_on() {
-    let routed = Routed::start(&[&["--kv-blocks", "48"]]);
+    let routed = RoutedFleet::start(&[&["--kv-blocks", "48"]]);
     let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
     exact(&chat("kept"));
     let warm = chat("kept");
@@ -250,7 +250,7 @@ fn evicted_blocks_are_not_counted_on() {
 
 #[test]
 fn blocks_in_host_memory_count_as_what_they_are() {
-    let routed = Routed::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"]]);
+    let routed = RoutedFleet::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"]]);
     let chat = |topic: &str| routed.chat(&[says("user", &words(topic, 60))], &[]);
     exact(&chat("kept"));
     for topic in ["one", "two", "three", "four"] {
@@ -267,7 +267,7 @@ fn blocks_in_host_memory_count_as_what_they_are() {
 #[test]
 #[contract("V12")]
 fn a_cache_that_the_engine_empties_is_empty_here_too() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let messages = [says("user", &words("gone", 60))];
     routed.chat(&messages, &[]);
     assert_ne!(routed.worker("a")["warm_blocks"]["device"], 0);
@@ -291,7 +291,7 @@ fn a_cache_that_the_engine_empties_is_empty_here_too() {
 #[contract("V14", "V15")]
 fn a_burst_follows_its_first_request_before_any_event_says_so() {
     let slow = ["--speed", "1", "--prefill-tps", "800"];
-    let routed = Routed::start(&[&slow, &slow]);
+    let routed = RoutedFleet::start(&[&slow, &slow]);
     let messages = [says("user", &words("burst", 300))];
     let (first, second) = thread::scope(|scope| {
         let first = scope.spawn(|| routed.chat(&messages, &[]));
@@ -330,7 +330,7 @@ fn a_burst_follows_its_first_request_before_any_event_says_so() {
 
 #[test]
 fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
-    let routed = Routed::start(&[&["--no-kv-events"], &["--no-kv-events"]]);
+    let routed = RoutedFleet::start(&[&["--no-kv-events"], &["--no-kv-events"]]);
     assert!(routed.streams().is_empty());
     assert_eq!(routed.worker("a")["cache_source"], "predicted");
     let messages = [says("user", &words("unseen", 60))];
@@ -348,7 +348,7 @@ fn an_engine_without_events_is_predicted_from_what_was_sent_there() {
 
 #[test]
 fn without_a_tokenizer_the_text_is_what_a_chat_is_known_by() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&[], &[]],
         "models: {entries: {sim: {tokenizer: none}}}\n",
         &[],
@@ -376,7 +376,7 @@ fn without_a_tokenizer_the_text_is_what_a_chat_is_known_by() {
 
 #[test]
 fn a_request_may_name_its_worker_and_its_policy() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     let messages = [says("user", "hello")];
     for name in ["b", "a", "b", "b/0"] {
         let turn = routed.chat(&messages, &[("x-warmroute-worker", name)]);
@@ -418,7 +418,7 @@ fn a_request_may_name_its_worker_and_its_policy() {
 
 #[test]
 fn round_robin_goes_round_whatever_is_warm() {
-    let routed = Routed::with(&[&[], &[], &[]], "", &["--policy", "round_robin"]);
+    let routed = RoutedFleet::with(&[&[], &[], &[]], "", &["--policy", "round_robin"]);
     let messages = [says("user", &words("again", 30))];
     let order: String = (0..7).map(|_| routed.chat(&messages, &[]).worker).collect();
     assert_eq!(order, "abcabca");
@@ -427,7 +427,7 @@ fn round_robin_goes_round_whatever_is_warm() {
 #[test]
 #[contract("V7")]
 fn kv_aware_takes_the_longest_prefix_and_without_one_the_least_loaded() {
-    let routed = Routed::with(&[&[], &[]], "", &["--policy", "kv_aware"]);
+    let routed = RoutedFleet::with(&[&[], &[]], "", &["--policy", "kv_aware"]);
     let (head, tail) = (words("head", 40), words("tail", 40));
     routed.chat(&[says("user", &head)], &[("x-warmroute-worker", "a")]);
     routed.chat(
@@ -450,7 +450,7 @@ fn a_decision_asks_nobody_anything() {
         std::fs::write(dir.path().join(file), reply.body).expect("the file can be written");
     }
     let reply = json!({"id": "x", "object": "text_completion", "choices": []}).to_string();
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &reply)));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", &reply)));
     let config = "routing: {tokenize_budget: 60s}\nhealth_checks: {enabled: false}\n";
     let tokenizer = format!("m={}", dir.path().display());
     let router = Program::serve_with(
@@ -493,7 +493,7 @@ fn a_decision_asks_nobody_anything() {
 
 #[test]
 fn each_worker_gets_one_line_that_says_what_was_found() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[
             &[],
             &["--no-kv-events", "--block-size", "32", "--model", "other"],

@@ -5,7 +5,7 @@ mod harness;
 use std::collections::BTreeSet;
 
 use contract_id::contract;
-use harness::{RawClient, RawReply, Routed, Turn, says, words};
+use harness::{RawClient, RawReply, RoutedFleet, RoutedReply, says, words};
 use serde_json::{Value, json};
 
 /// A conversation as a client has it: all that was said so far.
@@ -20,7 +20,7 @@ impl Conversation {
     }
 
     /// Asks, and takes the reply and a further question down.
-    fn turn(&mut self, routed: &Routed) -> RawReply {
+    fn turn(&mut self, routed: &RoutedFleet) -> RawReply {
         let body = json!({"model": "sim", "messages": self.0, "max_tokens": 4, "ignore_eos": true});
         let reply = RawClient::chat(&routed.router.data(), &body).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
@@ -31,7 +31,7 @@ impl Conversation {
     }
 
     /// The engine that its next turn goes to.
-    fn goes_to(&mut self, routed: &Routed) -> String {
+    fn goes_to(&mut self, routed: &RoutedFleet) -> String {
         self.turn(routed)
             .header("x-warmroute-worker")
             .expect("the reply names its worker")
@@ -39,7 +39,7 @@ impl Conversation {
     }
 }
 
-fn receipt(routed: &Routed, reply: &RawReply) -> Value {
+fn receipt(routed: &RoutedFleet, reply: &RawReply) -> Value {
     let id = reply
         .header("x-warmroute-decision")
         .expect("the reply names its decision");
@@ -51,7 +51,7 @@ const HARD: &str = "  policy: random\n  session: {mode: hard}\n";
 #[test]
 fn a_conversation_without_a_name_stays_with_its_engine_and_comes_to_rest_on_another_when_that_dies()
 {
-    let mut routed = Routed::with(&[&[], &[], &[]], HARD, &[]);
+    let mut routed = RoutedFleet::with(&[&[], &[], &[]], HARD, &[]);
     let mut talks: Vec<_> = (0..8)
         .map(|n| Conversation::begin(&format!("topic {n}")))
         .collect();
@@ -106,10 +106,10 @@ fn a_conversation_without_a_name_stays_with_its_engine_and_comes_to_rest_on_anot
 #[contract("V25")]
 fn a_name_is_a_session_whole_and_by_the_configured_headers_first() {
     let config = "  policy: random\n  session: {mode: hard, headers: [X-Room]}\n";
-    let routed = Routed::with(&[&[], &[], &[]], config, &[]);
+    let routed = RoutedFleet::with(&[&[], &[], &[]], config, &[]);
     let ask =
         |headers: &[(&str, &str)]| routed.completion(json!({"prompt": words("a", 20)}), headers);
-    let session = |turn: &Turn| routed.receipt(turn)["session"].clone();
+    let session = |turn: &RoutedReply| routed.receipt(turn)["session"].clone();
     let room = ask(&[("x-room", "session-1")]);
     for headers in [
         &[("x-room", "session-1")][..],

@@ -7,23 +7,23 @@ mod prefix_stream;
 mod redis_server;
 
 use contract_id::contract;
-use harness::{Program, RawClient, Routed, Router as _, eventually, says, words};
+use harness::{Program, RawClient, RoutedFleet, RouterQueries as _, eventually, says, words};
 use prefix_stream::PrefixStream;
 use redis_server::RedisServer;
 use serde_json::{Value, json};
 
 /// A router that hears engine `b`'s stream, and one that hears nothing.
-struct Pair {
-    hears: Routed,
+struct RouterPair {
+    hears: RoutedFleet,
     other: Program,
     events: PrefixStream,
 }
 
-impl Pair {
+impl RouterPair {
     fn start(redis: &RedisServer) -> Self {
         let events = PrefixStream::start();
         let source = format!("{{backend_name: b, endpoint: \"{}\"}}", events.url());
-        let hears = Routed::with(&[&[], &[], &[]], &config(redis, &source), &[]);
+        let hears = RoutedFleet::with(&[&[], &[], &[]], &config(redis, &source), &[]);
         let workers: Vec<String> = ('a'..)
             .zip(&hears.engines)
             .map(|(name, engine)| format!("{name}={}", engine.url()))
@@ -81,7 +81,7 @@ fn until_degraded(router: &Program, degraded: &Value) {
 }
 
 /// A system prompt that the ring does not send to b.
-fn prompt(pair: &Pair) -> (String, String) {
+fn prompt(pair: &RouterPair) -> (String, String) {
     let prompts = (0..20).map(|n| format!("You are assistant {n}. {}", words(&n.to_string(), 30)));
     let mut homes = prompts.map(|prompt| (asked(&pair.other, &prompt), prompt));
     let (home, prompt) = homes
@@ -96,7 +96,7 @@ fn prompt(pair: &Pair) -> (String, String) {
 fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
-    let pair = Pair::start(&redis);
+    let pair = RouterPair::start(&redis);
     for router in pair.routers() {
         until_degraded(router, &json!([]));
     }
@@ -125,11 +125,11 @@ fn two_routers_send_a_prompt_where_one_of_them_heard_that_it_is() {
 fn redis_killed_paused_and_started_again_costs_no_request() {
     test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
-    let pair = Pair::start(&redis);
+    let pair = RouterPair::start(&redis);
     let (prompt, home) = prompt(&pair);
     pair.events.say("cache_created", &prompt, 4_000);
     until_sent(&pair.other, &prompt, "b");
-    let away = |pair: &Pair| {
+    let away = |pair: &RouterPair| {
         for router in pair.routers() {
             // Whoever asks it notices; a router without requests does when it next looks.
             eventually("the loss to be noticed", || {
@@ -146,7 +146,7 @@ fn redis_killed_paused_and_started_again_costs_no_request() {
         until_sent(&pair.hears.router, &prompt, "b");
         until_sent(&pair.other, &prompt, &home);
     };
-    let back = |pair: &Pair| {
+    let back = |pair: &RouterPair| {
         for router in pair.routers() {
             until_degraded(router, &json!([]));
             until_sent(router, &prompt, "b");

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use contract_id::contract;
 use harness::{
-    LmcacheController, Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, chat,
-    eventually, json_reply,
+    LmcacheController, Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply,
+    Stopwatch, chat, eventually, json_reply,
 };
 use redis_server::RedisServer;
 use serde_json::{Value, json};
@@ -19,16 +19,19 @@ const CHAT: &str = "/v1/chat/completions";
 const TOKENIZE: &str = "/tokenize";
 
 /// An engine, what LMCache's controller needs no more than to be named for, and where two routers meet.
-struct Shared {
+struct SharedTokensFixture {
     engine: ScriptedEngine,
     controller: LmcacheController,
     redis: RedisServer,
 }
 
-impl Shared {
+impl SharedTokensFixture {
     fn start() -> Self {
-        let engine =
-            ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)));
+        let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+            "200 OK",
+            "",
+            r#"{"id":"fine"}"#,
+        )));
         Self {
             engine,
             controller: LmcacheController::start(),
@@ -60,8 +63,11 @@ impl Shared {
         let tokens: Vec<u32> = (0..count).collect();
         let answer =
             json!({"count": count, "max_model_len": 4096, "tokens": tokens, "token_strs": null});
-        self.engine
-            .once(Reply::whole(json_reply("200 OK", "", &answer.to_string())));
+        self.engine.once(ScriptedReply::whole(json_reply(
+            "200 OK",
+            "",
+            &answer.to_string(),
+        )));
     }
 
     /// What the engine was asked for next.
@@ -117,7 +123,7 @@ fn counted(prompt: &Value) -> (u64, u64, &str) {
 #[contract("V30")]
 fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
     test_programs::require!(RedisServer);
-    let shared = Shared::start();
+    let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router(), shared.router()];
     shared.tells(100);
     assert_eq!(
@@ -171,7 +177,7 @@ fn what_one_router_asked_an_engine_the_other_does_not_ask_again() {
 #[contract("V30")]
 fn tokens_count_no_longer_than_configured_in_redis_too() {
     test_programs::require!(RedisServer);
-    let shared = Shared::start();
+    let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router_with(", ttl: 90s"), shared.router()];
     shared.tells(5);
     prompt(&first, "told", "hello");
@@ -201,7 +207,7 @@ fn tokens_count_no_longer_than_configured_in_redis_too() {
 #[contract("V30")]
 fn what_another_writer_put_there_is_a_miss_and_goes() {
     test_programs::require!(RedisServer);
-    let shared = Shared::start();
+    let shared = SharedTokensFixture::start();
     let [first, second] = [shared.router(), shared.router()];
     let long = "x".repeat(3 << 20);
     // An id, the number of ids, the version; one byte more; a text of the right length; too much; what has no end; a list.
@@ -233,9 +239,11 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
         }
         shared.engine.forget();
         // The engine does not tell now, so that nothing is written in its place.
-        shared
-            .engine
-            .once(Reply::whole(json_reply("400 Bad Request", "", "{}")));
+        shared.engine.once(ScriptedReply::whole(json_reply(
+            "400 Bad Request",
+            "",
+            "{}",
+        )));
         assert_eq!(
             prompt(&second, &format!("changed {n}"), &text)["source"],
             "text_prefix",
@@ -260,7 +268,7 @@ fn what_another_writer_put_there_is_a_miss_and_goes() {
 #[contract("V30")]
 fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
     test_programs::require!(RedisServer);
-    let mut shared = Shared::start();
+    let mut shared = SharedTokensFixture::start();
     let router = shared.router();
     shared.tells(3);
     assert_eq!(
@@ -268,7 +276,7 @@ fn redis_stopped_or_killed_costs_no_request_and_few_of_them_a_wait() {
         (3, 3, "engine_tokenize")
     );
     shared.key();
-    let ask = |shared: &Shared, what: &str| {
+    let ask = |shared: &SharedTokensFixture, what: &str| {
         let begun = Stopwatch::start();
         for n in 0..10 {
             let id = format!("{what} {n}");

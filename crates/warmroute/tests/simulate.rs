@@ -6,7 +6,7 @@ mod harness;
 
 use std::{fs, path::PathBuf};
 
-use harness::{Finished, Program};
+use harness::{FinishedProgram, Program};
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 use serde_json::Value;
 
@@ -15,7 +15,7 @@ const CONVERSATION: &str = concat!(
     "/../../tests/fixtures/traces/conversation-300.jsonl"
 );
 
-fn simulate(trace: &str, flags: &[&str]) -> Finished {
+fn simulate(trace: &str, flags: &[&str]) -> FinishedProgram {
     Program::finish(&[&["simulate", "--trace", trace], flags].concat())
 }
 

@@ -5,7 +5,7 @@ mod harness;
 use std::{net::TcpListener, path::Path};
 
 use contract_id::contract;
-use harness::{Finished, Program, RawClient, Router, eventually};
+use harness::{FinishedProgram, Program, RawClient, RouterQueries, eventually};
 use serde_json::{Value, json};
 
 /// An address at which nobody listens.
@@ -22,7 +22,7 @@ fn dir() -> tempfile::TempDir {
 }
 
 /// `serve` with these arguments ends by itself with this code and one message that has all of `words`.
-fn refused(args: &[&str], code: i32, words: &[&str]) -> Finished {
+fn refused(args: &[&str], code: i32, words: &[&str]) -> FinishedProgram {
     let end = Program::finish(
         &[
             &["serve", "--port", "0", "--admin-listen", "127.0.0.1:0"],

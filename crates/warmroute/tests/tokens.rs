@@ -5,7 +5,8 @@ mod harness;
 use std::{path::PathBuf, time::Duration};
 
 use harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    eventually, json_reply,
 };
 use serde_json::{Value, json};
 
@@ -139,7 +140,7 @@ fn tokens_and_text_are_told_with_no_worker_up_and_refused_where_the_engine_refus
 #[test]
 fn a_question_goes_to_a_worker_where_there_is_no_tokenizer_and_leaves_no_trace_in_its_cache() {
     let answer = r#"{"count":2,"max_model_len":4096,"tokens":[7,8],"token_strs":null}"#;
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", answer)));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", answer)));
     let config = "models: {defaults: {tokenizer: none}}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
     let text = "word ".repeat(400);
@@ -184,14 +185,18 @@ fn a_question_goes_to_a_worker_where_there_is_no_tokenizer_and_leaves_no_trace_i
         "{warm}"
     );
 
-    engine.script(Reply::whole(json_reply("200 OK", "", r#"{"prompt":"ab"}"#)));
+    engine.script(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"prompt":"ab"}"#,
+    )));
     let reply = RawClient::post(&router.data(), "/detokenize", br#"{"tokens":[7,8]}"#);
     assert_eq!(
         reply.json(),
         json!({"prompt": "ab"}),
         "the only model is meant when none is named"
     );
-    engine.script(Reply::whole(json_reply(
+    engine.script(ScriptedReply::whole(json_reply(
         "400 Bad Request",
         "",
         r#"{"error":{"message":"no"}}"#,
@@ -206,7 +211,7 @@ fn a_question_goes_to_a_worker_where_there_is_no_tokenizer_and_leaves_no_trace_i
 
 #[test]
 fn a_model_that_nobody_serves_is_not_found() {
-    let engine = ScriptedEngine::start(Reply::Silence);
+    let engine = ScriptedEngine::start(ScriptedReply::Silence);
     let router = Program::serve(&[engine.url()], &[]).ready(1);
     for (route, body) in [
         ("/tokenize", r#"{"model":"x","prompt":"a"}"#),
@@ -260,7 +265,7 @@ const CHAT: &str = "/v1/chat/completions";
 
 #[test]
 fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
     let model = &RawClient::get(&router.admin(), "/admin/models").json()["models"][0];
     assert_eq!(
@@ -272,7 +277,7 @@ fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
     });
 
     let body = chat("m", "hello", 3);
-    engine.once(Reply::whole(tokens_reply(100)));
+    engine.once(ScriptedReply::whole(tokens_reply(100)));
     assert_eq!(send(&router, "first", &body).reply().status, 200);
     let asked = engine.next_request();
     assert_eq!(asked.line(), "POST /tokenize HTTP/1.1");
@@ -300,9 +305,12 @@ fn tokens_are_asked_for_once_and_make_the_prompt_exact() {
 
 #[test]
 fn equal_questions_at_one_moment_are_one_question() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
-    engine.once(Reply::Late(Duration::from_millis(500), tokens_reply(100)));
+    engine.once(ScriptedReply::Late(
+        Duration::from_millis(500),
+        tokens_reply(100),
+    ));
     let body = chat("m", "the same", 1);
     let mut clients: Vec<_> = (0..8)
         .map(|n| send(&router, &format!("r{n}"), &body))
@@ -325,13 +333,13 @@ fn equal_questions_at_one_moment_are_one_question() {
 
 #[test]
 fn a_client_that_hangs_up_takes_no_answer_from_those_who_wait_with_it() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
-    engine.once(Reply::Silence);
+    engine.once(ScriptedReply::Silence);
     let body = chat("m", "the same", 1);
     let first = send(&router, "first", &body);
     assert_eq!(lines_seen(&engine, 1), ["/tokenize"]);
-    engine.once(Reply::whole(tokens_reply(100)));
+    engine.once(ScriptedReply::whole(tokens_reply(100)));
     let mut second = send(&router, "second", &body);
     drop(first);
     assert_eq!(second.reply().status, 200);
@@ -350,10 +358,10 @@ fn source(router: &Program, id: &str, body: &Value) -> Value {
 #[test]
 fn an_engine_that_does_not_answer_questions_costs_exactness_and_is_left_alone() {
     for bad in [json_reply("500 Oops", "", "{}"), fine()] {
-        let engine = ScriptedEngine::start(Reply::whole(fine()));
+        let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
         let router = asking(&engine);
         for text in ["one", "two", "three"] {
-            engine.once(Reply::whole(bad.clone()));
+            engine.once(ScriptedReply::whole(bad.clone()));
             assert_eq!(source(&router, text, &chat("m", text, 1)), "text_prefix");
         }
         assert_eq!(
@@ -379,16 +387,16 @@ fn an_engine_that_does_not_answer_questions_costs_exactness_and_is_left_alone() 
 
 #[test]
 fn one_question_that_the_engine_fails_on_does_not_stop_others() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
     for round in 0..5 {
-        engine.once(Reply::whole(json_reply("500 Oops", "", "{}")));
+        engine.once(ScriptedReply::whole(json_reply("500 Oops", "", "{}")));
         assert_eq!(
             source(&router, &format!("odd{round}"), &chat("m", "odd", 1)),
             "text_prefix"
         );
     }
-    engine.once(Reply::whole(tokens_reply(10)));
+    engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         source(&router, "another", &chat("m", "another", 1)),
         "engine_tokenize"
@@ -397,16 +405,16 @@ fn one_question_that_the_engine_fails_on_does_not_stop_others() {
 
 #[test]
 fn a_connection_that_ends_costs_no_more_than_the_question_on_it() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
-    engine.once(Reply::whole(tokens_reply(10)));
+    engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         source(&router, "first", &chat("m", "first", 1)),
         "engine_tokenize"
     );
-    engine.once(Reply::Cut(Vec::new()));
+    engine.once(ScriptedReply::Cut(Vec::new()));
     assert_eq!(source(&router, "cut", &chat("m", "cut", 1)), "text_prefix");
-    engine.once(Reply::whole(tokens_reply(10)));
+    engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         source(&router, "next", &chat("m", "next", 1)),
         "engine_tokenize"
@@ -415,7 +423,7 @@ fn a_connection_that_ends_costs_no_more_than_the_question_on_it() {
 
 #[test]
 fn an_answer_that_tells_its_length_in_two_ways_is_none() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
     let body = r#"{"count":1,"max_model_len":1,"tokens":[7]}"#;
     let head =
@@ -425,17 +433,17 @@ fn an_answer_that_tells_its_length_in_two_ways_is_none() {
         body.len(),
         body.len()
     );
-    engine.once(Reply::whole(reply));
+    engine.once(ScriptedReply::whole(reply));
     assert_eq!(source(&router, "two", &chat("m", "two", 1)), "text_prefix");
 }
 
 #[test]
 fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_text() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
     let waiting: Vec<_> = (0..8)
         .map(|n| {
-            engine.once(Reply::Silence);
+            engine.once(ScriptedReply::Silence);
             send(
                 &router,
                 &format!("w{n}"),
@@ -454,7 +462,7 @@ fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_
     for _ in 0..8 {
         engine.hang_up();
     }
-    engine.once(Reply::whole(tokens_reply(10)));
+    engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         source(&router, "tenth", &chat("m", "yet another", 1)),
         "engine_tokenize"
@@ -463,7 +471,7 @@ fn an_engine_is_asked_so_many_questions_at_once_and_the_next_prompt_goes_by_its_
 
 #[test]
 fn a_chat_with_an_image_is_not_asked_about_and_goes_by_its_text() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
     let mut body = chat("m", "look", 1);
     body["messages"][0]["content"] = json!([{"type": "text", "text": "look"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}}]);
@@ -506,15 +514,19 @@ fn an_engine_that_came_back_with_another_tokenizer_is_asked_again() {
 
 #[test]
 fn a_question_that_the_engine_refuses_does_not_stop_others() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = asking(&engine);
-    engine.once(Reply::whole(json_reply("400 Bad Request", "", "{}")));
+    engine.once(ScriptedReply::whole(json_reply(
+        "400 Bad Request",
+        "",
+        "{}",
+    )));
     assert_eq!(
         send(&router, "first", &chat("m", "one", 1)).reply().status,
         200
     );
     assert_eq!(router.receipt("first")["prompt"]["source"], "text_prefix");
-    engine.once(Reply::whole(tokens_reply(10)));
+    engine.once(ScriptedReply::whole(tokens_reply(10)));
     assert_eq!(
         send(&router, "second", &chat("m", "another", 1))
             .reply()
@@ -529,7 +541,7 @@ fn a_question_that_the_engine_refuses_does_not_stop_others() {
 
 #[test]
 fn a_batch_of_prompts_counts_by_its_length() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = Program::serve(&[engine.url()], &[]).ready(1);
     let body = json!({"model": "m", "prompt": ["four", "words ".repeat(100)], "max_tokens": 1})
         .to_string();

@@ -21,9 +21,9 @@ pub(crate) struct Peer {
 
 /// A running accept loop. Dropping it ends the loop and every connection it made.
 #[derive(Debug)]
-pub(crate) struct Accepting(JoinHandle<()>);
+pub(crate) struct AcceptLoop(JoinHandle<()>);
 
-impl Accepting {
+impl AcceptLoop {
     /// Runs `serve` for each peer, of which there are `most` at once.
     pub(crate) fn start<S, F>(listener: Listener, most: usize, mut serve: S) -> Self
     where
@@ -65,7 +65,7 @@ async fn accept<S, F>(
     }
 }
 
-impl Drop for Accepting {
+impl Drop for AcceptLoop {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -12,7 +12,7 @@ use tokio::{
 use crate::{
     EndpointError, Limits,
     accept::Peer,
-    codec::{Incoming, ProtocolError, Session, SocketType},
+    codec::{Incoming, ProtocolError, SocketType, ZmtpSession},
     receive_budget::ReceiveAccount,
 };
 
@@ -60,7 +60,7 @@ struct Inbound {
     slot: ConnectionSlot,
     account: ReceiveAccount,
     /// When the peer's place was last kept by a message.
-    kept: Instant,
+    place: Instant,
 }
 
 impl Inbound {
@@ -74,8 +74,8 @@ impl Inbound {
 
     /// A whole message came: there is somebody.
     fn heard(&mut self) {
-        if self.kept.elapsed() >= HEARD_AGAIN {
-            self.kept = Instant::now();
+        if self.place.elapsed() >= HEARD_AGAIN {
+            self.place = Instant::now();
             self.slot.set_idle();
         }
     }
@@ -91,10 +91,10 @@ async fn must_go(inbound: &Option<Inbound>) -> Disconnect {
 
 /// A connection whose handshake is done.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct ZmtpConnection {
     reader: ReadHalf<Stream>,
     writer: WriteHalf<Stream>,
-    session: Session,
+    session: ZmtpSession,
     incoming: BytesMut,
     inbound: Option<Inbound>,
     heartbeat: Duration,
@@ -103,7 +103,7 @@ pub(crate) struct Connection {
     alarm: Pin<Box<Sleep>>,
 }
 
-impl Connection {
+impl ZmtpConnection {
     /// Shakes hands on a connection that we made.
     pub(crate) async fn open(
         stream: Stream,
@@ -123,7 +123,7 @@ impl Connection {
         let inbound = Inbound {
             slot: peer.slot,
             account,
-            kept: Instant::now(),
+            place: Instant::now(),
         };
         Self::shake_hands(peer.stream, Some(inbound), socket, limits).await
     }
@@ -138,7 +138,7 @@ impl Connection {
         let mut connection = Self {
             reader,
             writer,
-            session: Session::new(socket, &[], limits),
+            session: ZmtpSession::new(socket, &[], limits),
             incoming: BytesMut::new(),
             inbound,
             heartbeat: limits.heartbeat,

@@ -10,13 +10,13 @@ use bytes::{Bytes, BytesMut};
 use crate::{
     Disconnect, Endpoint, Limits,
     codec::{Incoming, SocketType, encode_message},
-    connection::Connection,
+    connection::ZmtpConnection,
 };
 
 /// A connected DEALER. Dropping it closes the connection.
 #[derive(Debug)]
 pub struct Dealer {
-    connection: Connection,
+    connection: ZmtpConnection,
 }
 
 impl Dealer {
@@ -30,7 +30,7 @@ impl Dealer {
             .destinations
             .connect(&endpoint.to_address()?, timeout)
             .await?;
-        let connection = Connection::open(stream, SocketType::Dealer, &limits).await?;
+        let connection = ZmtpConnection::open(stream, SocketType::Dealer, &limits).await?;
         Ok(Self { connection })
     }
 

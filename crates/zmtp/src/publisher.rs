@@ -17,7 +17,7 @@ use tokio::{sync::watch, task::JoinHandle, time::Instant};
 
 use crate::{
     Endpoint, EndpointError, Limits,
-    accept::Accepting,
+    accept::AcceptLoop,
     backoff,
     codec::encode_message,
     subscriber::{self, Subscriber},
@@ -47,14 +47,14 @@ impl Default for PubSettings {
 /// A publisher. Dropping it ends all connections, whatever is queued.
 #[derive(Debug)]
 pub struct Pub {
-    shared: Arc<Shared>,
-    link: Link,
+    shared: Arc<PublisherShared>,
+    link: PublisherLink,
 }
 
 #[derive(Debug)]
-enum Link {
-    Binds(Accepting),
-    Connects(Dialling),
+enum PublisherLink {
+    Binds(AcceptLoop),
+    Connects(DialLoop),
 }
 
 impl Pub {
@@ -65,10 +65,10 @@ impl Pub {
     ) -> Result<(Self, Endpoint), ListenError> {
         let listener = listen(&endpoint.to_listen_addr()).await?;
         let bound = Endpoint::from(listener.address().address());
-        let shared = Arc::new(Shared::new(settings));
+        let shared = Arc::new(PublisherShared::new(settings));
         let served = Arc::clone(&shared);
         let most = shared.settings.limits.max_peers;
-        let link = Link::Binds(Accepting::start(listener, most, move |peer| {
+        let link = PublisherLink::Binds(AcceptLoop::start(listener, most, move |peer| {
             let shared = Arc::clone(&served);
             async move {
                 if let Err(reason) = subscriber::accept(peer, shared).await {
@@ -82,8 +82,8 @@ impl Pub {
     /// Feeds one subscriber that listens; connects again after 100 ms, doubling up to 2 s.
     pub fn connect(endpoint: &Endpoint, settings: PubSettings) -> Result<Self, EndpointError> {
         let address = endpoint.to_address()?;
-        let shared = Arc::new(Shared::new(settings));
-        let link = Link::Connects(Dialling(tokio::spawn(keep_dialling(
+        let shared = Arc::new(PublisherShared::new(settings));
+        let link = PublisherLink::Connects(DialLoop(tokio::spawn(keep_dialling(
             address,
             Arc::clone(&shared),
         ))));
@@ -129,15 +129,15 @@ impl Pub {
         drop(senders);
         let _ = tokio::time::timeout(linger, open.wait_for(|count| *count == 0)).await;
         match self.link {
-            Link::Binds(accepting) => drop(accepting),
-            Link::Connects(dialling) => drop(dialling),
+            PublisherLink::Binds(accepting) => drop(accepting),
+            PublisherLink::Connects(dialling) => drop(dialling),
         }
     }
 }
 
 /// What the publisher and its connections share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct PublisherShared {
     pub(crate) settings: PubSettings,
     /// `None` once the publisher is closing.
     subscribers: Mutex<Option<BTreeMap<u64, Subscriber>>>,
@@ -146,7 +146,7 @@ pub(crate) struct Shared {
     dropped: AtomicU64,
 }
 
-impl Shared {
+impl PublisherShared {
     fn new(settings: PubSettings) -> Self {
         Self {
             settings,
@@ -196,15 +196,15 @@ impl Shared {
 
 /// A running dial loop. Dropping it ends the loop and its connection.
 #[derive(Debug)]
-struct Dialling(JoinHandle<()>);
+struct DialLoop(JoinHandle<()>);
 
-impl Drop for Dialling {
+impl Drop for DialLoop {
     fn drop(&mut self) {
         self.0.abort();
     }
 }
 
-async fn keep_dialling(address: Address, shared: Arc<Shared>) {
+async fn keep_dialling(address: Address, shared: Arc<PublisherShared>) {
     let mut number = 0;
     let mut task = Task::new("zmtp_dial");
     while task
@@ -215,7 +215,7 @@ async fn keep_dialling(address: Address, shared: Arc<Shared>) {
 }
 
 /// Each connection gets a number of its own, over all attempts.
-async fn dial(address: &Address, shared: &Arc<Shared>, number: &mut u64) {
+async fn dial(address: &Address, shared: &Arc<PublisherShared>, number: &mut u64) {
     let mut backoff = backoff::reconnects();
     loop {
         *number += 1;

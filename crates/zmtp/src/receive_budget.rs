@@ -24,19 +24,19 @@ const FREE: usize = 64 << 10;
 #[derive(Debug)]
 pub struct ReceiveBudget {
     most: usize,
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct BudgetState {
     next: u64,
     total: usize,
     /// Peers with bytes that count; one entry for each connection at most.
-    accounts: HashMap<u64, Entry>,
+    accounts: HashMap<u64, BudgetEntry>,
 }
 
 #[derive(Debug)]
-struct Entry {
+struct BudgetEntry {
     bytes: usize,
     revoked: Arc<Notify>,
 }
@@ -82,8 +82,8 @@ impl PartialEq for ReceiveBudget {
 
 impl Eq for ReceiveBudget {}
 
-impl State {
-    fn remove(&mut self, id: u64) -> Option<Entry> {
+impl BudgetState {
+    fn remove(&mut self, id: u64) -> Option<BudgetEntry> {
         let entry = self.accounts.remove(&id)?;
         self.total -= entry.bytes;
         Some(entry)
@@ -126,7 +126,7 @@ impl ReceiveAccount {
         state.total += bytes;
         state.accounts.insert(
             self.id,
-            Entry {
+            BudgetEntry {
                 bytes,
                 revoked: Arc::clone(&self.revoked),
             },

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 
 use crate::{
     Disconnect, Endpoint, Limits,
-    accept::{Accepting, Peer},
+    accept::{AcceptLoop, Peer},
     codec::{Incoming, SocketType, encode_message},
-    connection::Connection,
+    connection::ZmtpConnection,
 };
 
 /// Messages waiting per peer. When full, [`Router::send`] waits.
@@ -28,7 +28,7 @@ pub struct PeerId(pub Bytes);
 pub struct Router {
     received: mpsc::Receiver<(PeerId, Vec<Bytes>)>,
     peers: Arc<Peers>,
-    _accepting: Accepting,
+    _accepting: AcceptLoop,
 }
 
 type Peers = Mutex<HashMap<PeerId, mpsc::Sender<Bytes>>>;
@@ -45,7 +45,7 @@ impl Router {
         // When full, connections wait with reading, and TCP holds their peers back.
         let (inbox, received) = mpsc::channel(16);
         let known = Arc::clone(&peers);
-        let accepting = Accepting::start(listener, limits.max_peers, move |peer| {
+        let accepting = AcceptLoop::start(listener, limits.max_peers, move |peer| {
             let (known, limits, inbox) = (Arc::clone(&known), limits.clone(), inbox.clone());
             async move {
                 if let Err(reason) = serve(peer, &limits, known, inbox).await {
@@ -96,7 +96,8 @@ async fn serve(
     inbox: mpsc::Sender<(PeerId, Vec<Bytes>)>,
 ) -> Result<(), Disconnect> {
     let number = peer.number;
-    let (mut connection, identity) = Connection::accept(peer, SocketType::Router, limits).await?;
+    let (mut connection, identity) =
+        ZmtpConnection::accept(peer, SocketType::Router, limits).await?;
     let peer = if identity.is_empty() {
         made_up(number)
     } else {
@@ -112,7 +113,7 @@ async fn serve(
         }
         known.insert(peer.clone(), queue.clone());
     }
-    let _leave = Leave {
+    let _leave = LeaveGuard {
         peer: peer.clone(),
         queue: queue.downgrade(),
         peers,
@@ -144,13 +145,13 @@ fn made_up(number: u64) -> PeerId {
     PeerId(id.freeze())
 }
 
-struct Leave {
+struct LeaveGuard {
     peer: PeerId,
     queue: mpsc::WeakSender<Bytes>,
     peers: Arc<Peers>,
 }
 
-impl Drop for Leave {
+impl Drop for LeaveGuard {
     fn drop(&mut self) {
         let Some(queue) = self.queue.upgrade() else {
             return;

@@ -14,10 +14,10 @@ use tokio::{
 
 use crate::{
     Disconnect, Endpoint, EndpointError, Limits,
-    accept::{Accepting, Peer},
+    accept::{AcceptLoop, Peer},
     backoff,
     codec::{Incoming, SocketType},
-    connection::Connection,
+    connection::ZmtpConnection,
 };
 
 /// Bytes of the messages in the queue of a bound socket. When it is full, connections wait with reading.
@@ -54,12 +54,12 @@ pub enum SubEvent {
 
 /// A subscriber.
 #[derive(Debug)]
-pub struct Sub(Mode);
+pub struct Sub(SubMode);
 
 #[derive(Debug)]
-enum Mode {
-    Connects(Box<Connecting>),
-    Binds(Bound),
+enum SubMode {
+    Connects(Box<SubDialer>),
+    Binds(BoundSub),
 }
 
 impl Sub {
@@ -70,8 +70,8 @@ impl Sub {
         topics: &[&[u8]],
         limits: Limits,
     ) -> Result<Self, EndpointError> {
-        Ok(Self(Mode::Connects(Box::new(Connecting {
-            dial: Dial {
+        Ok(Self(SubMode::Connects(Box::new(SubDialer {
+            dial: DialTarget {
                 address: endpoint.to_address()?,
                 limits,
             },
@@ -79,7 +79,7 @@ impl Sub {
             backoff: backoff::reconnects(),
             peers: 0,
             since: Instant::now(),
-            link: Link::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
+            link: SubLink::Waiting(Box::pin(tokio::time::sleep(Duration::ZERO))),
         }))))
     }
 
@@ -95,15 +95,15 @@ impl Sub {
         // When full, connections wait with reading, and TCP holds their publishers back.
         let (events, queue) = mpsc::channel(16);
         let queue_room = Arc::new(Semaphore::new(QUEUE_BYTES));
-        let accepting = Accepting::start(listener, limits.max_peers, move |peer| {
-            let events = Events {
+        let accepting = AcceptLoop::start(listener, limits.max_peers, move |peer| {
+            let events = EventSender {
                 queue: events.clone(),
                 room: Arc::clone(&queue_room),
             };
             serve(peer, topics.clone(), limits.clone(), events)
         });
         Ok((
-            Self(Mode::Binds(Bound {
+            Self(SubMode::Binds(BoundSub {
                 queue,
                 _accepting: accepting,
             })),
@@ -114,8 +114,8 @@ impl Sub {
     /// The next event; there is always another one. May be cancelled without losing anything.
     pub async fn next(&mut self) -> SubEvent {
         match &mut self.0 {
-            Mode::Connects(connecting) => connecting.next().await,
-            Mode::Binds(bound) => match bound.queue.recv().await {
+            SubMode::Connects(connecting) => connecting.next().await,
+            SubMode::Binds(bound) => match bound.queue.recv().await {
                 Some(queued) => queued.event,
                 // The accept loop holds a sender for as long as this socket lives.
                 None => std::future::pending().await,
@@ -132,36 +132,36 @@ fn owned(topics: &[&[u8]]) -> Vec<Bytes> {
 }
 
 #[derive(Debug)]
-struct Connecting {
-    dial: Dial,
+struct SubDialer {
+    dial: DialTarget,
     topics: Vec<Bytes>,
     backoff: supervision::Backoff,
     peers: u64,
     since: Instant,
-    link: Link,
+    link: SubLink,
 }
 
-enum Link {
+enum SubLink {
     Waiting(Pin<Box<Sleep>>),
     /// Kept here and not in a local variable: a cancelled call must not give up the attempt.
-    Opening(Pin<Box<dyn Future<Output = Result<Connection, Disconnect>> + Send>>),
-    Open(Box<Connection>),
+    Opening(Pin<Box<dyn Future<Output = Result<ZmtpConnection, Disconnect>> + Send>>),
+    Open(Box<ZmtpConnection>),
 }
 
-impl Connecting {
+impl SubDialer {
     async fn next(&mut self) -> SubEvent {
         loop {
             match &mut self.link {
-                Link::Waiting(sleep) => {
+                SubLink::Waiting(sleep) => {
                     sleep.await;
-                    self.link = Link::Opening(Box::pin(self.dial.clone().open()));
+                    self.link = SubLink::Opening(Box::pin(self.dial.clone().open()));
                 }
-                Link::Opening(attempt) => match attempt.await {
+                SubLink::Opening(attempt) => match attempt.await {
                     Ok(mut connection) => {
                         self.topics
                             .iter()
                             .for_each(|topic| connection.subscribe(topic));
-                        self.link = Link::Open(Box::new(connection));
+                        self.link = SubLink::Open(Box::new(connection));
                         self.since = Instant::now();
                         self.peers += 1;
                         return SubEvent::Connected { peer: self.peers };
@@ -173,7 +173,7 @@ impl Connecting {
                         };
                     }
                 },
-                Link::Open(connection) => match connection.next().await {
+                SubLink::Open(connection) => match connection.next().await {
                     Ok(Incoming::Message(frames)) => {
                         return SubEvent::Message {
                             peer: self.peers,
@@ -194,11 +194,11 @@ impl Connecting {
     }
 
     fn wait(&mut self, lasted: Duration) {
-        self.link = Link::Waiting(Box::pin(tokio::time::sleep(self.backoff.after(lasted))));
+        self.link = SubLink::Waiting(Box::pin(tokio::time::sleep(self.backoff.after(lasted))));
     }
 }
 
-impl fmt::Debug for Link {
+impl fmt::Debug for SubLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Waiting(_) => "Waiting",
@@ -209,26 +209,26 @@ impl fmt::Debug for Link {
 }
 
 #[derive(Clone, Debug)]
-struct Dial {
+struct DialTarget {
     address: Address,
     limits: Limits,
 }
 
-impl Dial {
-    async fn open(self) -> Result<Connection, Disconnect> {
+impl DialTarget {
+    async fn open(self) -> Result<ZmtpConnection, Disconnect> {
         let stream = self
             .limits
             .destinations
             .connect(&self.address, self.limits.handshake_timeout)
             .await?;
-        Connection::open(stream, SocketType::Sub, &self.limits).await
+        ZmtpConnection::open(stream, SocketType::Sub, &self.limits).await
     }
 }
 
 #[derive(Debug)]
-struct Bound {
+struct BoundSub {
     queue: mpsc::Receiver<QueuedEvent>,
-    _accepting: Accepting,
+    _accepting: AcceptLoop,
 }
 
 /// An event and the room that its bytes take until somebody has taken it.
@@ -240,12 +240,12 @@ struct QueuedEvent {
 
 /// Where the connections of a bound socket put what came.
 #[derive(Debug)]
-struct Events {
+struct EventSender {
     queue: mpsc::Sender<QueuedEvent>,
     room: Arc<Semaphore>,
 }
 
-impl Events {
+impl EventSender {
     /// Waits for room. A message that is longer than all room there is waits until nothing else is queued. `false`: the
     /// socket is gone.
     async fn send(&self, event: SubEvent) -> bool {
@@ -270,9 +270,9 @@ impl Events {
 }
 
 /// Passes on what one connected publisher sends.
-async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: Events) {
+async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: EventSender) {
     let number = peer.number;
-    let mut connection = match Connection::accept(peer, SocketType::Sub, &limits).await {
+    let mut connection = match ZmtpConnection::accept(peer, SocketType::Sub, &limits).await {
         Ok((connection, _)) => connection,
         Err(reason) => {
             events
@@ -301,7 +301,11 @@ async fn serve(peer: Peer, topics: Vec<Bytes>, limits: Limits, events: Events) {
 }
 
 /// Returns why the connection is over; `None`: the socket is gone.
-async fn pass_on(peer: u64, connection: &mut Connection, events: &Events) -> Option<Disconnect> {
+async fn pass_on(
+    peer: u64,
+    connection: &mut ZmtpConnection,
+    events: &EventSender,
+) -> Option<Disconnect> {
     loop {
         let frames = match connection.next().await {
             Ok(Incoming::Message(frames)) => frames,

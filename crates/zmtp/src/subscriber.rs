@@ -13,8 +13,8 @@ use crate::{
     Disconnect,
     accept::Peer,
     codec::{Incoming, SocketType},
-    connection::Connection,
-    publisher::Shared,
+    connection::ZmtpConnection,
+    publisher::PublisherShared,
 };
 
 /// Topics one subscriber may hold. One more ends the connection.
@@ -54,10 +54,10 @@ impl Subscriber {
 }
 
 /// Serves a subscriber that connected to us, until it leaves or the publisher is closed.
-pub(crate) async fn accept(peer: Peer, shared: Arc<Shared>) -> Result<(), Disconnect> {
+pub(crate) async fn accept(peer: Peer, shared: Arc<PublisherShared>) -> Result<(), Disconnect> {
     let number = peer.number;
     let (connection, _) =
-        Connection::accept(peer, SocketType::Pub, &shared.settings.limits).await?;
+        ZmtpConnection::accept(peer, SocketType::Pub, &shared.settings.limits).await?;
     serve(number, connection, shared).await
 }
 
@@ -65,16 +65,16 @@ pub(crate) async fn accept(peer: Peer, shared: Arc<Shared>) -> Result<(), Discon
 pub(crate) async fn connected(
     number: u64,
     stream: Stream,
-    shared: Arc<Shared>,
+    shared: Arc<PublisherShared>,
 ) -> Result<(), Disconnect> {
-    let connection = Connection::open(stream, SocketType::Pub, &shared.settings.limits).await?;
+    let connection = ZmtpConnection::open(stream, SocketType::Pub, &shared.settings.limits).await?;
     serve(number, connection, shared).await
 }
 
 async fn serve(
     number: u64,
-    mut connection: Connection,
-    shared: Arc<Shared>,
+    mut connection: ZmtpConnection,
+    shared: Arc<PublisherShared>,
 ) -> Result<(), Disconnect> {
     // When full, the publisher drops the new message for this subscriber and counts it.
     let (queue, mut messages) = mpsc::channel::<Bytes>(shared.settings.queue_messages.max(1));
@@ -87,7 +87,7 @@ async fn serve(
     if !shared.join(number, subscriber) {
         return Ok(());
     }
-    let _leave = Leave {
+    let _leave = LeaveGuard {
         number,
         shared: Arc::clone(&shared),
     };
@@ -120,7 +120,7 @@ async fn serve(
     }
 }
 
-fn subscribe(shared: &Shared, number: u64, topic: Bytes) -> Result<(), Disconnect> {
+fn subscribe(shared: &PublisherShared, number: u64, topic: Bytes) -> Result<(), Disconnect> {
     let mut held = 0;
     shared.with(number, |subscriber| {
         subscriber.topics.push(topic);
@@ -134,12 +134,12 @@ fn subscribe(shared: &Shared, number: u64, topic: Bytes) -> Result<(), Disconnec
     Ok(())
 }
 
-struct Leave {
+struct LeaveGuard {
     number: u64,
-    shared: Arc<Shared>,
+    shared: Arc<PublisherShared>,
 }
 
-impl Drop for Leave {
+impl Drop for LeaveGuard {
     fn drop(&mut self) {
         self.shared.leave(self.number);
     }

@@ -2,11 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-#[path = "../../kv-index/tests/oracle/dice.rs"]
-#[allow(dead_code, reason = "other tests use the rest")]
-mod dice;
 #[path = "../../../fuzz/checks/mutation.rs"]
 mod mutation;
+#[path = "../../kv-index/tests/oracle/random.rs"]
+#[allow(dead_code, reason = "other tests use the rest")]
+mod random;
 #[path = "../../../fuzz/checks/zmtp_session.rs"]
 mod zmtp_session;
 

@@ -6,7 +6,7 @@ use bytes::{Bytes, BytesMut};
 use proptest::{collection::vec, prelude::*};
 use zmtp::{
     Limits,
-    codec::{Incoming, ProtocolError, Session, SocketType, encode_message},
+    codec::{Incoming, ProtocolError, SocketType, ZmtpSession, encode_message},
 };
 
 /// What libzmq 4.3.5 wrote to the wire, as hex.
@@ -50,8 +50,8 @@ fn unhex(hex: &str) -> Vec<u8> {
         .collect()
 }
 
-fn session(socket: SocketType) -> Session {
-    Session::new(
+fn session(socket: SocketType) -> ZmtpSession {
+    ZmtpSession::new(
         socket,
         &[],
         &Limits {
@@ -64,7 +64,7 @@ fn session(socket: SocketType) -> Session {
 
 /// Feeds `pieces` and collects what comes in, up to the first error.
 fn feed<'a>(
-    session: &mut Session,
+    session: &mut ZmtpSession,
     pieces: impl IntoIterator<Item = &'a [u8]>,
 ) -> (Vec<Incoming>, Option<ProtocolError>) {
     let (mut buffer, mut came) = (BytesMut::new(), Vec::new());

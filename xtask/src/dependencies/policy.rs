@@ -10,7 +10,7 @@ use super::metadata::{Metadata, Package};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Policy {
+pub(super) struct DenyPolicy {
     #[serde(rename = "graph")]
     _graph: Graph,
     #[serde(rename = "advisories")]
@@ -20,7 +20,7 @@ pub(super) struct Policy {
     pub(super) sources: Sources,
 }
 
-impl Policy {
+impl DenyPolicy {
     pub(super) fn read(text: &str) -> Result<Self, String> {
         let policy: Self = toml::from_str(text).map_err(|error| error.to_string())?;
         Ok(policy)
@@ -70,7 +70,7 @@ pub(super) struct Licenses {
     #[serde(rename = "unused-allowed-license")]
     _unused: Allow,
     #[serde(rename = "private")]
-    _private: Private,
+    _private: PrivatePackages,
     allow: Vec<String>,
     #[serde(default)]
     pub(super) exceptions: Vec<LicenseException>,
@@ -78,7 +78,7 @@ pub(super) struct Licenses {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Private {
+struct PrivatePackages {
     #[serde(rename = "ignore")]
     _ignore: True,
 }

@@ -1,12 +1,12 @@
 use serde_json::{Value, json};
 
-use super::{Metadata, Policy, policy::LicenseException, problems};
+use super::{DenyPolicy, Metadata, policy::LicenseException, problems};
 
 const REGISTRY: &str = "registry+https://github.com/rust-lang/crates.io-index";
 
 /// The repository's, without its exceptions.
-fn policy() -> Policy {
-    let mut policy = Policy::read(include_str!("../../../deny.toml"))
+fn policy() -> DenyPolicy {
+    let mut policy = DenyPolicy::read(include_str!("../../../deny.toml"))
         .expect("the file of the repository is understood");
     policy.licenses.exceptions.clear();
     policy
@@ -26,7 +26,7 @@ fn package(name: &str, fields: Value) -> Value {
     package
 }
 
-fn found(policy: &Policy, packages: &[Value]) -> Vec<String> {
+fn found(policy: &DenyPolicy, packages: &[Value]) -> Vec<String> {
     let metadata =
         Metadata::read(json!({"packages": packages}).to_string().as_bytes()).expect("known fields");
     problems(policy, &metadata)
@@ -156,6 +156,9 @@ fn a_rule_that_is_not_implemented_is_refused() {
         ),
     ] {
         assert!(text.contains(from), "{from}");
-        assert!(Policy::read(&text.replacen(from, to, 1)).is_err(), "{to}");
+        assert!(
+            DenyPolicy::read(&text.replacen(from, to, 1)).is_err(),
+            "{to}"
+        );
     }
 }

@@ -19,12 +19,12 @@ enum Pipe {
 
 /// One line with its end, or what came last without one.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct OutputLine {
     pipe: Pipe,
     bytes: Vec<u8>,
 }
 
-impl Line {
+impl OutputLine {
     pub(super) fn text(&self) -> String {
         String::from_utf8_lossy(&self.bytes).into_owned()
     }
@@ -41,8 +41,8 @@ impl Line {
     }
 }
 
-pub(super) enum Next {
-    Line(Line),
+pub(super) enum NextLine {
+    Line(OutputLine),
     /// Nothing came in time.
     Nothing,
     /// Both pipes are closed.
@@ -52,7 +52,7 @@ pub(super) enum Next {
 /// The output of a running program.
 #[derive(Debug)]
 pub(super) struct Output {
-    lines: Receiver<Line>,
+    lines: Receiver<OutputLine>,
     at_end: Cell<bool>,
 }
 
@@ -72,13 +72,13 @@ impl Output {
         }
     }
 
-    pub(super) fn next(&self, limit: Duration) -> Next {
+    pub(super) fn next(&self, limit: Duration) -> NextLine {
         match self.lines.recv_timeout(limit) {
-            Ok(line) => Next::Line(line),
-            Err(RecvTimeoutError::Timeout) => Next::Nothing,
+            Ok(line) => NextLine::Line(line),
+            Err(RecvTimeoutError::Timeout) => NextLine::Nothing,
             Err(RecvTimeoutError::Disconnected) => {
                 self.at_end.set(true);
-                Next::End
+                NextLine::End
             }
         }
     }
@@ -89,13 +89,13 @@ impl Output {
     }
 }
 
-fn read(pipe: impl Read + Send + 'static, from: Pipe, lines: SyncSender<Line>) {
+fn read(pipe: impl Read + Send + 'static, from: Pipe, lines: SyncSender<OutputLine>) {
     std::thread::spawn(move || {
         let mut pipe = BufReader::new(pipe);
         loop {
             let mut bytes = Vec::new();
             match pipe.read_until(b'\n', &mut bytes) {
-                Ok(1..) if lines.send(Line { pipe: from, bytes }).is_ok() => {}
+                Ok(1..) if lines.send(OutputLine { pipe: from, bytes }).is_ok() => {}
                 _ => return,
             }
         }

@@ -13,12 +13,12 @@ use dynamo_kv_router::{
 };
 use kv_blocks::SequenceHash;
 
-use crate::workload::{Change, Span, Workload};
+use crate::workload::{Span, TargetChange, Workload};
 
 use super::Index;
 
 /// One of the crate's indexers.
-pub(crate) trait Kind: Send + Sync + 'static {
+pub(crate) trait IndexerVariant: Send + Sync + 'static {
     type Indexer: SyncIndexer;
 
     fn indexer() -> Self::Indexer;
@@ -27,7 +27,7 @@ pub(crate) trait Kind: Send + Sync + 'static {
 /// The compressed radix tree.
 pub(crate) struct Compressed;
 
-impl Kind for Compressed {
+impl IndexerVariant for Compressed {
     type Indexer = ConcurrentRadixTreeCompressed;
 
     fn indexer() -> Self::Indexer {
@@ -41,7 +41,7 @@ const STRIDE: usize = 32;
 /// The positional indexer with its binary search.
 pub(crate) struct Binary;
 
-impl Kind for Binary {
+impl IndexerVariant for Binary {
     type Indexer = PositionalIndexer;
 
     fn indexer() -> Self::Indexer {
@@ -52,7 +52,7 @@ impl Kind for Binary {
 /// The positional indexer with its strided search.
 pub(crate) struct Strided;
 
-impl Kind for Strided {
+impl IndexerVariant for Strided {
     type Indexer = PositionalIndexer;
 
     fn indexer() -> Self::Indexer {
@@ -61,15 +61,15 @@ impl Kind for Strided {
 }
 
 /// An indexer and the thread that applies its events.
-pub(crate) struct Lane<K: Kind> {
+pub(crate) struct IndexerThread<K: IndexerVariant> {
     indexer: Arc<K::Indexer>,
     kind: PhantomData<K>,
 }
 
 /// The near end of the lane; the thread ends when it is dropped.
-pub(crate) struct Feed(flume::Sender<WorkerTask>);
+pub(crate) struct IndexerHandle(flume::Sender<WorkerTask>);
 
-impl Feed {
+impl IndexerHandle {
     fn send(&self, task: WorkerTask) {
         self.0
             .send(task)
@@ -77,20 +77,20 @@ impl Feed {
     }
 }
 
-impl Drop for Feed {
+impl Drop for IndexerHandle {
     fn drop(&mut self) {
         // A lane that has ended already needs no telling.
         let _ = self.0.send(WorkerTask::Terminate);
     }
 }
 
-impl<K: Kind> Index for Lane<K> {
+impl<K: IndexerVariant> Index for IndexerThread<K> {
     type Prompts<'w> = Vec<LocalBlockHash>;
     type Event<'w> = RouterEvent;
-    type Writer = Feed;
+    type Writer = IndexerHandle;
     type Answer = OverlapScores;
 
-    fn empty(_targets: usize) -> (Arc<Self>, Feed) {
+    fn empty(_targets: usize) -> (Arc<Self>, IndexerHandle) {
         let indexer = Arc::new(K::indexer());
         // The crate's own lane has no bound either; what waits in it is bounded by the workload.
         let (feed, tasks) = flume::unbounded();
@@ -101,7 +101,7 @@ impl<K: Kind> Index for Lane<K> {
                 indexer,
                 kind: PhantomData,
             }),
-            Feed(feed),
+            IndexerHandle(feed),
         )
     }
 
@@ -119,20 +119,20 @@ impl<K: Kind> Index for Lane<K> {
             .fold(0, |all, hash| all ^ hash.0)
     }
 
-    fn events(workload: &Workload, changes: &[Change]) -> Vec<RouterEvent> {
+    fn events(workload: &Workload, changes: &[TargetChange]) -> Vec<RouterEvent> {
         changes
             .iter()
             .map(|change| event(workload, change))
             .collect()
     }
 
-    fn apply(&self, feed: &mut Feed, events: &mut Vec<RouterEvent>) {
+    fn apply(&self, feed: &mut IndexerHandle, events: &mut Vec<RouterEvent>) {
         for event in events.drain(..) {
             feed.send(WorkerTask::Event(event));
         }
     }
 
-    fn settle(&self, feed: &mut Feed) {
+    fn settle(&self, feed: &mut IndexerHandle) {
         let (done, wait) = tokio::sync::oneshot::channel();
         feed.send(WorkerTask::Flush(done));
         wait.blocking_recv().expect("the lane answers a flush");
@@ -154,10 +154,10 @@ impl<K: Kind> Index for Lane<K> {
     }
 }
 
-fn event(workload: &Workload, change: &Change) -> RouterEvent {
+fn event(workload: &Workload, change: &TargetChange) -> RouterEvent {
     let external = |hash: &SequenceHash| ExternalSequenceBlockHash(hash.0);
     let (target, data) = match *change {
-        Change::Stored {
+        TargetChange::Stored {
             target,
             chain,
             start,
@@ -185,7 +185,7 @@ fn event(workload: &Workload, change: &Change) -> RouterEvent {
                 }),
             )
         }
-        Change::Removed { target, blocks } => {
+        TargetChange::Removed { target, blocks } => {
             let block_hashes = workload.removed(blocks).iter().map(external).collect();
             (
                 target,

@@ -2,18 +2,18 @@
 //!
 //! Each is called at its cheapest public entry. What an index needs in types of its own is made before a clock starts.
 
-mod contender;
 mod dynamo;
+mod implementation;
 mod ours;
 mod smg;
 
 use std::sync::Arc;
 
-use crate::workload::{Change, Span, Workload};
+use crate::workload::{Span, TargetChange, Workload};
 
-pub(crate) use contender::{Contender, with_index};
-pub(crate) use dynamo::{Binary, Compressed, Lane, Strided};
-pub(crate) use ours::Ours;
+pub(crate) use dynamo::{Binary, Compressed, IndexerThread, Strided};
+pub(crate) use implementation::{Implementation, with_index};
+pub(crate) use ours::WarmrouteIndex;
 pub(crate) use smg::SmgChain;
 
 /// Queries answered together, where an index can do that.
@@ -38,7 +38,7 @@ pub(crate) trait Index: Send + Sync + Sized + 'static {
     /// Reads every hash of the prompt that a query may need, and gives something that depends on all of them.
     fn read(prompts: &Self::Prompts<'_>, prompt: Span) -> u64;
 
-    fn events<'w>(workload: &'w Workload, changes: &[Change]) -> Vec<Self::Event<'w>>;
+    fn events<'w>(workload: &'w Workload, changes: &[TargetChange]) -> Vec<Self::Event<'w>>;
 
     /// Applies the events in order. It may take them out; what it leaves is dropped when the clock has stopped.
     fn apply(&self, writer: &mut Self::Writer, events: &mut Vec<Self::Event<'_>>);

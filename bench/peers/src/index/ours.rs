@@ -7,7 +7,7 @@ use kv_blocks::{
 };
 use kv_index::{IndexSettings, KvIndex, Matches, SpaceKey};
 
-use crate::workload::{Change, Span, Workload};
+use crate::workload::{Span, TargetChange, Workload};
 
 use super::{BATCH, Index};
 
@@ -17,7 +17,7 @@ const MEMORY_BUDGET: u64 = 4 << 30;
 const MODEL: &str = "model";
 
 /// The index with the one namespace that is used here.
-pub(crate) struct Ours {
+pub(crate) struct WarmrouteIndex {
     index: KvIndex,
     namespace: Namespace,
     space: SpaceKey,
@@ -36,7 +36,7 @@ pub(crate) enum Event<'w> {
     },
 }
 
-impl Index for Ours {
+impl Index for WarmrouteIndex {
     type Prompts<'w> = &'w Workload;
     type Event<'w> = Event<'w>;
     type Writer = ();
@@ -85,9 +85,9 @@ impl Index for Ours {
             .fold(0, |all, hash| all ^ hash.0)
     }
 
-    fn events<'w>(workload: &'w Workload, changes: &[Change]) -> Vec<Event<'w>> {
-        let event = |change: &Change| match *change {
-            Change::Stored {
+    fn events<'w>(workload: &'w Workload, changes: &[TargetChange]) -> Vec<Event<'w>> {
+        let event = |change: &TargetChange| match *change {
+            TargetChange::Stored {
                 target: number,
                 chain,
                 start,
@@ -102,7 +102,7 @@ impl Index for Ours {
                     hashes: &chain[start..end],
                 }
             }
-            Change::Removed {
+            TargetChange::Removed {
                 target: number,
                 blocks,
             } => Event::Removed {

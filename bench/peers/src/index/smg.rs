@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use smg_kv_index::{ChainBlockMap, ChainIndex, ContentHash, SequenceHash, StoredBlock};
 
-use crate::workload::{Change, Span, Workload};
+use crate::workload::{Span, TargetChange, Workload};
 
 use super::Index;
 
@@ -56,9 +56,9 @@ impl Index for SmgChain {
             .fold(0, |all, hash| all ^ hash)
     }
 
-    fn events(workload: &Workload, changes: &[Change]) -> Vec<Event> {
-        let event = |change: &Change| match *change {
-            Change::Stored {
+    fn events(workload: &Workload, changes: &[TargetChange]) -> Vec<Event> {
+        let event = |change: &TargetChange| match *change {
+            TargetChange::Stored {
                 target,
                 chain,
                 start,
@@ -80,7 +80,7 @@ impl Index for SmgChain {
                     blocks: content.iter().zip(&rolling[range]).map(block).collect(),
                 }
             }
-            Change::Removed { target, blocks } => Event::Removed {
+            TargetChange::Removed { target, blocks } => Event::Removed {
                 worker: target,
                 blocks: workload
                     .removed(blocks)

@@ -2,8 +2,8 @@
 
 use crate::{
     index::{BATCH, Index},
-    oracle::Expected,
-    workload::{Span, Step, Workload},
+    oracle::ExpectedOverlaps,
+    workload::{Span, Workload, WorkloadStep},
 };
 
 /// An answer that is wrong.
@@ -27,7 +27,7 @@ pub(crate) struct Mismatch {
 /// The first answer that differs from the oracle's.
 pub(crate) fn check<I: Index>(
     workload: &Workload,
-    expected: &[Expected],
+    expected: &[ExpectedOverlaps],
 ) -> Result<usize, Mismatch> {
     let (index, mut writer) = I::empty(workload.targets);
     let prompts = I::prompts(workload);
@@ -37,11 +37,11 @@ pub(crate) fn check<I: Index>(
     let mut compared = 0;
     for (step, what) in workload.steps.iter().enumerate() {
         let prompt = match *what {
-            Step::Change(change) => {
+            WorkloadStep::Change(change) => {
                 index.apply(&mut writer, &mut I::events(workload, &[change]));
                 continue;
             }
-            Step::Query(chain) => workload.span(chain),
+            WorkloadStep::Query(chain) => workload.span(chain),
         };
         if latest.len() == BATCH {
             latest.remove(0);
@@ -82,10 +82,10 @@ fn sorted<I: Index>(answer: &I::Answer) -> Vec<(u32, u32)> {
     pairs
 }
 
-type Difference = (Option<(u32, u32)>, Option<(u32, u32)>);
+type OverlapDifference = (Option<(u32, u32)>, Option<(u32, u32)>);
 
 /// The first place where the two lists differ.
-fn compare(got: &[(u32, u32)], expected: &[(u32, u32)]) -> Result<(), Difference> {
+fn compare(got: &[(u32, u32)], expected: &[(u32, u32)]) -> Result<(), OverlapDifference> {
     let longest = got.len().max(expected.len());
     let both = (0..longest).map(|at| (got.get(at).copied(), expected.get(at).copied()));
     both.into_iter()
@@ -102,17 +102,17 @@ mod tests {
 
     use crate::{
         oracle,
-        workload::{Change, Recipe, Size},
+        workload::{Recipe, Size, TargetChange},
     };
 
     use super::*;
 
     /// Credits every target with what it holds and `EXTRA` blocks more.
-    struct Plain<const EXTRA: u32>(RwLock<Vec<FxHashSet<SequenceHash>>>);
+    struct InflatedIndex<const EXTRA: u32>(RwLock<Vec<FxHashSet<SequenceHash>>>);
 
-    impl<const EXTRA: u32> Index for Plain<EXTRA> {
+    impl<const EXTRA: u32> Index for InflatedIndex<EXTRA> {
         type Prompts<'w> = &'w Workload;
-        type Event<'w> = (Change, &'w Workload);
+        type Event<'w> = (TargetChange, &'w Workload);
         type Writer = ();
         type Answer = Vec<(u32, u32)>;
 
@@ -131,7 +131,7 @@ mod tests {
             0
         }
 
-        fn events<'w>(workload: &'w Workload, changes: &[Change]) -> Vec<Self::Event<'w>> {
+        fn events<'w>(workload: &'w Workload, changes: &[TargetChange]) -> Vec<Self::Event<'w>> {
             changes.iter().map(|change| (*change, workload)).collect()
         }
 
@@ -139,7 +139,7 @@ mod tests {
             let mut held = self.0.write().unwrap();
             for (change, workload) in events {
                 match *change {
-                    Change::Stored {
+                    TargetChange::Stored {
                         target,
                         chain,
                         start,
@@ -148,7 +148,7 @@ mod tests {
                         let chain = workload.rolling(workload.span(chain));
                         held[target as usize].extend(&chain[start as usize..end as usize]);
                     }
-                    Change::Removed { target, blocks } => {
+                    TargetChange::Removed { target, blocks } => {
                         workload.removed(blocks).iter().for_each(|hash| {
                             held[target as usize].remove(hash);
                         });
@@ -181,8 +181,8 @@ mod tests {
         let recipe: Recipe = "synthetic_512".parse().unwrap();
         let workload = recipe.make(None, Size::Quick).unwrap();
         let expected = oracle::answers(&workload, 500);
-        assert_eq!(check::<Plain<0>>(&workload, &expected).unwrap(), 6);
-        let mismatch = check::<Plain<1>>(&workload, &expected).unwrap_err();
+        assert_eq!(check::<InflatedIndex<0>>(&workload, &expected).unwrap(), 6);
+        let mismatch = check::<InflatedIndex<1>>(&workload, &expected).unwrap_err();
         assert_eq!(mismatch.step, expected[0].step);
     }
 }

@@ -1,6 +1,6 @@
 //! What the standing state costs, in bytes asked of the allocator.
 
-use crate::{counted, index::Index, workload::Workload};
+use crate::{counting_allocator, index::Index, workload::Workload};
 
 /// Changes turned into events at a time, so that few events are alive beside the index.
 const AT_ONCE: usize = 64;
@@ -29,14 +29,14 @@ impl Memory {
 /// before: some give memory back late.
 pub(crate) fn memory<I: Index>(workload: &Workload) -> Memory {
     let changes = [workload.warm_changes(), workload.measured_changes()].concat();
-    let before = counted::live_bytes();
+    let before = counting_allocator::live_bytes();
     let (index, mut writer) = I::empty(workload.targets);
-    let empty_bytes = counted::live_bytes() - before;
+    let empty_bytes = counting_allocator::live_bytes() - before;
     for some in changes.chunks(AT_ONCE) {
         index.apply(&mut writer, &mut I::events(workload, some));
         index.settle(&mut writer);
     }
-    let state_bytes = counted::live_bytes() - before - empty_bytes;
+    let state_bytes = counting_allocator::live_bytes() - before - empty_bytes;
     drop((index, writer));
     Memory {
         empty_bytes,

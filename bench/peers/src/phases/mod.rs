@@ -6,32 +6,32 @@
 //! - [`memory`]: what the state costs.
 
 mod check;
+mod loaded;
 mod memory;
-mod standing;
 mod with_writer;
 
 use crate::{
     index::Index,
-    random::Random,
-    workload::{Change, Span, Workload},
+    random::SplitMix64,
+    workload::{Span, TargetChange, Workload},
 };
 
 pub(crate) use check::{Mismatch, check};
+pub(crate) use loaded::change_rate;
 pub(crate) use memory::{Memory, memory};
-pub(crate) use standing::change_rate;
 pub(crate) use with_writer::with_writer;
 
 /// The two cores the phases run on; the first does alone what needs one.
 pub(crate) type Cores = [usize; 2];
 
 /// A workload as one index takes it.
-pub(crate) struct Prepared<'w, I: Index> {
+pub(crate) struct PreparedWorkload<'w, I: Index> {
     workload: &'w Workload,
     prompts: I::Prompts<'w>,
     measured: Vec<Span>,
 }
 
-impl<'w, I: Index> Prepared<'w, I> {
+impl<'w, I: Index> PreparedWorkload<'w, I> {
     pub(crate) fn new(workload: &'w Workload) -> Self {
         Self {
             workload,
@@ -43,11 +43,11 @@ impl<'w, I: Index> Prepared<'w, I> {
     /// The measured prompts in random order, another one for each pass: the processor learns an order it has seen.
     fn shuffled(&self, pass: usize) -> Vec<Span> {
         let mut order = self.measured.clone();
-        Random::new(pass as u64).shuffle(&mut order);
+        SplitMix64::new(pass as u64).shuffle(&mut order);
         order
     }
 
-    fn events(&self, changes: &[Change]) -> Vec<I::Event<'w>> {
+    fn events(&self, changes: &[TargetChange]) -> Vec<I::Event<'w>> {
         I::events(self.workload, changes)
     }
 

@@ -11,7 +11,7 @@ use std::{
 
 use crate::{clock, index::Index, samples::Samples};
 
-use super::Prepared;
+use super::PreparedWorkload;
 
 /// Changes that can be repeated are, until the reader has had this long.
 const LEAST_READING: Duration = Duration::from_millis(200);
@@ -23,7 +23,7 @@ const WRITING: u8 = 1;
 const OVER: u8 = 2;
 
 /// Latencies of the queries asked while the measured changes were applied to a warm index.
-pub(crate) fn with_writer<I: Index>(prepared: &Prepared<'_, I>) -> Samples {
+pub(crate) fn with_writer<I: Index>(prepared: &PreparedWorkload<'_, I>) -> Samples {
     let changes = prepared.workload.measured_changes();
     let (index, mut writer) = prepared.warm();
     let (state, start) = (AtomicU8::new(WAITING), Barrier::new(2));
@@ -51,7 +51,7 @@ pub(crate) fn with_writer<I: Index>(prepared: &Prepared<'_, I>) -> Samples {
     })
 }
 
-fn read<I: Index>(index: &I, prepared: &Prepared<'_, I>, state: &AtomicU8) -> Samples {
+fn read<I: Index>(index: &I, prepared: &PreparedWorkload<'_, I>, state: &AtomicU8) -> Samples {
     let mut samples = Samples::with_capacity(MOST_SAMPLES);
     let mut answer = I::Answer::default();
     let order = prepared.shuffled(0);

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use crate::index::Contender;
+use crate::index::Implementation;
 
-use super::Results;
+use super::BenchmarkResults;
 
 /// `peer` and `rows` hold the first peer's comparison, `more` that of each other one. Unknown is null.
-pub(crate) fn json(results: &Results) -> Value {
+pub(crate) fn json(results: &BenchmarkResults) -> Value {
     let mut peers = results.peers();
     let first = peers.next();
     let more: Vec<Value> = peers
@@ -15,7 +15,7 @@ pub(crate) fn json(results: &Results) -> Value {
         .collect();
     json!({
         "schema": "warmroute.index_bench/1",
-        "peer": first.map(Contender::origin),
+        "peer": first.map(Implementation::origin),
         "rows": rows(results, first),
         "more": more,
         "memory": memory(results),
@@ -23,7 +23,7 @@ pub(crate) fn json(results: &Results) -> Value {
     })
 }
 
-fn rows(results: &Results, peer: Option<Contender>) -> Vec<Value> {
+fn rows(results: &BenchmarkResults, peer: Option<Implementation>) -> Vec<Value> {
     let workload_rows = results.workloads.iter().flat_map(|workload| {
         workload.rows(peer).map(|row| {
             json!({
@@ -38,7 +38,7 @@ fn rows(results: &Results, peer: Option<Contender>) -> Vec<Value> {
     workload_rows.collect()
 }
 
-fn memory(results: &Results) -> Vec<Value> {
+fn memory(results: &BenchmarkResults) -> Vec<Value> {
     let each = results.workloads.iter().flat_map(|workload| {
         workload.memory.iter().map(|(contender, memory)| {
             json!({
@@ -58,7 +58,7 @@ fn memory(results: &Results) -> Vec<Value> {
 mod tests {
     use crate::{
         figures::{Metric, WorkloadFigures},
-        machine::Run,
+        machine::RunEnvironment,
     };
 
     use super::*;
@@ -66,11 +66,15 @@ mod tests {
     #[test]
     fn rows_compare_ours_with_the_first_peer_and_more_holds_the_others() {
         let mut figures = WorkloadFigures::new("synthetic_512");
-        figures.add(Contender::Ours, vec![(Metric::QueryP50, 100.0)]);
-        figures.add(Contender::SmgChain, vec![(Metric::QueryP50, 400.0)]);
-        let contenders = vec![Contender::Ours, Contender::SmgChain, Contender::DynamoCrtc];
-        let object = json(&Results {
-            run: Run::this(1, true),
+        figures.add(Implementation::Ours, vec![(Metric::QueryP50, 100.0)]);
+        figures.add(Implementation::SmgChain, vec![(Metric::QueryP50, 400.0)]);
+        let contenders = vec![
+            Implementation::Ours,
+            Implementation::SmgChain,
+            Implementation::DynamoCrtc,
+        ];
+        let object = json(&BenchmarkResults {
+            run: RunEnvironment::this(1, true),
             contenders,
             workloads: vec![figures],
         });

@@ -2,16 +2,16 @@
 
 use std::{fmt::Write as _, fs, io, path::Path};
 
-use crate::{figures::Metric, index::Contender};
+use crate::{figures::Metric, index::Implementation};
 
-use super::{Results, table::Table};
+use super::{BenchmarkResults, table::TextTable};
 
 /// Between these two lines of a file its figures are replaced.
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
 /// Where the figures come from, then a table a metric.
-pub(crate) fn markdown(results: &Results) -> String {
+pub(crate) fn markdown(results: &BenchmarkResults) -> String {
     let run = &results.run;
     let mut text = format!(
         "{}, {} cores, {}, medians of {}{}:\n\n    {}\n",
@@ -62,15 +62,15 @@ fn replaced(text: &str, figures: &str) -> Option<String> {
     Some(format!("{}\n{figures}{}", &text[..begin], &text[end..]))
 }
 
-fn table(results: &Results, metric: Metric) -> Table {
-    let mut table = Table::default();
-    let mut head = vec!["workload".to_owned(), Contender::Ours.name().into()];
+fn table(results: &BenchmarkResults, metric: Metric) -> TextTable {
+    let mut table = TextTable::default();
+    let mut head = vec!["workload".to_owned(), Implementation::Ours.name().into()];
     for peer in results.peers() {
         head.extend([peer.name().to_owned(), "ratio".into()]);
     }
     table.row(head);
     for workload in &results.workloads {
-        let ours = workload.figure(metric, Contender::Ours);
+        let ours = workload.figure(metric, Implementation::Ours);
         let mut cells = vec![workload.name.to_owned(), shown(metric, ours)];
         for peer in results.peers() {
             let theirs = workload.figure(metric, peer);

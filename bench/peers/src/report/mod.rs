@@ -4,26 +4,26 @@ mod json;
 mod markdown;
 mod table;
 
-use crate::{figures::WorkloadFigures, index::Contender, machine::Run};
+use crate::{figures::WorkloadFigures, index::Implementation, machine::RunEnvironment};
 
 pub(crate) use json::json;
 pub(crate) use markdown::{markdown, write_into};
 
 /// Everything a report is made of.
 #[derive(Debug)]
-pub(crate) struct Results {
-    pub(crate) run: Run,
+pub(crate) struct BenchmarkResults {
+    pub(crate) run: RunEnvironment,
     /// The indexes, in the order they were named.
-    pub(crate) contenders: Vec<Contender>,
+    pub(crate) contenders: Vec<Implementation>,
     pub(crate) workloads: Vec<WorkloadFigures>,
 }
 
-impl Results {
+impl BenchmarkResults {
     /// Those that ours is compared with; ratios refer to the first above all.
-    fn peers(&self) -> impl Iterator<Item = Contender> + '_ {
+    fn peers(&self) -> impl Iterator<Item = Implementation> + '_ {
         self.contenders
             .iter()
             .copied()
-            .filter(|contender| *contender != Contender::Ours)
+            .filter(|contender| *contender != Implementation::Ours)
     }
 }

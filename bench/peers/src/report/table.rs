@@ -2,9 +2,9 @@
 
 /// Rows of equally many cells, the first row being the head; all columns but the first are aligned right.
 #[derive(Debug, Default)]
-pub(super) struct Table(Vec<Vec<String>>);
+pub(super) struct TextTable(Vec<Vec<String>>);
 
-impl Table {
+impl TextTable {
     pub(super) fn row(&mut self, cells: Vec<String>) {
         self.0.push(cells);
     }

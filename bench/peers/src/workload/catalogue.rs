@@ -21,22 +21,22 @@ pub(crate) enum Size {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
-    source: Source,
+    source: WorkloadSource,
     targets: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Source {
+enum WorkloadSource {
     /// Chat: a trace.
-    Conversation(Replay),
+    Conversation(ReplayParameters),
     /// Tools and agents: a trace where there is one, otherwise drawn.
-    ToolAgent(Replay),
+    ToolAgent(ReplayParameters),
     /// Chains of this depth, in blocks.
     Synthetic(usize),
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Replay {
+struct ReplayParameters {
     /// Blocks a target holds at most.
     capacity: usize,
     placement: Placement,
@@ -59,11 +59,11 @@ const CONVERSATION: &[&str] = &["mooncake-conversation.jsonl", "conversation_tra
 const TOOL_AGENT: &[&str] = &["mooncake-toolagent.jsonl", "toolagent_trace.jsonl"];
 
 /// Few big caches, each prompt where it fits best; or many small ones, in turn.
-const AFFINE: Replay = Replay {
+const AFFINE: ReplayParameters = ReplayParameters {
     capacity: 32_768,
     placement: Placement::Affine,
 };
-const IN_TURN: Replay = Replay {
+const IN_TURN: ReplayParameters = ReplayParameters {
     capacity: 8_192,
     placement: Placement::RoundRobin,
 };
@@ -71,37 +71,37 @@ const IN_TURN: Replay = Replay {
 const ALL: [Recipe; 7] = [
     Recipe {
         name: "conversation_w64",
-        source: Source::Conversation(AFFINE),
+        source: WorkloadSource::Conversation(AFFINE),
         targets: 64,
     },
     Recipe {
         name: "conversation_w512",
-        source: Source::Conversation(IN_TURN),
+        source: WorkloadSource::Conversation(IN_TURN),
         targets: 512,
     },
     Recipe {
         name: "toolagent_w64",
-        source: Source::ToolAgent(AFFINE),
+        source: WorkloadSource::ToolAgent(AFFINE),
         targets: 64,
     },
     Recipe {
         name: "toolagent_w512",
-        source: Source::ToolAgent(IN_TURN),
+        source: WorkloadSource::ToolAgent(IN_TURN),
         targets: 512,
     },
     Recipe {
         name: "synthetic_512",
-        source: Source::Synthetic(512),
+        source: WorkloadSource::Synthetic(512),
         targets: 64,
     },
     Recipe {
         name: "synthetic_2048",
-        source: Source::Synthetic(2048),
+        source: WorkloadSource::Synthetic(2048),
         targets: 64,
     },
     Recipe {
         name: "synthetic_8192",
-        source: Source::Synthetic(8192),
+        source: WorkloadSource::Synthetic(8192),
         targets: 64,
     },
 ];
@@ -128,7 +128,7 @@ impl Recipe {
 
     /// Whether it cannot be made without a trace.
     pub(crate) fn needs_trace(&self) -> bool {
-        matches!(self.source, Source::Conversation(_))
+        matches!(self.source, WorkloadSource::Conversation(_))
     }
 
     /// Makes the workload. `traces`: the folder that holds the traces.
@@ -142,7 +142,7 @@ impl Recipe {
             Size::Quick => all / 4,
         };
         let (records, how) = match self.source {
-            Source::Synthetic(depth) => {
+            WorkloadSource::Synthetic(depth) => {
                 // Deep chains need fewer queries for the same number of blocks.
                 let queries = part(12_000.min(40_000_000 / depth));
                 return Ok(synthetic::draw(
@@ -152,11 +152,11 @@ impl Recipe {
                     self.targets,
                 ));
             }
-            Source::Conversation(how) => {
+            WorkloadSource::Conversation(how) => {
                 let folder = traces.ok_or(WorkloadError::NoTraces { name: self.name })?;
                 (records::read(&records::find(folder, CONVERSATION)?)?, how)
             }
-            Source::ToolAgent(how) => {
+            WorkloadSource::ToolAgent(how) => {
                 match traces.and_then(|folder| records::find(folder, TOOL_AGENT).ok()) {
                     Some(path) => (records::read(&path)?, how),
                     None => (toolagent::draw(toolagent::REQUESTS), how),

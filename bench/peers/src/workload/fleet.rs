@@ -5,41 +5,41 @@ use std::collections::VecDeque;
 use kv_blocks::SequenceHash;
 use rustc_hash::{FxHashMap, FxHashSet};
 
-use super::{Chain, Change, Span, Step, Workload};
+use super::{ChainId, Span, TargetChange, Workload, WorkloadStep};
 
 /// Targets of equal capacity that write down what they do.
 #[derive(Debug)]
-pub(super) struct Fleet {
+pub(super) struct SimulatedFleet {
     pub(super) workload: Workload,
-    caches: Vec<Cache>,
+    caches: Vec<LruBlockCache>,
     now: u32,
 }
 
 /// A cache that evicts the least recently used blocks, and of one chain the last block first, as engines do. So whoever
 /// holds a block holds those before it too.
 #[derive(Debug, Default)]
-struct Cache {
+struct LruBlockCache {
     /// When a block was last used.
     used: FxHashMap<SequenceHash, u32>,
     /// Uses in the order of time; one whose blocks were used again since is passed over.
-    uses: VecDeque<Use>,
+    uses: VecDeque<BlockUse>,
     capacity: usize,
 }
 
 /// The first `len` blocks of a chain were used at `at`.
 #[derive(Debug)]
-struct Use {
+struct BlockUse {
     at: u32,
-    chain: Chain,
+    chain: ChainId,
     len: usize,
 }
 
-impl Fleet {
+impl SimulatedFleet {
     /// `capacity`: blocks a target holds at most; `None` for no bound.
     pub(super) fn new(targets: usize, capacity: Option<usize>) -> Self {
-        let cache = || Cache {
+        let cache = || LruBlockCache {
             capacity: capacity.unwrap_or(usize::MAX),
-            ..Cache::default()
+            ..LruBlockCache::default()
         };
         Self {
             workload: Workload {
@@ -52,18 +52,18 @@ impl Fleet {
     }
 
     /// Leading blocks of the chain that the target holds.
-    pub(super) fn depth(&self, target: usize, chain: Chain) -> usize {
+    pub(super) fn depth(&self, target: usize, chain: ChainId) -> usize {
         let rolling = self.workload.rolling(self.workload.span(chain));
         let used = &self.caches[target].used;
         rolling.partition_point(|hash| used.contains_key(hash))
     }
 
-    pub(super) fn query(&mut self, chain: Chain) {
-        self.workload.steps.push(Step::Query(chain));
+    pub(super) fn query(&mut self, chain: ChainId) {
+        self.workload.steps.push(WorkloadStep::Query(chain));
     }
 
     /// The target uses the first `len` blocks of the chain: it evicts what it must and stores what it lacks.
-    pub(super) fn store(&mut self, target: usize, chain: Chain, len: usize) {
+    pub(super) fn store(&mut self, target: usize, chain: ChainId, len: usize) {
         let len = len.min(self.caches[target].capacity);
         let start = self.depth(target, chain).min(len);
         self.now += 1;
@@ -85,25 +85,25 @@ impl Fleet {
         for at in span.start + start..span.start + len {
             cache.used.insert(workload.rolling[at], self.now);
         }
-        cache.uses.push_back(Use {
+        cache.uses.push_back(BlockUse {
             at: self.now,
             chain,
             len,
         });
         self.removed(target, evicted);
         if len > start {
-            let change = Change::Stored {
+            let change = TargetChange::Stored {
                 target: target as u32,
                 chain,
                 start: start as u32,
                 end: len as u32,
             };
-            self.workload.steps.push(Step::Change(change));
+            self.workload.steps.push(WorkloadStep::Change(change));
         }
     }
 
     /// The target forgets the chain's blocks past the first `keep`, the last one first.
-    pub(super) fn evict_tail(&mut self, target: usize, chain: Chain, keep: usize) {
+    pub(super) fn evict_tail(&mut self, target: usize, chain: ChainId, keep: usize) {
         let depth = self.depth(target, chain);
         let span = self.workload.span(chain);
         let first = self.workload.removed.len();
@@ -123,10 +123,12 @@ impl Fleet {
 
     fn removed(&mut self, target: usize, blocks: Span) {
         if blocks.len > 0 {
-            self.workload.steps.push(Step::Change(Change::Removed {
-                target: target as u32,
-                blocks,
-            }));
+            self.workload
+                .steps
+                .push(WorkloadStep::Change(TargetChange::Removed {
+                    target: target as u32,
+                    blocks,
+                }));
         }
     }
 
@@ -143,7 +145,7 @@ impl Fleet {
     }
 }
 
-impl Cache {
+impl LruBlockCache {
     /// Forgets the `count` least recently used blocks and writes them to the workload's removals.
     fn evict(&mut self, mut count: usize, workload: &mut Workload) {
         while count > 0 {
@@ -173,7 +175,7 @@ mod tests {
 
     #[test]
     fn a_full_cache_evicts_the_least_recently_used_chain_last_block_first() {
-        let mut fleet = Fleet::new(1, Some(4));
+        let mut fleet = SimulatedFleet::new(1, Some(4));
         let old = fleet.workload.add_chain([1, 2, 3]);
         let new = fleet.workload.add_chain([1, 4, 5]);
         fleet.store(0, old, 3);

@@ -25,15 +25,15 @@ pub(crate) struct Span {
 
 /// A chain by its number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Chain(u32);
+pub(crate) struct ChainId(u32);
 
 /// What a target's stream says.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
+pub(crate) enum TargetChange {
     /// The target now holds the blocks `start..end` of the chain, and those before them already.
     Stored {
         target: u32,
-        chain: Chain,
+        chain: ChainId,
         start: u32,
         end: u32,
     },
@@ -43,9 +43,9 @@ pub(crate) enum Change {
 
 /// One thing that happens.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
-    Query(Chain),
-    Change(Change),
+pub(crate) enum WorkloadStep {
+    Query(ChainId),
+    Change(TargetChange),
 }
 
 /// A workload.
@@ -59,7 +59,7 @@ pub(crate) struct Workload {
     chains: Vec<Span>,
     /// The blocks of all removals.
     pub(crate) removed: Vec<SequenceHash>,
-    pub(crate) steps: Vec<Step>,
+    pub(crate) steps: Vec<WorkloadStep>,
     /// Steps before this one only build the state that the measuring begins with.
     pub(crate) warm: usize,
     /// Whether the changes after `warm` end in the state they began with, so that they can be applied again and again.
@@ -71,7 +71,7 @@ pub(crate) struct Workload {
 }
 
 impl Workload {
-    pub(crate) fn span(&self, chain: Chain) -> Span {
+    pub(crate) fn span(&self, chain: ChainId) -> Span {
         self.chains[chain.0 as usize]
     }
 
@@ -92,26 +92,26 @@ impl Workload {
     }
 
     /// The changes that build the state.
-    pub(crate) fn warm_changes(&self) -> Vec<Change> {
+    pub(crate) fn warm_changes(&self) -> Vec<TargetChange> {
         changes(&self.steps[..self.warm])
     }
 
     /// The changes that are measured.
-    pub(crate) fn measured_changes(&self) -> Vec<Change> {
+    pub(crate) fn measured_changes(&self) -> Vec<TargetChange> {
         changes(&self.steps[self.warm..])
     }
 
     /// The prompts that are measured, in the order of the steps.
     pub(crate) fn measured_prompts(&self) -> Vec<Span> {
-        let query = |step: &Step| match *step {
-            Step::Query(chain) => Some(self.span(chain)),
-            Step::Change(_) => None,
+        let query = |step: &WorkloadStep| match *step {
+            WorkloadStep::Query(chain) => Some(self.span(chain)),
+            WorkloadStep::Change(_) => None,
         };
         self.steps[self.warm..].iter().filter_map(query).collect()
     }
 
     /// Adds a chain given by the content of its blocks.
-    fn add_chain(&mut self, content: impl IntoIterator<Item = u64>) -> Chain {
+    fn add_chain(&mut self, content: impl IntoIterator<Item = u64>) -> ChainId {
         let start = self.content.len();
         let mut parent = None;
         for block in content {
@@ -124,11 +124,13 @@ impl Workload {
             start,
             len: self.content.len() - start,
         });
-        Chain(u32::try_from(self.chains.len() - 1).expect("a workload has fewer than 2^32 chains"))
+        ChainId(
+            u32::try_from(self.chains.len() - 1).expect("a workload has fewer than 2^32 chains"),
+        )
     }
 }
 
-impl Change {
+impl TargetChange {
     /// Blocks stored or removed.
     pub(crate) fn blocks(&self) -> usize {
         match *self {
@@ -153,10 +155,10 @@ fn hash_pair(first: u64, second: u64) -> u64 {
     xxh3_64_with_seed(&bytes, SEED)
 }
 
-fn changes(steps: &[Step]) -> Vec<Change> {
-    let change = |step: &Step| match *step {
-        Step::Change(change) => Some(change),
-        Step::Query(_) => None,
+fn changes(steps: &[WorkloadStep]) -> Vec<TargetChange> {
+    let change = |step: &WorkloadStep| match *step {
+        WorkloadStep::Change(change) => Some(change),
+        WorkloadStep::Query(_) => None,
     };
     steps.iter().filter_map(change).collect()
 }

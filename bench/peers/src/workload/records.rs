@@ -14,7 +14,7 @@ const LEAST_REQUESTS: usize = 8;
 
 /// One request's prompt.
 #[derive(Debug)]
-pub(super) struct Record {
+pub(super) struct TraceRecord {
     /// Whole blocks of 16 tokens, at most [`BLOCKS_PER_ID`] an id.
     pub(super) blocks: usize,
     /// What stands for the tokens: an id names its 512 tokens and everything before them.
@@ -46,7 +46,7 @@ pub(crate) enum TraceError {
 }
 
 #[derive(serde::Deserialize)]
-struct Line {
+struct TraceLine {
     input_length: usize,
     hash_ids: Vec<u64>,
 }
@@ -64,7 +64,7 @@ pub(super) fn find(folder: &Path, names: &'static [&'static str]) -> Result<Path
 }
 
 /// All requests with at least one whole block.
-pub(super) fn read(path: &Path) -> Result<Vec<Record>, TraceError> {
+pub(super) fn read(path: &Path) -> Result<Vec<TraceRecord>, TraceError> {
     let unreadable = |error| TraceError::Unreadable {
         path: path.into(),
         error,
@@ -81,7 +81,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>, TraceError> {
         if line.trim().is_empty() {
             continue;
         }
-        let request: Line = serde_json::from_str(&line).map_err(|error| TraceError::Line {
+        let request: TraceLine = serde_json::from_str(&line).map_err(|error| TraceError::Line {
             path: path.into(),
             line: number + 1,
             error,
@@ -89,7 +89,7 @@ pub(super) fn read(path: &Path) -> Result<Vec<Record>, TraceError> {
         let blocks =
             (request.input_length / BLOCK_TOKENS).min(request.hash_ids.len() * BLOCKS_PER_ID);
         if blocks > 0 {
-            records.push(Record {
+            records.push(TraceRecord {
                 blocks,
                 hash_ids: request.hash_ids,
             });

@@ -3,10 +3,10 @@
 use std::cmp::Reverse;
 
 use super::{
-    Chain, Workload,
-    fleet::Fleet,
+    ChainId, Workload,
+    fleet::SimulatedFleet,
     hash_pair,
-    records::{BLOCKS_PER_ID, Record},
+    records::{BLOCKS_PER_ID, TraceRecord},
 };
 
 /// Where a request goes.
@@ -20,12 +20,12 @@ pub(super) enum Placement {
 
 /// The first half of the requests builds the state.
 pub(super) fn replay(
-    records: &[Record],
+    records: &[TraceRecord],
     targets: usize,
     capacity: usize,
     placement: Placement,
 ) -> Workload {
-    let mut fleet = Fleet::new(targets, Some(capacity));
+    let mut fleet = SimulatedFleet::new(targets, Some(capacity));
     let mut shares = Shares {
         blocks: vec![0; targets],
         total: 0,
@@ -64,7 +64,7 @@ impl Shares {
         self.total += blocks;
     }
 
-    fn affine(&self, fleet: &Fleet, chain: Chain, blocks: usize) -> usize {
+    fn affine(&self, fleet: &SimulatedFleet, chain: ChainId, blocks: usize) -> usize {
         let targets = || 0..self.blocks.len();
         let least = targets()
             .min_by_key(|target| self.blocks[*target])

@@ -1,8 +1,8 @@
 //! Chains of one depth, most of whose blocks several targets hold.
 
-use crate::random::Random;
+use crate::random::SplitMix64;
 
-use super::{Workload, fleet::Fleet};
+use super::{Workload, fleet::SimulatedFleet};
 
 /// Shared system prompts, a tenth of the depth each.
 const SYSTEM_PROMPTS: usize = 8;
@@ -11,11 +11,11 @@ const SYSTEM_PROMPTS: usize = 8;
 /// half. Then queries in equal parts of whole chains, of chains left at a random place, and of a system prompt alone; with
 /// every fourth one a holder evicts its tail and stores it again.
 pub(super) fn draw(depth: usize, distinct: usize, queries: usize, targets: usize) -> Workload {
-    let mut fleet = Fleet::new(targets, None);
-    let mut random = Random::new(depth as u64);
+    let mut fleet = SimulatedFleet::new(targets, None);
+    let mut random = SplitMix64::new(depth as u64);
     let system = depth / 10;
-    let tail = |random: &mut Random, len: usize| {
-        let mut blocks = Random::new(random.next());
+    let tail = |random: &mut SplitMix64, len: usize| {
+        let mut blocks = SplitMix64::new(random.next());
         (0..len).map(move |_| blocks.next())
     };
     let prompts: Vec<Vec<u64>> = (0..SYSTEM_PROMPTS)

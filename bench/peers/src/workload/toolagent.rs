@@ -1,9 +1,9 @@
 //! Tool and agent traffic drawn after the published shape of such a trace: a few hot tool prompts in front of short
 //! private tails, and chats that share one head block and sometimes go on.
 
-use crate::random::Random;
+use crate::random::SplitMix64;
 
-use super::records::{BLOCKS_PER_ID, Record};
+use super::records::{BLOCKS_PER_ID, TraceRecord};
 
 /// Requests of the published trace.
 pub(super) const REQUESTS: usize = 23_608;
@@ -13,9 +13,9 @@ const LONGEST_CHAT: usize = 240;
 const RECENT_CHATS: usize = 100;
 
 /// `requests` records, the same in every run.
-pub(super) fn draw(requests: usize) -> Vec<Record> {
-    let mut random = Random::new(7);
-    let mut ids = Ids(1000);
+pub(super) fn draw(requests: usize) -> Vec<TraceRecord> {
+    let mut random = SplitMix64::new(7);
+    let mut ids = FreshIds(1000);
     let (long_tool, short_tool, head) = (ids.fresh(12), ids.fresh(5), ids.fresh(1));
     let mut chats: Vec<Vec<u64>> = vec![];
     let mut record = |_| {
@@ -38,15 +38,15 @@ pub(super) fn draw(requests: usize) -> Vec<Record> {
             chat
         };
         let blocks = hash_ids.len() * BLOCKS_PER_ID - random.below(BLOCKS_PER_ID);
-        Record { blocks, hash_ids }
+        TraceRecord { blocks, hash_ids }
     };
     (0..requests).map(&mut record).collect()
 }
 
 /// Ids never given out before.
-struct Ids(u64);
+struct FreshIds(u64);
 
-impl Ids {
+impl FreshIds {
     fn fresh(&mut self, count: usize) -> Vec<u64> {
         let first = self.0;
         self.0 += count as u64;

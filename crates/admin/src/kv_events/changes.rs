@@ -2,13 +2,13 @@
 
 use kv_blocks::Tier;
 use kv_events::continuum::ContinuumKind;
-use kv_index::{Change, ChangeKind};
+use kv_index::{BlockChange, ChangeKind};
 
 /// The events of each block of a change, where a block is either at hand or stored elsewhere. Source: contract CK44.
 ///
 /// A copy in another tier is none as long as the device has the block. A block that never was on the device comes as one
 /// that was moved right away: readers that know one place only then count it as gone, the others as stored.
-pub(super) fn of_a_block(change: &Change) -> &'static [ContinuumKind] {
+pub(super) fn of_a_block(change: &BlockChange) -> &'static [ContinuumKind] {
     use ContinuumKind::{Created, Evicted, Offloaded, Purged, Reloaded};
     match (change.kind, change.tier) {
         (ChangeKind::Stored { elsewhere: false }, Tier::Device) => &[Created],
@@ -24,7 +24,7 @@ pub(super) fn of_a_block(change: &Change) -> &'static [ContinuumKind] {
 }
 
 /// The name of a change as a whole, where every tier counts for itself.
-pub(super) fn of_a_tier(change: &Change) -> ContinuumKind {
+pub(super) fn of_a_tier(change: &BlockChange) -> ContinuumKind {
     match (change.kind, change.tier) {
         (ChangeKind::Stored { elsewhere: true }, Tier::Device) => ContinuumKind::Reloaded,
         (ChangeKind::Stored { .. }, _) => ContinuumKind::Created,
@@ -45,12 +45,12 @@ pub(super) fn medium(tier: Tier) -> &'static str {
 }
 
 /// Some of a change's blocks.
-pub(super) fn part(change: &Change, blocks: std::ops::Range<usize>) -> Change {
+pub(super) fn part(change: &BlockChange, blocks: std::ops::Range<usize>) -> BlockChange {
     let parent = blocks
         .start
         .checked_sub(1)
         .map_or(change.parent, |before| Some(change.hashes[before]));
-    Change {
+    BlockChange {
         depth: change
             .depth
             .saturating_add(u32::try_from(blocks.start).unwrap_or(u32::MAX)),

@@ -4,16 +4,16 @@ use std::{sync::Arc, time::Duration};
 
 use axum::body::Bytes;
 use dialect::{ApiError, ErrorCode};
-use kv_index::{Changes, KvIndex};
+use kv_index::{ChangeFeed, KvIndex};
 use net::Clock;
 use serde_json::json;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 use super::{
-    names::Names,
-    snapshot::{Piece, Snapshot},
-    wish::{Format, Wish},
-    writer::{CHUNK, Writer},
+    names::SubscriberNames,
+    query::{Format, StreamQuery},
+    snapshot::{SnapshotCursor, SnapshotPiece},
+    writer::{CHUNK, EnvelopeWriter},
 };
 
 /// How often a quiet index is asked: a change is sent this much later at most.
@@ -23,12 +23,12 @@ const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// A place among the subscribers.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct SubscriberPermit {
     _seat: OwnedSemaphorePermit,
     turns: Arc<Semaphore>,
 }
 
-impl Seat {
+impl SubscriberPermit {
     pub(super) fn new(seat: OwnedSemaphorePermit, turns: Arc<Semaphore>) -> Self {
         Self { _seat: seat, turns }
     }
@@ -39,28 +39,28 @@ impl Seat {
 pub(super) struct Follower {
     index: Arc<KvIndex>,
     format: Format,
-    seat: Seat,
+    permit: SubscriberPermit,
     /// What only one can use at a time; away while a piece of the standing state is being read.
-    work: Option<Box<Work>>,
+    work: Option<Box<SubscriptionWork>>,
     silent_for: Duration,
 }
 
 #[derive(Debug)]
-struct Work {
-    stage: Stage,
-    writer: Writer,
+struct SubscriptionWork {
+    stage: SubscriptionStage,
+    writer: EnvelopeWriter,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum SubscriptionStage {
     /// The standing state is wanted, but others have their turn.
     Waiting,
     Standing {
-        snapshot: Box<Snapshot>,
-        changes: Changes,
+        snapshot: Box<SnapshotCursor>,
+        changes: ChangeFeed,
         _turn: OwnedSemaphorePermit,
     },
-    Following(Changes),
+    Following(ChangeFeed),
     Over,
 }
 
@@ -69,23 +69,23 @@ impl Follower {
     pub(super) fn new(
         index: &Arc<KvIndex>,
         clock: Clock,
-        names: Names,
-        wish: &Wish,
-        seat: Seat,
+        names: SubscriberNames,
+        wish: &StreamQuery,
+        seat: SubscriberPermit,
     ) -> Result<Self, ApiError> {
         let index = Arc::clone(index);
-        let changes = index.follow().ok_or_else(given_up)?;
+        let changes = index.subscribe().ok_or_else(given_up)?;
         let stage = if wish.snapshot {
-            Stage::Waiting
+            SubscriptionStage::Waiting
         } else {
-            Stage::Following(changes)
+            SubscriptionStage::Following(changes)
         };
-        let writer = Writer::new(Arc::clone(&index), names, clock, wish);
-        let work = Some(Box::new(Work { stage, writer }));
+        let writer = EnvelopeWriter::new(Arc::clone(&index), names, clock, wish);
+        let work = Some(Box::new(SubscriptionWork { stage, writer }));
         Ok(Self {
             index,
             format: wish.format,
-            seat,
+            permit: seat,
             work,
             silent_for: Duration::ZERO,
         })
@@ -107,7 +107,7 @@ impl Follower {
             if self.is_standing() {
                 continue;
             }
-            if matches!(self.work.as_ref()?.stage, Stage::Over) {
+            if matches!(self.work.as_ref()?.stage, SubscriptionStage::Over) {
                 return None;
             }
             tokio::time::sleep(POLL).await;
@@ -122,7 +122,7 @@ impl Follower {
     fn is_standing(&self) -> bool {
         self.work
             .as_ref()
-            .is_some_and(|work| matches!(work.stage, Stage::Standing { .. }))
+            .is_some_and(|work| matches!(work.stage, SubscriptionStage::Standing { .. }))
     }
 
     /// Begins with the standing state, if that is wanted and there is a turn.
@@ -130,20 +130,20 @@ impl Follower {
         let Some(work) = self
             .work
             .as_mut()
-            .filter(|work| matches!(work.stage, Stage::Waiting))
+            .filter(|work| matches!(work.stage, SubscriptionStage::Waiting))
         else {
             return;
         };
-        let Ok(turn) = Arc::clone(&self.seat.turns).try_acquire_owned() else {
+        let Ok(turn) = Arc::clone(&self.permit.turns).try_acquire_owned() else {
             return;
         };
-        work.stage = match self.index.follow() {
-            Some(changes) => Stage::Standing {
-                snapshot: Box::new(Snapshot::new(self.format)),
+        work.stage = match self.index.subscribe() {
+            Some(changes) => SubscriptionStage::Standing {
+                snapshot: Box::new(SnapshotCursor::new(self.format)),
                 changes,
                 _turn: turn,
             },
-            None => Stage::Over,
+            None => SubscriptionStage::Over,
         };
     }
 
@@ -161,7 +161,7 @@ impl Follower {
     }
 }
 
-impl Work {
+impl SubscriptionWork {
     fn standing(&mut self, index: &KvIndex) -> Vec<u8> {
         let mut out = Vec::new();
         while out.len() < CHUNK {
@@ -169,7 +169,7 @@ impl Work {
             if !self.writer.is_empty() {
                 continue;
             }
-            let Stage::Standing {
+            let SubscriptionStage::Standing {
                 snapshot, changes, ..
             } = &mut self.stage
             else {
@@ -177,19 +177,19 @@ impl Work {
             };
             self.writer.names().refresh();
             match snapshot.next(index, self.writer.names(), changes) {
-                Piece::Some(told) => self.writer.add(told),
-                Piece::Last(told) => {
+                SnapshotPiece::Some(told) => self.writer.add(told),
+                SnapshotPiece::Last(told) => {
                     let end = json!({"event": "snapshot_end", "blocks": snapshot.blocks});
                     named(&end, "snapshot_end", &mut out);
                     self.writer.add(told);
-                    if let Stage::Standing { changes, .. } =
-                        std::mem::replace(&mut self.stage, Stage::Over)
+                    if let SubscriptionStage::Standing { changes, .. } =
+                        std::mem::replace(&mut self.stage, SubscriptionStage::Over)
                     {
-                        self.stage = Stage::Following(changes);
+                        self.stage = SubscriptionStage::Following(changes);
                     }
                     break;
                 }
-                Piece::Lost => self.cut(None, &mut out),
+                SnapshotPiece::Lost => self.cut(None, &mut out),
             }
         }
         out
@@ -202,7 +202,7 @@ impl Work {
             if !self.writer.is_empty() {
                 continue;
             }
-            let Stage::Following(changes) = &mut self.stage else {
+            let SubscriptionStage::Following(changes) = &mut self.stage else {
                 break;
             };
             match changes.take(1) {
@@ -221,7 +221,7 @@ impl Work {
             "lagged",
             out,
         );
-        self.stage = Stage::Over;
+        self.stage = SubscriptionStage::Over;
     }
 }
 

@@ -8,15 +8,15 @@
 //!
 //! **Invariant**: what a subscriber was told, applied in order, is the index's content at a moment not long ago.
 
+mod changed_blocks;
 mod changes;
 mod follower;
 mod names;
-mod numbers;
+mod numbering;
+mod query;
 mod snapshot;
 #[cfg(test)]
 mod tests;
-mod touched;
-mod wish;
 mod writer;
 
 use std::{convert::Infallible, sync::Arc};
@@ -33,10 +33,10 @@ use dialect::{ApiError, ErrorCode};
 use futures_util::{Stream, stream};
 use tokio::sync::Semaphore;
 
-use crate::{Access, AdminParts, answer};
-use follower::{Follower, Seat};
-use names::Names;
-use wish::{Asked, Wish};
+use crate::{Access, AdminParts, response};
+use follower::{Follower, SubscriberPermit};
+use names::SubscriberNames;
+use query::{RawStreamQuery, StreamQuery};
 
 /// Subscribers at once; one more is refused.
 const SUBSCRIBERS: usize = 64;
@@ -46,18 +46,18 @@ const SNAPSHOTS: usize = 8;
 
 /// Where subscribers sit.
 #[derive(Debug)]
-struct Room {
-    seats: Arc<Semaphore>,
-    turns: Arc<Semaphore>,
+struct SubscriberLimits {
+    subscribers: Arc<Semaphore>,
+    snapshots: Arc<Semaphore>,
     /// Whether callers have shown a token.
     trusted: bool,
 }
 
 /// The route.
 pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
-    let room = Room {
-        seats: Arc::new(Semaphore::new(SUBSCRIBERS)),
-        turns: Arc::new(Semaphore::new(SNAPSHOTS)),
+    let room = SubscriberLimits {
+        subscribers: Arc::new(Semaphore::new(SUBSCRIBERS)),
+        snapshots: Arc::new(Semaphore::new(SNAPSHOTS)),
         trusted: access.token.is_some(),
     };
     get(subscribe).layer(Extension(Arc::new(room)))
@@ -65,12 +65,12 @@ pub(crate) fn route(access: &Access) -> MethodRouter<Arc<AdminParts>> {
 
 async fn subscribe(
     State(parts): State<Arc<AdminParts>>,
-    Extension(room): Extension<Arc<Room>>,
-    asked: Result<Query<Asked>, QueryRejection>,
+    Extension(room): Extension<Arc<SubscriberLimits>>,
+    asked: Result<Query<RawStreamQuery>, QueryRejection>,
 ) -> Response {
     let Ok(Query(asked)) = asked else {
         let message = "the query cannot be read: expected each of worker, format, snapshot and salts at most once";
-        return answer::error(&ApiError::new(ErrorCode::InvalidRequest, message));
+        return response::error(&ApiError::new(ErrorCode::InvalidRequest, message));
     };
     match follower(&parts, &room, asked) {
         Ok(follower) => {
@@ -82,7 +82,7 @@ async fn subscribe(
             ];
             (fields, Body::from_stream(events(follower))).into_response()
         }
-        Err(error) => answer::error(&error),
+        Err(error) => response::error(&error),
     }
 }
 
@@ -94,8 +94,12 @@ fn events(follower: Follower) -> impl Stream<Item = Result<Bytes, Infallible>> {
     })
 }
 
-fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, ApiError> {
-    let wish = Wish::try_from(asked)?;
+fn follower(
+    parts: &AdminParts,
+    room: &SubscriberLimits,
+    asked: RawStreamQuery,
+) -> Result<Follower, ApiError> {
+    let wish = StreamQuery::try_from(asked)?;
     if wish.salts.are_plain() && !room.trusted {
         let message = "salts=plain shows what separates tenants, and this listener asks for no token: set admin.token_file, or \
                        leave salts out to get their digests";
@@ -109,7 +113,7 @@ fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, A
             .map(|worker| (worker.id, Arc::clone(&worker.name)))
             .collect()
     };
-    let names = Names::new(Box::new(roster), wish.worker.clone());
+    let names = SubscriberNames::new(Box::new(roster), wish.worker.clone());
     if let Some(worker) = &wish.worker
         && !names.has(worker)
     {
@@ -121,7 +125,7 @@ fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, A
         let message = format!("no worker is named {worker:?}: GET /admin/workers lists them");
         return Err(ApiError::new(ErrorCode::UnknownWorker, message).param("worker"));
     }
-    let Ok(seat) = Arc::clone(&room.seats).try_acquire_owned() else {
+    let Ok(seat) = Arc::clone(&room.subscribers).try_acquire_owned() else {
         let message = format!(
             "{SUBSCRIBERS} subscribers follow already, the most there can be: close one, or ask again later"
         );
@@ -132,6 +136,6 @@ fn follower(parts: &AdminParts, room: &Room, asked: Asked) -> Result<Follower, A
         parts.clock,
         names,
         &wish,
-        Seat::new(seat, Arc::clone(&room.turns)),
+        SubscriberPermit::new(seat, Arc::clone(&room.snapshots)),
     )
 }

@@ -8,20 +8,20 @@ use kv_blocks::{Target, WorkerId};
 const MOST: usize = 4096;
 
 /// Who is there now.
-pub(super) type Roster = Box<dyn Fn() -> Vec<(WorkerId, Arc<str>)> + Send + Sync>;
+pub(super) type WorkerNameSource = Box<dyn Fn() -> Vec<(WorkerId, Arc<str>)> + Send + Sync>;
 
 /// Names as one subscriber gets to see them.
-pub(super) struct Names {
-    roster: Roster,
+pub(super) struct SubscriberNames {
+    source: WorkerNameSource,
     /// Only this worker is of interest.
     only: Option<Arc<str>>,
     known: HashMap<WorkerId, Arc<str>>,
 }
 
-impl Names {
-    pub(super) fn new(roster: Roster, only: Option<Arc<str>>) -> Self {
+impl SubscriberNames {
+    pub(super) fn new(roster: WorkerNameSource, only: Option<Arc<str>>) -> Self {
         let mut names = Self {
-            roster,
+            source: roster,
             only,
             known: HashMap::new(),
         };
@@ -38,7 +38,7 @@ impl Names {
         if self.known.len() > MOST {
             self.known.clear();
         }
-        self.known.extend((self.roster)());
+        self.known.extend((self.source)());
     }
 
     /// The name of a target's worker, if it is of interest.
@@ -59,7 +59,7 @@ impl Names {
     }
 }
 
-impl fmt::Debug for Names {
+impl fmt::Debug for SubscriberNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Names")
             .field("only", &self.only)

@@ -9,9 +9,9 @@
 use std::sync::Arc;
 
 use kv_blocks::Tier;
-use kv_index::{Change, ChangeKind, Changes, KvIndex, Standing, StandingPlace};
+use kv_index::{BlockChange, ChangeFeed, ChangeKind, ExportCursor, ExportedBlocks, KvIndex};
 
-use super::{names::Names, touched::Touched, wish::Format};
+use super::{changed_blocks::ChangedBlocks, names::SubscriberNames, query::Format};
 
 /// Changes that may come while a piece is being read, and their blocks. With more of them the subscriber has fallen behind.
 const MOST_CHANGES: usize = 16_384;
@@ -22,9 +22,9 @@ const LENT: Tier = Tier::Remote;
 
 /// How far it has come.
 #[derive(Debug)]
-pub(super) struct Snapshot {
-    place: StandingPlace,
-    touched: Touched,
+pub(super) struct SnapshotCursor {
+    place: ExportCursor,
+    touched: ChangedBlocks,
     format: Format,
     /// Blocks of the standing state told so far, each tier counting.
     pub(super) blocks: u64,
@@ -32,33 +32,38 @@ pub(super) struct Snapshot {
 
 /// One piece.
 #[derive(Debug)]
-pub(super) enum Piece {
+pub(super) enum SnapshotPiece {
     /// To be told in this order.
-    Some(Vec<Arc<Change>>),
+    Some(Vec<Arc<BlockChange>>),
     /// The standing state is told; these changes come behind it.
-    Last(Vec<Arc<Change>>),
+    Last(Vec<Arc<BlockChange>>),
     /// Changes came faster than they could be told, and are lost.
     Lost,
 }
 
-impl Snapshot {
+impl SnapshotCursor {
     pub(super) fn new(format: Format) -> Self {
         Self {
-            place: StandingPlace::default(),
-            touched: Touched::default(),
+            place: ExportCursor::default(),
+            touched: ChangedBlocks::default(),
             format,
             blocks: 0,
         }
     }
 
     /// The next piece. Takes the index's lock, and some milliseconds.
-    pub(super) fn next(&mut self, index: &KvIndex, names: &Names, changes: &mut Changes) -> Piece {
-        let piece = index.standing(&mut self.place, &|target| names.wanted(target).is_some());
+    pub(super) fn next(
+        &mut self,
+        index: &KvIndex,
+        names: &SubscriberNames,
+        changes: &mut ChangeFeed,
+    ) -> SnapshotPiece {
+        let piece = index.export(&mut self.place, &|target| names.wanted(target).is_some());
         let Some(since) = self.drain(index, changes) else {
-            return Piece::Lost;
+            return SnapshotPiece::Lost;
         };
         let Some(piece) = piece else {
-            return Piece::Last(since);
+            return SnapshotPiece::Last(since);
         };
         let (mut told, mut back) = (Vec::new(), Vec::new());
         for standing in piece {
@@ -67,11 +72,15 @@ impl Snapshot {
         told.extend(since);
         // Last: what hangs on it may have come with the changes.
         told.extend(back);
-        Piece::Some(told)
+        SnapshotPiece::Some(told)
     }
 
     /// Every change there is.
-    fn drain(&mut self, index: &KvIndex, changes: &mut Changes) -> Option<Vec<Arc<Change>>> {
+    fn drain(
+        &mut self,
+        index: &KvIndex,
+        changes: &mut ChangeFeed,
+    ) -> Option<Vec<Arc<BlockChange>>> {
         let (mut all, mut blocks) = (Vec::new(), 0);
         loop {
             let taken = changes.take(MOST_CHANGES).ok()?;
@@ -80,7 +89,7 @@ impl Snapshot {
             }
             for change in taken {
                 blocks += change.hashes.len();
-                if !self.touched.note(index, &change)
+                if !self.touched.record(index, &change)
                     || blocks > MOST_BLOCKS
                     || all.len() == MOST_CHANGES
                 {
@@ -94,9 +103,9 @@ impl Snapshot {
     fn tell(
         &mut self,
         index: &KvIndex,
-        Standing { held, lead }: Standing,
-        told: &mut Vec<Arc<Change>>,
-        back: &mut Vec<Arc<Change>>,
+        ExportedBlocks { change: held, lead }: ExportedBlocks,
+        told: &mut Vec<Arc<BlockChange>>,
+        back: &mut Vec<Arc<BlockChange>>,
     ) {
         for part in lead {
             self.lend(index, part, told, back);
@@ -116,20 +125,20 @@ impl Snapshot {
     fn lend(
         &self,
         index: &KvIndex,
-        part: Change,
-        told: &mut Vec<Arc<Change>>,
-        back: &mut Vec<Arc<Change>>,
+        part: BlockChange,
+        told: &mut Vec<Arc<BlockChange>>,
+        back: &mut Vec<Arc<BlockChange>>,
     ) {
         // An event per block says nothing of the block before, so nobody could need that.
         if self.format == Format::Continuum {
             return;
         }
-        let lent = Change {
+        let lent = BlockChange {
             tier: LENT,
             kind: ChangeKind::Stored { elsewhere: false },
             ..part
         };
-        let taken_back = Change {
+        let taken_back = BlockChange {
             kind: ChangeKind::Removed { elsewhere: false },
             ..lent.clone()
         };

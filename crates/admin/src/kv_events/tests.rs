@@ -7,7 +7,8 @@ use std::{sync::Arc, time::Duration};
 use contract_id::contract;
 use futures_util::{Stream, StreamExt};
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, IndexUpdate, Named, Removed, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, IndexUpdate, NamedBlocks, RemovedBlocks, StoredBlocks, Target,
+    Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
@@ -38,7 +39,7 @@ pub(super) fn index() -> Arc<KvIndex> {
 
 /// Blocks of 4 tokens of a sequence per salt; the engine calls block n `n + 1`, and the salt's number beside it.
 pub(super) fn stored(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Stored(Stored {
+    IndexUpdate::Stored(StoredBlocks {
         hashes: blocks.clone().map(|block| name(salt, block)).collect(),
         parent: blocks.start.checked_sub(1).map(|before| name(salt, before)),
         tokens: (blocks.start * 4..blocks.end * 4).collect(),
@@ -50,7 +51,7 @@ pub(super) fn stored(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> Ind
 }
 
 pub(super) fn removed(salt: u32, blocks: std::ops::Range<u32>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed {
+    IndexUpdate::Removed(RemovedBlocks {
         hashes: blocks.map(|block| name(salt, block)).collect(),
         tier,
     })
@@ -71,15 +72,16 @@ pub(super) fn subscribe_to(
             .copied()
             .collect::<std::collections::HashMap<_, _>>()
     );
-    let wish = Wish::try_from(serde_json::from_value::<Asked>(asked).unwrap()).unwrap();
+    let wish =
+        StreamQuery::try_from(serde_json::from_value::<RawStreamQuery>(asked).unwrap()).unwrap();
     let roster = || {
         (0..3)
             .map(|worker| (WorkerId(worker), format!("w{worker}").into()))
             .collect()
     };
-    let names = Names::new(Box::new(roster), wish.worker.clone());
+    let names = SubscriberNames::new(Box::new(roster), wish.worker.clone());
     let [seats, turns] = [(); 2].map(|()| Arc::new(Semaphore::new(1)));
-    let seat = Seat::new(seats.try_acquire_owned().unwrap(), turns);
+    let seat = SubscriberPermit::new(seats.try_acquire_owned().unwrap(), turns);
     let follower = Follower::new(index, Clock::system(), names, &wish, seat).unwrap();
     events(follower).map(|bytes| String::from_utf8(bytes.unwrap().to_vec()).unwrap())
 }
@@ -139,7 +141,7 @@ async fn a_block_is_created_offloaded_reloaded_evicted_and_purged() {
     index.apply(target(1), &stored(0, 0..1, Tier::Device));
     index.apply(
         target(1),
-        &IndexUpdate::Named(Named {
+        &IndexUpdate::Named(NamedBlocks {
             hashes: vec![name(0, 0)],
             tier: Tier::Host,
         }),

@@ -7,15 +7,15 @@ use kv_events::{
     continuum::ContinuumKind,
     standard::{StandardChange, StandardEvent, StreamKey, encode_json},
 };
-use kv_index::{Change, ChangeKind, KvIndex, SpaceKey, salt_digest};
+use kv_index::{BlockChange, ChangeKind, KvIndex, NamespaceKey, salt_digest};
 use net::Clock;
 use serde::Serialize;
 
 use super::{
     changes::{medium, of_a_block, of_a_tier, part},
-    names::Names,
-    numbers::Numbers,
-    wish::{Format, Salts, Wish},
+    names::SubscriberNames,
+    numbering::StreamNumbering,
+    query::{Format, Salts, StreamQuery},
 };
 
 /// Bytes of events that are made at once, about: one event may go beyond.
@@ -25,22 +25,27 @@ const BLOCKS: usize = 1024;
 
 /// Writes what waits, a chunk at a time.
 #[derive(Debug)]
-pub(super) struct Writer {
+pub(super) struct EnvelopeWriter {
     index: Arc<KvIndex>,
-    names: Names,
+    names: SubscriberNames,
     clock: Clock,
     format: Format,
     salts: Salts,
     /// Bounded by the caller, who adds only to an empty one: a piece of the standing state, or a change.
-    waiting: VecDeque<Arc<Change>>,
+    waiting: VecDeque<Arc<BlockChange>>,
     /// Blocks of the first one that are written.
     done: usize,
-    events: Numbers<Target>,
-    envelopes: Numbers<(SpaceKey, Target, Tier)>,
+    events: StreamNumbering<Target>,
+    envelopes: StreamNumbering<(NamespaceKey, Target, Tier)>,
 }
 
-impl Writer {
-    pub(super) fn new(index: Arc<KvIndex>, names: Names, clock: Clock, wish: &Wish) -> Self {
+impl EnvelopeWriter {
+    pub(super) fn new(
+        index: Arc<KvIndex>,
+        names: SubscriberNames,
+        clock: Clock,
+        wish: &StreamQuery,
+    ) -> Self {
         Self {
             index,
             names,
@@ -49,16 +54,16 @@ impl Writer {
             salts: wish.salts,
             waiting: VecDeque::new(),
             done: 0,
-            events: Numbers::new(),
-            envelopes: Numbers::new(),
+            events: StreamNumbering::new(),
+            envelopes: StreamNumbering::new(),
         }
     }
 
-    pub(super) fn names(&mut self) -> &mut Names {
+    pub(super) fn names(&mut self) -> &mut SubscriberNames {
         &mut self.names
     }
 
-    pub(super) fn add(&mut self, changes: impl IntoIterator<Item = Arc<Change>>) {
+    pub(super) fn add(&mut self, changes: impl IntoIterator<Item = Arc<BlockChange>>) {
         self.waiting.extend(changes);
     }
 
@@ -89,7 +94,7 @@ impl Writer {
     }
 
     /// The events of the next block.
-    fn blocks(&mut self, change: &Change, name: &str, out: &mut Vec<u8>) {
+    fn blocks(&mut self, change: &BlockChange, name: &str, out: &mut Vec<u8>) {
         let kinds = of_a_block(change);
         if kinds.is_empty() {
             self.done = change.hashes.len();
@@ -97,7 +102,7 @@ impl Writer {
         }
         let before = u64::from(change.depth) + self.done as u64;
         for kind in kinds {
-            let data = Block {
+            let data = ContinuumBlock {
                 event: kind.as_str(),
                 backend: name,
                 dp_rank: change.target.rank.0,
@@ -112,12 +117,16 @@ impl Writer {
     }
 
     /// The event of the next stretch.
-    fn envelope(&mut self, change: &Change, name: &str, out: &mut Vec<u8>) {
+    fn envelope(&mut self, change: &BlockChange, name: &str, out: &mut Vec<u8>) {
         let to = change.hashes.len().min(self.done + BLOCKS);
         let stretch = part(change, self.done..to);
         self.done = to;
         let namespace = &change.namespace;
-        let stream = (self.index.space(namespace), change.target, change.tier);
+        let stream = (
+            self.index.namespace_key(namespace),
+            change.target,
+            change.tier,
+        );
         let seq_hashes = stretch.hashes.iter().map(|hash| hash.0).collect();
         let base_block_idx = Some(stretch.depth.into());
         let event = StandardEvent {
@@ -178,7 +187,7 @@ impl Writer {
 
 /// One block, as Continuum's readers know it.
 #[derive(Serialize)]
-struct Block<'a> {
+struct ContinuumBlock<'a> {
     event: &'static str,
     backend: &'a str,
     dp_rank: u32,

@@ -3,19 +3,24 @@
 use std::time::Duration;
 
 use super::problem_at;
-use crate::{Cache, ModelAggregation, checked::Checked, problem::Draft};
+use crate::{
+    CacheSection, ModelAggregationSection, checked_value::CheckedValue, problem::ProblemDraft,
+};
 
 /// Section `cache`.
-pub(super) fn cache(section: &Checked) -> Cache {
+pub(super) fn cache(section: &CheckedValue) -> CacheSection {
     let ttl = section.key("deduplication_ttl").duration();
-    Cache {
+    CacheSection {
         model_ttl: section.key("model_cache_ttl").duration(),
         deduplication: section.key("enable_deduplication").bool().then_some(ttl),
     }
 }
 
 /// Section `model_aggregation`. An empty list that counts longer at first than at last is a problem.
-pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) -> ModelAggregation {
+pub(super) fn model_aggregation(
+    section: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> ModelAggregationSection {
     let (base, most) = (
         section.key("empty_response_base_ttl_seconds"),
         section.key("empty_response_max_ttl_seconds"),
@@ -26,8 +31,8 @@ pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) ->
             base.int(),
             most.int()
         );
-        let draft =
-            Draft::new("model_aggregation.empty_response_base_ttl_seconds", message).in_context();
+        let draft = ProblemDraft::new("model_aggregation.empty_response_base_ttl_seconds", message)
+            .in_context();
         problems.push(problem_at(
             draft.expected("a shorter time, or a longer one there"),
             base,
@@ -35,7 +40,7 @@ pub(super) fn model_aggregation(section: &Checked, problems: &mut Vec<Draft>) ->
         ));
     }
     let background = section.key("background_refresh");
-    ModelAggregation {
+    ModelAggregationSection {
         ttl: section.key("cache_ttl").duration(),
         soft_ttl_ratio: section.key("soft_ttl_ratio").float(),
         empty_ttl: Duration::from_secs(base.int()),

@@ -2,17 +2,17 @@
 
 use super::problem_at;
 use crate::{
-    SemanticCluster, SemanticClusters, SharedPrefixRouting, Worker, checked::Checked,
-    nearest::nearest, problem::Draft,
+    SemanticCluster, SemanticClusters, SharedPrefixRouting, WorkerEntry,
+    checked_value::CheckedValue, nearest::nearest, problem::ProblemDraft,
 };
 
 const PATH: &str = "routing.semantic_clusters";
 
 /// `None` where disabled; its entries are checked all the same.
 pub(super) fn semantic_clusters(
-    section: &Checked,
-    workers: &[Worker],
-    problems: &mut Vec<Draft>,
+    section: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
 ) -> Option<SemanticClusters> {
     let mut clusters: Vec<SemanticCluster> = Vec::new();
     for (at, entry) in section.key("clusters").items().iter().enumerate() {
@@ -20,7 +20,7 @@ pub(super) fn semantic_clusters(
             continue;
         };
         if clusters.iter().any(|other| other.name == cluster.name) {
-            let draft = Draft::new(
+            let draft = ProblemDraft::new(
                 format!("{PATH}.clusters[{at}].name"),
                 format!("a second cluster `{}`", cluster.name),
             );
@@ -35,8 +35,8 @@ pub(super) fn semantic_clusters(
         return None;
     }
     let (model, list) = (section.key("embedding_model"), section.key("clusters"));
-    let mut missing = |key: &Checked, name: &str, expected: &str| {
-        let draft = Draft::new(format!("{PATH}.{name}"), "missing")
+    let mut missing = |key: &CheckedValue, name: &str, expected: &str| {
+        let draft = ProblemDraft::new(format!("{PATH}.{name}"), "missing")
             .expected(expected)
             .in_context();
         problems.push(problem_at(draft, key, section));
@@ -65,9 +65,9 @@ pub(super) fn semantic_clusters(
 
 fn cluster(
     at: usize,
-    entry: &Checked,
-    workers: &[Worker],
-    problems: &mut Vec<Draft>,
+    entry: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
 ) -> Option<SemanticCluster> {
     let path = |key: &str| format!("{PATH}.clusters[{at}].{key}");
     let texts = |key: &str| -> Vec<String> {
@@ -98,7 +98,7 @@ fn cluster(
     ] {
         if lacks && !entry.key(key).failed {
             problems.push(problem_at(
-                Draft::new(path(key), "missing").expected(expected),
+                ProblemDraft::new(path(key), "missing").expected(expected),
                 entry.key(key),
                 entry,
             ));
@@ -112,7 +112,7 @@ fn cluster(
             continue;
         };
         let names = || workers.iter().map(|worker| worker.name.as_str());
-        let draft = Draft::new(
+        let draft = ProblemDraft::new(
             path(&format!("workers[{number}]")),
             format!("no worker is called `{name}`"),
         );
@@ -129,7 +129,7 @@ fn cluster(
     (!cluster.name.is_empty()).then_some(cluster)
 }
 
-pub(super) fn shared_prefix_routing(section: &Checked) -> Option<SharedPrefixRouting> {
+pub(super) fn shared_prefix_routing(section: &CheckedValue) -> Option<SharedPrefixRouting> {
     let count = |key: &str| usize::try_from(section.key(key).int()).unwrap_or(usize::MAX);
     section.key("enabled").bool().then(|| SharedPrefixRouting {
         prefix_chars: count("prefix_chars"),

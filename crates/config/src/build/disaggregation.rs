@@ -3,10 +3,10 @@
 use kv_blocks::Role;
 
 use super::problem_at;
-use crate::{Connector, Disaggregation, checked::Checked, problem::Draft};
+use crate::{Connector, DisaggregationSection, checked_value::CheckedValue, problem::ProblemDraft};
 
-pub(super) fn disaggregation(section: &Checked) -> Disaggregation {
-    Disaggregation {
+pub(super) fn disaggregation(section: &CheckedValue) -> DisaggregationSection {
+    DisaggregationSection {
         enabled: section.key("mode").word() != Some("off"),
         connector: match section.key("connector").word() {
             Some("mooncake") => Connector::Mooncake,
@@ -19,7 +19,12 @@ pub(super) fn disaggregation(section: &Checked) -> Disaggregation {
 }
 
 /// The role of the worker at place `at`, which others must reach where it hands caches over.
-pub(super) fn role(entry: &Checked, url: &str, at: usize, problems: &mut Vec<Draft>) -> Role {
+pub(super) fn role(
+    entry: &CheckedValue,
+    url: &str,
+    at: usize,
+    problems: &mut Vec<ProblemDraft>,
+) -> Role {
     let role = match entry.key("role").word() {
         Some("prefill") => Role::Prefill,
         Some("decode") => Role::Decode,
@@ -30,7 +35,7 @@ pub(super) fn role(entry: &Checked, url: &str, at: usize, problems: &mut Vec<Dra
             "a {} worker behind a Unix socket: KV caches are handed over between hosts and ports",
             role.as_str()
         );
-        let draft = Draft::new(format!("workers[{at}].url"), message).value(url.into());
+        let draft = ProblemDraft::new(format!("workers[{at}].url"), message).value(url.into());
         problems.push(problem_at(
             draft.expected("http://HOST:PORT, or role: unified"),
             entry.key("url"),

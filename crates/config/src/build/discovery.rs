@@ -2,14 +2,17 @@
 
 use super::problem_at;
 use crate::{
-    Discovery, DnsName, Listen,
-    checked::{Checked, Value},
-    problem::Draft,
+    DiscoverySection, DnsName, ListenSetting,
+    checked_value::{CheckedValue, Value},
+    problem::ProblemDraft,
 };
 
-pub(super) fn discovery(section: &Checked, problems: &mut Vec<Draft>) -> Discovery {
+pub(super) fn discovery(
+    section: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> DiscoverySection {
     let names = section.key("dns").items().iter().enumerate();
-    Discovery {
+    DiscoverySection {
         file: section.key("file").text().map(Into::into),
         dns: names
             .filter_map(|(at, name)| dns(name, at, problems))
@@ -21,7 +24,7 @@ pub(super) fn discovery(section: &Checked, problems: &mut Vec<Draft>) -> Discove
 }
 
 /// Hides the keys in what stands for workers, whose section hides its own.
-pub(super) fn hide_keys(section: &mut Checked) {
+pub(super) fn hide_keys(section: &mut CheckedValue) {
     for name in section.key_mut("dns").items_mut() {
         if let Value::Free(serde_json::Value::Object(entry)) = &mut name.key_mut("worker").value
             && let Some(key) = entry.get_mut("api_key")
@@ -31,11 +34,11 @@ pub(super) fn hide_keys(section: &mut Checked) {
     }
 }
 
-fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> {
+fn dns(name: &CheckedValue, at: usize, problems: &mut Vec<ProblemDraft>) -> Option<DnsName> {
     let path = |key: &str| format!("discovery.dns[{at}].{key}");
     let host = name.key("host").text().filter(|host| is_host(host));
     if host.is_none() && !name.key("host").failed {
-        let draft = Draft::new(path("host"), "is missing or no name of a host");
+        let draft = ProblemDraft::new(path("host"), "is missing or no name of a host");
         problems.push(problem_at(
             draft.expected("a name such as engines.example.org"),
             name.key("host"),
@@ -48,7 +51,7 @@ fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> 
         _ => None,
     };
     if worker.is_none() {
-        let draft = Draft::new(path("worker"), "is no mapping");
+        let draft = ProblemDraft::new(path("worker"), "is no mapping");
         problems.push(problem_at(
             draft.expected("keys of an entry of workers, such as {type: vllm}"),
             name.key("worker"),
@@ -61,9 +64,9 @@ fn dns(name: &Checked, at: usize, problems: &mut Vec<Draft>) -> Option<DnsName> 
         .and_then(|port| u16::try_from(port).ok());
     let server = name.key("server");
     let asked = match &server.value {
-        Value::Listen(Listen::Tcp(address)) => Some(*address),
-        Value::Listen(Listen::Unix(_)) => {
-            let draft = Draft::new(path("server"), "is no address of a name server");
+        Value::Listen(ListenSetting::Tcp(address)) => Some(*address),
+        Value::Listen(ListenSetting::Unix(_)) => {
+            let draft = ProblemDraft::new(path("server"), "is no address of a name server");
             problems.push(problem_at(
                 draft.expected("an address such as 127.0.0.1:8600"),
                 server,

@@ -2,42 +2,43 @@
 
 use super::problem_at;
 use crate::{
-    Hook,
-    checked::{Checked, Value},
-    problem::Draft,
+    HookEntry,
+    checked_value::{CheckedValue, Value},
+    problem::ProblemDraft,
 };
 
 /// The hooks in their order.
-pub(super) fn hooks(list: &Checked, problems: &mut Vec<Draft>) -> Vec<Hook> {
-    let mut hooks: Vec<Hook> = Vec::new();
+pub(super) fn hooks(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<HookEntry> {
+    let mut hooks: Vec<HookEntry> = Vec::new();
     for (at, entry) in list.items().iter().enumerate() {
         let path = |key: &str| format!("pre_routing_hooks[{at}].{key}");
         let (name, url) = (entry.key("name"), entry.key("url"));
         let text = name.text().unwrap_or_default();
         if text.is_empty() && !name.failed {
-            let draft = Draft::new(path("name"), "missing").expected("the hook's name");
+            let draft = ProblemDraft::new(path("name"), "missing").expected("the hook's name");
             problems.push(problem_at(draft, name, entry));
         } else if !name.failed && !is_name(text) {
-            let draft = Draft::new(path("name"), format!("`{text}` cannot stand in a header"))
-                .value(text.into());
+            let draft =
+                ProblemDraft::new(path("name"), format!("`{text}` cannot stand in a header"))
+                    .value(text.into());
             let draft = draft.expected("letters, digits, - and _ only");
             problems.push(problem_at(draft, name, entry));
         }
         if hooks.iter().any(|other| other.name == text) {
-            let draft =
-                Draft::new(path("name"), format!("a second hook `{text}`")).value(text.into());
+            let draft = ProblemDraft::new(path("name"), format!("a second hook `{text}`"))
+                .value(text.into());
             problems.push(problem_at(draft.expected("another name"), name, entry));
         }
         let Value::WorkerUrl { url, .. } = &url.value else {
             if !url.failed {
-                let draft = Draft::new(path("url"), "missing")
+                let draft = ProblemDraft::new(path("url"), "missing")
                     .expected("a URL such as http://127.0.0.1:9000/check");
                 problems.push(problem_at(draft, url, entry));
             }
             continue;
         };
         let on_reject = entry.key("on_reject");
-        hooks.push(Hook {
+        hooks.push(HookEntry {
             name: text.to_owned(),
             url: url.clone(),
             timeout: entry.key("timeout").duration(),

@@ -4,16 +4,17 @@ use std::{num::NonZeroUsize, time::Duration};
 
 use super::{problem_at, redis::redis};
 use crate::{
-    BlockHashKind, KvCacheIndex, KvEvents, Offloading, Prediction, PrefixEventSource,
-    PrefixHashKind, Scoring, Worker, checked::Checked, problem::Draft,
+    BlockHashKind, KvCacheIndexSection, KvEventsSection, Offloading, PredictionSection,
+    PrefixEventSource, PrefixHashKind, ScoringSection, WorkerEntry, checked_value::CheckedValue,
+    problem::ProblemDraft,
 };
 
 /// How far the sum of the weights may be from 1.
 const SUM_TOLERANCE: f64 = 1e-6;
 
-pub(super) fn kv_events(section: &Checked) -> KvEvents {
+pub(super) fn kv_events(section: &CheckedValue) -> KvEventsSection {
     let prediction = section.key("prediction");
-    KvEvents {
+    KvEventsSection {
         enabled: section.key("enabled").bool(),
         memory_budget: section.key("memory_budget").size(),
         block_hash: match section.key("block_hash").word() {
@@ -32,7 +33,7 @@ pub(super) fn kv_events(section: &Checked) -> KvEvents {
         queue_batches: usize::try_from(section.key("queue_batches").int()).unwrap_or(usize::MAX),
         max_events_per_second: section.key("max_events_per_second").int(),
         stale_after: section.key("stale_after").duration(),
-        prediction: Prediction {
+        prediction: PredictionSection {
             ttl: prediction.key("ttl").duration(),
             max_blocks: prediction.key("max_blocks").int(),
             prune_target_ratio: prediction.key("prune_target_ratio").float(),
@@ -41,7 +42,7 @@ pub(super) fn kv_events(section: &Checked) -> KvEvents {
 }
 
 /// The three weights of a score are shares of it.
-pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
+pub(super) fn check_weights_sum(scoring: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let weights =
         ["overlap_weight", "load_weight", "health_weight"].map(|key| (key, scoring.key(key)));
     if weights.iter().any(|(_, weight)| weight.failed) {
@@ -57,7 +58,7 @@ pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
         .rfind(|(_, weight)| weight.is_set())
         .unwrap_or(&weights[0]);
     let message = format!("overlap_weight, load_weight and health_weight make {sum:.6}");
-    let draft = Draft::new(format!("kv_cache_index.scoring.{key}"), message)
+    let draft = ProblemDraft::new(format!("kv_cache_index.scoring.{key}"), message)
         .value(weight.shown())
         .in_context();
     problems.push(problem_at(
@@ -67,8 +68,8 @@ pub(super) fn weights_make_one(scoring: &Checked, problems: &mut Vec<Draft>) {
     ));
 }
 
-fn scoring(section: &Checked) -> Scoring {
-    Scoring {
+fn scoring(section: &CheckedValue) -> ScoringSection {
+    ScoringSection {
         relative: section.key("overlap_measure").word() == Some("relative"),
         overlap_weight: section.key("overlap_weight").float(),
         load_weight: section.key("load_weight").float(),
@@ -81,16 +82,16 @@ fn scoring(section: &Checked) -> Scoring {
 
 /// Entries whose problem is filed are left out.
 pub(super) fn kv_cache_index(
-    root: &Checked,
-    workers: &[Worker],
-    problems: &mut Vec<Draft>,
-) -> KvCacheIndex {
+    root: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
+) -> KvCacheIndexSection {
     let section = root.key("kv_cache_index");
     let enabled = section.key("enabled").bool();
     let chosen = enabled && section.key("backend").word() == Some("redis");
     let offloading = section.key("storage_offloading");
     let sources = section.key("event_sources").items().iter().enumerate();
-    KvCacheIndex {
+    KvCacheIndexSection {
         enabled,
         redis: chosen
             .then(|| {
@@ -123,13 +124,13 @@ pub(super) fn kv_cache_index(
 
 fn event_source(
     at: usize,
-    entry: &Checked,
-    workers: &[Worker],
-    problems: &mut Vec<Draft>,
+    entry: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
 ) -> Option<PrefixEventSource> {
     let path = |key: &str| format!("kv_cache_index.event_sources[{at}].{key}");
     let mut missing = |key: &str, expected: String| {
-        let draft = Draft::new(path(key), "missing").expected(expected);
+        let draft = ProblemDraft::new(path(key), "missing").expected(expected);
         problems.push(problem_at(draft, entry.key(key), entry));
     };
     let names = || {
@@ -151,7 +152,7 @@ fn event_source(
     }
     let (backend_name, endpoint) = (backend.text()?.to_owned(), endpoint.text()?.to_owned());
     if workers.iter().all(|worker| worker.name != backend_name) {
-        let draft = Draft::new(
+        let draft = ProblemDraft::new(
             path("backend_name"),
             format!("no worker is called `{backend_name}`"),
         );

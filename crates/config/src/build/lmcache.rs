@@ -4,11 +4,11 @@ use std::num::NonZeroUsize;
 
 use super::{problem_at, redis::redis};
 use crate::{
-    Lmcache, LmcacheMode, PromptCache, Worker,
+    LmcacheMode, LmcacheSection, PromptCacheSection, WorkerEntry,
     check::map_path,
-    checked::{Checked, Value},
+    checked_value::{CheckedValue, Value},
     nearest::nearest,
-    problem::Draft,
+    problem::ProblemDraft,
 };
 
 const PATH: &str = "routing.lmcache";
@@ -17,10 +17,10 @@ const CACHE_BACKEND: &str = "routing.lmcache.prompt_cache.backend";
 
 /// `None` where no controller is named; what else is set is checked all the same.
 pub(super) fn lmcache(
-    root: &Checked,
-    workers: &[Worker],
-    problems: &mut Vec<Draft>,
-) -> Option<Lmcache> {
+    root: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
+) -> Option<LmcacheSection> {
     let routing = root.key("routing");
     let section = routing.key("lmcache");
     workers_are_known(root, section.key("worker_map"), workers, problems);
@@ -31,7 +31,7 @@ pub(super) fn lmcache(
     } = &url.value
     else {
         if let Some((path, key)) = chosen_by(routing).filter(|_| !url.failed) {
-            let draft = Draft::new(
+            let draft = ProblemDraft::new(
                 format!("{PATH}.controller_url"),
                 format!("missing, and `{path}` is {POLICY}"),
             );
@@ -47,7 +47,7 @@ pub(super) fn lmcache(
         section.key("prompt_cache"),
     );
     let shared = cache.key("backend").word() == Some("redis");
-    let entry = |(instance, named): &(String, Checked)| {
+    let entry = |(instance, named): &(String, CheckedValue)| {
         let named = named.text()?;
         let known = workers.iter().find(|worker| is(worker, named));
         Some((
@@ -55,7 +55,7 @@ pub(super) fn lmcache(
             known.map_or(place(named), |worker| &worker.name).to_owned(),
         ))
     };
-    Some(Lmcache {
+    Some(LmcacheSection {
         mode: match section.key("mode").word() {
             Some("prefix_lookup") => LmcacheMode::PrefixLookup,
             _ => LmcacheMode::Occupancy,
@@ -76,7 +76,7 @@ pub(super) fn lmcache(
             .filter_map(entry)
             .collect(),
         fallback: section.key("fallback").word().unwrap_or("power_of_two"),
-        prompt_cache: PromptCache {
+        prompt_cache: PromptCacheSection {
             ttl: cache.key("ttl").duration(),
             capacity: NonZeroUsize::try_from(cache.key("capacity").count())
                 .unwrap_or(NonZeroUsize::MAX),
@@ -88,7 +88,7 @@ pub(super) fn lmcache(
 }
 
 /// The first key that chooses the policy.
-fn chosen_by(routing: &Checked) -> Option<(String, &Checked)> {
+fn chosen_by(routing: &CheckedValue) -> Option<(String, &CheckedValue)> {
     const KEYS: [&str; 3] = ["policy", "prefill_policy", "decode_policy"];
     let own = KEYS.map(|key| (format!("routing.{key}"), routing.key(key)));
     let models = routing
@@ -109,7 +109,12 @@ fn chosen_by(routing: &Checked) -> Option<(String, &Checked)> {
 }
 
 /// A worker that nobody is would never be found to hold anything. Those that are discovered are not known yet.
-fn workers_are_known(root: &Checked, map: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) {
+fn workers_are_known(
+    root: &CheckedValue,
+    map: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
+) {
     let discovery = root.key("discovery");
     if discovery.key("file").is_set()
         || !discovery.key("dns").items().is_empty()
@@ -125,7 +130,7 @@ fn workers_are_known(root: &Checked, map: &Checked, workers: &[Worker], problems
             continue;
         };
         let names = || workers.iter().map(|worker| worker.name.as_str());
-        let draft = Draft::new(
+        let draft = ProblemDraft::new(
             map_path(&format!("{PATH}.worker_map"), instance),
             format!("`{named}` is no worker"),
         );
@@ -141,7 +146,7 @@ fn workers_are_known(root: &Checked, map: &Checked, workers: &[Worker], problems
     }
 }
 
-fn is(worker: &Worker, named: &str) -> bool {
+fn is(worker: &WorkerEntry, named: &str) -> bool {
     worker.name == named || place(&worker.url) == place(named)
 }
 

@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use super::problem_at;
 use crate::{
-    ChatTemplate, Model, ModelRule, Models, Tokenizer, check::map_path, checked::Checked,
-    problem::Draft,
+    ChatTemplateSetting, ModelEntry, ModelRule, ModelsSection, TokenizerSetting, check::map_path,
+    checked_value::CheckedValue, problem::ProblemDraft,
 };
 
 /// The section; rules and aliases that could not work are filed.
-pub(super) fn models(section: &Checked, problems: &mut Vec<Draft>) -> Models {
+pub(super) fn models(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> ModelsSection {
     let defaults = section.key("defaults");
     let entries = section.key("entries").entries().iter();
-    Models {
+    ModelsSection {
         defaults: model(defaults, None),
         entries: entries
             .map(|(id, own)| (id.clone(), model(defaults, Some(own))))
@@ -22,33 +22,33 @@ pub(super) fn models(section: &Checked, problems: &mut Vec<Draft>) -> Models {
     }
 }
 
-fn model(defaults: &Checked, own: Option<&Checked>) -> Model {
+fn model(defaults: &CheckedValue, own: Option<&CheckedValue>) -> ModelEntry {
     let of = |name: &str| {
         own.map(|own| own.key(name))
             .filter(|own| own.is_set())
             .unwrap_or_else(|| defaults.key(name))
     };
     let (tokenizer, template) = (of("tokenizer"), of("chat_template"));
-    Model {
+    ModelEntry {
         tokenizer: match (tokenizer.text(), tokenizer.word()) {
-            (Some(path), _) => Tokenizer::Directory(path.into()),
-            (None, Some("engine")) => Tokenizer::Engine,
-            (None, Some("none")) => Tokenizer::None,
-            _ => Tokenizer::Auto,
+            (Some(path), _) => TokenizerSetting::Directory(path.into()),
+            (None, Some("engine")) => TokenizerSetting::Engine,
+            (None, Some("none")) => TokenizerSetting::None,
+            _ => TokenizerSetting::Auto,
         },
-        chat_template: template
-            .text()
-            .map_or(ChatTemplate::Auto, |path| ChatTemplate::File(path.into())),
+        chat_template: template.text().map_or(ChatTemplateSetting::Auto, |path| {
+            ChatTemplateSetting::File(path.into())
+        }),
     }
 }
 
-fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
+fn rules(list: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> Vec<ModelRule> {
     let mut rules = Vec::new();
     for (at, entry) in list.items().iter().enumerate() {
         let path = |key: &str| format!("models.rules[{at}].{key}");
         let (pattern, rewrite) = (entry.key("match"), entry.key("rewrite"));
         if pattern.text().is_none_or(str::is_empty) && !pattern.failed {
-            let draft = Draft::new(path("match"), "missing")
+            let draft = ProblemDraft::new(path("match"), "missing")
                 .expected("a model's name; `*` stands for anything");
             problems.push(problem_at(draft, pattern, entry));
         }
@@ -60,7 +60,8 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
             .collect();
         let inner = entry.key("rewrite").failed || entry.key("fallback").failed || entry.failed;
         if rewrite.text().is_none() && fallback.is_empty() && !inner {
-            let draft = Draft::new(format!("models.rules[{at}]"), "the rule changes nothing");
+            let draft =
+                ProblemDraft::new(format!("models.rules[{at}]"), "the rule changes nothing");
             problems.push(problem_at(
                 draft.expected("rewrite, fallback or both"),
                 entry,
@@ -74,8 +75,8 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
             .chain(fallback.iter().map(|name| ("fallback", name.as_str())))
         {
             if name.is_empty() || name.contains('*') {
-                let draft =
-                    Draft::new(path(key), format!("`{name}` is no model")).value(name.into());
+                let draft = ProblemDraft::new(path(key), format!("`{name}` is no model"))
+                    .value(name.into());
                 problems.push(problem_at(
                     draft.expected("the name of one model"),
                     entry.key(key),
@@ -93,7 +94,7 @@ fn rules(list: &Checked, problems: &mut Vec<Draft>) -> Vec<ModelRule> {
 }
 
 /// A name leads to a model in one step: chains of names could lead round in a circle.
-fn aliases(map: &Checked, problems: &mut Vec<Draft>) -> BTreeMap<String, String> {
+fn aliases(map: &CheckedValue, problems: &mut Vec<ProblemDraft>) -> BTreeMap<String, String> {
     let aliases: BTreeMap<String, String> = map
         .entries()
         .iter()
@@ -109,7 +110,8 @@ fn aliases(map: &Checked, problems: &mut Vec<Draft>) -> BTreeMap<String, String>
             None
         };
         if let Some(wrong) = wrong {
-            let draft = Draft::new(map_path("models.aliases", name), wrong).value(model.into());
+            let draft =
+                ProblemDraft::new(map_path("models.aliases", name), wrong).value(model.into());
             problems.push(problem_at(draft.expected("the id of a model"), entry, map));
         }
     }

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use super::problem_at;
-use crate::{Redis, checked::Checked, problem::Draft};
+use crate::{RedisSection, checked_value::CheckedValue, problem::ProblemDraft};
 
 const URL: &str = "response_cache.redis.url";
 
 /// `response_cache.redis`, because `key`, called `chosen_by`, selects it. Without a URL that is a problem, told once
 /// however many need the server, and `None`.
 pub(super) fn redis(
-    root: &Checked,
+    root: &CheckedValue,
     chosen_by: &str,
-    key: &Checked,
-    problems: &mut Vec<Draft>,
-) -> Option<Redis> {
+    key: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> Option<RedisSection> {
     let found = server(root);
     if found.is_none() && !problems.iter().any(|problem| problem.path == URL) {
         problems.extend(missing(root, chosen_by, key));
@@ -23,11 +23,11 @@ pub(super) fn redis(
 }
 
 /// The server, if one is named.
-pub(super) fn server(root: &Checked) -> Option<Redis> {
+pub(super) fn server(root: &CheckedValue) -> Option<RedisSection> {
     let section = root.key("response_cache").key("redis");
     let url = section.key("url").redis_url()?;
     let milliseconds = |key: &str| Duration::from_millis(section.key(key).int());
-    Some(Redis {
+    Some(RedisSection {
         url: url.clone(),
         tls: url.is_tls() || section.key("tls").bool(),
         pool_size: section.key("pool_size").count(),
@@ -37,9 +37,9 @@ pub(super) fn server(root: &Checked) -> Option<Redis> {
 }
 
 /// The problem of a server that is not named, where it was not told otherwise already.
-fn missing(root: &Checked, chosen_by: &str, key: &Checked) -> Option<Draft> {
+fn missing(root: &CheckedValue, chosen_by: &str, key: &CheckedValue) -> Option<ProblemDraft> {
     let section = root.key("response_cache").key("redis");
     let message = format!("missing, and `{chosen_by}` is redis");
-    let draft = Draft::new(URL, message).expected("a URL such as redis://127.0.0.1:6379");
+    let draft = ProblemDraft::new(URL, message).expected("a URL such as redis://127.0.0.1:6379");
     (!section.key("url").failed).then(|| problem_at(draft, section, key))
 }

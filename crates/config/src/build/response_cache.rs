@@ -5,23 +5,27 @@ use std::{num::NonZeroUsize, time::Duration};
 use super::{problem_at, redis};
 use crate::{
     AbsentTemperature, CacheBackend, CacheFallback, CacheL1, CacheL2, CacheRedis, CacheTiering,
-    L1Kind, ResponseCache, S3Credentials, SemanticCache, checked::Checked, problem::Draft,
+    L1Kind, ResponseCacheSection, S3Credentials, SemanticCache, checked_value::CheckedValue,
+    problem::ProblemDraft,
 };
 
 /// A cache that is on and lacks what its backend needs is a problem; one that is off may lack anything.
-pub(super) fn response_cache(root: &Checked, problems: &mut Vec<Draft>) -> ResponseCache {
+pub(super) fn response_cache(
+    root: &CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> ResponseCacheSection {
     let section = root.key("response_cache");
     let enabled = section.key("enabled").bool();
     let backend = backend(section);
     let l1 = l1(section.key("l1"));
     if enabled && backend == CacheBackend::Tiered {
-        object_store_is_named(section, problems);
+        check_object_store(section, problems);
     }
     key_has_its_other_half(section.key("l2"), problems);
     if enabled {
         a_model_says_what_means_the_same(section.key("semantic"), problems);
     }
-    ResponseCache {
+    ResponseCacheSection {
         enabled,
         backend,
         capacity: count(section.key("capacity")),
@@ -46,7 +50,7 @@ pub(super) fn response_cache(root: &Checked, problems: &mut Vec<Draft>) -> Respo
     }
 }
 
-fn backend(section: &Checked) -> CacheBackend {
+fn backend(section: &CheckedValue) -> CacheBackend {
     match section.key("backend").word() {
         Some("redis") => CacheBackend::Redis,
         Some("tiered") => CacheBackend::Tiered,
@@ -55,11 +59,11 @@ fn backend(section: &Checked) -> CacheBackend {
 }
 
 fn cache_redis(
-    root: &Checked,
+    root: &CheckedValue,
     enabled: bool,
     backend: CacheBackend,
     l1: CacheL1,
-    problems: &mut Vec<Draft>,
+    problems: &mut Vec<ProblemDraft>,
 ) -> CacheRedis {
     let cache = root.key("response_cache");
     let chosen = match (backend, l1.kind) {
@@ -93,7 +97,7 @@ fn cache_redis(
     }
 }
 
-fn l1(section: &Checked) -> CacheL1 {
+fn l1(section: &CheckedValue) -> CacheL1 {
     CacheL1 {
         kind: match section.key("type").word() {
             Some("redis") => L1Kind::Redis,
@@ -103,7 +107,7 @@ fn l1(section: &Checked) -> CacheL1 {
     }
 }
 
-fn l2(section: &Checked) -> CacheL2 {
+fn l2(section: &CheckedValue) -> CacheL2 {
     let text = |key: &str| section.key(key).text().map(str::to_owned);
     let credentials = section
         .key("access_key")
@@ -122,7 +126,7 @@ fn l2(section: &Checked) -> CacheL2 {
     }
 }
 
-fn semantic(section: &Checked) -> SemanticCache {
+fn semantic(section: &CheckedValue) -> SemanticCache {
     SemanticCache {
         enabled: section.key("enabled").bool(),
         threshold: section.key("threshold").float(),
@@ -133,7 +137,7 @@ fn semantic(section: &Checked) -> SemanticCache {
     }
 }
 
-fn object_store_is_named(cache: &Checked, problems: &mut Vec<Draft>) {
+fn check_object_store(cache: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let section = cache.key("l2");
     for (key, expected) in [
         (
@@ -145,17 +149,18 @@ fn object_store_is_named(cache: &Checked, problems: &mut Vec<Draft>) {
         let found = section.key(key);
         if found.text().is_none_or(str::is_empty) && !found.failed {
             let message = "missing, and `response_cache.backend` is tiered";
-            let draft = Draft::new(format!("response_cache.l2.{key}"), message).expected(expected);
+            let draft =
+                ProblemDraft::new(format!("response_cache.l2.{key}"), message).expected(expected);
             problems.push(problem_at(draft, section, cache.key("backend")));
         }
     }
 }
 
-fn a_model_says_what_means_the_same(section: &Checked, problems: &mut Vec<Draft>) {
+fn a_model_says_what_means_the_same(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (on, model) = (section.key("enabled"), section.key("embedding_model"));
     if on.bool() && model.text().is_none_or(str::is_empty) && !model.failed {
         let message = "missing, and `response_cache.semantic.enabled` is true";
-        let draft = Draft::new("response_cache.semantic.embedding_model", message);
+        let draft = ProblemDraft::new("response_cache.semantic.embedding_model", message);
         problems.push(problem_at(
             draft.expected("a model that a worker serves at /v1/embeddings"),
             section,
@@ -165,25 +170,25 @@ fn a_model_says_what_means_the_same(section: &Checked, problems: &mut Vec<Draft>
 }
 
 /// Half of a pair signs nothing: requests would be refused, or go out as nobody's.
-fn key_has_its_other_half(section: &Checked, problems: &mut Vec<Draft>) {
+fn key_has_its_other_half(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for (there, missing) in [("access_key", "secret_key"), ("secret_key", "access_key")] {
         let (found, lacking) = (section.key(there), section.key(missing));
         if found.secret().is_some() && lacking.secret().is_none() && !lacking.failed {
             let message = format!("missing, and `response_cache.l2.{there}` is set");
-            let draft = Draft::new(format!("response_cache.l2.{missing}"), message)
+            let draft = ProblemDraft::new(format!("response_cache.l2.{missing}"), message)
                 .expected("both or neither");
             problems.push(problem_at(draft, found, section));
         }
     }
 }
 
-fn count(key: &Checked) -> NonZeroUsize {
+fn count(key: &CheckedValue) -> NonZeroUsize {
     usize::try_from(key.int())
         .ok()
         .and_then(NonZeroUsize::new)
         .unwrap_or(NonZeroUsize::MAX)
 }
 
-fn bytes(key: &Checked) -> usize {
+fn bytes(key: &CheckedValue) -> usize {
     usize::try_from(key.int()).unwrap_or(usize::MAX)
 }

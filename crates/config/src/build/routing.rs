@@ -6,16 +6,20 @@ use super::{
     lmcache::lmcache,
 };
 use crate::{
-    Dynamo, MediumWeights, ModelRouting, Routing, Session, SessionMode, Worker, check::map_path,
-    checked::Checked, problem::Draft,
+    DynamoSection, MediumWeights, ModelRoutingEntry, RoutingSection, SessionMode, SessionSection,
+    WorkerEntry, check::map_path, checked_value::CheckedValue, problem::ProblemDraft,
 };
 
-pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Draft>) -> Routing {
+pub(super) fn routing(
+    root: &CheckedValue,
+    workers: &[WorkerEntry],
+    problems: &mut Vec<ProblemDraft>,
+) -> RoutingSection {
     let section = root.key("routing");
     let models = section.key("models").entries();
     for (name, entry) in models {
         if let Err(message) = is_pattern(name) {
-            let draft = Draft::new(map_path("routing.models", name), message);
+            let draft = ProblemDraft::new(map_path("routing.models", name), message);
             let draft = draft.expected("a model's name, or how names begin with one `*` behind it");
             problems.push(super::problem_at(draft, entry, section));
         }
@@ -26,7 +30,7 @@ pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         cpu: weights.key("cpu").float(),
         disk: weights.key("disk").float(),
     };
-    Routing {
+    RoutingSection {
         policy: section.key("policy").word().unwrap_or(DEFAULT_POLICY),
         prefill_policy: section.key("prefill_policy").word(),
         decode_policy: section.key("decode_policy").word(),
@@ -41,7 +45,7 @@ pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
         speculative: section.key("speculative").bool(),
         speculative_ttl: section.key("speculative_ttl").duration(),
         medium_weights,
-        dynamo: Dynamo {
+        dynamo: DynamoSection {
             active_request_weight: dynamo.key("active_request_weight").float(),
             host_cache_hit_weight: dynamo.key("host_cache_hit_weight").float(),
             disk_cache_hit_weight: dynamo.key("disk_cache_hit_weight").float(),
@@ -57,7 +61,7 @@ pub(super) fn routing(root: &Checked, workers: &[Worker], problems: &mut Vec<Dra
 }
 
 /// Whether caches count for anybody.
-pub(super) fn caches_count(section: &Checked) -> bool {
+pub(super) fn caches_count(section: &CheckedValue) -> bool {
     let models = section
         .key("models")
         .entries()
@@ -80,10 +84,10 @@ fn is_pattern(name: &str) -> Result<(), &'static str> {
     }
 }
 
-fn model(section: &Checked, usual: MediumWeights) -> ModelRouting {
+fn model(section: &CheckedValue, usual: MediumWeights) -> ModelRoutingEntry {
     let own = section.key("medium_weights");
     let [gpu, cpu, disk] = ["gpu", "cpu", "disk"].map(|tier| own.key(tier).float_if_set());
-    ModelRouting {
+    ModelRoutingEntry {
         policy: section.key("policy").word(),
         prefill_policy: section.key("prefill_policy").word(),
         decode_policy: section.key("decode_policy").word(),
@@ -98,13 +102,13 @@ fn model(section: &Checked, usual: MediumWeights) -> ModelRouting {
     }
 }
 
-fn session(section: &Checked) -> Session {
+fn session(section: &CheckedValue) -> SessionSection {
     let headers = section
         .key("headers")
         .items()
         .iter()
-        .filter_map(Checked::text);
-    Session {
+        .filter_map(CheckedValue::text);
+    SessionSection {
         mode: match section.key("mode").word() {
             Some("hard") => SessionMode::Hard,
             Some("off") => SessionMode::Off,

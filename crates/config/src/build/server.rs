@@ -1,10 +1,10 @@
 //! Section `server`: values that are more than one kind, and what its keys have to do with each other.
 
 use super::problem_at;
-use crate::{MemoryBudget, checked::Checked, problem::Draft};
+use crate::{MemoryBudget, checked_value::CheckedValue, problem::ProblemDraft};
 
 /// `server.memory_budget`.
-pub(super) fn memory_budget(value: &Checked) -> MemoryBudget {
+pub(super) fn memory_budget(value: &CheckedValue) -> MemoryBudget {
     match (value.size_if_set(), value.word()) {
         (Some(bytes), _) => MemoryBudget::Bytes(bytes),
         (None, Some("off")) => MemoryBudget::Off,
@@ -13,7 +13,7 @@ pub(super) fn memory_budget(value: &Checked) -> MemoryBudget {
 }
 
 /// A body that is not too long must fit beside no others, or it would be told to try again for ever.
-pub(super) fn a_body_fits(section: &Checked, problems: &mut Vec<Draft>) {
+pub(super) fn check_body_fits(section: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     let (one, all) = (section.key("max_body_bytes"), section.key("max_held_bytes"));
     if one.failed || all.failed || one.size() <= all.size() {
         return;
@@ -29,7 +29,7 @@ pub(super) fn a_body_fits(section: &Checked, problems: &mut Vec<Draft>) {
         all.size(),
         one.size()
     );
-    let draft = Draft::new(format!("server.{name}"), message)
+    let draft = ProblemDraft::new(format!("server.{name}"), message)
         .value(set.shown())
         .in_context();
     problems.push(problem_at(

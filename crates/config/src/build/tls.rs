@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use super::problem_at;
 use crate::{
     ListenerTls, WorkerTls,
-    checked::{Checked, Value},
-    problem::Draft,
+    checked_value::{CheckedValue, Value},
+    problem::ProblemDraft,
 };
 
-fn path(section: &Checked, key: &str) -> Option<PathBuf> {
+fn path(section: &CheckedValue, key: &str) -> Option<PathBuf> {
     section.key(key).text().map(Into::into)
 }
 
 /// `server.tls` or `admin.tls`, where it is whole.
-pub(super) fn listener(section: &Checked) -> Option<ListenerTls> {
+pub(super) fn listener(section: &CheckedValue) -> Option<ListenerTls> {
     let (cert, key) = (path(section, "cert")?, path(section, "key")?);
     Some(ListenerTls {
         cert,
@@ -24,7 +24,7 @@ pub(super) fn listener(section: &Checked) -> Option<ListenerTls> {
 }
 
 /// A certificate without its key, and the like, would silently leave connections plain.
-pub(super) fn listeners_are_whole(root: &Checked, problems: &mut Vec<Draft>) {
+pub(super) fn listeners_are_whole(root: &CheckedValue, problems: &mut Vec<ProblemDraft>) {
     for name in ["server", "admin"] {
         let section = root.key(name).key("tls");
         let has = |key: &str| section.key(key).text().is_some();
@@ -36,7 +36,7 @@ pub(super) fn listeners_are_whole(root: &Checked, problems: &mut Vec<Draft>) {
         if section.key("cert").failed || section.key("key").failed {
             continue;
         }
-        let draft = Draft::new(
+        let draft = ProblemDraft::new(
             format!("{name}.tls.{missing}"),
             format!("`{name}.tls` has no `{missing}`"),
         );
@@ -46,16 +46,16 @@ pub(super) fn listeners_are_whole(root: &Checked, problems: &mut Vec<Draft>) {
 }
 
 /// Whether only clients with a certificate get in.
-pub(super) fn knows_its_clients(section: &Checked) -> bool {
+pub(super) fn knows_its_clients(section: &CheckedValue) -> bool {
     listener(section.key("tls")).is_some_and(|tls| tls.client_ca.is_some())
 }
 
 /// `workers[].tls` of the worker at place `at`.
 pub(super) fn worker(
-    entry: &Checked,
+    entry: &CheckedValue,
     url: &str,
     at: usize,
-    problems: &mut Vec<Draft>,
+    problems: &mut Vec<ProblemDraft>,
 ) -> WorkerTls {
     let section = entry.key("tls");
     let skip = section.key("insecure_skip_verify");
@@ -70,13 +70,13 @@ pub(super) fn worker(
     };
     if let Some(key) = idle.filter(|_| !encrypted) {
         let message = "the worker is not encrypted: nothing of `tls` applies";
-        let draft = Draft::new(format!("workers[{at}].tls.{key}"), message)
+        let draft = ProblemDraft::new(format!("workers[{at}].tls.{key}"), message)
             .expected("an https:// URL, or no `tls`");
         problems.push(problem_at(draft.in_context(), section.key(key), entry));
     }
     if ca.is_some() && insecure_skip_verify {
         let message = "`insecure_skip_verify` believes any certificate, and `ca` is for those that are checked";
-        let draft = Draft::new(format!("workers[{at}].tls.insecure_skip_verify"), message)
+        let draft = ProblemDraft::new(format!("workers[{at}].tls.insecure_skip_verify"), message)
             .expected("one of the two");
         problems.push(problem_at(draft.in_context(), skip, entry));
     }

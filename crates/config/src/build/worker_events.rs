@@ -1,14 +1,16 @@
 //! `workers[].kv_events`: which kind of stream it is, and what that kind needs.
 
 use super::problem_at;
-use crate::{EventSource, ReplayEndpoint, WorkerKvEvents, checked::Checked, problem::Draft};
+use crate::{
+    EventSource, ReplayEndpoint, WorkerKvEvents, checked_value::CheckedValue, problem::ProblemDraft,
+};
 
 /// `entry` is the worker's, number `at`.
 pub(super) fn kv_events(
-    section: &Checked,
-    entry: &Checked,
+    section: &CheckedValue,
+    entry: &CheckedValue,
     at: usize,
-    problems: &mut Vec<Draft>,
+    problems: &mut Vec<ProblemDraft>,
 ) -> WorkerKvEvents {
     let (endpoint, replay) = (section.key("endpoint"), section.key("replay_endpoint"));
     let source = source(section);
@@ -16,7 +18,7 @@ pub(super) fn kv_events(
     let mut file = |key: &str, message: String, expected: &str| {
         let at_key = section.key(key);
         let draft =
-            Draft::new(format!("workers[{at}].kv_events.{key}"), message).expected(expected);
+            ProblemDraft::new(format!("workers[{at}].kv_events.{key}"), message).expected(expected);
         problems.push(problem_at(
             draft.value(at_key.shown()).in_context(),
             at_key,
@@ -84,7 +86,7 @@ pub(super) fn kv_events(
 }
 
 /// As it says, or else as its endpoint says.
-fn source(section: &Checked) -> EventSource {
+fn source(section: &CheckedValue) -> EventSource {
     match section.key("source").word() {
         Some("zmq") => EventSource::Zmq,
         Some("sse") => EventSource::Sse,

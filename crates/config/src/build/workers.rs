@@ -6,13 +6,16 @@ use kv_blocks::{BlockSize, Role, Tier};
 
 use super::{disaggregation, problem_at, tls, worker_events};
 use crate::{
-    CheckMethod, Engine, HealthCheck, Messages, Worker, WorkerKvEvents, WorkerTls,
-    checked::{Checked, Value},
-    problem::Draft,
+    CheckMethod, EngineKind, HealthCheck, MessagesMode, WorkerEntry, WorkerKvEvents, WorkerTls,
+    checked_value::{CheckedValue, Value},
+    problem::ProblemDraft,
 };
 
 /// The workers; entries whose URL or name was refused are left out, as their problem is filed already.
-pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Worker> {
+pub(super) fn workers(
+    root: &mut CheckedValue,
+    problems: &mut Vec<ProblemDraft>,
+) -> Vec<WorkerEntry> {
     let default_block_size = root.key("models").key("defaults").key("block_size").clone();
     let default_topic = root.key("kv_events").key("topic_filter").clone();
     let mut seen: BTreeMap<String, usize> = BTreeMap::new();
@@ -26,7 +29,7 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         }
         let name = entry.key("name").text().map_or(host_port, Into::into);
         if !is_name(&name) {
-            let draft = Draft::new(
+            let draft = ProblemDraft::new(
                 format!("workers[{at}].name"),
                 format!("cannot use `{name}` as a name"),
             );
@@ -38,8 +41,8 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         }
         if let Some(first) = seen.get(&name) {
             let message = format!("`{name}` is also the name of workers[{first}]");
-            let draft =
-                Draft::new(format!("workers[{at}].name"), message).expected("a name of its own");
+            let draft = ProblemDraft::new(format!("workers[{at}].name"), message)
+                .expected("a name of its own");
             problems.push(problem_at(
                 draft.value(name.into()),
                 entry.key("name"),
@@ -54,7 +57,7 @@ pub(super) fn workers(root: &mut Checked, problems: &mut Vec<Draft>) -> Vec<Work
         let kv_events = worker_events::kv_events(entry.key("kv_events"), entry, at, problems);
         let role = disaggregation::role(entry, &url, at, problems);
         let tls = tls::worker(entry, &url, at, problems);
-        workers.push(Worker {
+        workers.push(WorkerEntry {
             tls,
             ..worker(entry, name, url, role, kv_events)
         });
@@ -70,39 +73,39 @@ fn is_name(name: &str) -> bool {
             .all(|byte| byte.is_ascii_graphic() && !matches!(byte, b'/' | b',' | b'"'))
 }
 
-fn inherit(own: &mut Checked, default: &Checked) {
+fn inherit(own: &mut CheckedValue, default: &CheckedValue) {
     if !own.is_set() {
         own.value = default.value.clone();
     }
 }
 
 fn worker(
-    entry: &Checked,
+    entry: &CheckedValue,
     name: String,
     url: String,
     role: Role,
     kv_events: WorkerKvEvents,
-) -> Worker {
+) -> WorkerEntry {
     let texts = |key: &str| {
         entry
             .key(key)
             .items()
             .iter()
-            .filter_map(Checked::text)
+            .filter_map(CheckedValue::text)
             .map(Into::into)
             .collect()
     };
-    Worker {
+    WorkerEntry {
         name,
         url,
         found: false,
-        engine: entry.key("type").word().and_then(Engine::from_word),
+        engine: entry.key("type").word().and_then(EngineKind::from_word),
         models: texts("models"),
         role,
         weight: entry.key("weight").float(),
         messages: match entry.key("messages").word() {
-            Some("native") => Some(Messages::Native),
-            Some("translate") => Some(Messages::Translate),
+            Some("native") => Some(MessagesMode::Native),
+            Some("translate") => Some(MessagesMode::Translate),
             _ => None,
         },
         api_key: match &entry.key("api_key").value {
@@ -127,25 +130,25 @@ fn worker(
     }
 }
 
-fn port(key: &Checked) -> Option<NonZeroU16> {
+fn port(key: &CheckedValue) -> Option<NonZeroU16> {
     key.int_or_word()
         .and_then(|port| u16::try_from(port).ok())
         .and_then(NonZeroU16::new)
 }
 
-fn tier(word: &Checked) -> Option<Tier> {
+fn tier(word: &CheckedValue) -> Option<Tier> {
     Tier::ALL
         .into_iter()
         .find(|tier| word.word() == Some(tier.as_str()))
 }
 
-fn health_check(section: &Checked) -> HealthCheck {
+fn health_check(section: &CheckedValue) -> HealthCheck {
     let statuses = |key: &str| {
         let statuses = section
             .key(key)
             .items()
             .iter()
-            .filter_map(Checked::int_or_word);
+            .filter_map(CheckedValue::int_or_word);
         statuses
             .filter_map(|status| u16::try_from(status).ok())
             .collect()
@@ -157,7 +160,7 @@ fn health_check(section: &Checked) -> HealthCheck {
             fallbacks
                 .items()
                 .iter()
-                .filter_map(Checked::text)
+                .filter_map(CheckedValue::text)
                 .map(Into::into)
                 .collect()
         }),

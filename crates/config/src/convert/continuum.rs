@@ -1,11 +1,11 @@
 //! The configuration of Continuum Router: its keys are ours, but for some that have another name here.
 
-use super::ours::refused;
+use super::converted_config::refused;
 use crate::{
     Problem,
     load::report,
-    schema::{Key, Kind, ROOT, TOP_ALIASES},
-    tree::{Entry, Located, Node, Origin},
+    schema::{KeySchema, ROOT, TOP_ALIASES, ValueKind},
+    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
     yaml,
 };
 
@@ -37,20 +37,20 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
     if !problems.is_empty() {
         return Err(report(problems, name));
     }
-    let origin = Origin::File { line: 1, column: 1 };
-    let mut tree = tree.unwrap_or(Located {
-        node: Node::Null,
+    let origin = ValueOrigin::File { line: 1, column: 1 };
+    let mut tree = tree.unwrap_or(LocatedValue {
+        node: ValueNode::Null,
         origin: origin.clone(),
     });
-    if matches!(tree.node, Node::Null) {
-        tree.node = Node::Map(Vec::new());
+    if matches!(tree.node, ValueNode::Null) {
+        tree.node = ValueNode::Map(Vec::new());
     }
     rename(&mut tree);
     let mut unused = Vec::new();
     prune_top(&mut tree, &mut unused);
     unused.sort_by_key(|(origin, _)| match origin {
-        Origin::File { line, column } => (*line, *column),
-        Origin::Named(_) => (0, 0),
+        ValueOrigin::File { line, column } => (*line, *column),
+        ValueOrigin::Named(_) => (0, 0),
     });
     // Texts keep their `${NAME}`, which means the same there.
     let body = serde_saphyr::to_string(&tree.to_json()).unwrap_or_default();
@@ -69,7 +69,7 @@ pub fn convert_continuum(name: &str, text: &str) -> Result<String, Vec<Problem>>
 }
 
 /// Gives renamed keys their names here, unless a key of that name stands there already.
-fn rename(tree: &mut Located) {
+fn rename(tree: &mut LocatedValue) {
     for (theirs, ours) in RENAMED {
         let Some(value) = taken(tree, theirs) else {
             continue;
@@ -79,16 +79,16 @@ fn rename(tree: &mut Located) {
             .iter()
             .try_fold(&mut *tree, |at, key| at.get_or_insert(key, &origin));
         match place {
-            Some(place) if matches!(place.node, Node::Null) => *place = value,
+            Some(place) if matches!(place.node, ValueNode::Null) => *place = value,
             _ => {}
         }
     }
 }
 
 /// The value under a path, removed; an emptied section goes with it.
-fn taken(tree: &mut Located, path: &[&str]) -> Option<Located> {
+fn taken(tree: &mut LocatedValue, path: &[&str]) -> Option<LocatedValue> {
     let (first, rest) = path.split_first()?;
-    let Node::Map(entries) = &mut tree.node else {
+    let ValueNode::Map(entries) = &mut tree.node else {
         return None;
     };
     let at = entries.iter().position(|entry| entry.key == *first)?;
@@ -98,15 +98,15 @@ fn taken(tree: &mut Located, path: &[&str]) -> Option<Located> {
     let found = taken(&mut entries.get_mut(at)?.value, rest);
     if entries
         .get(at)
-        .is_some_and(|entry| matches!(&entry.value.node, Node::Map(left) if left.is_empty()))
+        .is_some_and(|entry| matches!(&entry.value.node, ValueNode::Map(left) if left.is_empty()))
     {
         entries.remove(at);
     }
     found
 }
 
-fn prune_top(tree: &mut Located, unused: &mut Vec<(Origin, String)>) {
-    let Node::Map(entries) = &mut tree.node else {
+fn prune_top(tree: &mut LocatedValue, unused: &mut Vec<(ValueOrigin, String)>) {
+    let ValueNode::Map(entries) = &mut tree.node else {
         return;
     };
     entries.retain_mut(|entry| {
@@ -129,12 +129,12 @@ fn prune_top(tree: &mut Located, unused: &mut Vec<(Origin, String)>) {
     });
 }
 
-fn kind_at(path: &[&str]) -> Option<&'static Kind> {
+fn kind_at(path: &[&str]) -> Option<&'static ValueKind> {
     let mut keys = ROOT;
     let (last, sections) = path.split_last()?;
     for section in sections {
         match keys.iter().find(|key| key.name == *section)?.kind {
-            Kind::Section(inner) => keys = inner,
+            ValueKind::Section(inner) => keys = inner,
             _ => return None,
         }
     }
@@ -144,17 +144,22 @@ fn kind_at(path: &[&str]) -> Option<&'static Kind> {
 }
 
 /// Takes out what the schema does not know.
-fn prune(kind: &'static Kind, given: &mut Located, path: &str, unused: &mut Vec<(Origin, String)>) {
+fn prune(
+    kind: &'static ValueKind,
+    given: &mut LocatedValue,
+    path: &str,
+    unused: &mut Vec<(ValueOrigin, String)>,
+) {
     match (kind, &mut given.node) {
-        (Kind::Section(keys) | Kind::Worker(keys), Node::Map(entries)) => {
+        (ValueKind::Section(keys) | ValueKind::Worker(keys), ValueNode::Map(entries)) => {
             prune_section(keys, entries, path, unused)
         }
-        (Kind::List(item), Node::List(items)) => {
+        (ValueKind::List(item), ValueNode::List(items)) => {
             for (at, inner) in items.iter_mut().enumerate() {
                 prune(item, inner, &format!("{path}[{at}]"), unused);
             }
         }
-        (Kind::Map(item), Node::Map(entries)) => {
+        (ValueKind::Map(item), ValueNode::Map(entries)) => {
             for entry in entries {
                 prune(
                     item,
@@ -169,10 +174,10 @@ fn prune(kind: &'static Kind, given: &mut Located, path: &str, unused: &mut Vec<
 }
 
 fn prune_section(
-    keys: &'static [Key],
-    entries: &mut Vec<Entry>,
+    keys: &'static [KeySchema],
+    entries: &mut Vec<MapEntry>,
     path: &str,
-    unused: &mut Vec<(Origin, String)>,
+    unused: &mut Vec<(ValueOrigin, String)>,
 ) {
     entries.retain_mut(|entry| {
         let path = crate::check::map_path(path, &entry.key);

@@ -7,12 +7,12 @@
 //! or by name in a comment.
 
 mod continuum;
+mod converted_config;
 mod flags;
-mod given;
 mod model_path;
-mod ours;
+mod source_config;
 mod vllm_router;
 
 pub use continuum::convert_continuum;
-pub use flags::{FlagsOf, convert_command, convert_flags};
+pub use flags::{SourceRouter, convert_command, convert_flags};
 pub use vllm_router::convert_vllm_router;

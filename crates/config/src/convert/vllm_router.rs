@@ -6,34 +6,34 @@ mod process;
 mod serving;
 
 use super::{
-    given::{Field, Fields, Given},
+    converted_config::{ConvertedConfig, ConvertedWorker, yaml},
     model_path::{ModelPath, model_path},
-    ours::{Ours, Worker, yaml},
+    source_config::{SourceConfig, SourceField, UnreadFields},
 };
 use crate::{
     CheckUrl, Problem,
-    checked::Value,
-    fault::Fault,
+    checked_value::Value,
     scalar::MAX_DURATION,
-    schema::{Built, Choice, Kind, ROOT, Range},
-    tree::{Located, Node, Origin},
+    schema::{Availability, ROOT, Range, ValueKind, WordChoice},
+    tree::{LocatedValue, ValueNode, ValueOrigin},
+    value_error::ValueError,
 };
 
 const TITLE: &str = "Converted from a configuration of vLLM Router.";
 
 /// `mode.type`; each mode has its lists of URLs.
-const MODE: Kind = Kind::Word(&[
+const MODE: ValueKind = ValueKind::Word(&[
     mode("regular", &[]),
     mode("openai", &[]),
     mode("vllm_prefill_decode", &["vllm_pd"]),
     mode("prefill_decode", &["pd_disaggregation"]),
 ]);
 
-const fn mode(word: &'static str, also: &'static [&'static str]) -> Choice {
-    Choice {
+const fn mode(word: &'static str, also: &'static [&'static str]) -> WordChoice {
+    WordChoice {
         word,
         also,
-        built: Built::Now,
+        built: Availability::Now,
     }
 }
 
@@ -49,11 +49,11 @@ const KV_AWARE: &str = "kv_aware";
 /// The policy that asks LMCache's controller.
 const LMCACHE_AWARE: &str = "lmcache_aware";
 
-const PORT: Kind = Kind::Int {
+const PORT: ValueKind = ValueKind::Int {
     min: 1,
     max: 65_535,
 };
-const WEIGHT: Kind = Kind::Float(Range {
+const WEIGHT: ValueKind = ValueKind::Float(Range {
     min: 0.0,
     max: 1.0,
     open: false,
@@ -61,18 +61,18 @@ const WEIGHT: Kind = Kind::Float(Range {
 const PAIR: &str = "[URL, bootstrap port or null], or a URL";
 
 /// A simple key.
-struct Key {
+struct KeyMapping {
     theirs: &'static str,
     ours: &'static str,
-    kind: Kind,
+    kind: ValueKind,
     /// What ours has behind the number.
     unit: &'static str,
     /// What that router takes where the key is left out, written down because ours may differ; `None` = leave it out.
     default: Option<&'static str>,
 }
 
-const fn key(theirs: &'static str, ours: &'static str, kind: Kind) -> Key {
-    Key {
+const fn key(theirs: &'static str, ours: &'static str, kind: ValueKind) -> KeyMapping {
+    KeyMapping {
         theirs,
         ours,
         kind,
@@ -81,7 +81,7 @@ const fn key(theirs: &'static str, ours: &'static str, kind: Kind) -> Key {
     }
 }
 
-impl Key {
+impl KeyMapping {
     const fn or(self, default: &'static str) -> Self {
         Self {
             default: Some(default),
@@ -90,11 +90,11 @@ impl Key {
     }
 }
 
-const TOP: &[Key] = &[
+const TOP: &[KeyMapping] = &[
     key(
         "engine_wait_timeout_secs",
         "queue.engine_wait_timeout_secs",
-        Kind::Int {
+        ValueKind::Int {
             min: 0,
             max: MAX_DURATION.as_secs(),
         },
@@ -102,30 +102,30 @@ const TOP: &[Key] = &[
     key(
         "pd_uncached_token_threshold",
         "disaggregation.uncached_token_threshold",
-        Kind::Int {
+        ValueKind::Int {
             min: 0,
             max: u32::MAX as u64,
         },
     ),
 ];
 
-const KV_AWARE_KEYS: &[Key] = &[
+const KV_AWARE_KEYS: &[KeyMapping] = &[
     key(
         "block_size",
         "models.defaults.block_size",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1 << 16,
         },
     )
     .or("16"),
-    key("enable_speculative", "routing.speculative", Kind::Bool).or("true"),
-    Key {
+    key("enable_speculative", "routing.speculative", ValueKind::Bool).or("true"),
+    KeyMapping {
         unit: "ms",
         ..key(
             "speculative_ttl_ms",
             "routing.speculative_ttl",
-            Kind::Int {
+            ValueKind::Int {
                 min: 1,
                 max: MAX_DURATION.as_secs() * 1_000,
             },
@@ -134,12 +134,12 @@ const KV_AWARE_KEYS: &[Key] = &[
     },
 ];
 
-const KV_EVENTS_KEYS: &[Key] = &[
-    key("topic_filter", "kv_events.topic_filter", Kind::Text).or("\"\""),
+const KV_EVENTS_KEYS: &[KeyMapping] = &[
+    key("topic_filter", "kv_events.topic_filter", ValueKind::Text).or("\"\""),
     key("default_port", "kv_events.default_port", PORT).or("5557"),
 ];
 
-const WEIGHTS_KEYS: &[Key] = &[
+const WEIGHTS_KEYS: &[KeyMapping] = &[
     key("gpu", "routing.medium_weights.gpu", WEIGHT),
     key("cpu", "routing.medium_weights.cpu", WEIGHT),
     key("disk", "routing.medium_weights.disk", WEIGHT),
@@ -159,10 +159,10 @@ const WEIGHTS_KEYS: &[Key] = &[
 /// assert!(ours.contains("# no counterpart: log_dir\n"));
 /// ```
 pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem>> {
-    let (tree, given) = Given::parse(text);
-    let mut work = Work {
+    let (tree, given) = SourceConfig::parse(text);
+    let mut work = Conversion {
         given,
-        ours: Ours::default(),
+        ours: ConvertedConfig::default(),
     };
     if let Some(top) = tree.as_ref().and_then(|tree| work.given.top(tree)) {
         work.file(top);
@@ -175,12 +175,12 @@ pub fn convert_vllm_router(name: &str, text: &str) -> Result<String, Vec<Problem
 pub(super) fn convert_tree(
     title: &str,
     name: &str,
-    tree: &Located,
+    tree: &LocatedValue,
     mut unused: Vec<String>,
 ) -> Result<String, Vec<Problem>> {
-    let mut work = Work {
-        given: Given::default(),
-        ours: Ours::default(),
+    let mut work = Conversion {
+        given: SourceConfig::default(),
+        ours: ConvertedConfig::default(),
     };
     if let Some(mut top) = work.given.top(tree) {
         work.process(&mut top);
@@ -191,13 +191,13 @@ pub(super) fn convert_tree(
 }
 
 /// One side and the other.
-struct Work {
-    given: Given,
-    ours: Ours,
+struct Conversion {
+    given: SourceConfig,
+    ours: ConvertedConfig,
 }
 
-impl Work {
-    fn file(&mut self, mut top: Fields<'_>) {
+impl Conversion {
+    fn file(&mut self, mut top: UnreadFields<'_>) {
         let mode = self.given.required(
             &mut top,
             "mode",
@@ -226,7 +226,7 @@ impl Work {
             .for_each(|fields| self.given.leave(fields));
     }
 
-    fn workers(&mut self, mode: &mut Fields<'_>) {
+    fn workers(&mut self, mode: &mut UnreadFields<'_>) {
         let Some(word) = self.given.required(mode, "type", &MODE.expected()) else {
             return;
         };
@@ -253,7 +253,7 @@ impl Work {
 
     fn pool(
         &mut self,
-        mode: &mut Fields<'_>,
+        mode: &mut UnreadFields<'_>,
         key: &str,
         word: Option<(&'static str, &'static str)>,
         check: CheckUrl,
@@ -263,7 +263,7 @@ impl Work {
         };
         for entry in self.given.items(&urls) {
             if let Some(url) = self.given.url(&entry, check) {
-                self.ours.workers.push(Worker {
+                self.ours.workers.push(ConvertedWorker {
                     url,
                     word,
                     bootstrap_port: None,
@@ -272,7 +272,7 @@ impl Work {
         }
     }
 
-    fn prefill_pool(&mut self, mode: &mut Fields<'_>) {
+    fn prefill_pool(&mut self, mode: &mut UnreadFields<'_>) {
         let Some(urls) = self
             .given
             .required(mode, "prefill_urls", &format!("a list of {PAIR}"))
@@ -284,12 +284,12 @@ impl Work {
         }
     }
 
-    fn prefill_worker(&mut self, entry: &Field<'_>) {
+    fn prefill_worker(&mut self, entry: &SourceField<'_>) {
         let (url, port) = match &entry.value.node {
-            Node::Text(_) => (self.given.url(entry, pool_url), None),
-            Node::List(pair) if pair.len() == 2 => {
+            ValueNode::Text(_) => (self.given.url(entry, pool_url), None),
+            ValueNode::List(pair) if pair.len() == 2 => {
                 let (url, port) = (entry.item(0, &pair[0]), entry.item(1, &pair[1]));
-                let filled = !matches!(port.value.node, Node::Null);
+                let filled = !matches!(port.value.node, ValueNode::Null);
                 let port = if filled {
                     self.given.value(&port, &PORT)
                 } else {
@@ -298,7 +298,7 @@ impl Work {
                 (self.given.url(&url, pool_url), port)
             }
             _ => {
-                let fault = Fault::unusable(entry.value, &Kind::Free);
+                let fault = ValueError::unusable(entry.value, &ValueKind::Free);
                 self.given.refuse(entry, fault.expected(PAIR));
                 (None, None)
             }
@@ -308,7 +308,7 @@ impl Work {
             _ => None,
         };
         if let Some(url) = url {
-            self.ours.workers.push(Worker {
+            self.ours.workers.push(ConvertedWorker {
                 url,
                 word: Some(("role", "prefill")),
                 bootstrap_port,
@@ -319,17 +319,18 @@ impl Work {
     /// The one that is there; both would leave open which one counts.
     fn either<'a>(
         &mut self,
-        inner: Option<Field<'a>>,
-        outer: Option<Field<'a>>,
-    ) -> Option<Field<'a>> {
+        inner: Option<SourceField<'a>>,
+        outer: Option<SourceField<'a>>,
+    ) -> Option<SourceField<'a>> {
         if let (Some(inner), Some(outer)) = (&inner, &outer) {
-            let fault = Fault::new(format!("set a second time: `{}` is there too", inner.path));
+            let fault =
+                ValueError::new(format!("set a second time: `{}` is there too", inner.path));
             self.given.refuse(outer, fault.expected("one of the two"));
         }
         inner.or(outer)
     }
 
-    fn policy(&mut self, policy: &Field<'_>, ours: &'static str) {
+    fn policy(&mut self, policy: &SourceField<'_>, ours: &'static str) {
         let Some(mut fields) = self.given.fields(policy) else {
             return;
         };
@@ -340,7 +341,7 @@ impl Work {
         ) else {
             return;
         };
-        match self.given.value(&name, &Kind::Text) {
+        match self.given.value(&name, &ValueKind::Text) {
             Some(Value::Text(text)) => match policy_of(&text) {
                 Some(word) => {
                     self.set(ours, word.to_owned(), &fields.place("type", Some(&name)));
@@ -357,7 +358,7 @@ impl Work {
         self.given.leave(fields);
     }
 
-    fn kv_aware(&mut self, policy: &mut Fields<'_>) {
+    fn kv_aware(&mut self, policy: &mut UnreadFields<'_>) {
         self.keys(KV_AWARE_KEYS, policy);
         let events = policy
             .take("kv_events")
@@ -369,7 +370,7 @@ impl Work {
     }
 
     /// That router's documents name the weights without their place, so they may stand with the policy and at the top.
-    fn weights(&mut self, fields: &mut Fields<'_>) {
+    fn weights(&mut self, fields: &mut UnreadFields<'_>) {
         let weights = fields
             .take("medium_weights")
             .and_then(|weights| self.given.fields(&weights));
@@ -379,9 +380,9 @@ impl Work {
         }
     }
 
-    fn tokenizer(&mut self, field: Field<'_>) {
+    fn tokenizer(&mut self, field: SourceField<'_>) {
         const OURS: &str = "models.defaults.tokenizer";
-        let Some(Value::Text(text)) = self.given.value(&field, &Kind::Text) else {
+        let Some(Value::Text(text)) = self.given.value(&field, &ValueKind::Text) else {
             return;
         };
         let place = (field.path.clone(), field.value.origin.clone());
@@ -400,7 +401,7 @@ impl Work {
         }
     }
 
-    fn keys(&mut self, keys: &[Key], fields: &mut Fields<'_>) {
+    fn keys(&mut self, keys: &[KeyMapping], fields: &mut UnreadFields<'_>) {
         for key in keys {
             let field = fields.take(key.theirs);
             let place = fields.place(key.theirs, field.as_ref());
@@ -418,7 +419,7 @@ impl Work {
     }
 
     /// Two pools of that router may have what ours has for all of them; then nobody but the user can choose.
-    fn set(&mut self, ours: &'static str, value: String, place: &(String, Origin)) {
+    fn set(&mut self, ours: &'static str, value: String, place: &(String, ValueOrigin)) {
         if let Err((before, from)) = self.ours.set(ours, value.clone(), &place.0) {
             let message = format!("{value} here, but {before} by `{from}`");
             let expected = format!("the same value, as `{ours}` is one for all workers");
@@ -429,10 +430,11 @@ impl Work {
 
 /// The policy of ours with this name, also if this version does not have it yet.
 fn policy_of(name: &str) -> Option<&'static str> {
-    let Kind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind else {
+    let ValueKind::Section(routing) = ROOT.iter().find(|section| section.name == "routing")?.kind
+    else {
         return None;
     };
-    let Kind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else {
+    let ValueKind::Word(policies) = routing.iter().find(|key| key.name == "policy")?.kind else {
         return None;
     };
     policies

@@ -1,17 +1,17 @@
 //! The sections about what is kept of model lists and of requests that are alike.
 
 use super::{
-    Key, Kind, Unit, key,
+    KeySchema, Unit, ValueKind, key,
     kinds::{PAUSE, RATIO, SECONDS, SECONDS_OR_ZERO, section},
 };
 
-const TTL: Kind = Kind::Counted {
+const TTL: ValueKind = ValueKind::Counted {
     unit: Unit::Seconds,
     min: 1,
     max: 86_400,
 };
 
-pub(super) const CACHE: &[Key] = &[
+pub(super) const CACHE: &[KeySchema] = &[
     key(
         "model_cache_ttl",
         SECONDS,
@@ -26,13 +26,13 @@ pub(super) const CACHE: &[Key] = &[
     ),
     key(
         "enable_deduplication",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Requests that are alike, and that ask for a repeatable answer (`temperature: 0`, or a `seed`), are sent once.",
     ),
 ];
 
-pub(super) const MODEL_AGGREGATION: &[Key] = &[
+pub(super) const MODEL_AGGREGATION: &[KeySchema] = &[
     key(
         "cache_ttl",
         SECONDS,
@@ -59,7 +59,7 @@ pub(super) const MODEL_AGGREGATION: &[Key] = &[
     ),
     key(
         "max_cache_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1_000_000,
         },
@@ -72,7 +72,7 @@ pub(super) const MODEL_AGGREGATION: &[Key] = &[
         &[
             key(
                 "enabled",
-                Kind::Bool,
+                ValueKind::Bool,
                 "true",
                 "Renew the list before it is too old, also while nobody asks.",
             ),

@@ -1,20 +1,20 @@
 //! What requests are kept together by beside blocks and sessions: what they mean, and how they begin.
 
 use super::{
-    Key, Kind, key,
+    KeySchema, ValueKind, key,
     kinds::{RATIO, SECONDS},
 };
 
-pub(super) const SEMANTIC_CLUSTERS: &[Key] = &[
+pub(super) const SEMANTIC_CLUSTERS: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Keep prompts that mean alike on the workers of their cluster.",
     ),
     key(
         "embedding_model",
-        Kind::Text,
+        ValueKind::Text,
         "~",
         "The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`. Required where enabled.",
     ),
@@ -32,22 +32,22 @@ pub(super) const SEMANTIC_CLUSTERS: &[Key] = &[
     ),
     key(
         "clusters",
-        Kind::List(&Kind::Section(&[
+        ValueKind::List(&ValueKind::Section(&[
             key(
                 "name",
-                Kind::Text,
+                ValueKind::Text,
                 "~",
                 "Its name, in receipts and as `x-semantic-cluster-id`. Required, unique.",
             ),
             key(
                 "examples",
-                Kind::List(&Kind::Text),
+                ValueKind::List(&ValueKind::Text),
                 "[]",
                 "Prompts that belong there, a line each; 8 to 16 do well. Required.",
             ),
             key(
                 "workers",
-                Kind::List(&Kind::Text),
+                ValueKind::List(&ValueKind::Text),
                 "[]",
                 "Names of its workers; the others serve it where none of these can. Required.",
             ),
@@ -57,17 +57,17 @@ pub(super) const SEMANTIC_CLUSTERS: &[Key] = &[
     ),
 ];
 
-pub(super) const SHARED_PREFIX_ROUTING: &[Key] = &[
+pub(super) const SHARED_PREFIX_ROUTING: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Under `kv_aware` and `cache_aware`, remember who served prompts that begin alike, for where nobody is known to have such \
          a prompt cached.",
     ),
     key(
         "prefix_chars",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 65_536,
         },
@@ -88,7 +88,7 @@ pub(super) const SHARED_PREFIX_ROUTING: &[Key] = &[
     ),
     key(
         "max_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 100_000_000,
         },

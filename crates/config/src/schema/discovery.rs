@@ -1,33 +1,33 @@
 //! The section about workers that are found.
 
 use super::{
-    Key, Kind, key,
+    KeySchema, ValueKind, key,
     kinds::{ANY_PORT, SECONDS, SECONDS_OR_ZERO},
 };
 
-pub(super) const DISCOVERY: &[Key] = &[
+pub(super) const DISCOVERY: &[KeySchema] = &[
     key(
         "file",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File with a list of entries of `workers`, in YAML or JSON, read again whenever it changes.",
     ),
     key(
         "dns",
-        Kind::List(&Kind::Section(DNS)),
+        ValueKind::List(&ValueKind::Section(DNS)),
         "[]",
         "Names that stand for workers: one worker for each address.",
     ),
     key(
         "kubernetes",
-        Kind::Free,
+        ValueKind::Free,
         "~",
         "Workers found by the Kubernetes API.",
     )
     .later(),
     key(
         "state_file",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File that keeps the workers which operators added or took out, over a restart (`--state-file`).",
     ),
@@ -45,8 +45,8 @@ pub(super) const DISCOVERY: &[Key] = &[
     ),
 ];
 
-const DNS: &[Key] = &[
-    key("host", Kind::Text, "~", "The name. Required."),
+const DNS: &[KeySchema] = &[
+    key("host", ValueKind::Text, "~", "The name. Required."),
     key(
         "port",
         ANY_PORT,
@@ -55,14 +55,14 @@ const DNS: &[Key] = &[
     ),
     key(
         "server",
-        Kind::Listen,
+        ValueKind::Listen,
         "~",
         "Name server that is asked, such as 127.0.0.1:8600; unset = the system's.",
     ),
     key("interval", SECONDS, "10s", "Time between questions."),
     key(
         "worker",
-        Kind::Free,
+        ValueKind::Free,
         "~",
         "What else stands in the entry of each worker found, such as `type` or `api_key`.",
     ),

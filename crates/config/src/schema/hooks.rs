@@ -1,28 +1,28 @@
 //! The list of services that are asked about a request before it is routed.
 
 use super::{
-    Key, Kind, key,
+    KeySchema, ValueKind, key,
     kinds::{SECONDS, section},
     word,
 };
 
-pub(super) const HOOK: &[Key] = &[
+pub(super) const HOOK: &[KeySchema] = &[
     key(
         "name",
-        Kind::Text,
+        ValueKind::Text,
         "~",
         "Its name, in headers, messages and metrics. Required, unique.",
     ),
     key(
         "url",
-        Kind::WorkerUrl,
+        ValueKind::WorkerUrl,
         "~",
         "Where it is asked, with its path. Required.",
     ),
     key("timeout", SECONDS, "1s", "Time for its answer."),
     key(
         "on_error",
-        Kind::Word(&[word("allow"), word("reject")]),
+        ValueKind::Word(&[word("allow"), word("reject")]),
         "reject",
         "What becomes of a request where the hook gives no usable answer.",
     ),
@@ -31,13 +31,13 @@ pub(super) const HOOK: &[Key] = &[
         &[
             key(
                 "status",
-                Kind::Int { min: 400, max: 499 },
+                ValueKind::Int { min: 400, max: 499 },
                 "403",
                 "Status of a request that it rejects.",
             ),
             key(
                 "message",
-                Kind::Text,
+                ValueKind::Text,
                 "~",
                 "What the client is told; unset = what the hook says.",
             ),
@@ -46,7 +46,7 @@ pub(super) const HOOK: &[Key] = &[
     ),
     key(
         "models",
-        Kind::List(&Kind::Text),
+        ValueKind::List(&ValueKind::Text),
         "[]",
         "It is asked only about these models; `*` stands for anything. Empty = about all.",
     ),

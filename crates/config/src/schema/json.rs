@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value as Json, json};
 
-use super::{Built, Choice, Key, Kind, ROOT, TOP_ALIASES};
+use super::{Availability, KeySchema, ROOT, TOP_ALIASES, ValueKind, WordChoice};
 
 /// JSON Schema (draft 2020-12) of the configuration file. Keys that this version does not act on are left out: a file
 /// that sets them is refused.
@@ -22,7 +22,7 @@ pub fn schema() -> Json {
     schema
 }
 
-fn section(keys: &[Key]) -> Json {
+fn section(keys: &[KeySchema]) -> Json {
     let properties: Map<_, _> = keys
         .iter()
         .filter(|key| !key.is_later())
@@ -31,44 +31,52 @@ fn section(keys: &[Key]) -> Json {
     json!({"type": ["object", "null"], "additionalProperties": false, "properties": properties})
 }
 
-fn property(key: &Key) -> Json {
+fn property(key: &KeySchema) -> Json {
     let mut schema = kind(&key.kind);
     schema["description"] = key.doc.into();
-    if !matches!(key.kind, Kind::Section(_)) && !matches!(key.default, "~" | "") {
+    if !matches!(key.kind, ValueKind::Section(_)) && !matches!(key.default, "~" | "") {
         schema["default"] =
-            crate::checked::Checked::default_of(crate::value::default_of(key)).shown();
+            crate::checked_value::CheckedValue::default_of(crate::value::default_of(key)).shown();
     }
     schema
 }
 
-fn kind(kind_: &Kind) -> Json {
+fn kind(kind_: &ValueKind) -> Json {
     match *kind_ {
-        Kind::Bool => json!({"type": "boolean"}),
-        Kind::Int { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
-        Kind::Counted { min, max, .. } => {
+        ValueKind::Bool => json!({"type": "boolean"}),
+        ValueKind::Int { min, max } => json!({"type": "integer", "minimum": min, "maximum": max}),
+        ValueKind::Counted { min, max, .. } => {
             json!({"type": ["integer", "string"], "minimum": min, "maximum": max})
         }
-        Kind::Float(range) if range.open => {
+        ValueKind::Float(range) if range.open => {
             json!({"type": "number", "exclusiveMinimum": range.min, "maximum": range.max})
         }
-        Kind::Float(range) => json!({"type": "number", "minimum": range.min, "maximum": range.max}),
-        Kind::Duration { .. } => json!({"type": ["string", "number"], "minimum": 0}),
-        Kind::Size { min, max } => {
+        ValueKind::Float(range) => {
+            json!({"type": "number", "minimum": range.min, "maximum": range.max})
+        }
+        ValueKind::Duration { .. } => json!({"type": ["string", "number"], "minimum": 0}),
+        ValueKind::Size { min, max } => {
             json!({"type": ["string", "integer"], "minimum": min, "maximum": max})
         }
-        Kind::HeaderName => json!({"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"}),
-        Kind::UrlPath => json!({"type": "string", "pattern": "^/"}),
-        Kind::Endpoint => json!({"type": "string", "pattern": "^(tcp|ipc)://"}),
-        Kind::Stream(schemes) => {
+        ValueKind::HeaderName => {
+            json!({"type": "string", "pattern": "^[!#$%&'*+.^_`|~0-9A-Za-z-]+$"})
+        }
+        ValueKind::UrlPath => json!({"type": "string", "pattern": "^/"}),
+        ValueKind::Endpoint => json!({"type": "string", "pattern": "^(tcp|ipc)://"}),
+        ValueKind::Stream(schemes) => {
             json!({"type": "string", "pattern": format!("^({})://", schemes.join("|"))})
         }
-        Kind::RedisUrl => json!({"type": "string", "pattern": "^rediss?://"}),
-        Kind::KeyPrefix { max } => json!({"type": "string", "minLength": 1, "maxLength": max}),
-        Kind::Text | Kind::Path | Kind::WorkerUrl | Kind::Listen | Kind::Secret => {
+        ValueKind::RedisUrl => json!({"type": "string", "pattern": "^rediss?://"}),
+        ValueKind::KeyPrefix { max } => json!({"type": "string", "minLength": 1, "maxLength": max}),
+        ValueKind::Text
+        | ValueKind::Path
+        | ValueKind::WorkerUrl
+        | ValueKind::Listen
+        | ValueKind::Secret => {
             json!({"type": "string"})
         }
-        Kind::Word(choices) => json!({"enum": words(choices)}),
-        Kind::WordOr(choices, other) => {
+        ValueKind::Word(choices) => json!({"enum": words(choices)}),
+        ValueKind::WordOr(choices, other) => {
             let words = words(choices);
             if words.is_empty() {
                 kind(other)
@@ -76,11 +84,11 @@ fn kind(kind_: &Kind) -> Json {
                 json!({"anyOf": [{"enum": words}, kind(other)]})
             }
         }
-        Kind::Free => json!({}),
-        Kind::List(item) => json!({"type": "array", "items": kind(item)}),
-        Kind::Map(value) => json!({"type": "object", "additionalProperties": kind(value)}),
-        Kind::Section(keys) => section(keys),
-        Kind::Worker(keys) => {
+        ValueKind::Free => json!({}),
+        ValueKind::List(item) => json!({"type": "array", "items": kind(item)}),
+        ValueKind::Map(value) => json!({"type": "object", "additionalProperties": kind(value)}),
+        ValueKind::Section(keys) => section(keys),
+        ValueKind::Worker(keys) => {
             let mut mapping = section(keys);
             mapping["type"] = "object".into();
             mapping["required"] = json!(["url"]);
@@ -89,10 +97,10 @@ fn kind(kind_: &Kind) -> Json {
     }
 }
 
-fn words(choices: &[Choice]) -> Vec<&'static str> {
+fn words(choices: &[WordChoice]) -> Vec<&'static str> {
     choices
         .iter()
-        .filter(|choice| choice.built == Built::Now)
+        .filter(|choice| choice.built == Availability::Now)
         .map(|choice| choice.word)
         .collect()
 }

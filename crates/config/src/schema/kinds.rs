@@ -2,57 +2,61 @@
 
 use std::time::Duration;
 
-use super::{Choice, Key, Kind, Range, key, word};
+use super::{KeySchema, Range, ValueKind, WordChoice, key, word};
 
-pub(super) const AUTO: &[Choice] = &[word("auto")];
-pub(super) const AUTO_OR_OFF: &[Choice] = &[word("auto"), word("off")];
-pub(super) const PORT: Kind = Kind::Int {
+pub(super) const AUTO: &[WordChoice] = &[word("auto")];
+pub(super) const AUTO_OR_OFF: &[WordChoice] = &[word("auto"), word("off")];
+pub(super) const PORT: ValueKind = ValueKind::Int {
     min: 1,
     max: 65_535,
 };
-pub(super) const ANY_PORT: Kind = Kind::WordOr(
+pub(super) const ANY_PORT: ValueKind = ValueKind::WordOr(
     AUTO,
-    &Kind::Int {
+    &ValueKind::Int {
         min: 0,
         max: 65_535,
     },
 );
-pub(super) const BLOCK_SIZE: Kind = Kind::WordOr(
+pub(super) const BLOCK_SIZE: ValueKind = ValueKind::WordOr(
     AUTO,
-    &Kind::Int {
+    &ValueKind::Int {
         min: 1,
         max: 1 << 16,
     },
 );
-pub(super) const COUNT: Kind = Kind::Int {
+pub(super) const COUNT: ValueKind = ValueKind::Int {
     min: 1,
     max: 1_000_000,
 };
-pub(super) const ANY_INT: Kind = Kind::Int {
+pub(super) const ANY_INT: ValueKind = ValueKind::Int {
     min: 0,
     max: u64::MAX,
 };
-pub(super) const RATIO: Kind = Kind::Float(Range {
+pub(super) const RATIO: ValueKind = ValueKind::Float(Range {
     min: 0.0,
     max: 1.0,
     open: false,
 });
-pub(super) const STATUS: Kind = Kind::Int { min: 100, max: 599 };
-pub(super) const SECONDS: Kind = Kind::Duration {
+pub(super) const STATUS: ValueKind = ValueKind::Int { min: 100, max: 599 };
+pub(super) const SECONDS: ValueKind = ValueKind::Duration {
     least: Duration::from_millis(1),
 };
-pub(super) const SECONDS_OR_ZERO: Kind = Kind::Duration {
+pub(super) const SECONDS_OR_ZERO: ValueKind = ValueKind::Duration {
     least: Duration::ZERO,
 };
 /// For what repeats: shorter pauses would be a busy loop.
-pub(super) const PAUSE: Kind = Kind::Duration {
+pub(super) const PAUSE: ValueKind = ValueKind::Duration {
     least: Duration::from_millis(10),
 };
 
-pub(super) const fn size(min: u64, max: u64) -> Kind {
-    Kind::Size { min, max }
+pub(super) const fn size(min: u64, max: u64) -> ValueKind {
+    ValueKind::Size { min, max }
 }
 
-pub(super) const fn section(name: &'static str, keys: &'static [Key], doc: &'static str) -> Key {
-    key(name, Kind::Section(keys), "", doc)
+pub(super) const fn section(
+    name: &'static str,
+    keys: &'static [KeySchema],
+    doc: &'static str,
+) -> KeySchema {
+    key(name, ValueKind::Section(keys), "", doc)
 }

@@ -1,15 +1,15 @@
 //! The sections about KV events and what is learnt from them.
 
 use super::{
-    Key, Kind, key,
+    KeySchema, ValueKind, key,
     kinds::{ANY_INT, AUTO, PORT, RATIO, SECONDS, section, size},
     word, word_later,
 };
 
-pub(super) const KV_EVENTS: &[Key] = &[
+pub(super) const KV_EVENTS: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Follow the engines' KV events.",
     ),
@@ -21,14 +21,14 @@ pub(super) const KV_EVENTS: &[Key] = &[
     ),
     key(
         "snapshot",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File that keeps the index over a restart.",
     )
     .later(),
     key(
         "block_hash",
-        Kind::Word(&[word("xxh3"), word("fnv1a"), word_later("keyed")]),
+        ValueKind::Word(&[word("xxh3"), word("fnv1a"), word_later("keyed")]),
         "xxh3",
         "How block hashes are computed.",
     ),
@@ -41,13 +41,13 @@ pub(super) const KV_EVENTS: &[Key] = &[
     ),
     key(
         "topic_filter",
-        Kind::Text,
+        ValueKind::Text,
         "",
         "Only messages whose topic starts with this.",
     ),
     key(
         "replay",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Ask for missed events where the engine keeps them.",
     ),
@@ -59,7 +59,7 @@ pub(super) const KV_EVENTS: &[Key] = &[
     ),
     key(
         "queue_batches",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1 << 24,
         },
@@ -68,7 +68,7 @@ pub(super) const KV_EVENTS: &[Key] = &[
     ),
     key(
         "max_events_per_second",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1_000_000_000,
         },
@@ -93,7 +93,7 @@ pub(super) const KV_EVENTS: &[Key] = &[
             ),
             key(
                 "max_blocks",
-                Kind::Int {
+                ValueKind::Int {
                     min: 1,
                     max: 1 << 40,
                 },
@@ -111,10 +111,10 @@ pub(super) const KV_EVENTS: &[Key] = &[
     ),
 ];
 
-pub(super) const WORKER_KV_EVENTS: &[Key] = &[
+pub(super) const WORKER_KV_EVENTS: &[KeySchema] = &[
     key(
         "source",
-        Kind::Word(&[
+        ValueKind::Word(&[
             word("auto"),
             word("zmq"),
             word("none"),
@@ -130,9 +130,9 @@ pub(super) const WORKER_KV_EVENTS: &[Key] = &[
     ),
     key(
         "endpoint",
-        Kind::WordOr(
+        ValueKind::WordOr(
             AUTO,
-            &Kind::Stream(&["tcp", "ipc", "http", "https", "ws", "wss", "nats", "tls"]),
+            &ValueKind::Stream(&["tcp", "ipc", "http", "https", "ws", "wss", "nats", "tls"]),
         ),
         "auto",
         "Where the stream is: `tcp://`, `ipc://` (ZMQ), `http(s)://`, `ws(s)://`, or `nats://HOST:PORT/SUBJECT` (`tls://` if \
@@ -141,26 +141,26 @@ pub(super) const WORKER_KV_EVENTS: &[Key] = &[
     ),
     key(
         "replay_endpoint",
-        Kind::WordOr(&[word("auto"), word("none")], &Kind::Endpoint),
+        ValueKind::WordOr(&[word("auto"), word("none")], &ValueKind::Endpoint),
         "auto",
         "Where missed events can be asked for.",
     ),
     key(
         "topic",
-        Kind::Text,
+        ValueKind::Text,
         "",
         "Only messages whose topic starts with this; empty = `kv_events.topic_filter`.",
     ),
     key(
         "bind",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Listen at `endpoint`, for each further rank at the next port, and let the engine connect. Workers may share an endpoint: a message belongs to the one whose \
          `topic` it begins with, or which it names as `kv@NAME@MODEL` or `kv@HOST:PORT@MODEL`.",
     ),
     key(
         "token_file",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File with what the stream's sender wants to see: a bearer token (`sse`, `ws`), or NATS credentials or a token (`nats`).",
     ),

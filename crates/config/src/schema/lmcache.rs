@@ -1,28 +1,28 @@
 //! Subsection `routing.lmcache`: the controller that policy `lmcache_aware` asks.
 
 use super::{
-    Choice, Key, Kind, key,
+    KeySchema, ValueKind, WordChoice, key,
     kinds::{PAUSE, RATIO, SECONDS, section},
     word,
 };
 
-pub(super) const LMCACHE: &[Key] = &[
+pub(super) const LMCACHE: &[KeySchema] = &[
     key(
         "mode",
-        Kind::Word(&[word("occupancy"), word("prefix_lookup")]),
+        ValueKind::Word(&[word("occupancy"), word("prefix_lookup")]),
         "occupancy",
         "`occupancy` = by how much each worker holds; `prefix_lookup` = by how much of this prompt it holds, and by the other \
          where nobody holds any.",
     ),
     key(
         "controller_url",
-        Kind::WorkerUrl,
+        ValueKind::WorkerUrl,
         "~",
         "The LMCache controller's API, as in `http://lmcache-controller:9000`. Required by the policy; unset = nobody is asked.",
     ),
     key(
         "controller_api_key",
-        Kind::Secret,
+        ValueKind::Secret,
         "~",
         "Sent to the controller as a bearer token.",
     ),
@@ -52,14 +52,14 @@ pub(super) const LMCACHE: &[Key] = &[
     ),
     key(
         "worker_map",
-        Kind::Map(&Kind::Text),
+        ValueKind::Map(&ValueKind::Text),
         "{}",
         "Worker by LMCache instance id: its name, `host:port` or URL. An instance that is not here counts for the worker whose \
          name or `host:port` is its id.",
     ),
     key(
         "fallback",
-        Kind::Word(FALLBACKS),
+        ValueKind::Word(FALLBACKS),
         "power_of_two",
         "The policy where the controller says nothing of anybody.",
     ),
@@ -68,7 +68,7 @@ pub(super) const LMCACHE: &[Key] = &[
         &[
             key(
                 "backend",
-                Kind::Word(&[word("memory"), word("redis")]),
+                ValueKind::Word(&[word("memory"), word("redis")]),
                 "memory",
                 "Where token ids are kept that engines told. `redis` = in memory, and in the server at `response_cache.redis.url` \
                  for other routers.",
@@ -81,7 +81,7 @@ pub(super) const LMCACHE: &[Key] = &[
             ),
             key(
                 "capacity",
-                Kind::Int {
+                ValueKind::Int {
                     min: 2,
                     max: 10_000_000,
                 },
@@ -95,7 +95,7 @@ pub(super) const LMCACHE: &[Key] = &[
 ];
 
 /// Those that need nothing of a request but its prompt.
-pub(crate) const FALLBACKS: &[Choice] = &[
+pub(crate) const FALLBACKS: &[WordChoice] = &[
     word("power_of_two"),
     word("least_loaded"),
     word("round_robin"),
@@ -105,9 +105,9 @@ pub(crate) const FALLBACKS: &[Choice] = &[
     word("warm"),
     word("kv_aware"),
     word("cache_aware"),
-    Choice {
+    WordChoice {
         word: "dynamo_cost",
         also: &["kv"],
-        built: super::Built::Now,
+        built: super::Availability::Now,
     },
 ];

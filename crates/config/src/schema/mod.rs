@@ -29,18 +29,18 @@ pub(crate) use table::{LATER_SECTIONS, ROOT, TOP_ALIASES};
 
 /// One key of a section.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Key {
+pub(crate) struct KeySchema {
     pub(crate) name: &'static str,
-    pub(crate) kind: Kind,
+    pub(crate) kind: ValueKind,
     /// As a user would write it; `~` = unset. Sections, lists and maps of sections have none.
     pub(crate) default: &'static str,
     pub(crate) doc: &'static str,
-    pub(crate) built: Built,
+    pub(crate) built: Availability,
 }
 
 /// Whether this version does what the key says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Built {
+pub(crate) enum Availability {
     Now,
     /// Any value is checked and accepted, and nothing comes of it yet: a start says so once. For keys whose absence
     /// costs work that is done again and nothing else, such as those of a cache: a file written for a program that has
@@ -53,7 +53,7 @@ pub(crate) enum Built {
 
 /// What values a key takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Kind {
+pub(crate) enum ValueKind {
     Bool,
     Int {
         min: u64,
@@ -97,17 +97,17 @@ pub(crate) enum Kind {
         max: usize,
     },
     /// One of some words.
-    Word(&'static [Choice]),
+    Word(&'static [WordChoice]),
     /// One of some words, or a value of the kind.
-    WordOr(&'static [Choice], &'static Kind),
+    WordOr(&'static [WordChoice], &'static ValueKind),
     /// Any value.
     Free,
-    List(&'static Kind),
+    List(&'static ValueKind),
     /// Names of the user's choice, each with a value of the kind.
-    Map(&'static Kind),
-    Section(&'static [Key]),
+    Map(&'static ValueKind),
+    Section(&'static [KeySchema]),
     /// A section, or `[NAME=]URL` in its place.
-    Worker(&'static [Key]),
+    Worker(&'static [KeySchema]),
 }
 
 /// What a key counts where its value is a bare number.
@@ -149,23 +149,23 @@ pub(crate) struct Range {
 
 /// A word that a key takes.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Choice {
+pub(crate) struct WordChoice {
     pub(crate) word: &'static str,
     /// Other spellings; upper case, `-` and `_` never matter.
     pub(crate) also: &'static [&'static str],
-    pub(crate) built: Built,
+    pub(crate) built: Availability,
 }
 
-impl Key {
+impl KeySchema {
     /// This key's default only is accepted, for now.
     const fn later(mut self) -> Self {
-        self.built = Built::Later;
+        self.built = Availability::Later;
         self
     }
 
     /// Checked and accepted, for now without effect.
     const fn idle(mut self) -> Self {
-        self.built = Built::Idle;
+        self.built = Availability::Idle;
         self
     }
 
@@ -173,40 +173,47 @@ impl Key {
     pub(crate) fn is_later(&self) -> bool {
         match self.kind {
             // One that has no keys is as finished as it will be.
-            Kind::Section([]) => self.built == Built::Later,
-            Kind::Section(keys) => self.built == Built::Later || keys.iter().all(Self::is_later),
-            _ => self.built == Built::Later,
+            ValueKind::Section([]) => self.built == Availability::Later,
+            ValueKind::Section(keys) => {
+                self.built == Availability::Later || keys.iter().all(Self::is_later)
+            }
+            _ => self.built == Availability::Later,
         }
     }
 }
 
-const fn key(name: &'static str, kind: Kind, default: &'static str, doc: &'static str) -> Key {
-    Key {
+const fn key(
+    name: &'static str,
+    kind: ValueKind,
+    default: &'static str,
+    doc: &'static str,
+) -> KeySchema {
+    KeySchema {
         name,
         kind,
         default,
         doc,
-        built: Built::Now,
+        built: Availability::Now,
     }
 }
 
-const fn word(word: &'static str) -> Choice {
-    Choice {
+const fn word(word: &'static str) -> WordChoice {
+    WordChoice {
         word,
         also: &[],
-        built: Built::Now,
+        built: Availability::Now,
     }
 }
 
-const fn word_later(word: &'static str) -> Choice {
-    Choice {
+const fn word_later(word: &'static str) -> WordChoice {
+    WordChoice {
         word,
         also: &[],
-        built: Built::Later,
+        built: Availability::Later,
     }
 }
 
-impl Choice {
+impl WordChoice {
     pub(crate) fn matches(&self, text: &str) -> bool {
         let text = fold(text);
         std::iter::once(&self.word)
@@ -223,7 +230,7 @@ fn fold(text: &str) -> String {
         .collect()
 }
 
-impl Kind {
+impl ValueKind {
     /// What the key expects, for a problem's text.
     pub(crate) fn expected(&self) -> String {
         match *self {
@@ -303,17 +310,17 @@ impl Range {
 }
 
 /// The words that this version takes.
-fn words(choices: &[Choice]) -> String {
+fn words(choices: &[WordChoice]) -> String {
     let words: Vec<_> = choices
         .iter()
-        .filter(|choice| choice.built == Built::Now)
+        .filter(|choice| choice.built == Availability::Now)
         .map(|choice| choice.word)
         .collect();
     words.join(", ")
 }
 
 /// The names of some keys.
-pub(crate) fn names(keys: &[Key]) -> String {
+pub(crate) fn names(keys: &[KeySchema]) -> String {
     keys.iter()
         .map(|key| key.name)
         .collect::<Vec<_>>()

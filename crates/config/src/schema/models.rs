@@ -1,23 +1,23 @@
 //! What takes the place of a model that a request names.
 
-use super::{Key, Kind, key};
+use super::{KeySchema, ValueKind, key};
 
-pub(super) const RULE: &[Key] = &[
+pub(super) const RULE: &[KeySchema] = &[
     key(
         "match",
-        Kind::Text,
+        ValueKind::Text,
         "~",
         "The model that a request names; `*` stands for anything. Required.",
     ),
     key(
         "rewrite",
-        Kind::Text,
+        ValueKind::Text,
         "~",
         "The model that it gets instead; unset = the one it names.",
     ),
     key(
         "fallback",
-        Kind::List(&Kind::Text),
+        ValueKind::List(&ValueKind::Text),
         "[]",
         "Models tried in this order while no worker can take the request for the one before.",
     ),

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Built, Key, Kind, LATER_SECTIONS, ROOT};
+use super::{Availability, KeySchema, LATER_SECTIONS, ROOT, ValueKind};
 use crate::reload::is_fixed;
 
 const HEAD: &str = "# Configuration
@@ -31,17 +31,17 @@ pub fn reference_page() -> String {
     let mut out = HEAD.to_owned();
     for key in ROOT {
         match key.kind {
-            Kind::Section(keys) => {
+            ValueKind::Section(keys) => {
                 write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
                     .expect("a String takes everything");
                 table(keys, key.name, &mut out);
             }
-            Kind::List(Kind::Worker(keys)) => {
+            ValueKind::List(ValueKind::Worker(keys)) => {
                 write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
                     .expect("a String takes everything");
                 table(keys, "workers[]", &mut out);
             }
-            Kind::List(Kind::Section(keys)) => {
+            ValueKind::List(ValueKind::Section(keys)) => {
                 write!(out, "## `{}`\n\n{}\n\n", key.name, key.doc)
                     .expect("a String takes everything");
                 table(keys, &format!("{}[]", key.name), &mut out);
@@ -58,17 +58,17 @@ pub fn reference_page() -> String {
     out + ".\n"
 }
 
-fn table(keys: &[Key], path: &str, out: &mut String) {
+fn table(keys: &[KeySchema], path: &str, out: &mut String) {
     out.push_str("| key | default | takes | meaning |\n|---|---|---|---|\n");
     rows(keys, path, out);
     out.push('\n');
 }
 
-fn rows(keys: &[Key], path: &str, out: &mut String) {
+fn rows(keys: &[KeySchema], path: &str, out: &mut String) {
     for key in keys {
         let path = format!("{path}.{}", key.name);
         match key.kind {
-            Kind::Section([]) => {
+            ValueKind::Section([]) => {
                 writeln!(
                     out,
                     "| `{path}` | `{{}}` | {} | {} |",
@@ -77,12 +77,12 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
                 )
                 .expect("a String takes everything");
             }
-            Kind::Section(inner) => rows(inner, &path, out),
-            Kind::List(Kind::Section(inner)) => {
+            ValueKind::Section(inner) => rows(inner, &path, out),
+            ValueKind::List(ValueKind::Section(inner)) => {
                 row(key, &path, out);
                 rows(inner, &format!("{path}[]"), out);
             }
-            Kind::Map(Kind::Section(inner)) => {
+            ValueKind::Map(ValueKind::Section(inner)) => {
                 row(key, &path, out);
                 rows(inner, &format!("{path}.NAME"), out);
             }
@@ -91,16 +91,16 @@ fn rows(keys: &[Key], path: &str, out: &mut String) {
     }
 }
 
-fn row(key: &Key, path: &str, out: &mut String) {
+fn row(key: &KeySchema, path: &str, out: &mut String) {
     let default = if key.default.is_empty() {
         "\"\""
     } else {
         key.default
     };
     let later = match key.built {
-        Built::Now => "",
-        Built::Idle => " *Not active yet.*",
-        Built::Later => " *Not built yet.*",
+        Availability::Now => "",
+        Availability::Idle => " *Not active yet.*",
+        Availability::Later => " *Not built yet.*",
     };
     let fixed = if later.is_empty() && is_fixed(path) {
         " *Counts from the next start on.*"
@@ -116,14 +116,14 @@ fn row(key: &Key, path: &str, out: &mut String) {
     .expect("a String takes everything");
 }
 
-fn takes(kind: &Kind) -> String {
+fn takes(kind: &ValueKind) -> String {
     match kind {
-        Kind::Duration { .. } => "duration".into(),
-        Kind::List(item) => format!("list: {}", takes(item)),
-        Kind::WordOr(choices, other) => {
+        ValueKind::Duration { .. } => "duration".into(),
+        ValueKind::List(item) => format!("list: {}", takes(item)),
+        ValueKind::WordOr(choices, other) => {
             let words: Vec<_> = choices
                 .iter()
-                .filter(|choice| choice.built == Built::Now)
+                .filter(|choice| choice.built == Availability::Now)
                 .map(|c| c.word)
                 .collect();
             if words.is_empty() {

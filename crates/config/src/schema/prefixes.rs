@@ -1,21 +1,21 @@
 //! The sections about prefixes of prompts: the ring, and the view of who has which.
 
 use super::{
-    Key, Kind, Range, Unit, key,
+    KeySchema, Range, Unit, ValueKind, key,
     kinds::{RATIO, section},
     word,
 };
 
-pub(super) const PREFIX_ROUTING: &[Key] = &[
+pub(super) const PREFIX_ROUTING: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Requests with the same beginning go to the same worker (policy `continuum`), unless `routing.policy` says otherwise.",
     ),
     key(
         "max_prefix_length",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1 << 20,
         },
@@ -24,7 +24,7 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
     ),
     key(
         "load_factor_epsilon",
-        Kind::Float(Range {
+        ValueKind::Float(Range {
             min: 0.01,
             max: 10.0,
             open: false,
@@ -34,7 +34,7 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
     ),
     key(
         "virtual_nodes",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 10_000,
         },
@@ -43,36 +43,36 @@ pub(super) const PREFIX_ROUTING: &[Key] = &[
     ),
     key(
         "anthropic_cache_control_injection",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Mark the system prompts of messages as cacheable, for workers that take messages themselves.",
     ),
     key(
         "strip_volatile_prefix",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Take out the line that Claude Code puts before its system prompt and changes with every request: prompts of one kind \
          begin alike then, in engines too.",
     ),
 ];
 
-pub(super) const KV_CACHE_INDEX: &[Key] = &[
+pub(super) const KV_CACHE_INDEX: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Follow `event_sources` into the view of prefixes, which `composite` and `continuum` go by. The block index \
          (`kv_events`) does not need it.",
     ),
     key(
         "backend",
-        Kind::Word(&[word("memory"), word("redis")]),
+        ValueKind::Word(&[word("memory"), word("redis")]),
         "memory",
         "Where the view is kept; `redis` = in the server of `response_cache.redis`, where routers share it.",
     ),
     key(
         "max_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 100,
             max: 10_000_000,
         },
@@ -81,7 +81,7 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
     ),
     key(
         "entry_ttl_seconds",
-        Kind::Counted {
+        ValueKind::Counted {
             unit: Unit::Seconds,
             min: 1,
             max: 86_400,
@@ -94,7 +94,7 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
         &[
             key(
                 "overlap_measure",
-                Kind::Word(&[word("prompt_fraction"), word("relative")]),
+                ValueKind::Word(&[word("prompt_fraction"), word("relative")]),
                 "prompt_fraction",
                 "What an overlap is measured against.",
             ),
@@ -132,13 +132,13 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
         &[
             key(
                 "enabled",
-                Kind::Bool,
+                ValueKind::Bool,
                 "false",
                 "Keep what was offloaded as the second tier.",
             ),
             key(
                 "treat_eviction_as_offload",
-                Kind::Bool,
+                ValueKind::Bool,
                 "true",
                 "What was evicted is in the second tier too; false = it is gone.",
             ),
@@ -147,22 +147,22 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
     ),
     key(
         "event_sources",
-        Kind::List(&Kind::Section(&[
+        ValueKind::List(&ValueKind::Section(&[
             key(
                 "backend_name",
-                Kind::Text,
+                ValueKind::Text,
                 "~",
                 "The worker whose cache the stream speaks of. Required.",
             ),
             key(
                 "endpoint",
-                Kind::Stream(&["http", "https", "ws", "wss"]),
+                ValueKind::Stream(&["http", "https", "ws", "wss"]),
                 "~",
                 "Where the stream is, as in `http://10.0.0.1:8000/v1/kv_events`. Required.",
             ),
             key(
                 "reconnect_interval_ms",
-                Kind::Counted {
+                ValueKind::Counted {
                     unit: Unit::Milliseconds,
                     min: 1,
                     max: 60_000,
@@ -172,7 +172,7 @@ pub(super) const KV_CACHE_INDEX: &[Key] = &[
             ),
             key(
                 "prefix_hash_kind",
-                Kind::Word(&[word("prefix_key"), word("sequence_hash")]),
+                ValueKind::Word(&[word("prefix_key"), word("sequence_hash")]),
                 "prefix_key",
                 "What the stream's hashes are: of the text of a prefix, or of its blocks, as another warmroute has them.",
             ),

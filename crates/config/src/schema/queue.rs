@@ -1,14 +1,14 @@
 //! The section about requests that wait.
 
 use super::{
-    Key, Kind, Range, key,
+    KeySchema, Range, ValueKind, key,
     kinds::{SECONDS, SECONDS_OR_ZERO, size},
 };
 
-pub(super) const QUEUE: &[Key] = &[
+pub(super) const QUEUE: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Requests wait here while workers that may take them are busy.",
     ),
@@ -27,7 +27,7 @@ pub(super) const QUEUE: &[Key] = &[
     ),
     key(
         "max_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 10_000_000,
         },
@@ -48,7 +48,7 @@ pub(super) const QUEUE: &[Key] = &[
     ),
     key(
         "ageing",
-        Kind::Float(Range {
+        ValueKind::Float(Range {
             min: 0.0,
             max: 100.0,
             open: false,
@@ -58,7 +58,7 @@ pub(super) const QUEUE: &[Key] = &[
     ),
     key(
         "engine_priority",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Tell vLLM workers that order too, as each request's `priority`. They have to run with `--scheduling-policy \
          priority`, or refuse such requests.",

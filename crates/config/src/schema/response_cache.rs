@@ -1,35 +1,35 @@
 //! The section about the cache of replies, and the Redis server that other stores share.
 
 use super::{
-    Key, Kind, Unit, key,
+    KeySchema, Unit, ValueKind, key,
     kinds::{RATIO, SECONDS, section, size},
     word,
 };
 
-const MILLISECONDS: Kind = Kind::Counted {
+const MILLISECONDS: ValueKind = ValueKind::Counted {
     unit: Unit::Milliseconds,
     min: 1,
     max: 3_600_000,
 };
-const BYTES: Kind = Kind::Int {
+const BYTES: ValueKind = ValueKind::Int {
     min: 1,
     max: 1 << 40,
 };
-const ENTRIES: Kind = Kind::Int {
+const ENTRIES: ValueKind = ValueKind::Int {
     min: 1,
     max: 1 << 32,
 };
 
-pub(super) const RESPONSE_CACHE: &[Key] = &[
+pub(super) const RESPONSE_CACHE: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Keep replies and answer from them.",
     ),
     key(
         "backend",
-        Kind::Word(&[word("memory"), word("redis"), word("tiered")]),
+        ValueKind::Word(&[word("memory"), word("redis"), word("tiered")]),
         "memory",
         "Where replies are kept.",
     ),
@@ -60,7 +60,7 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
     ),
     key(
         "absent_temperature",
-        Kind::Word(&[word("cacheable"), word("bypass")]),
+        ValueKind::Word(&[word("cacheable"), word("bypass")]),
         "cacheable",
         "Whether replies to requests without a temperature are kept.",
     ),
@@ -72,7 +72,7 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
     ),
     key(
         "mac_key",
-        Kind::Secret,
+        ValueKind::Secret,
         "~",
         "Key that proves that a kept reply is ours; the same for all routers that share a store. Unset: altered replies \
          are found, made-up ones are not.",
@@ -90,7 +90,7 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
         &[
             key(
                 "enabled",
-                Kind::Bool,
+                ValueKind::Bool,
                 "false",
                 "Answer also from replies to questions that mean the same.",
             ),
@@ -102,13 +102,13 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
             ),
             key(
                 "embedding_model",
-                Kind::Text,
+                ValueKind::Text,
                 "~",
                 "The model whose vectors are compared, served at `/v1/embeddings` by one of `workers`. Required where enabled.",
             ),
             key(
                 "max_entries",
-                Kind::Int { min: 1, max: 4_096 },
+                ValueKind::Int { min: 1, max: 4_096 },
                 "256",
                 "Most replies kept for it; all are compared.",
             ),
@@ -124,22 +124,22 @@ pub(super) const RESPONSE_CACHE: &[Key] = &[
     ),
 ];
 
-const REDIS: &[Key] = &[
+const REDIS: &[KeySchema] = &[
     key(
         "url",
-        Kind::RedisUrl,
+        ValueKind::RedisUrl,
         "~",
         "Where the server is. Best as `${NAME}` where it holds a password.",
     ),
     key(
         "tls",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Encrypt the connection, as with a URL of `rediss://`.",
     ),
     key(
         "pool_size",
-        Kind::Int { min: 1, max: 1_024 },
+        ValueKind::Int { min: 1, max: 1_024 },
         "8",
         "Most connections; half of them serve replies, half `kv_cache_index`; `routing.lmcache.prompt_cache` takes three at most of what is free.",
     ),
@@ -157,13 +157,13 @@ const REDIS: &[Key] = &[
     ),
     key(
         "key_prefix",
-        Kind::KeyPrefix { max: 256 },
+        ValueKind::KeyPrefix { max: 256 },
         "cr:resp:",
         "What keys of replies begin with; those of `kv_cache_index` always with `cr:kvidx:`, those of `routing.lmcache.prompt_cache` with `cr:tok:`.",
     ),
     key(
         "fallback_to_memory",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Keep replies in memory while the server is away.",
     ),
@@ -175,7 +175,7 @@ const REDIS: &[Key] = &[
     ),
     key(
         "fallback_ttl_seconds",
-        Kind::Counted {
+        ValueKind::Counted {
             unit: Unit::Seconds,
             min: 1,
             max: 86_400,
@@ -185,10 +185,10 @@ const REDIS: &[Key] = &[
     ),
 ];
 
-const L1: &[Key] = &[
+const L1: &[KeySchema] = &[
     key(
         "type",
-        Kind::Word(&[word("memory"), word("redis")]),
+        ValueKind::Word(&[word("memory"), word("redis")]),
         "memory",
         "Where it is; `redis` = `response_cache.redis`.",
     ),
@@ -200,34 +200,34 @@ const L1: &[Key] = &[
     ),
 ];
 
-const L2: &[Key] = &[
-    key("type", Kind::Word(&[word("s3")]), "s3", "What it is."),
+const L2: &[KeySchema] = &[
+    key("type", ValueKind::Word(&[word("s3")]), "s3", "What it is."),
     key(
         "endpoint",
-        Kind::Stream(&["https", "http"]),
+        ValueKind::Stream(&["https", "http"]),
         "~",
         "Where the object store is; the bucket is put in the path.",
     ),
-    key("bucket", Kind::Text, "~", "The bucket in it."),
+    key("bucket", ValueKind::Text, "~", "The bucket in it."),
     key(
         "key_prefix",
-        Kind::Text,
+        ValueKind::Text,
         "response-cache/",
         "What names of objects begin with.",
     ),
     key(
         "region",
-        Kind::Text,
+        ValueKind::Text,
         "us-east-1",
         "The region that requests are signed for.",
     ),
     key(
         "access_key",
-        Kind::Secret,
+        ValueKind::Secret,
         "~",
         "Who asks; unset = nobody in particular, requests are not signed.",
     ),
-    key("secret_key", Kind::Secret, "~", "What proves it."),
+    key("secret_key", ValueKind::Secret, "~", "What proves it."),
     key(
         "ttl_override",
         SECONDS,
@@ -236,10 +236,10 @@ const L2: &[Key] = &[
     ),
 ];
 
-const TIERED: &[Key] = &[
+const TIERED: &[KeySchema] = &[
     key(
         "promote_on_hit",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Copy a reply that was found in the second tier to the first.",
     ),

@@ -1,39 +1,39 @@
 //! The settings of single policies and of single models, and the kinds of value that they share with section `routing`.
 
 use super::{
-    Built, Choice, Key, Kind, Range, key,
+    Availability, KeySchema, Range, ValueKind, WordChoice, key,
     kinds::{RATIO, section},
     word,
 };
 
-pub(super) const OVERLAP_WEIGHT: Kind = Kind::Float(Range {
+pub(super) const OVERLAP_WEIGHT: ValueKind = ValueKind::Float(Range {
     min: 0.0,
     max: 100.0,
     open: false,
 });
-pub(super) const TEMPERATURE: Kind = Kind::Float(Range {
+pub(super) const TEMPERATURE: ValueKind = ValueKind::Float(Range {
     min: 0.0,
     max: 10.0,
     open: false,
 });
 
 /// An entry of `routing.models`: what is left out is that of `routing`.
-pub(super) const MODEL_ROUTING: &[Key] = &[
+pub(super) const MODEL_ROUTING: &[KeySchema] = &[
     key(
         "policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "Policy; where the two below are unset it counts for them too.",
     ),
     key(
         "prefill_policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "Policy among prefill workers.",
     ),
     key(
         "decode_policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "Policy among the workers that generate, where prefill is split off.",
     ),
@@ -71,7 +71,7 @@ pub(super) const MODEL_ROUTING: &[Key] = &[
     ),
 ];
 
-pub(super) const MEDIUM_WEIGHTS: &[Key] = &[
+pub(super) const MEDIUM_WEIGHTS: &[KeySchema] = &[
     key(
         "gpu",
         RATIO,
@@ -93,10 +93,10 @@ pub(super) const MEDIUM_WEIGHTS: &[Key] = &[
 ];
 
 /// Dynamo has these as flags of later releases than the one whose cost is the default here.
-pub(super) const DYNAMO: &[Key] = &[
+pub(super) const DYNAMO: &[KeySchema] = &[
     key(
         "active_request_weight",
-        Kind::Float(Range {
+        ValueKind::Float(Range {
             min: 0.0,
             max: 1e6,
             open: false,
@@ -118,7 +118,7 @@ pub(super) const DYNAMO: &[Key] = &[
     ),
 ];
 
-pub(super) const POLICIES: &[Choice] = &[
+pub(super) const POLICIES: &[WordChoice] = &[
     word("warm"),
     word("kv_aware"),
     word("least_loaded"),
@@ -129,17 +129,17 @@ pub(super) const POLICIES: &[Choice] = &[
     word("power_of_two"),
     word("consistent_hash"),
     word("rendezvous_hash"),
-    Choice {
+    WordChoice {
         word: "prefix_hash",
         also: &["prefix_aware_hash"],
-        built: Built::Now,
+        built: Availability::Now,
     },
     word("cache_aware"),
     word("lmcache_aware"),
-    Choice {
+    WordChoice {
         word: "dynamo_cost",
         also: &["kv"],
-        built: Built::Now,
+        built: Availability::Now,
     },
     word("composite"),
     word("continuum"),

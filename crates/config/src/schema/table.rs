@@ -1,7 +1,7 @@
 //! The table itself. Read it top-down: the sections first, their keys below.
 
 use super::{
-    Built, Choice, Key, Kind, Range,
+    Availability, KeySchema, Range, ValueKind, WordChoice,
     cache::{CACHE, MODEL_AGGREGATION},
     compat::COMPAT,
     content_routing::{SEMANTIC_CLUSTERS, SHARED_PREFIX_ROUTING},
@@ -24,12 +24,12 @@ use super::{
 };
 
 /// The sections of the file that this version acts on.
-pub(crate) const ROOT: &[Key] = &[
+pub(crate) const ROOT: &[KeySchema] = &[
     section("server", SERVER, "The listener that clients use."),
     section("admin", ADMIN, "The listener that operators use."),
     key(
         "workers",
-        Kind::List(&Kind::Worker(WORKER)),
+        ValueKind::List(&ValueKind::Worker(WORKER)),
         "[]",
         "The engines (alias `backends`). An entry is a mapping, or just `[NAME=]URL`.",
     ),
@@ -99,7 +99,7 @@ pub(crate) const ROOT: &[Key] = &[
     ),
     key(
         "pre_routing_hooks",
-        Kind::List(&Kind::Section(HOOK)),
+        ValueKind::List(&ValueKind::Section(HOOK)),
         "[]",
         "Services that are asked about a generation before it is routed, in this order.",
     ),
@@ -132,10 +132,10 @@ pub(crate) const TOP_ALIASES: &[(&str, &[&str])] = &[
     ("decision_log", &["decisions", "log"]),
 ];
 
-const SERVER: &[Key] = &[
+const SERVER: &[KeySchema] = &[
     key(
         "listen",
-        Kind::Listen,
+        ValueKind::Listen,
         "127.0.0.1:8080",
         "Where clients connect; port 0 = chosen by the system. Anything but loopback needs `insecure_open`.",
     ),
@@ -147,19 +147,19 @@ const SERVER: &[Key] = &[
     ),
     key(
         "insecure_open",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Listen off loopback although no API key protects the listener (`--insecure-open`).",
     ),
     key(
         "also_listen",
-        Kind::List(&Kind::Listen),
+        ValueKind::List(&ValueKind::Listen),
         "[]",
         "More addresses to listen at.",
     ),
     key(
         "probe_listen",
-        Kind::Listen,
+        ValueKind::Listen,
         "~",
         "Address that serves only `/livez` and `/readyz`, from a thread of its own: plainly, and to everyone.",
     ),
@@ -208,9 +208,9 @@ const SERVER: &[Key] = &[
     ),
     key(
         "max_connections",
-        Kind::WordOr(
+        ValueKind::WordOr(
             AUTO,
-            &Kind::Int {
+            &ValueKind::Int {
                 min: 1,
                 max: 10_000_000,
             },
@@ -240,7 +240,7 @@ const SERVER: &[Key] = &[
     ),
     key(
         "half_close",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "A client that ends its side of the connection after its request still gets the answer. Few clients do that, and who \
          closes looks the same: such a request is not aborted before something is written to it.",
@@ -260,9 +260,9 @@ const SERVER: &[Key] = &[
     ),
     key(
         "memory_budget",
-        Kind::WordOr(
+        ValueKind::WordOr(
             AUTO_OR_OFF,
-            &Kind::Size {
+            &ValueKind::Size {
                 min: 16 << 20,
                 max: 1 << 50,
             },
@@ -274,53 +274,53 @@ const SERVER: &[Key] = &[
     ),
     key(
         "runtime_threads",
-        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 1_024 }),
+        ValueKind::WordOr(AUTO, &ValueKind::Int { min: 1, max: 1_024 }),
         "auto",
         "Threads that serve requests; `auto` = one per core.",
     ),
 ];
 
-const ADMIN: &[Key] = &[
+const ADMIN: &[KeySchema] = &[
     key(
         "listen",
-        Kind::WordOr(&[word_later("same")], &Kind::Listen),
+        ValueKind::WordOr(&[word_later("same")], &ValueKind::Listen),
         "127.0.0.1:9191",
         "Where operators connect. Anything but loopback needs `token_file`.",
     ),
     key(
         "token_file",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File with the token that admin calls must carry.",
     ),
     section("tls", tls::LISTENER, "TLS of the admin listener."),
     key(
         "dashboard",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Serve the dashboard where the program has one.",
     )
     .later(),
     key(
         "show_text",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Show prompt text to operators.",
     )
     .later(),
 ];
 
-const WORKER: &[Key] = &[
+const WORKER: &[KeySchema] = &[
     key(
         "name",
-        Kind::Text,
+        ValueKind::Text,
         "~",
         "Its name in headers, logs and metrics; unset = `host:port` of the URL. Unique.",
     ),
-    key("url", Kind::WorkerUrl, "~", "Its base URL. Required."),
+    key("url", ValueKind::WorkerUrl, "~", "Its base URL. Required."),
     key(
         "type",
-        Kind::Word(&[
+        ValueKind::Word(&[
             word("auto"),
             word("vllm"),
             word("sglang"),
@@ -330,10 +330,10 @@ const WORKER: &[Key] = &[
             word("ollama"),
             word("mlxcel"),
             word("lmstudio"),
-            Choice {
+            WordChoice {
                 word: "continuum",
                 also: &["continuum-router"],
-                built: Built::Now,
+                built: Availability::Now,
             },
             word("generic"),
             word("azure"),
@@ -345,19 +345,19 @@ const WORKER: &[Key] = &[
     ),
     key(
         "models",
-        Kind::List(&Kind::Text),
+        ValueKind::List(&ValueKind::Text),
         "[]",
         "It serves only these models; empty = those it lists.",
     ),
     key(
         "role",
-        Kind::Word(&[word("unified"), word("prefill"), word("decode")]),
+        ValueKind::Word(&[word("unified"), word("prefill"), word("decode")]),
         "unified",
         "Which phases it serves: `prefill` computes prompts for others and gets no whole request.",
     ),
     key(
         "weight",
-        Kind::Float(Range {
+        ValueKind::Float(Range {
             min: 0.0,
             max: 1e6,
             open: true,
@@ -367,14 +367,14 @@ const WORKER: &[Key] = &[
     ),
     key(
         "messages",
-        Kind::Word(&[word("auto"), word("native"), word("translate")]),
+        ValueKind::Word(&[word("auto"), word("native"), word("translate")]),
         "auto",
         "How it is asked for Anthropic's messages: `native` = as the client did, `translate` = by a chat completion; `auto` = \
          found out by asking it.",
     ),
     key(
         "api_key",
-        Kind::Secret,
+        ValueKind::Secret,
         "~",
         "Sent to the engine as a bearer token (type `anthropic`: as `x-api-key`) in place of the client's.",
     ),
@@ -386,7 +386,7 @@ const WORKER: &[Key] = &[
     ),
     key(
         "dp_ranks",
-        Kind::WordOr(AUTO, &Kind::Int { min: 1, max: 4_096 }),
+        ValueKind::WordOr(AUTO, &ValueKind::Int { min: 1, max: 4_096 }),
         "auto",
         "Data-parallel ranks; `auto` = as found.",
     ),
@@ -413,7 +413,7 @@ const WORKER: &[Key] = &[
     ),
     key(
         "allow_tiers",
-        Kind::List(&Kind::Word(&[
+        ValueKind::List(&ValueKind::Word(&[
             word("device"),
             word("host"),
             word("disk"),
@@ -424,35 +424,35 @@ const WORKER: &[Key] = &[
     ),
 ];
 
-const HEALTH_CHECK: &[Key] = &[
+const HEALTH_CHECK: &[KeySchema] = &[
     key(
         "endpoint",
-        Kind::UrlPath,
+        ValueKind::UrlPath,
         "~",
         "Path asked first; unset = as the type has it.",
     ),
     key(
         "fallback_endpoints",
-        Kind::List(&Kind::UrlPath),
+        ValueKind::List(&ValueKind::UrlPath),
         "~",
         "Paths asked in order when the first is answered 404; unset = as the type has them.",
     ),
     key(
         "method",
-        Kind::Word(&[word("GET"), word("POST"), word("HEAD")]),
+        ValueKind::Word(&[word("GET"), word("POST"), word("HEAD")]),
         "~",
         "How the path is asked; unset = GET (type `anthropic`: POST of `{}`, which costs no tokens).",
     ),
-    key("body", Kind::Free, "~", "JSON body of a POST."),
+    key("body", ValueKind::Free, "~", "JSON body of a POST."),
     key(
         "accept_status",
-        Kind::List(&STATUS),
+        ValueKind::List(&STATUS),
         "~",
         "Statuses that mean healthy; unset = 200 (type `anthropic`: 200, 400, 401, 429).",
     ),
     key(
         "warmup_status",
-        Kind::List(&STATUS),
+        ValueKind::List(&STATUS),
         "[503]",
         "Statuses that mean the model is loading.",
     ),
@@ -464,7 +464,7 @@ const HEALTH_CHECK: &[Key] = &[
     ),
 ];
 
-const MODELS: &[Key] = &[
+const MODELS: &[KeySchema] = &[
     section(
         "defaults",
         &[
@@ -481,55 +481,58 @@ const MODELS: &[Key] = &[
     ),
     key(
         "entries",
-        Kind::Map(&Kind::Section(&[TOKENIZER, CHAT_TEMPLATE])),
+        ValueKind::Map(&ValueKind::Section(&[TOKENIZER, CHAT_TEMPLATE])),
         "{}",
         "By model id; a key left out is that of `defaults`.",
     ),
     key(
         "rules",
-        Kind::List(&Kind::Section(RULE)),
+        ValueKind::List(&ValueKind::Section(RULE)),
         "[]",
         "Which model takes the place of which; the first rule that matches counts.",
     ),
     key(
         "aliases",
-        Kind::Map(&Kind::Text),
+        ValueKind::Map(&ValueKind::Text),
         "{}",
         "Other names of models: `NAME: MODEL`. `/v1/models` lists them.",
     ),
 ];
 
-const TOKENIZER: Key = key(
+const TOKENIZER: KeySchema = key(
     "tokenizer",
-    Kind::WordOr(&[word("auto"), word("engine"), word("none")], &Kind::Path),
+    ValueKind::WordOr(
+        &[word("auto"), word("engine"), word("none")],
+        &ValueKind::Path,
+    ),
     "auto",
     "Directory with `tokenizer.json`, or `auto` (the local model hub, our own engine's files on this machine, the engine's \
      `/tokenize`), `engine` (its `/tokenize`), `none` (prompts are compared as text).",
 );
 
-const CHAT_TEMPLATE: Key = key(
+const CHAT_TEMPLATE: KeySchema = key(
     "chat_template",
-    Kind::WordOr(AUTO, &Kind::Path),
+    ValueKind::WordOr(AUTO, &ValueKind::Path),
     "auto",
     "Template file; `auto` = the one that comes with the tokenizer.",
 );
 
-const ROUTING: &[Key] = &[
+const ROUTING: &[KeySchema] = &[
     key(
         "policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "How a worker is chosen when the request does not say; unset = `warm`, or `continuum` where `prefix_routing` or `kv_cache_index` is enabled.",
     ),
     key(
         "prefill_policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "Policy among prefill workers; unset = `policy`.",
     ),
     key(
         "decode_policy",
-        Kind::Word(POLICIES),
+        ValueKind::Word(POLICIES),
         "~",
         "Policy among the workers that generate, of models with prefill or decode workers; unset = `policy`.",
     ),
@@ -553,7 +556,7 @@ const ROUTING: &[Key] = &[
     ),
     key(
         "track_active_blocks",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Count the blocks of running requests as load.",
     ),
@@ -572,7 +575,7 @@ const ROUTING: &[Key] = &[
     ),
     key(
         "speculative",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Count a decision's own blocks as warm at once.",
     ),
@@ -593,14 +596,14 @@ const ROUTING: &[Key] = &[
         &[
             key(
                 "mode",
-                Kind::Word(&[word("soft"), word("hard"), word("off")]),
+                ValueKind::Word(&[word("soft"), word("hard"), word("off")]),
                 "soft",
                 "`soft` = of workers that cost `warm` about the same a session's last one is taken; `hard` = under every \
                  policy a session goes to its last worker, unless that is out of use or holds too many requests.",
             ),
             key(
                 "headers",
-                Kind::List(&Kind::HeaderName),
+                ValueKind::List(&ValueKind::HeaderName),
                 "[x-semantic-cluster-id, x-session-id, x-user-id]",
                 "Headers that name a session; the first that a request has counts, also for the policies that hash.",
             ),
@@ -639,29 +642,29 @@ const ROUTING: &[Key] = &[
     ),
     key(
         "models",
-        Kind::Map(&Kind::Section(MODEL_ROUTING)),
+        ValueKind::Map(&ValueKind::Section(MODEL_ROUTING)),
         "{}",
         "Other settings for some models, by the name in requests or by that of the base model; a `*` at a name's end stands for \
          anything. The whole name counts before the longest with a `*`.",
     ),
 ];
 
-const DISAGGREGATION: &[Key] = &[
+const DISAGGREGATION: &[KeySchema] = &[
     key(
         "mode",
-        Kind::Word(&[word("auto"), word("off")]),
+        ValueKind::Word(&[word("auto"), word("off")]),
         "auto",
         "`auto` = requests of a model that has prefill workers are split; `off` = never, and prefill workers get nothing.",
     ),
     key(
         "connector",
-        Kind::Word(&[word("nixl"), word("mooncake"), word("sglang")]),
+        ValueKind::Word(&[word("nixl"), word("mooncake"), word("sglang")]),
         "nixl",
         "How engines hand a prompt's KV over.",
     ),
     key(
         "uncached_token_threshold",
-        Kind::Int {
+        ValueKind::Int {
             min: 0,
             max: u32::MAX as u64,
         },
@@ -670,18 +673,18 @@ const DISAGGREGATION: &[Key] = &[
     ),
     key(
         "fallback",
-        Kind::Word(&[word("decode_only")]),
+        ValueKind::Word(&[word("decode_only")]),
         "decode_only",
         "What becomes of a request whose prefill fails or has no worker: its decode worker computes the prompt.",
     ),
 ];
 
-const PARITY: &[Key] = &[
+const PARITY: &[KeySchema] = &[
     key("window", SECONDS, "600s", "How long a request counts."),
     // The upper end is what is kept of each rank.
     key(
         "min_joined",
-        Kind::Int { min: 1, max: 2_048 },
+        ValueKind::Int { min: 1, max: 2_048 },
         "50",
         "Fewer requests than this decide nothing.",
     ),
@@ -705,10 +708,10 @@ const PARITY: &[Key] = &[
     ),
 ];
 
-const HEALTH_CHECKS: &[Key] = &[
+const HEALTH_CHECKS: &[KeySchema] = &[
     key(
         "enabled",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Check workers by asking them.",
     ),
@@ -728,7 +731,7 @@ const HEALTH_CHECKS: &[Key] = &[
     ),
     key(
         "endpoint",
-        Kind::UrlPath,
+        ValueKind::UrlPath,
         "~",
         "Path asked first; unset = the worker type's own list.",
     ),
@@ -758,7 +761,7 @@ const HEALTH_CHECKS: &[Key] = &[
     ),
 ];
 
-const REQUEST: &[Key] = &[
+const REQUEST: &[KeySchema] = &[
     key(
         "timeout",
         SECONDS,
@@ -767,7 +770,7 @@ const REQUEST: &[Key] = &[
     ),
     key(
         "max_retries",
-        Kind::Int { min: 0, max: 100 },
+        ValueKind::Int { min: 0, max: 100 },
         "3",
         "Most times a request is sent again.",
     ),
@@ -791,7 +794,7 @@ const REQUEST: &[Key] = &[
     ),
     key(
         "strict_stream_completion",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "A stream that the engine ends without `finish_reason` and without `[DONE]` is cut with an error event, instead of \
          passing as it is.",
@@ -810,10 +813,10 @@ const REQUEST: &[Key] = &[
     ),
 ];
 
-const RETRY: &[Key] = &[
+const RETRY: &[KeySchema] = &[
     key(
         "max_attempts",
-        Kind::Int { min: 1, max: 100 },
+        ValueKind::Int { min: 1, max: 100 },
         "3",
         "Most times a request is sent, the first included; at most 1 + `request.max_retries`.",
     ),
@@ -826,13 +829,13 @@ const RETRY: &[Key] = &[
     key("max_delay", SECONDS_OR_ZERO, "30s", "Longest delay."),
     key(
         "exponential_backoff",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Double the delay each time.",
     ),
     key(
         "jitter",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Draw the delay from its upper half.",
     ),
@@ -844,8 +847,13 @@ const RETRY: &[Key] = &[
     ),
 ];
 
-const CIRCUIT_BREAKER: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Leave failing workers out."),
+const CIRCUIT_BREAKER: &[KeySchema] = &[
+    key(
+        "enabled",
+        ValueKind::Bool,
+        "true",
+        "Leave failing workers out.",
+    ),
     key(
         "consecutive_failures",
         COUNT,
@@ -867,10 +875,10 @@ const CIRCUIT_BREAKER: &[Key] = &[
     ),
 ];
 
-const LOGGING: &[Key] = &[
+const LOGGING: &[KeySchema] = &[
     key(
         "level",
-        Kind::Word(&[
+        ValueKind::Word(&[
             word("trace"),
             word("debug"),
             word("info"),
@@ -882,34 +890,39 @@ const LOGGING: &[Key] = &[
     ),
     key(
         "format",
-        Kind::Word(&[word("auto"), word("json"), word("pretty")]),
+        ValueKind::Word(&[word("auto"), word("json"), word("pretty")]),
         "auto",
         "How a line looks; `auto` = pretty on a terminal, else JSON.",
     ),
     key(
         "enable_colors",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Colours in the pretty form.",
     ),
-    key("requests", Kind::Bool, "false", "One line per request."),
+    key(
+        "requests",
+        ValueKind::Bool,
+        "false",
+        "One line per request.",
+    ),
 ];
 
-const METRICS: &[Key] = &[
-    key("enabled", Kind::Bool, "true", "Serve `/metrics`."),
+const METRICS: &[KeySchema] = &[
+    key("enabled", ValueKind::Bool, "true", "Serve `/metrics`."),
     key(
         "exemplars",
-        Kind::Bool,
+        ValueKind::Bool,
         "true",
         "Give histograms exemplars.",
     )
     .later(),
 ];
 
-const DECISIONS: &[Key] = &[
+const DECISIONS: &[KeySchema] = &[
     key(
         "ring_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 10_000_000,
         },
@@ -924,7 +937,7 @@ const DECISIONS: &[Key] = &[
     ),
     key(
         "candidates",
-        Kind::Int { min: 2, max: 1_024 },
+        ValueKind::Int { min: 2, max: 1_024 },
         "16",
         "Most candidates kept per receipt.",
     ),
@@ -933,7 +946,7 @@ const DECISIONS: &[Key] = &[
         &[
             key(
                 "path",
-                Kind::Path,
+                ValueKind::Path,
                 "~",
                 "File that gets one receipt per line when its request is over; unset: no log.",
             ),
@@ -945,13 +958,13 @@ const DECISIONS: &[Key] = &[
             ),
             key(
                 "chains",
-                Kind::Bool,
+                ValueKind::Bool,
                 "false",
                 "Write the hashes of the prompt's blocks too, which `replay` needs.",
             ),
             key(
                 "include_request_text",
-                Kind::Bool,
+                ValueKind::Bool,
                 "false",
                 "Write the prompt's text too, as `request_text`.",
             ),

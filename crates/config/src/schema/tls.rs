@@ -1,33 +1,33 @@
 //! Encryption, of listeners and towards workers.
 
-use super::{Key, Kind, key};
+use super::{KeySchema, ValueKind, key};
 
-pub(super) const LISTENER: &[Key] = &[
+pub(super) const LISTENER: &[KeySchema] = &[
     key(
         "cert",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "Certificate, and those that lead from it to its authority, PEM; read again when it changes.",
     ),
-    key("key", Kind::Path, "~", "Its private key, PEM."),
+    key("key", ValueKind::Path, "~", "Its private key, PEM."),
     key(
         "client_ca",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "Clients must show a certificate of an authority in this file, PEM.",
     ),
 ];
 
-pub(super) const WORKER: &[Key] = &[
+pub(super) const WORKER: &[KeySchema] = &[
     key(
         "ca",
-        Kind::Path,
+        ValueKind::Path,
         "~",
         "File of authorities that are believed beside the machine's own, PEM.",
     ),
     key(
         "insecure_skip_verify",
-        Kind::Bool,
+        ValueKind::Bool,
         "false",
         "Believe any certificate. `/health` says `degraded` for as long as this is so.",
     ),

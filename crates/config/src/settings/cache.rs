@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Section `cache`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cache {
+pub struct CacheSection {
     /// How long one worker's own list of models counts.
     pub model_ttl: Duration,
     /// How long a finished reply answers requests like its own; `None` = every request is sent.
@@ -13,7 +13,7 @@ pub struct Cache {
 
 /// Section `model_aggregation`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct ModelAggregation {
+pub struct ModelAggregationSection {
     /// How long the merged list counts.
     pub ttl: Duration,
     /// Share of `ttl` after which the list is renewed while it still answers.

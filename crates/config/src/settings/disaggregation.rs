@@ -2,7 +2,7 @@
 
 /// Section `disaggregation`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Disaggregation {
+pub struct DisaggregationSection {
     /// Whether requests are split where a model has prefill workers.
     pub enabled: bool,
     /// How engines hand a prompt's KV over.

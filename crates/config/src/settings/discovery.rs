@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 
 /// Section `discovery`.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Discovery {
+pub struct DiscoverySection {
     /// File with a list of workers.
     pub file: Option<PathBuf>,
     /// Names that stand for workers.
@@ -19,7 +19,7 @@ pub struct Discovery {
     pub flap_damping: Duration,
 }
 
-impl Discovery {
+impl DiscoverySection {
     /// Whether workers may come that the configuration does not name.
     pub fn finds_any(&self) -> bool {
         self.file.is_some() || !self.dns.is_empty() || self.state_file.is_some()

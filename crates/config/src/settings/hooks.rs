@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// A service that is asked about a request before it is routed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Hook {
+pub struct HookEntry {
     /// Its name.
     pub name: String,
     /// Where it is asked, with its path.

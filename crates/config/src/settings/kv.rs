@@ -2,11 +2,11 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use super::Redis;
+use super::RedisSection;
 
 /// Section `kv_events`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KvEvents {
+pub struct KvEventsSection {
     /// Whether streams are followed at all.
     pub enabled: bool,
     /// Bytes that the block index may use.
@@ -30,7 +30,7 @@ pub struct KvEvents {
     /// A stream without a message is called stale after this.
     pub stale_after: Duration,
     /// Prediction for workers without a stream.
-    pub prediction: Prediction,
+    pub prediction: PredictionSection,
 }
 
 /// `kv_events.block_hash`.
@@ -44,7 +44,7 @@ pub enum BlockHashKind {
 
 /// `kv_events.prediction`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Prediction {
+pub struct PredictionSection {
     /// A predicted block is forgotten after this.
     pub ttl: Duration,
     /// Most predicted blocks.
@@ -55,17 +55,17 @@ pub struct Prediction {
 
 /// Section `kv_cache_index`: the view of prefixes.
 #[derive(Clone, Debug, PartialEq)]
-pub struct KvCacheIndex {
+pub struct KvCacheIndexSection {
     /// Whether its streams are followed.
     pub enabled: bool,
     /// The server that it is kept in and shared through (`backend: redis`); `None` = this process's memory.
-    pub redis: Option<Redis>,
+    pub redis: Option<RedisSection>,
     /// Most prefixes.
     pub max_entries: NonZeroUsize,
     /// A prefix that no event confirmed for this long is forgotten.
     pub entry_ttl: Duration,
     /// How backends are scored.
-    pub scoring: Scoring,
+    pub scoring: ScoringSection,
     /// What counts beside GPU memory.
     pub offloading: Offloading,
     /// The streams.
@@ -74,7 +74,7 @@ pub struct KvCacheIndex {
 
 /// `kv_cache_index.scoring`, each 0..1.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Scoring {
+pub struct ScoringSection {
     /// Overlap is measured against the most that any backend holds, as in the published formula, not against the prompt.
     pub relative: bool,
     /// Weight of cached tokens.

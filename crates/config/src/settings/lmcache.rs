@@ -2,11 +2,11 @@
 
 use std::{collections::BTreeMap, num::NonZeroUsize, time::Duration};
 
-use crate::{Redis, Secret};
+use crate::{RedisSection, Secret};
 
 /// `routing.lmcache`, where a controller is named.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Lmcache {
+pub struct LmcacheSection {
     /// What the controller is asked.
     pub mode: LmcacheMode,
     /// Its base URL, as [`crate::Source::check_url`] accepted it.
@@ -26,7 +26,7 @@ pub struct Lmcache {
     /// The policy where the controller says nothing.
     pub fallback: &'static str,
     /// How token ids are kept that engines told.
-    pub prompt_cache: PromptCache,
+    pub prompt_cache: PromptCacheSection,
 }
 
 /// What a controller of LMCache is asked.
@@ -40,11 +40,11 @@ pub enum LmcacheMode {
 
 /// `routing.lmcache.prompt_cache`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromptCache {
+pub struct PromptCacheSection {
     /// How long token ids count.
     pub ttl: Duration,
     /// Most prompts in memory.
     pub capacity: NonZeroUsize,
     /// Where routers share them; `None` = nowhere.
-    pub redis: Option<Redis>,
+    pub redis: Option<RedisSection>,
 }

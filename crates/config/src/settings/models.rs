@@ -4,20 +4,20 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 /// Section `models`.
 #[derive(Clone, Debug)]
-pub struct Models {
+pub struct ModelsSection {
     /// For every model without an entry.
-    pub defaults: Model,
+    pub defaults: ModelEntry,
     /// By model id; fields left out are those of `defaults`.
-    pub entries: BTreeMap<String, Model>,
+    pub entries: BTreeMap<String, ModelEntry>,
     /// Which model takes the place of which; the first that matches counts.
     pub rules: Vec<ModelRule>,
     /// Other names of models: name, model.
     pub aliases: BTreeMap<String, String>,
 }
 
-impl Models {
+impl ModelsSection {
     /// What holds for this model id.
-    pub fn get(&self, id: &str) -> &Model {
+    pub fn get(&self, id: &str) -> &ModelEntry {
         self.entries.get(id).unwrap_or(&self.defaults)
     }
 }
@@ -35,16 +35,16 @@ pub struct ModelRule {
 
 /// `models.defaults`, and one entry of `models.entries`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Model {
+pub struct ModelEntry {
     /// Where the tokenizer comes from.
-    pub tokenizer: Tokenizer,
+    pub tokenizer: TokenizerSetting,
     /// Where the chat template comes from.
-    pub chat_template: ChatTemplate,
+    pub chat_template: ChatTemplateSetting,
 }
 
 /// `tokenizer` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Tokenizer {
+pub enum TokenizerSetting {
     /// The first of: the local model hub, our own engine's files on this machine, the engine's `/tokenize`.
     Auto,
     /// A directory with `tokenizer.json`.
@@ -57,7 +57,7 @@ pub enum Tokenizer {
 
 /// `chat_template` of a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ChatTemplate {
+pub enum ChatTemplateSetting {
     /// The one that comes with the tokenizer.
     Auto,
     /// A template file.

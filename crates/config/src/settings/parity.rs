@@ -5,7 +5,7 @@ use std::time::Duration;
 /// Section `parity`. A ratio is the difference between predicted and actual cached tokens, per prompt token;
 /// `downgrade_ratio >= drift_ratio >= recover_ratio`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Parity {
+pub struct ParitySection {
     /// How long a request counts.
     pub window: Duration,
     /// Fewer requests than this decide nothing.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Section `queue`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Queue {
+pub struct QueueSection {
     /// Whether requests wait while workers that may take them are busy.
     pub enabled: bool,
     /// How long, at most.

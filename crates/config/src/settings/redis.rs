@@ -6,7 +6,7 @@ use crate::RedisUrl;
 
 /// `response_cache.redis`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Redis {
+pub struct RedisSection {
     /// Where the server is, and who we are there.
     pub url: RedisUrl,
     /// Whether the connection is encrypted (the URL's scheme already applied).

@@ -2,11 +2,11 @@
 
 use std::{num::NonZeroUsize, time::Duration};
 
-use crate::{Redis, Secret};
+use crate::{RedisSection, Secret};
 
 /// Section `response_cache`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct ResponseCache {
+pub struct ResponseCacheSection {
     /// Whether replies are kept.
     pub enabled: bool,
     /// Where they are kept.
@@ -39,7 +39,7 @@ pub struct ResponseCache {
     pub semantic: SemanticCache,
 }
 
-impl ResponseCache {
+impl ResponseCacheSection {
     /// Whether the backend lies in Redis, in part at least.
     pub fn is_in_redis(&self) -> bool {
         match self.backend {
@@ -88,7 +88,7 @@ pub enum AbsentTemperature {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CacheRedis {
     /// The server; there is one wherever the cache is on and lies in Redis.
-    pub server: Option<Redis>,
+    pub server: Option<RedisSection>,
     /// What keys begin with: visible ASCII, no pattern.
     pub key_prefix: String,
     /// What stands in for it; `None` = nothing does.

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use super::{Lmcache, SemanticClusters, SharedPrefixRouting};
+use super::{LmcacheSection, SemanticClusters, SharedPrefixRouting};
 
 /// Section `routing`.
 #[derive(Clone, Debug)]
-pub struct Routing {
+pub struct RoutingSection {
     /// How a worker is chosen when the request does not say: one of the policies' names as the reference page has them.
     pub policy: &'static str,
     /// The same among workers that compute prompts for others; `None` = `policy`.
@@ -28,7 +28,7 @@ pub struct Routing {
     /// A reservation without a call is given back after this.
     pub reservation_ttl: Duration,
     /// Section `routing.session`.
-    pub session: Session,
+    pub session: SessionSection,
     /// Whether a decision's own blocks count as warm at once.
     pub speculative: bool,
     /// How long they do, unconfirmed.
@@ -36,20 +36,20 @@ pub struct Routing {
     /// What a cached block is worth by where it sits.
     pub medium_weights: MediumWeights,
     /// Settings of `dynamo_cost`.
-    pub dynamo: Dynamo,
+    pub dynamo: DynamoSection,
     /// The controller that `lmcache_aware` asks; `None` = nobody is asked.
-    pub lmcache: Option<Lmcache>,
+    pub lmcache: Option<LmcacheSection>,
     /// Workers for prompts that mean alike; `None` = off.
     pub semantic_clusters: Option<SemanticClusters>,
     /// A memory of who served prompts that begin alike; `None` = off.
     pub shared_prefix_routing: Option<SharedPrefixRouting>,
     /// What single models have otherwise, by name; a `*` at its end stands for anything.
-    pub models: Vec<(String, ModelRouting)>,
+    pub models: Vec<(String, ModelRoutingEntry)>,
 }
 
 /// An entry of `routing.models`: `None` = as for all models.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ModelRouting {
+pub struct ModelRoutingEntry {
     /// How a worker is chosen.
     pub policy: Option<&'static str>,
     /// The same among workers that compute prompts for others.
@@ -79,7 +79,7 @@ pub struct MediumWeights {
 
 /// `routing.dynamo`.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Dynamo {
+pub struct DynamoSection {
     /// Blocks that each request in flight adds to a worker's cost.
     pub active_request_weight: f64,
     /// Share of a token cached in host memory that need not be computed.
@@ -90,7 +90,7 @@ pub struct Dynamo {
 
 /// Section `routing.session`: which requests belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Session {
+pub struct SessionSection {
     /// How much that counts.
     pub mode: SessionMode,
     /// Headers that name a session, in lower case; the first that a request has counts.
@@ -110,7 +110,7 @@ pub enum SessionMode {
 
 /// Section `prefix_routing`: the ring.
 #[derive(Clone, Debug, PartialEq)]
-pub struct PrefixRouting {
+pub struct PrefixRoutingSection {
     /// Whether requests go by it where no policy is set.
     pub enabled: bool,
     /// Bytes of a prompt's beginning that count.

@@ -12,7 +12,7 @@ use crate::{Secret, WorkerTls};
 
 /// One entry of section `workers`.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Worker {
+pub struct WorkerEntry {
     /// Its name: as given, else `host:port` of the URL. Unique.
     pub name: String,
     /// Its base URL, as [`crate::Source::check_url`] accepted it.
@@ -20,7 +20,7 @@ pub struct Worker {
     /// It came while the program ran ([`crate::MoreWorker`]).
     pub found: bool,
     /// What kind of engine it is; `None` = probed.
-    pub engine: Option<Engine>,
+    pub engine: Option<EngineKind>,
     /// It serves only these models; empty = those it lists.
     pub models: Vec<String>,
     /// Which phase it serves.
@@ -28,7 +28,7 @@ pub struct Worker {
     /// Its share compared with the others, above 0.
     pub weight: f64,
     /// Whether it takes Anthropic's messages itself; `None` = asked.
-    pub messages: Option<Messages>,
+    pub messages: Option<MessagesMode>,
     /// Sent to the engine as a bearer token (`x-api-key` for type `anthropic`) in place of the client's.
     pub api_key: Option<Secret>,
     /// Tokens per KV block (its own, else `models.defaults.block_size`); `None` = probed.
@@ -49,7 +49,7 @@ pub struct Worker {
 
 /// `workers[].type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Engine {
+pub enum EngineKind {
     /// vLLM.
     Vllm,
     /// SGLang.
@@ -80,7 +80,7 @@ pub enum Engine {
 
 /// `workers[].messages`: how a worker is asked for what a client asks of `/v1/messages`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Messages {
+pub enum MessagesMode {
     /// As the client did: it has the route.
     Native,
     /// By a chat completion that says the same.
@@ -88,7 +88,7 @@ pub enum Messages {
     Translate,
 }
 
-impl Messages {
+impl MessagesMode {
     /// The configuration's word for it.
     pub fn as_str(self) -> &'static str {
         match self {
@@ -98,7 +98,7 @@ impl Messages {
     }
 }
 
-impl Engine {
+impl EngineKind {
     /// All kinds.
     pub const ALL: [Self; 13] = [
         Self::Vllm,

@@ -2,7 +2,7 @@
 
 #![allow(dead_code, reason = "each test program uses its part")]
 
-use config::{Override, Problem, Settings, Source};
+use config::{ConfigSource, Override, Problem, Settings};
 
 /// Takes `http(s)://host:port` and gives the rest, and `unix://PATH`; refuses everything else.
 pub(crate) fn check_url(url: &str) -> Result<String, String> {
@@ -41,7 +41,7 @@ pub(crate) fn load_all(
             flag: (*flag).into(),
         })
         .collect();
-    config::load(Source {
+    config::load(ConfigSource {
         name: "warmroute.yaml",
         text: Some(text),
         env: &env,

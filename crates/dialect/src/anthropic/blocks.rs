@@ -4,12 +4,12 @@ use std::borrow::Cow;
 
 use crate::{
     RawJson,
-    json::{Array, Object, write_string},
+    json::{ArrayWriter, ObjectWriter, write_string},
 };
 
 /// Writes what one message becomes: the results of tools are messages of their own, before what else the user said.
 pub(super) fn message(
-    said: &mut Array<'_>,
+    said: &mut ArrayWriter<'_>,
     message: RawJson<'_>,
     at: usize,
     untranslatable: &mut Option<String>,
@@ -27,7 +27,7 @@ pub(super) fn message(
         plain.raw("content", content.as_str());
         return plain.close();
     };
-    let mut turn = Turn::default();
+    let mut turn = MessageBlocks::default();
     for block in blocks {
         match block.member("type").and_then(RawJson::string).as_deref() {
             Some("text") => turn.text(block),
@@ -40,7 +40,8 @@ pub(super) fn message(
             Some("tool_use") => turn.calls.push(block),
             Some("tool_result") => turn.result(said, block),
             Some("document") if plain_document(block).is_some() => {
-                turn.parts.extend(plain_document(block).map(Part::Text));
+                turn.parts
+                    .extend(plain_document(block).map(ContentBlock::Text));
             }
             kind => {
                 let kind: String = kind.unwrap_or("").chars().take(60).collect();
@@ -58,35 +59,39 @@ pub(super) fn message(
 
 /// What one message says, sorted.
 #[derive(Default)]
-struct Turn<'a> {
-    parts: Vec<Part<'a>>,
+struct MessageBlocks<'a> {
+    parts: Vec<ContentBlock<'a>>,
     calls: Vec<RawJson<'a>>,
     reasoning: Vec<Cow<'a, str>>,
     answered: bool,
 }
 
-enum Part<'a> {
+enum ContentBlock<'a> {
     Text(Cow<'a, str>),
     /// Its URL.
     Image(String),
 }
 
-impl<'a> Turn<'a> {
+impl<'a> MessageBlocks<'a> {
     fn text(&mut self, block: RawJson<'a>) {
         let text = block
             .member("text")
             .and_then(RawJson::string)
             .filter(|text| !text.is_empty());
-        self.parts.extend(text.map(Part::Text));
+        self.parts.extend(text.map(ContentBlock::Text));
     }
 
     fn image(&mut self, block: RawJson<'a>) {
-        self.parts
-            .extend(block.member("source").and_then(url).map(Part::Image));
+        self.parts.extend(
+            block
+                .member("source")
+                .and_then(url)
+                .map(ContentBlock::Image),
+        );
     }
 
     /// What a tool said. Pictures have no place there in a chat: they follow with what the user said.
-    fn result(&mut self, said: &mut Array<'_>, block: RawJson<'a>) {
+    fn result(&mut self, said: &mut ArrayWriter<'_>, block: RawJson<'a>) {
         self.answered = true;
         let mut result = said.object();
         result.text("role", "tool");
@@ -112,7 +117,7 @@ impl<'a> Turn<'a> {
         result.close();
     }
 
-    fn write(self, said: &mut Array<'_>, role: &str) {
+    fn write(self, said: &mut ArrayWriter<'_>, role: &str) {
         if self.parts.is_empty()
             && self.calls.is_empty()
             && (self.reasoning.is_empty() || self.answered)
@@ -124,7 +129,7 @@ impl<'a> Turn<'a> {
         message.text("role", role);
         match &self.parts[..] {
             [] => message.raw("content", "null"),
-            [Part::Text(text)] => message.text("content", text),
+            [ContentBlock::Text(text)] => message.text("content", text),
             parts => {
                 let mut list = message.array("content");
                 for part in parts {
@@ -147,8 +152,8 @@ impl<'a> Turn<'a> {
     }
 }
 
-impl Part<'_> {
-    fn write(&self, list: &mut Array<'_>) {
+impl ContentBlock<'_> {
+    fn write(&self, list: &mut ArrayWriter<'_>) {
         let mut part = list.object();
         match self {
             Self::Text(text) => {
@@ -157,7 +162,7 @@ impl Part<'_> {
             }
             Self::Image(url) => {
                 part.text("type", "image_url");
-                let mut image: Object<'_> = part.object("image_url");
+                let mut image: ObjectWriter<'_> = part.object("image_url");
                 image.text("url", url);
                 image.close();
             }
@@ -166,7 +171,7 @@ impl Part<'_> {
     }
 }
 
-fn write_call(list: &mut Array<'_>, call: RawJson<'_>) {
+fn write_call(list: &mut ArrayWriter<'_>, call: RawJson<'_>) {
     let mut one = list.object();
     one.some("id", call.member("id"));
     one.text("type", "function");

@@ -13,8 +13,10 @@ mod request;
 mod stream;
 mod tools;
 
-pub use chat::{ChatStream, Completion, chat_from_message, chat_to_messages, error_from_message};
+pub use chat::{
+    ChatStream, CompletionOptions, chat_from_message, chat_to_messages, error_from_message,
+};
 pub use error::error_from_chat;
 pub use reply::message_from_chat;
-pub use request::{Translated, messages_to_chat};
-pub use stream::{MessageStream, Streamed};
+pub use request::{TranslatedRequest, messages_to_chat};
+pub use stream::{ChunkOutcome, MessageStream};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::{
     RawJson, Usage,
     chunk::usage,
-    json::{self, Array, Object},
+    json::{self, ArrayWriter, ObjectWriter},
 };
 
 /// The reply in the words of a message; `None` where it is no chat completion. `model` is the name that the client used.
@@ -23,7 +23,7 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     let choice = only_choice(reply.member("choices")?)?;
     let said = choice.member("message")?;
     let mut out = String::with_capacity(body.len() + 256);
-    let mut message = Object::open(&mut out);
+    let mut message = ObjectWriter::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
     let id = reply.member("id").and_then(RawJson::string);
     head(
@@ -56,7 +56,7 @@ pub fn message_from_chat(body: &[u8], model: &str) -> Option<Vec<u8>> {
     }
     content.close();
     let finish = choice.member("finish_reason").and_then(RawJson::string);
-    let stop = Stop::of(finish.as_deref(), choice.member("stop_reason"), called);
+    let stop = StopReason::of(finish.as_deref(), choice.member("stop_reason"), called);
     stop.write(&mut message);
     let counted = reply.member("usage").and_then(usage).unwrap_or_default();
     write_usage(&mut message, counted);
@@ -76,7 +76,7 @@ pub(super) fn only_choice(choices: RawJson<'_>) -> Option<RawJson<'_>> {
 }
 
 /// The members with which every message begins.
-pub(super) fn head(message: &mut Object<'_>, id: &str, model: &str) {
+pub(super) fn head(message: &mut ObjectWriter<'_>, id: &str, model: &str) {
     message.text("id", id);
     message.text("type", "message");
     message.text("role", "assistant");
@@ -98,7 +98,7 @@ fn text_of<'a>(said: RawJson<'a>, names: &[&str]) -> Option<Cow<'a, str>> {
     })
 }
 
-fn tool_use(content: &mut Array<'_>, call: RawJson<'_>) -> Option<()> {
+fn tool_use(content: &mut ArrayWriter<'_>, call: RawJson<'_>) -> Option<()> {
     let function = call.member("function")?;
     let name = function.member("name").and_then(RawJson::string)?;
     let arguments = function.member("arguments");
@@ -121,7 +121,7 @@ fn tool_use(content: &mut Array<'_>, call: RawJson<'_>) -> Option<()> {
 
 /// What a tool is called with: an object, in every case. A model may have written something else: then that is in it as
 /// text.
-fn input(block: &mut Object<'_>, arguments: &str) {
+fn input(block: &mut ObjectWriter<'_>, arguments: &str) {
     if arguments.trim().is_empty() {
         return block.raw("input", "{}");
     }
@@ -137,12 +137,12 @@ fn input(block: &mut Object<'_>, arguments: &str) {
 
 /// Why a message ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Stop {
+pub(super) struct StopReason {
     reason: &'static str,
     sequence: Option<String>,
 }
 
-impl Stop {
+impl StopReason {
     /// `matched`: vLLM names there the text that ended the reply.
     pub(super) fn of(
         finish_reason: Option<&str>,
@@ -165,7 +165,7 @@ impl Stop {
         }
     }
 
-    pub(super) fn write(&self, object: &mut Object<'_>) {
+    pub(super) fn write(&self, object: &mut ObjectWriter<'_>) {
         object.text("stop_reason", self.reason);
         match &self.sequence {
             Some(sequence) => object.text("stop_sequence", sequence),
@@ -175,7 +175,7 @@ impl Stop {
 }
 
 /// The tokens, counted as Anthropic does: those that came from the cache stand apart from the input.
-pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
+pub(super) fn write_usage(object: &mut ObjectWriter<'_>, counted: Usage) {
     let cached = counted
         .cached_tokens
         .unwrap_or(0)

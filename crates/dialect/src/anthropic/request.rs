@@ -3,14 +3,14 @@
 use super::{blocks, tools};
 use crate::{
     RawJson, ViewError,
-    json::{self, Array, Object},
+    json::{self, ArrayWriter, ObjectWriter},
     prefix_key::content_text,
     tokenize::fields,
 };
 
 /// A request for a chat completion that asks for the same as one for a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Translated {
+pub struct TranslatedRequest {
     /// The body for `/v1/chat/completions`.
     pub body: Vec<u8>,
     /// What of the request no chat can say; then [`Self::body`] is only good to be routed by.
@@ -55,7 +55,7 @@ const KEYS: [&str; 17] = [
 /// # Errors
 ///
 /// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
-pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
+pub fn messages_to_chat(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     let [
         model,
         messages,
@@ -82,7 +82,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
             Some("n is no member of a message, which is one reply: leave it out".to_owned());
     }
     let mut out = String::with_capacity(text.len() + 256);
-    let mut chat = Object::open(&mut out);
+    let mut chat = ObjectWriter::open(&mut out);
     chat.some("model", model);
     match messages {
         // What is no list is the engine's to refuse.
@@ -131,7 +131,7 @@ pub fn messages_to_chat(body: &[u8]) -> Result<Translated, ViewError> {
         }
     }
     chat.close();
-    Ok(Translated {
+    Ok(TranslatedRequest {
         body: out.into_bytes(),
         untranslatable,
     })
@@ -143,7 +143,7 @@ fn there(value: Option<RawJson<'_>>) -> Option<RawJson<'_>> {
 
 /// The system prompt as the first message: its text blocks follow each other without anything between them, as engines
 /// that take messages themselves join them.
-fn said_by_system(said: &mut Array<'_>, system: Option<RawJson<'_>>) {
+fn said_by_system(said: &mut ArrayWriter<'_>, system: Option<RawJson<'_>>) {
     let Some(text) = system
         .and_then(content_text)
         .filter(|text| !text.is_empty())
@@ -157,7 +157,7 @@ fn said_by_system(said: &mut Array<'_>, system: Option<RawJson<'_>>) {
 }
 
 /// Whether the reply's schema could be passed on.
-fn schema(chat: &mut Object<'_>, format: RawJson<'_>) -> bool {
+fn schema(chat: &mut ObjectWriter<'_>, format: RawJson<'_>) -> bool {
     let is_schema =
         format.member("type").and_then(RawJson::string).as_deref() == Some("json_schema");
     let Some(schema) = format.member("schema").filter(|_| is_schema) else {

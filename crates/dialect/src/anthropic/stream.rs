@@ -8,13 +8,13 @@
 
 use super::{
     error,
-    reply::{Stop, head, message_id, only_choice, write_usage},
+    reply::{StopReason, head, message_id, only_choice, write_usage},
 };
 use crate::{
     RawJson, Usage,
     chunk::usage,
     is_done,
-    json::{self, Object},
+    json::{self, ObjectWriter},
 };
 
 /// Calls in one message.
@@ -24,7 +24,7 @@ const MOST_UNNAMED: usize = 64 * 1024;
 
 /// What one chunk led to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Streamed {
+pub enum ChunkOutcome {
     /// More may come.
     Going,
     /// The message is whole: its last event has been written.
@@ -40,26 +40,26 @@ pub struct MessageStream {
     model: String,
     /// Told where the message starts, before the engine says what it counted.
     prompt_tokens: u32,
-    state: State,
+    state: StreamPhase,
     /// Blocks begun so far; the last one is open if `open` says so.
     blocks: u32,
-    open: Option<Open>,
+    open: Option<OpenBlock>,
     /// The calls begun, by the engine's numbers.
     calls: Vec<u32>,
-    unnamed: Option<Unnamed>,
-    stop: Option<Stop>,
+    unnamed: Option<UnnamedCall>,
+    stop: Option<StopReason>,
     usage: Option<Usage>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum StreamPhase {
     Before,
     Begun,
     Over,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Open {
+enum OpenBlock {
     Text,
     Thinking,
     Call(u32),
@@ -67,14 +67,14 @@ enum Open {
 
 /// A call whose name is still to come.
 #[derive(Debug)]
-struct Unnamed {
+struct UnnamedCall {
     number: u32,
     id: String,
     arguments: String,
 }
 
 /// Why the chunks cannot be a message.
-type Broken = &'static str;
+type InvalidStream = &'static str;
 
 impl MessageStream {
     /// At the start of a stream that answers a request for `model`; `prompt_tokens` is what its prompt is counted here.
@@ -82,7 +82,7 @@ impl MessageStream {
         Self {
             model: model.into(),
             prompt_tokens,
-            state: State::Before,
+            state: StreamPhase::Before,
             blocks: 0,
             open: None,
             calls: Vec::new(),
@@ -105,9 +105,9 @@ impl MessageStream {
     /// assert!(out.starts_with(b"event: message_start\ndata: {"));
     /// assert!(out.ends_with(b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"));
     /// ```
-    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> Streamed {
-        if self.state == State::Over {
-            return Streamed::Whole;
+    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> ChunkOutcome {
+        if self.state == StreamPhase::Over {
+            return ChunkOutcome::Whole;
         }
         if is_done(data) {
             return self.finish(out);
@@ -131,19 +131,23 @@ impl MessageStream {
             return self.failed_with(out, &event);
         }
         match self.chunk(chunk, out) {
-            Ok(()) => Streamed::Going,
+            Ok(()) => ChunkOutcome::Going,
             Err(why) => self.fail(out, why),
         }
     }
 
     /// The worker's stream ended, or said that it is complete. Without a reason why it finished it was cut: nothing is
     /// written, and [`Streamed::Going`] says that it is not whole.
-    pub fn finish(&mut self, out: &mut Vec<u8>) -> Streamed {
-        let Some(stop) = self.stop.clone().filter(|_| self.state == State::Begun) else {
-            return if self.state == State::Over {
-                Streamed::Whole
+    pub fn finish(&mut self, out: &mut Vec<u8>) -> ChunkOutcome {
+        let Some(stop) = self
+            .stop
+            .clone()
+            .filter(|_| self.state == StreamPhase::Begun)
+        else {
+            return if self.state == StreamPhase::Over {
+                ChunkOutcome::Whole
             } else {
-                Streamed::Going
+                ChunkOutcome::Going
             };
         };
         if self.unnamed.is_some() {
@@ -161,13 +165,13 @@ impl MessageStream {
             write_usage(object, counted);
         });
         event(out, "message_stop", |_| {});
-        self.state = State::Over;
-        Streamed::Whole
+        self.state = StreamPhase::Over;
+        ChunkOutcome::Whole
     }
 
-    fn chunk(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn chunk(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), InvalidStream> {
         self.usage = chunk.member("usage").and_then(usage).or(self.usage);
-        if self.state == State::Before {
+        if self.state == StreamPhase::Before {
             self.begin(chunk, out);
         }
         // Only one choice was asked for; those of an engine that gives more all the same would run into each other.
@@ -181,7 +185,7 @@ impl MessageStream {
                     .and_then(RawJson::string)
                     .filter(|text| !text.is_empty());
                 if let Some(text) = text {
-                    self.say(Open::Thinking, &text, out);
+                    self.say(OpenBlock::Thinking, &text, out);
                     break;
                 }
             }
@@ -191,7 +195,7 @@ impl MessageStream {
                     .and_then(RawJson::string)
                     .filter(|text| !text.is_empty())
                 {
-                    self.say(Open::Text, &text, out);
+                    self.say(OpenBlock::Text, &text, out);
                 }
             }
             for call in delta
@@ -204,7 +208,7 @@ impl MessageStream {
             }
         }
         if let Some(reason) = choice.member("finish_reason").and_then(RawJson::string) {
-            self.stop = Some(Stop::of(
+            self.stop = Some(StopReason::of(
                 Some(&reason),
                 choice.member("stop_reason"),
                 !self.calls.is_empty(),
@@ -214,7 +218,7 @@ impl MessageStream {
     }
 
     fn begin(&mut self, chunk: RawJson<'_>, out: &mut Vec<u8>) {
-        self.state = State::Begun;
+        self.state = StreamPhase::Begun;
         let id = chunk.member("id").and_then(RawJson::string);
         let named = chunk.member("model").and_then(RawJson::string);
         let counted = self.usage.unwrap_or(Usage {
@@ -237,8 +241,8 @@ impl MessageStream {
     }
 
     /// A piece of text or of thought.
-    fn say(&mut self, kind: Open, text: &str, out: &mut Vec<u8>) {
-        let (word, delta) = if kind == Open::Thinking {
+    fn say(&mut self, kind: OpenBlock, text: &str, out: &mut Vec<u8>) {
+        let (word, delta) = if kind == OpenBlock::Thinking {
             ("thinking", "thinking_delta")
         } else {
             ("text", "text_delta")
@@ -247,7 +251,7 @@ impl MessageStream {
             self.open_block(kind, out, |block| {
                 block.text("type", word);
                 block.text(word, "");
-                if kind == Open::Thinking {
+                if kind == OpenBlock::Thinking {
                     block.text("signature", "");
                 }
             });
@@ -256,7 +260,7 @@ impl MessageStream {
     }
 
     /// A piece of a call.
-    fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), Broken> {
+    fn call(&mut self, call: RawJson<'_>, out: &mut Vec<u8>) -> Result<(), InvalidStream> {
         let function = call.member("function");
         let text = |value: Option<_>| value.and_then(RawJson::string).unwrap_or_default();
         let (id, name) = (
@@ -278,7 +282,7 @@ impl MessageStream {
             }
         });
         if self.calls.contains(&number) {
-            if self.open != Some(Open::Call(number)) {
+            if self.open != Some(OpenBlock::Call(number)) {
                 return Err("the worker's stream goes back to a call that had ended");
             }
             if !arguments.is_empty() {
@@ -289,7 +293,7 @@ impl MessageStream {
         let mut begun = match self.unnamed.take() {
             Some(unnamed) if unnamed.number == number => unnamed,
             Some(_) => return Err("the worker's stream has a call without a name"),
-            None => Unnamed {
+            None => UnnamedCall {
                 number,
                 id: String::new(),
                 arguments: String::new(),
@@ -310,7 +314,7 @@ impl MessageStream {
             return Err("the worker's stream has more than 256 calls");
         }
         self.calls.push(number);
-        self.open_block(Open::Call(number), out, |block| {
+        self.open_block(OpenBlock::Call(number), out, |block| {
             block.text("type", "tool_use");
             block.text("id", &begun.id);
             block.text("name", &name);
@@ -324,9 +328,9 @@ impl MessageStream {
 
     fn open_block(
         &mut self,
-        kind: Open,
+        kind: OpenBlock,
         out: &mut Vec<u8>,
-        describe: impl FnOnce(&mut Object<'_>),
+        describe: impl FnOnce(&mut ObjectWriter<'_>),
     ) {
         self.close(out);
         let index = self.blocks;
@@ -358,28 +362,28 @@ impl MessageStream {
         }
     }
 
-    fn fail(&mut self, out: &mut Vec<u8>, why: Broken) -> Streamed {
+    fn fail(&mut self, out: &mut Vec<u8>, why: InvalidStream) -> ChunkOutcome {
         let message = format!("{why}: what came before this event is incomplete");
         let event = error::in_stream(None, &message);
         self.failed_with(out, &event)
     }
 
-    fn failed_with(&mut self, out: &mut Vec<u8>, data: &[u8]) -> Streamed {
-        self.state = State::Over;
+    fn failed_with(&mut self, out: &mut Vec<u8>, data: &[u8]) -> ChunkOutcome {
+        self.state = StreamPhase::Over;
         out.extend_from_slice(b"event: error\ndata: ");
         out.extend_from_slice(data);
         out.extend_from_slice(b"\n\n");
-        Streamed::Failed
+        ChunkOutcome::Failed
     }
 }
 
 /// Writes one event; its name is also the first member of its data.
-fn event(out: &mut Vec<u8>, name: &str, describe: impl FnOnce(&mut Object<'_>)) {
+fn event(out: &mut Vec<u8>, name: &str, describe: impl FnOnce(&mut ObjectWriter<'_>)) {
     let mut text = String::with_capacity(160);
     text.push_str("event: ");
     text.push_str(name);
     text.push_str("\ndata: ");
-    let mut object = Object::open(&mut text);
+    let mut object = ObjectWriter::open(&mut text);
     object.text("type", name);
     describe(&mut object);
     object.close();

@@ -1,11 +1,11 @@
 //! The tools that a model may call, and which of them it must.
 
-use crate::{RawJson, json::Object};
+use crate::{RawJson, json::ObjectWriter};
 
 /// Each tool with its schema as the client wrote it. A tool that runs on Anthropic's own servers has none: no engine could
 /// run it.
 pub(super) fn tools(
-    chat: &mut Object<'_>,
+    chat: &mut ObjectWriter<'_>,
     tools: Option<RawJson<'_>>,
     untranslatable: &mut Option<String>,
 ) {
@@ -42,7 +42,7 @@ pub(super) fn tools(
 }
 
 /// Which tool must be called, and whether several may be.
-pub(super) fn choice(chat: &mut Object<'_>, choice: Option<RawJson<'_>>) {
+pub(super) fn choice(chat: &mut ObjectWriter<'_>, choice: Option<RawJson<'_>>) {
     let Some(choice) = choice else { return };
     match choice.member("type").and_then(RawJson::string).as_deref() {
         Some("auto") => chat.text("tool_choice", "auto"),

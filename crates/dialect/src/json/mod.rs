@@ -13,7 +13,7 @@ mod write;
 pub(crate) use compact::compact;
 pub(crate) use scan::{elements, members, object, whole};
 pub(crate) use text::{decode, write_string};
-pub(crate) use write::{Array, Object};
+pub(crate) use write::{ArrayWriter, ObjectWriter};
 
 use std::borrow::Cow;
 

@@ -6,7 +6,7 @@ use super::{JsonError, MAX_DEPTH, MAX_NODES, RawJson};
 
 /// Checks that `text` is one value with nothing but space around it.
 pub(crate) fn whole(text: &str) -> Result<RawJson<'_>, JsonError> {
-    let mut scan = Scan::new(text);
+    let mut scan = JsonScanner::new(text);
     scan.space();
     let value = scan.value()?;
     scan.end()?;
@@ -24,54 +24,54 @@ pub(crate) fn object(text: &[u8]) -> Option<RawJson<'_>> {
 /// Walks the members of the object that `text` is: raw key (with its quotes) and value. Ends after the first error; what
 /// comes after the object counts as one.
 pub(crate) fn members(text: &str) -> impl Iterator<Item = Result<(&str, RawJson<'_>), JsonError>> {
-    Walk {
-        scan: Scan::new(text),
-        kind: Kind::Object,
-        state: State::Start,
+    ContainerWalk {
+        scan: JsonScanner::new(text),
+        kind: ContainerKind::Object,
+        state: WalkState::Start,
     }
     .map(|item| item.map(|(key, value)| (key.unwrap_or(r#""""#), value)))
 }
 
 /// Walks the elements of the array that `text` is, as [`members`] does.
 pub(crate) fn elements(text: &str) -> impl Iterator<Item = Result<RawJson<'_>, JsonError>> {
-    Walk {
-        scan: Scan::new(text),
-        kind: Kind::Array,
-        state: State::Start,
+    ContainerWalk {
+        scan: JsonScanner::new(text),
+        kind: ContainerKind::Array,
+        state: WalkState::Start,
     }
     .map(|item| item.map(|(_, value)| value))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kind {
+enum ContainerKind {
     Object,
     Array,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
+enum WalkState {
     Start,
     Between,
     Over,
 }
 
-struct Walk<'a> {
-    scan: Scan<'a>,
-    kind: Kind,
-    state: State,
+struct ContainerWalk<'a> {
+    scan: JsonScanner<'a>,
+    kind: ContainerKind,
+    state: WalkState,
 }
 
-type Member<'a> = (Option<&'a str>, RawJson<'a>);
+type JsonMember<'a> = (Option<&'a str>, RawJson<'a>);
 
-impl<'a> Walk<'a> {
-    fn step(&mut self) -> Result<Option<Member<'a>>, JsonError> {
+impl<'a> ContainerWalk<'a> {
+    fn step(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
         let (open, close) = match self.kind {
-            Kind::Object => (b'{', b'}'),
-            Kind::Array => (b'[', b']'),
+            ContainerKind::Object => (b'{', b'}'),
+            ContainerKind::Array => (b'[', b']'),
         };
         let scan = &mut self.scan;
         scan.space();
-        if self.state == State::Start {
+        if self.state == WalkState::Start {
             scan.expect(
                 open,
                 if open == b'{' {
@@ -94,43 +94,43 @@ impl<'a> Walk<'a> {
             }
             scan.space();
         }
-        self.state = State::Between;
+        self.state = WalkState::Between;
         let key = match self.kind {
-            Kind::Object => {
+            ContainerKind::Object => {
                 let key = scan.key()?;
                 scan.colon()?;
                 Some(key)
             }
-            Kind::Array => None,
+            ContainerKind::Array => None,
         };
         Ok(Some((key, scan.value()?)))
     }
 
-    fn close(&mut self) -> Result<Option<Member<'a>>, JsonError> {
+    fn close(&mut self) -> Result<Option<JsonMember<'a>>, JsonError> {
         self.scan.at += 1;
-        self.state = State::Over;
+        self.state = WalkState::Over;
         self.scan.end()?;
         Ok(None)
     }
 }
 
-impl<'a> Iterator for Walk<'a> {
-    type Item = Result<Member<'a>, JsonError>;
+impl<'a> Iterator for ContainerWalk<'a> {
+    type Item = Result<JsonMember<'a>, JsonError>;
 
     fn next(&mut self) -> Option<Self::Item> {
-        if self.state == State::Over {
+        if self.state == WalkState::Over {
             return None;
         }
         let item = self.step().transpose();
         if !matches!(item, Some(Ok(_))) {
-            self.state = State::Over;
+            self.state = WalkState::Over;
         }
         item
     }
 }
 
 /// A place in a text. All offsets it cuts at are at ASCII bytes, so cuts of the text are at character boundaries.
-struct Scan<'a> {
+struct JsonScanner<'a> {
     text: &'a str,
     bytes: &'a [u8],
     at: usize,
@@ -139,7 +139,7 @@ struct Scan<'a> {
     nodes: u32,
 }
 
-impl<'a> Scan<'a> {
+impl<'a> JsonScanner<'a> {
     fn new(text: &'a str) -> Self {
         Self {
             text,

@@ -6,12 +6,12 @@ use super::{RawJson, write_string};
 
 /// An object being written. [`Self::close`] ends it.
 #[derive(Debug)]
-pub(crate) struct Object<'o> {
+pub(crate) struct ObjectWriter<'o> {
     out: &'o mut String,
     empty: bool,
 }
 
-impl<'o> Object<'o> {
+impl<'o> ObjectWriter<'o> {
     pub(crate) fn open(out: &'o mut String) -> Self {
         out.push('{');
         Self { out, empty: true }
@@ -48,12 +48,12 @@ impl<'o> Object<'o> {
         let _ = write!(self.key(name), "{value}");
     }
 
-    pub(crate) fn object(&mut self, name: &str) -> Object<'_> {
-        Object::open(self.key(name))
+    pub(crate) fn object(&mut self, name: &str) -> ObjectWriter<'_> {
+        ObjectWriter::open(self.key(name))
     }
 
-    pub(crate) fn array(&mut self, name: &str) -> Array<'_> {
-        Array::open(self.key(name))
+    pub(crate) fn array(&mut self, name: &str) -> ArrayWriter<'_> {
+        ArrayWriter::open(self.key(name))
     }
 
     pub(crate) fn close(self) {
@@ -63,12 +63,12 @@ impl<'o> Object<'o> {
 
 /// A list being written. [`Self::close`] ends it.
 #[derive(Debug)]
-pub(crate) struct Array<'o> {
+pub(crate) struct ArrayWriter<'o> {
     out: &'o mut String,
     empty: bool,
 }
 
-impl<'o> Array<'o> {
+impl<'o> ArrayWriter<'o> {
     pub(crate) fn open(out: &'o mut String) -> Self {
         out.push('[');
         Self { out, empty: true }
@@ -82,8 +82,8 @@ impl<'o> Array<'o> {
         self.out
     }
 
-    pub(crate) fn object(&mut self) -> Object<'_> {
-        Object::open(self.next())
+    pub(crate) fn object(&mut self) -> ObjectWriter<'_> {
+        ObjectWriter::open(self.next())
     }
 
     pub(crate) fn close(self) {

@@ -1,7 +1,7 @@
 //! Replies that a real engine sent.
 
 use contract_id::contract;
-use dialect::{Dialect, NotKept, StreamObject, keep_whole, replay};
+use dialect::{Dialect, NotCacheable, StreamObject, keep_whole, replay};
 use serde_json::{Value, json};
 
 use super::chunks;
@@ -98,7 +98,7 @@ fn a_stream_that_was_hung_up_on_is_not_kept() {
         .and_then(|(_, _, answer)| stream(answer));
     assert_eq!(
         StreamObject::read(Dialect::Chat, &[aborted.unwrap().as_bytes()]),
-        Err(NotKept::NotWhole)
+        Err(NotCacheable::NotWhole)
     );
 }
 

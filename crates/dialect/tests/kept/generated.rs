@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 /// A choice as a whole reply has it, and the pieces in which it is streamed.
 #[derive(Clone, Debug)]
-struct Made {
+struct GeneratedChoice {
     whole: Value,
     pieces: Vec<Value>,
 }
@@ -56,7 +56,7 @@ fn end() -> impl Strategy<Value = Map<String, Value>> {
     })
 }
 
-fn chat_choice() -> impl Strategy<Value = Made> {
+fn chat_choice() -> impl Strategy<Value = GeneratedChoice> {
     let texts = (text(), text(), text());
     (texts, vec(call(), 0..3), end(), any::<[bool; 3]>()).prop_map(|((content, thoughts, refusal), calls, end, flags)| {
         let [tells_logprobs, tells_ids, older] = flags;
@@ -106,11 +106,11 @@ fn chat_choice() -> impl Strategy<Value = Made> {
         if !ids.is_empty() {
             whole["token_ids"] = Value::from(ids);
         }
-        finish(Made { whole, pieces }, json!({"delta": {}}), end)
+        finish(GeneratedChoice { whole, pieces }, json!({"delta": {}}), end)
     })
 }
 
-fn completion_choice() -> impl Strategy<Value = Made> {
+fn completion_choice() -> impl Strategy<Value = GeneratedChoice> {
     (text(), end(), any::<bool>()).prop_map(|(text, end, tells_logprobs)| {
         let mut logprobs = json!({"tokens": [], "token_logprobs": [], "text_offset": []});
         let mut pieces = Vec::new();
@@ -127,11 +127,11 @@ fn completion_choice() -> impl Strategy<Value = Made> {
         let told = tells_logprobs && !text.is_empty();
         let whole =
             json!({"text": joined(&text), "logprobs": if told { logprobs } else { Value::Null }});
-        finish(Made { whole, pieces }, json!({"text": ""}), end)
+        finish(GeneratedChoice { whole, pieces }, json!({"text": ""}), end)
     })
 }
 
-fn finish(mut made: Made, mut last: Value, end: Map<String, Value>) -> Made {
+fn finish(mut made: GeneratedChoice, mut last: Value, end: Map<String, Value>) -> GeneratedChoice {
     made.whole.as_object_mut().unwrap().extend(end.clone());
     last.as_object_mut().unwrap().extend(end);
     made.pieces.push(last);
@@ -152,15 +152,15 @@ fn cut<'a>(text: &'a str, cuts: &[Index]) -> Vec<&'a str> {
 
 /// A reply: its choices, in which order their pieces come, its usage, and how it is written.
 #[derive(Clone, Debug)]
-struct Reply {
-    choices: Vec<Made>,
+struct GeneratedReply {
+    choices: Vec<GeneratedChoice>,
     order: Vec<Index>,
     usage: Option<u32>,
     is_ascii: bool,
     between: &'static str,
 }
 
-fn reply(choice: impl Strategy<Value = Made>) -> impl Strategy<Value = Reply> {
+fn reply(choice: impl Strategy<Value = GeneratedChoice>) -> impl Strategy<Value = GeneratedReply> {
     let between = prop::sample::select(vec!["", ": ping\n\n", "data:\n\n", "\r\n"]);
     (
         vec(choice, 1..4),
@@ -169,16 +169,18 @@ fn reply(choice: impl Strategy<Value = Made>) -> impl Strategy<Value = Reply> {
         any::<bool>(),
         between,
     )
-        .prop_map(|(choices, order, usage, is_ascii, between)| Reply {
-            choices,
-            order,
-            usage,
-            is_ascii,
-            between,
-        })
+        .prop_map(
+            |(choices, order, usage, is_ascii, between)| GeneratedReply {
+                choices,
+                order,
+                usage,
+                is_ascii,
+                between,
+            },
+        )
 }
 
-impl Reply {
+impl GeneratedReply {
     fn whole(&self, object: &str) -> Value {
         let choices = self.choices.iter().enumerate().map(|(index, made)| {
             let mut choice = made.whole.clone();

@@ -12,7 +12,7 @@ mod refused;
 mod replayed;
 mod whole;
 
-use dialect::{Dialect, KeptReply, NotKept, StreamObject};
+use dialect::{CacheableReply, Dialect, NotCacheable, StreamObject};
 use serde_json::Value;
 
 /// A stream of these events, as an engine sends it.
@@ -25,12 +25,12 @@ fn sse(chunks: &[Value]) -> String {
     text
 }
 
-fn read(dialect: Dialect, stream: &str) -> Result<KeptReply, NotKept> {
+fn read(dialect: Dialect, stream: &str) -> Result<CacheableReply, NotCacheable> {
     StreamObject::read(dialect, &[stream.as_bytes()])
 }
 
 /// The object that these chunks of a chat become.
-fn chat(chunks: &[Value]) -> Result<Value, NotKept> {
+fn chat(chunks: &[Value]) -> Result<Value, NotCacheable> {
     read(Dialect::Chat, &sse(chunks)).map(|kept| serde_json::from_slice(&kept.body).unwrap())
 }
 

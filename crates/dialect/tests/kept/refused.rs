@@ -1,7 +1,7 @@
 //! What is not kept, and why.
 
 use contract_id::contract;
-use dialect::{Dialect, NotKept, StreamObject};
+use dialect::{Dialect, NotCacheable, StreamObject};
 use serde_json::{Value, json};
 
 use super::{chat, read, sse};
@@ -34,21 +34,21 @@ fn a_stream_without_its_end_is_not_kept() {
     for end in [0, mark / 2, mark - 1, mark, mark + 8] {
         let cut = read(Dialect::Chat, &whole[..end]).unwrap_err();
         assert!(
-            matches!(cut, NotKept::NotWhole | NotKept::Unreadable),
+            matches!(cut, NotCacheable::NotWhole | NotCacheable::Unreadable),
             "{end}: {cut}"
         );
     }
     assert_eq!(
         chat(&good()[..1]),
-        Err(NotKept::NotWhole),
+        Err(NotCacheable::NotWhole),
         "no choice says why it finished"
     );
     assert_eq!(
         chat(&[said(json!({"content": "a"})), ended(json!(""))]),
-        Err(NotKept::NotWhole)
+        Err(NotCacheable::NotWhole)
     );
-    assert_eq!(chat(&[]), Err(NotKept::NotWhole), "no chunk at all");
-    assert_eq!(chat(&[choices(json!([]))]), Err(NotKept::NotWhole));
+    assert_eq!(chat(&[]), Err(NotCacheable::NotWhole), "no chunk at all");
+    assert_eq!(chat(&[choices(json!([]))]), Err(NotCacheable::NotWhole));
 }
 
 #[test]
@@ -59,11 +59,11 @@ fn every_choice_must_have_come_to_its_end() {
     );
     let end = |index: u32| choices(json!([{"index": index, "delta": {}, "finish_reason": "stop"}]));
     assert!(chat(&[both.clone(), end(0), end(1)]).is_ok());
-    assert_eq!(chat(&[both.clone(), end(0)]), Err(NotKept::NotWhole));
-    assert_eq!(chat(&[both, end(1)]), Err(NotKept::NotWhole));
+    assert_eq!(chat(&[both.clone(), end(0)]), Err(NotCacheable::NotWhole));
+    assert_eq!(chat(&[both, end(1)]), Err(NotCacheable::NotWhole));
     assert_eq!(
         chat(&[end(1)]),
-        Err(NotKept::NotWhole),
+        Err(NotCacheable::NotWhole),
         "the first choice is missing"
     );
 }
@@ -86,13 +86,13 @@ fn a_stream_that_goes_on_after_its_end_is_not_kept() {
         let stream = format!("{whole}{more}");
         assert_eq!(
             read(Dialect::Chat, &stream),
-            Err(NotKept::AfterDone),
+            Err(NotCacheable::AfterDone),
             "{more:?}"
         );
         let pieces = [whole.as_bytes(), more.as_bytes()];
         assert_eq!(
             StreamObject::read(Dialect::Chat, &pieces),
-            Err(NotKept::AfterDone),
+            Err(NotCacheable::AfterDone),
             "{more:?} in a piece of its own"
         );
     }
@@ -118,17 +118,17 @@ fn an_error_anywhere_in_a_stream_is_not_kept() {
     ] {
         assert_eq!(
             chat(&[first.clone(), chunk.clone(), last.clone()]),
-            Err(NotKept::ErrorInBand),
+            Err(NotCacheable::ErrorInBand),
             "{chunk}"
         );
         assert_eq!(
             chat(&[first.clone(), last.clone(), chunk.clone()]),
-            Err(NotKept::ErrorInBand),
+            Err(NotCacheable::ErrorInBand),
             "{chunk}"
         );
     }
     let named = sse(&good()).replacen("data: [DONE]", "event: error\ndata: {}\n\ndata: [DONE]", 1);
-    assert_eq!(read(Dialect::Chat, &named), Err(NotKept::ErrorInBand));
+    assert_eq!(read(Dialect::Chat, &named), Err(NotCacheable::ErrorInBand));
     let mut fine = first;
     fine["error"] = Value::Null;
     assert!(chat(&[fine, last]).is_ok());
@@ -147,18 +147,18 @@ fn a_choice_that_finished_in_an_error_is_not_kept() {
     for broken in ["error", "abort", "ERROR", "timeout"] {
         assert_eq!(
             chat(&[both("stop", broken)]),
-            Err(NotKept::FinishedInError),
+            Err(NotCacheable::FinishedInError),
             "{broken}"
         );
         assert_eq!(
             chat(&[both(broken, "stop")]),
-            Err(NotKept::FinishedInError),
+            Err(NotCacheable::FinishedInError),
             "{broken}"
         );
     }
     assert_eq!(
         chat(&[good()[0].clone(), ended(json!(7))]),
-        Err(NotKept::UnknownShape)
+        Err(NotCacheable::UnknownShape)
     );
 }
 
@@ -184,17 +184,17 @@ fn calls_whose_arguments_are_no_json_are_not_kept() {
         &["{'a': 1}"],
         &["{\"a\":1}", "}"],
     ] {
-        assert_eq!(call(broken), Err(NotKept::ToolArguments), "{broken:?}");
+        assert_eq!(call(broken), Err(NotCacheable::ToolArguments), "{broken:?}");
     }
     let bare = said(json!({"tool_calls": [{"index": 0, "id": "call_1", "type": "function"}]}));
     assert_eq!(
         chat(&[bare, ended(json!("tool_calls"))]),
-        Err(NotKept::ToolArguments)
+        Err(NotCacheable::ToolArguments)
     );
     let older = said(json!({"function_call": {"name": "f", "arguments": "{"}}));
     assert_eq!(
         chat(&[older, ended(json!("function_call"))]),
-        Err(NotKept::ToolArguments)
+        Err(NotCacheable::ToolArguments)
     );
 }
 
@@ -235,7 +235,7 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
     ] {
         assert_eq!(
             two(one.clone(), other.clone()),
-            Err(NotKept::UnknownShape),
+            Err(NotCacheable::UnknownShape),
             "{one} {other}"
         );
     }
@@ -253,7 +253,7 @@ fn pieces_that_could_be_put_together_in_two_ways_are_not_kept() {
     ] {
         assert_eq!(
             chat(&[first.clone(), odd.clone(), end.clone()]),
-            Err(NotKept::UnknownShape),
+            Err(NotCacheable::UnknownShape),
             "{odd}"
         );
     }
@@ -270,7 +270,7 @@ fn what_clients_could_read_in_two_ways_is_not_kept() {
     ] {
         assert_eq!(
             read(Dialect::Chat, &stream(twice)),
-            Err(NotKept::UnknownShape),
+            Err(NotCacheable::UnknownShape),
             "{twice}"
         );
     }
@@ -284,25 +284,25 @@ fn what_clients_could_read_in_two_ways_is_not_kept() {
     ] {
         assert_eq!(
             read(Dialect::Chat, &stream(unreadable)),
-            Err(NotKept::Unreadable),
+            Err(NotCacheable::Unreadable),
             "{unreadable}"
         );
     }
     let no_utf8 = [&b"data: {\"a\":\"\xff\"}\n\n"[..], b"data: [DONE]\n\n"];
     assert_eq!(
         StreamObject::read(Dialect::Chat, &no_utf8),
-        Err(NotKept::Unreadable)
+        Err(NotCacheable::Unreadable)
     );
     let many: String = (0..300).map(|at| format!("\"m{at}\":1,")).collect();
     let many = format!("{{\"choices\":[{{\"index\":0,\"delta\":{{{many}\"content\":\"a\"}}}}]}}");
     assert_eq!(
         read(Dialect::Chat, &stream(&many)),
-        Err(NotKept::UnknownShape)
+        Err(NotCacheable::UnknownShape)
     );
     let long = format!("{{\"a\":\"{}\"}}", "x".repeat(dialect::MAX_EVENT_BYTES));
     assert_eq!(
         read(Dialect::Chat, &stream(&long)),
-        Err(NotKept::Unreadable)
+        Err(NotCacheable::Unreadable)
     );
 }
 
@@ -312,20 +312,26 @@ fn streams_that_are_not_openais_are_not_kept() {
     use Dialect::{Embeddings, Messages, Rerank, Responses, Score};
     for dialect in [Messages, Responses, Embeddings, Rerank, Score] {
         assert!(StreamObject::new(dialect).is_none(), "{dialect:?}");
-        assert_eq!(read(dialect, &sse(&good())), Err(NotKept::OtherDialect));
+        assert_eq!(
+            read(dialect, &sse(&good())),
+            Err(NotCacheable::OtherDialect)
+        );
     }
     let message = "event: message_start\ndata: {\"type\":\"message_start\"}\n\nevent: message_stop\ndata: {}\n\n";
-    assert_eq!(read(Dialect::Chat, message), Err(NotKept::UnknownShape));
+    assert_eq!(
+        read(Dialect::Chat, message),
+        Err(NotCacheable::UnknownShape)
+    );
     assert_eq!(
         read(Dialect::Completions, &sse(&good())),
-        Err(NotKept::UnknownShape),
+        Err(NotCacheable::UnknownShape),
         "chunks of the other dialect"
     );
 }
 
 #[test]
 fn reasons_are_words_of_their_own() {
-    use NotKept::*;
+    use NotCacheable::*;
     let all = [
         NotWhole,
         AfterDone,
@@ -340,5 +346,5 @@ fn reasons_are_words_of_their_own() {
     words.sort_unstable();
     words.dedup();
     assert_eq!(words.len(), all.len());
-    assert_eq!(NotKept::AfterDone.to_string(), "after_done");
+    assert_eq!(NotCacheable::AfterDone.to_string(), "after_done");
 }

@@ -1,10 +1,10 @@
 //! Replies that came whole.
 
 use contract_id::contract;
-use dialect::{Dialect, NotKept, keep_whole};
+use dialect::{Dialect, NotCacheable, keep_whole};
 use serde_json::{Value, json};
 
-fn keep(dialect: Dialect, body: &Value) -> Result<bool, NotKept> {
+fn keep(dialect: Dialect, body: &Value) -> Result<bool, NotCacheable> {
     keep_whole(dialect, body.to_string().as_bytes()).map(|kept| kept.has_usage)
 }
 
@@ -50,55 +50,58 @@ fn a_reply_with_an_error_in_any_choice_is_not_kept() {
     for (reply, why) in [
         (
             with("/choices/1", choice(json!("error"))),
-            NotKept::FinishedInError,
+            NotCacheable::FinishedInError,
         ),
         (
             with("/choices/1", choice(json!("abort"))),
-            NotKept::FinishedInError,
+            NotCacheable::FinishedInError,
         ),
         (
             with("/choices/0/finish_reason", json!("error")),
-            NotKept::FinishedInError,
+            NotCacheable::FinishedInError,
         ),
         (
             with("/choices/0/finish_reason", Value::Null),
-            NotKept::NotWhole,
+            NotCacheable::NotWhole,
         ),
-        (with("/choices", json!([])), NotKept::NotWhole),
-        (with("/choices/0/index", json!(1)), NotKept::NotWhole),
-        (with("/choices", Value::Null), NotKept::UnknownShape),
+        (with("/choices", json!([])), NotCacheable::NotWhole),
+        (with("/choices/0/index", json!(1)), NotCacheable::NotWhole),
+        (with("/choices", Value::Null), NotCacheable::UnknownShape),
         (
             with("/choices/0/message", Value::Null),
-            NotKept::UnknownShape,
+            NotCacheable::UnknownShape,
         ),
-        (with("/error", json!({"code": 500})), NotKept::ErrorInBand),
+        (
+            with("/error", json!({"code": 500})),
+            NotCacheable::ErrorInBand,
+        ),
         (
             with("/choices/0/error", json!({"code": 500})),
-            NotKept::ErrorInBand,
+            NotCacheable::ErrorInBand,
         ),
         (
             with("/choices/0/message/error", json!("x")),
-            NotKept::ErrorInBand,
+            NotCacheable::ErrorInBand,
         ),
-        (with("/object", json!("error")), NotKept::ErrorInBand),
-        (with("/object", json!("list")), NotKept::UnknownShape),
+        (with("/object", json!("error")), NotCacheable::ErrorInBand),
+        (with("/object", json!("list")), NotCacheable::UnknownShape),
         (
             with(
                 "/choices/0/message/tool_calls",
                 call(json!({"name": "f", "arguments": "{"})),
             ),
-            NotKept::ToolArguments,
+            NotCacheable::ToolArguments,
         ),
         (
             with("/choices/0/message/tool_calls", call(json!({"name": "f"}))),
-            NotKept::ToolArguments,
+            NotCacheable::ToolArguments,
         ),
         (
             with(
                 "/choices/0/message/function_call",
                 json!({"arguments": "x"}),
             ),
-            NotKept::ToolArguments,
+            NotCacheable::ToolArguments,
         ),
     ] {
         assert_eq!(keep(Dialect::Chat, &reply), Err(why), "{reply}");
@@ -118,7 +121,7 @@ fn a_reply_with_an_error_in_any_choice_is_not_kept() {
     ] {
         assert_eq!(
             keep_whole(Dialect::Chat, unreadable),
-            Err(NotKept::Unreadable)
+            Err(NotCacheable::Unreadable)
         );
     }
 }
@@ -134,13 +137,19 @@ fn a_whole_message_is_kept_and_a_response_is_not() {
         changed[name] = value;
         keep(Dialect::Messages, &changed)
     };
-    assert_eq!(with("stop_reason", Value::Null), Err(NotKept::NotWhole));
-    assert_eq!(with("type", json!("error")), Err(NotKept::ErrorInBand));
+    assert_eq!(
+        with("stop_reason", Value::Null),
+        Err(NotCacheable::NotWhole)
+    );
+    assert_eq!(with("type", json!("error")), Err(NotCacheable::ErrorInBand));
     assert_eq!(
         with("error", json!({"type": "overloaded_error"})),
-        Err(NotKept::ErrorInBand)
+        Err(NotCacheable::ErrorInBand)
     );
-    assert_eq!(with("content", json!("hi")), Err(NotKept::UnknownShape));
+    assert_eq!(
+        with("content", json!("hi")),
+        Err(NotCacheable::UnknownShape)
+    );
     // An engine keeps its own state of a response, which a copy would not have.
     for dialect in [
         Dialect::Responses,
@@ -148,6 +157,6 @@ fn a_whole_message_is_kept_and_a_response_is_not() {
         Dialect::Rerank,
         Dialect::Score,
     ] {
-        assert_eq!(keep(dialect, &reply()), Err(NotKept::OtherDialect));
+        assert_eq!(keep(dialect, &reply()), Err(NotCacheable::OtherDialect));
     }
 }

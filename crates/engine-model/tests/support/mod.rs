@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use engine_model::{
-    Allocation, CacheEvent, Emitted, Engine, EngineSettings, Finish, Next, Profile, Request,
-    RequestId, Scheduling, StepOutcome, Timing,
+    Allocation, CacheEvent, EmittedToken, Engine, EngineSettings, EngineTiming, Finish,
+    GenerationRequest, NextAction, Profile, RequestId, Scheduling, StepOutcome,
 };
 use kv_blocks::{BlockSize, EngineHash, Moment, Tier};
 
@@ -21,14 +21,14 @@ pub(crate) fn settings(device_blocks: u32) -> EngineSettings {
         max_num_batched_tokens: 1_000,
         allocation: Allocation::Growing,
         scheduling: Scheduling::Arrival,
-        timing: Timing::new(Profile::named("toy").unwrap()).overhead_ms(0.0),
+        timing: EngineTiming::new(Profile::named("toy").unwrap()).overhead_ms(0.0),
         seed: 1,
         alphabet: (1_000..2_000).collect(),
     }
 }
 
-pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
-    Request {
+pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> GenerationRequest {
+    GenerationRequest {
         id: RequestId(id),
         prompt: prompt.into(),
         output_tokens,
@@ -41,22 +41,22 @@ pub(crate) fn request(id: u64, prompt: &[u32], output_tokens: u32) -> Request {
     }
 }
 
-pub(crate) fn transferred(request: Request) -> Request {
-    Request {
+pub(crate) fn transferred(request: GenerationRequest) -> GenerationRequest {
+    GenerationRequest {
         transferred: true,
         ..request
     }
 }
 
-pub(crate) fn salted(salt: &str, request: Request) -> Request {
-    Request {
+pub(crate) fn salted(salt: &str, request: GenerationRequest) -> GenerationRequest {
+    GenerationRequest {
         salt: Some(Arc::from(salt)),
         ..request
     }
 }
 
-pub(crate) fn adapted(lora: &str, request: Request) -> Request {
-    Request {
+pub(crate) fn adapted(lora: &str, request: GenerationRequest) -> GenerationRequest {
+    GenerationRequest {
         lora: Some(Arc::from(lora)),
         ..request
     }
@@ -67,14 +67,14 @@ pub(crate) fn tokens(kind: u32, count: u32) -> Vec<u32> {
     (0..count).map(|place| kind * 10_000 + place).collect()
 }
 
-pub(crate) struct Bench {
+pub(crate) struct EngineBench {
     pub(crate) engine: Engine,
     pub(crate) now: Moment,
     pub(crate) batches: Vec<Vec<CacheEvent>>,
-    pub(crate) emitted: Vec<Emitted>,
+    pub(crate) emitted: Vec<EmittedToken>,
 }
 
-impl Bench {
+impl EngineBench {
     pub(crate) fn new(settings: EngineSettings) -> Self {
         Self {
             engine: Engine::new(settings),
@@ -84,7 +84,7 @@ impl Bench {
         }
     }
 
-    pub(crate) fn submit(&mut self, request: Request) {
+    pub(crate) fn submit(&mut self, request: GenerationRequest) {
         self.engine.submit(self.now, request).unwrap();
     }
 
@@ -92,12 +92,12 @@ impl Bench {
     pub(crate) fn step(&mut self) -> bool {
         loop {
             match self.engine.begin(self.now) {
-                Next::Idle => return false,
-                Next::WaitUntil(moment) => {
+                NextAction::Idle => return false,
+                NextAction::WaitUntil(moment) => {
                     assert!(moment > self.now, "a wait that ends in the past would spin");
                     self.now = moment;
                 }
-                Next::Step(duration) => {
+                NextAction::Step(duration) => {
                     assert!(duration > Duration::ZERO);
                     self.now = self.now + duration;
                     let StepOutcome { events, emitted } = self.engine.finish();

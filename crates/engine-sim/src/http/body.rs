@@ -10,15 +10,15 @@ use http_body_util::{BodyExt, Full, StreamBody, combinators::UnsyncBoxBody};
 use serde_json::Value;
 
 /// Any body.
-pub(crate) type Body = UnsyncBoxBody<Bytes, Cut>;
+pub(crate) type SimBody = UnsyncBoxBody<Bytes, ConnectionCut>;
 
 /// The connection ends here and now.
 #[derive(Debug, thiserror::Error)]
 #[error("the connection is cut on purpose")]
-pub(crate) struct Cut;
+pub(crate) struct ConnectionCut;
 
 /// A JSON reply.
-pub(crate) fn json(status: StatusCode, value: &Value) -> Response<Body> {
+pub(crate) fn json(status: StatusCode, value: &Value) -> Response<SimBody> {
     bytes(status, "application/json", value.to_string().into())
 }
 
@@ -27,7 +27,7 @@ pub(crate) fn bytes(
     status: StatusCode,
     content_type: &'static str,
     bytes: Bytes,
-) -> Response<Body> {
+) -> Response<SimBody> {
     let body = Full::new(bytes)
         .map_err(|never: Infallible| match never {})
         .boxed_unsync();
@@ -37,13 +37,13 @@ pub(crate) fn bytes(
 /// A reply of chunks as they come.
 pub(crate) fn chunks(
     content_type: &'static str,
-    chunks: impl Stream<Item = Result<Bytes, Cut>> + Send + 'static,
-) -> Response<Body> {
+    chunks: impl Stream<Item = Result<Bytes, ConnectionCut>> + Send + 'static,
+) -> Response<SimBody> {
     let body = StreamBody::new(chunks.map(|chunk| chunk.map(Frame::data))).boxed_unsync();
     with_type(StatusCode::OK, content_type, body)
 }
 
-fn with_type(status: StatusCode, content_type: &'static str, body: Body) -> Response<Body> {
+fn with_type(status: StatusCode, content_type: &'static str, body: SimBody) -> Response<SimBody> {
     let mut response = Response::new(body);
     *response.status_mut() = status;
     response

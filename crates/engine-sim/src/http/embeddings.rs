@@ -7,12 +7,12 @@ use http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::server_state::{Counts, ServerState};
+use crate::server_state::{RequestCounts, ServerState};
 
 use super::{
-    ApiError, Body, body, generate, prompts,
+    SimApiError, SimBody, body, generate, prompts,
     request::{self, GenerationBody, Prompts},
-    shape::Dialect,
+    shape::ChatApi,
 };
 
 /// Numbers in a vector, unless the request says otherwise.
@@ -32,12 +32,12 @@ pub(crate) async fn embed(
     state: Arc<ServerState>,
     headers: HeaderMap,
     body: &[u8],
-) -> Result<Response<Body>, ApiError> {
+) -> Result<Response<SimBody>, SimApiError> {
     let body: EmbeddingBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
     let dimensions = body.dimensions.unwrap_or(DIMENSIONS);
     if !(1..=MOST_DIMENSIONS).contains(&dimensions) {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             format!("dimensions is {dimensions}: expected 1 to {MOST_DIMENSIONS}."),
             "dimensions",
         ));
@@ -46,7 +46,7 @@ pub(crate) async fn embed(
         None | Some("float") => false,
         Some("base64") => true,
         Some(other) => {
-            return Err(ApiError::bad_request(
+            return Err(SimApiError::bad_request(
                 format!("encoding_format is {other:?}: expected float or base64."),
                 "encoding_format",
             ));
@@ -56,8 +56,8 @@ pub(crate) async fn embed(
         prompt: Some(body.input),
         ..GenerationBody::default()
     };
-    let inputs = prompts::prompts(Arc::clone(&state), Dialect::Completions, input).await?;
-    Counts::add(&state.counts.executions);
+    let inputs = prompts::prompts(Arc::clone(&state), ChatApi::Completions, input).await?;
+    RequestCounts::add(&state.counts.executions);
     let tokens: usize = inputs.iter().map(|ids| ids.len()).sum();
     let data: Vec<Value> = inputs
         .iter()

@@ -4,20 +4,20 @@ use http::{Response, StatusCode};
 use serde_json::json;
 
 use super::{
-    body::{self, Body},
-    shape::Dialect,
+    body::{self, SimBody},
+    shape::ChatApi,
 };
 
 /// A refused request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct ApiError {
+pub(crate) struct SimApiError {
     status: StatusCode,
     kind: &'static str,
     message: String,
     param: Option<&'static str>,
 }
 
-impl ApiError {
+impl SimApiError {
     pub(crate) fn bad_request(
         message: impl Into<String>,
         param: impl Into<Option<&'static str>>,
@@ -133,14 +133,14 @@ impl ApiError {
         json!({"type": "error", "error": {"type": kind, "message": self.message}})
     }
 
-    pub(crate) fn into_response(self) -> Response<Body> {
+    pub(crate) fn into_response(self) -> Response<SimBody> {
         body::json(self.status, &self.value())
     }
 
     /// In the shape of the API that was called.
-    pub(crate) fn into_response_in(self, dialect: Dialect) -> Response<Body> {
+    pub(crate) fn into_response_in(self, dialect: ChatApi) -> Response<SimBody> {
         match dialect {
-            Dialect::Messages => body::json(self.status, &self.anthropic()),
+            ChatApi::Messages => body::json(self.status, &self.anthropic()),
             _ => self.into_response(),
         }
     }

@@ -8,30 +8,30 @@ use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header};
 use hyper::body::Incoming;
 
 use crate::{
-    fault::Fault,
-    generation::EngineGone,
-    server_state::{Counts, ServerState},
+    fault::InjectedFault,
+    generation::EngineRestarted,
+    server_state::{RequestCounts, ServerState},
 };
 
 use super::{
-    ApiError, Body, Cut, body, lines,
+    ConnectionCut, SimApiError, SimBody, body, lines,
     logprobs::Logprobs,
     messages::{self, MessageReply},
-    reply::{Finished, Line, Reply},
+    reply::{FinishedGeneration, ReplyFormat, RunningChoice},
     request::{self, GenerationBody},
     responses::{self, ResponseReply},
-    shape::{Dialect, Offer, Shape},
-    stream::{BrokenEnd, EventStream, broken_body},
+    shape::{ChatApi, KvOffer, ReplyShape},
+    stream::{BrokenEnd, SseReply, broken_body},
     transfer::Transfer,
 };
 
 /// Answers one generation request, unless a fault says otherwise.
 pub(crate) async fn answer(
     state: Arc<ServerState>,
-    dialect: Dialect,
+    dialect: ChatApi,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Cut> {
-    Counts::add(&state.counts.requests);
+) -> Result<Response<SimBody>, ConnectionCut> {
+    RequestCounts::add(&state.counts.requests);
     let headers = request.headers().clone();
     // Also a request that is going to be cut is read first: its client should be waiting for an answer.
     let body = match request::read(request).await {
@@ -40,11 +40,11 @@ pub(crate) async fn answer(
     };
     let fault = state.fault.take();
     match fault {
-        Some(Fault::Status(status)) => {
-            return Ok(ApiError::of_status(status).into_response_in(dialect));
+        Some(InjectedFault::Status(status)) => {
+            return Ok(SimApiError::of_status(status).into_response_in(dialect));
         }
-        Some(Fault::Hang) => std::future::pending().await,
-        Some(Fault::Reset) => return Err(Cut),
+        Some(InjectedFault::Hang) => std::future::pending().await,
+        Some(InjectedFault::Reset) => return Err(ConnectionCut),
         _ => {}
     }
     match begin(&state, dialect, &headers, body).await {
@@ -54,48 +54,49 @@ pub(crate) async fn answer(
 }
 
 /// Submitted generations and how to answer with them.
-struct Begun {
-    reply: Box<dyn Reply>,
+struct StartedGenerations {
+    reply: Box<dyn ReplyFormat>,
     stream: bool,
-    lines: Vec<Line>,
+    lines: Vec<RunningChoice>,
 }
 
 /// What an API needs of a request beyond the chat that it comes down to.
-enum Frame {
+enum ApiContext {
     OpenAi,
-    Response(Box<responses::Frame>),
+    Response(Box<responses::ResponseContext>),
     Message,
 }
 
 async fn begin(
     state: &Arc<ServerState>,
-    dialect: Dialect,
+    dialect: ChatApi,
     headers: &HeaderMap,
     bytes: Bytes,
-) -> Result<Begun, ApiError> {
+) -> Result<StartedGenerations, SimApiError> {
     let (body, frame) = match dialect {
-        Dialect::Responses => {
+        ChatApi::Responses => {
             let (body, frame) = responses::read(state, &bytes)?;
-            (body, Frame::Response(Box::new(frame)))
+            (body, ApiContext::Response(Box::new(frame)))
         }
-        Dialect::Messages => (
-            messages::read(&bytes, messages::Limit::Needed)?,
-            Frame::Message,
+        ChatApi::Messages => (
+            messages::read(&bytes, messages::LengthRequirement::Needed)?,
+            ApiContext::Message,
         ),
-        Dialect::Chat | Dialect::Completions => {
-            (request::parse::<GenerationBody>(&bytes)?, Frame::OpenAi)
-        }
+        ChatApi::Chat | ChatApi::Completions => (
+            request::parse::<GenerationBody>(&bytes)?,
+            ApiContext::OpenAi,
+        ),
     };
     let model = known_model(state, body.model.as_deref())?;
     if body.cache_salt.as_deref() == Some("") {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             "Parameter 'cache_salt' must be a non-empty string if provided.",
             "cache_salt",
         ));
     }
     let priority = body.priority.unwrap_or(0);
     if priority != 0 && state.config.scheduling == Scheduling::Arrival {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             format!("Got priority {priority}, but this engine does not schedule by priority."),
             "priority",
         ));
@@ -108,7 +109,7 @@ async fn begin(
     let reply = reply_of(state, dialect, headers, &model, &body, frame, transfer)?;
     let stream = body.stream.unwrap_or(false);
     let lines = lines::start(state, dialect, headers, &model, body, transfer).await?;
-    Ok(Begun {
+    Ok(StartedGenerations {
         reply,
         stream,
         lines,
@@ -117,39 +118,39 @@ async fn begin(
 
 fn reply_of(
     state: &Arc<ServerState>,
-    dialect: Dialect,
+    dialect: ChatApi,
     headers: &HeaderMap,
     model: &str,
     body: &GenerationBody,
-    frame: Frame,
+    frame: ApiContext,
     transfer: Transfer,
-) -> Result<Box<dyn Reply>, ApiError> {
+) -> Result<Box<dyn ReplyFormat>, SimApiError> {
     let (state, model, created) = (Arc::clone(state), model.to_owned(), state.clock.unix_s());
     Ok(match frame {
-        Frame::Response(frame) => Box::new(ResponseReply::new(
+        ApiContext::Response(frame) => Box::new(ResponseReply::new(
             Arc::clone(&state),
             bare_id(&state, headers),
             created,
             model,
             *frame,
         )),
-        Frame::Message => Box::new(MessageReply::new(
+        ApiContext::Message => Box::new(MessageReply::new(
             Arc::clone(&state),
             bare_id(&state, headers),
             model,
         )),
-        Frame::OpenAi => {
+        ApiContext::OpenAi => {
             let block_tokens = state.config.block_size.tokens();
             let engine_id = || format!("sim-{:x}-{:x}", state.config.seed, state.started_unix_s);
-            Box::new(Shape {
-                offers: (transfer == Transfer::Leaves).then(|| Offer {
+            Box::new(ReplyShape {
+                offers: (transfer == Transfer::Leaves).then(|| KvOffer {
                     engine_id: engine_id(),
                     block_tokens,
                 }),
                 dialect,
                 id: reply_id(
                     &state,
-                    if dialect == Dialect::Chat {
+                    if dialect == ChatApi::Chat {
                         "chatcmpl"
                     } else {
                         "cmpl"
@@ -165,7 +166,7 @@ fn reply_of(
                     .and_then(|options| options.include_usage)
                     .unwrap_or(false),
                 logprobs: Logprobs::of(body, dialect)?,
-                begun: HashMap::new(),
+                progress: HashMap::new(),
                 state,
             })
         }
@@ -173,17 +174,17 @@ fn reply_of(
 }
 
 async fn reply(
-    begun: Begun,
-    fault: Option<Fault>,
-    dialect: Dialect,
-) -> Result<Response<Body>, Cut> {
-    let Begun {
+    begun: StartedGenerations,
+    fault: Option<InjectedFault>,
+    dialect: ChatApi,
+) -> Result<Response<SimBody>, ConnectionCut> {
+    let StartedGenerations {
         mut reply,
         stream,
         lines,
     } = begun;
     if stream {
-        let events = EventStream::new(reply, lines, fault);
+        let events = SseReply::new(reply, lines, fault);
         return Ok(body::chunks(
             "text/event-stream; charset=utf-8",
             events.chunks(),
@@ -193,15 +194,17 @@ async fn reply(
     for line in lines {
         match finish(line).await {
             Ok(one) => finished.push(one),
-            Err(EngineGone) => return Err(Cut),
+            Err(EngineRestarted) => return Err(ConnectionCut),
         }
     }
     let whole = Bytes::from(reply.whole(&finished).to_string());
     let (bytes, end) = match fault {
-        Some(Fault::ErrorMid(_)) => return Ok(ApiError::of_status(500).into_response_in(dialect)),
-        Some(Fault::ResetMid(bytes)) => (bytes, BrokenEnd::Cut),
-        Some(Fault::StallMid(bytes)) => (bytes, BrokenEnd::Stall),
-        Some(Fault::ShortBody) => (whole.len() / 2, BrokenEnd::Cut),
+        Some(InjectedFault::ErrorMid(_)) => {
+            return Ok(SimApiError::of_status(500).into_response_in(dialect));
+        }
+        Some(InjectedFault::ResetMid(bytes)) => (bytes, BrokenEnd::Cut),
+        Some(InjectedFault::StallMid(bytes)) => (bytes, BrokenEnd::Stall),
+        Some(InjectedFault::ShortBody) => (whole.len() / 2, BrokenEnd::Cut),
         _ => return Ok(body::bytes(StatusCode::OK, "application/json", whole)),
     };
     let length = HeaderValue::from(whole.len());
@@ -212,8 +215,8 @@ async fn reply(
     Ok(response)
 }
 
-async fn finish(mut line: Line) -> Result<Finished, EngineGone> {
-    let mut finished = Finished::new(&line);
+async fn finish(mut line: RunningChoice) -> Result<FinishedGeneration, EngineRestarted> {
+    let mut finished = FinishedGeneration::new(&line);
     loop {
         let spoken = line.generation.next().await?;
         finished.hear(&line, &spoken);
@@ -224,7 +227,7 @@ async fn finish(mut line: Line) -> Result<Finished, EngineGone> {
 }
 
 /// The model that a request means.
-pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<String, ApiError> {
+pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<String, SimApiError> {
     let model = model.unwrap_or(&state.config.model);
     if state.adapter(model).is_some() {
         return Ok(model.to_owned());
@@ -232,7 +235,7 @@ pub(crate) fn known_model(state: &ServerState, model: Option<&str>) -> Result<St
     let known: Vec<_> = std::iter::once(state.config.model.as_str())
         .chain(state.config.loras.iter().map(AsRef::as_ref))
         .collect();
-    Err(ApiError::unknown_model(model, &known.join(", ")))
+    Err(SimApiError::unknown_model(model, &known.join(", ")))
 }
 
 /// The client's `x-request-id` becomes the reply's id.

@@ -6,10 +6,10 @@ use serde_json::{Map, Value, json};
 
 use crate::server_state::ServerState;
 
-use super::{Body, body};
+use super::{SimBody, body};
 
 /// The base model and its adapters.
-pub(crate) fn models(state: &ServerState) -> Response<Body> {
+pub(crate) fn models(state: &ServerState) -> Response<SimBody> {
     let config = &state.config;
     let root = match &config.tokenizer {
         Some(dir) => dir.display().to_string(),
@@ -44,7 +44,7 @@ pub(crate) fn models(state: &ServerState) -> Response<Body> {
 }
 
 /// 200 with an empty body, or 503 while the start is being delayed.
-pub(crate) fn health(state: &ServerState) -> Response<Body> {
+pub(crate) fn health(state: &ServerState) -> Response<SimBody> {
     let ready = state.clock.now() >= state.ready_at;
     let status = if ready {
         StatusCode::OK
@@ -55,7 +55,7 @@ pub(crate) fn health(state: &ServerState) -> Response<Body> {
 }
 
 /// Where each rank publishes; `{}` without events.
-pub(crate) fn kv_event_sources(state: &ServerState) -> Response<Body> {
+pub(crate) fn kv_event_sources(state: &ServerState) -> Response<SimBody> {
     let mut sources = Map::new();
     if let Some(settings) = &state.config.events {
         for (number, rank) in state.ranks.iter().enumerate() {
@@ -79,7 +79,7 @@ pub(crate) fn kv_event_sources(state: &ServerState) -> Response<Body> {
 }
 
 /// Empties every rank's cache; unsuccessful as soon as one rank has blocks in use.
-pub(crate) fn reset_prefix_cache(state: &ServerState) -> Response<Body> {
+pub(crate) fn reset_prefix_cache(state: &ServerState) -> Response<SimBody> {
     let mut success = true;
     for rank in &state.ranks {
         success &= rank.reset_cache();
@@ -88,6 +88,6 @@ pub(crate) fn reset_prefix_cache(state: &ServerState) -> Response<Body> {
 }
 
 /// A tokenizer file as it is.
-pub(crate) fn file(content: Bytes) -> Response<Body> {
+pub(crate) fn file(content: Bytes) -> Response<SimBody> {
     body::bytes(StatusCode::OK, "application/json", content)
 }

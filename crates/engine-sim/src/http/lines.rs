@@ -5,14 +5,14 @@ use std::sync::Arc;
 use http::HeaderMap;
 
 use crate::{
-    generation::{Generation, Job},
-    script::{Limit, OpenEnd, Script, Speaker, Wish, compose},
+    generation::{Generation, GenerationJob},
+    script::{LengthLimit, OpenEnd, ReplyOptions, ReplyScript, Speaker, compose},
     server_state::ServerState,
 };
 
 use super::{
-    ApiError, prompts::prompts, reply::Line, request::GenerationBody, shape::Dialect,
-    transfer::Transfer, wish,
+    SimApiError, prompts::prompts, reply::RunningChoice, reply_options, request::GenerationBody,
+    shape::ChatApi, transfer::Transfer,
 };
 
 /// What the completions dialect generates when no limit is given.
@@ -23,26 +23,26 @@ const MOST_CHOICES: u32 = 128;
 /// One running generation for each choice of each prompt.
 pub(crate) async fn start(
     state: &Arc<ServerState>,
-    dialect: Dialect,
+    dialect: ChatApi,
     headers: &HeaderMap,
     model: &str,
     body: GenerationBody,
     transfer: Transfer,
-) -> Result<Vec<Line>, ApiError> {
+) -> Result<Vec<RunningChoice>, SimApiError> {
     let choices = body.n.unwrap_or(1);
     if !(1..=MOST_CHOICES).contains(&choices) {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             format!("n is {choices}: expected 1 to {MOST_CHOICES}."),
             "n",
         ));
     }
-    let wish = Arc::new(wish::wish(&body, dialect)?);
+    let wish = Arc::new(reply_options::wish(&body, dialect)?);
     let params = body.kv_transfer_params.clone().unwrap_or_default();
     let max_tokens = body.max_completion_tokens.or(body.max_tokens);
     let open_end = match dialect {
         _ if body.ignore_eos.unwrap_or(false) => OpenEnd::Longest,
-        Dialect::Responses | Dialect::Messages => OpenEnd::NaturalWithin,
-        Dialect::Chat | Dialect::Completions => OpenEnd::Natural,
+        ChatApi::Responses | ChatApi::Messages => OpenEnd::NaturalWithin,
+        ChatApi::Chat | ChatApi::Completions => OpenEnd::Natural,
     };
     let (salt, priority) = (
         body.cache_salt.as_deref().map(Arc::from),
@@ -60,16 +60,16 @@ pub(crate) async fn start(
             .max_model_len
             .saturating_sub(u32::try_from(prompt.len()).unwrap_or(u32::MAX));
         let max_tokens = match dialect {
-            Dialect::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
+            ChatApi::Completions => max_tokens.or(Some(COMPLETION_TOKENS.min(room).max(1))),
             _ => max_tokens,
         };
         for choice in 0..choices {
-            let limit = Limit {
+            let limit = LengthLimit {
                 max_tokens,
                 open_end,
                 room,
             };
-            let job = Job {
+            let job = GenerationJob {
                 max_tokens,
                 script: script(state, &wish, &prompt, choice, limit).await?,
                 prompt: Arc::clone(&prompt),
@@ -81,7 +81,7 @@ pub(crate) async fn start(
                 priority,
             };
             let generation = Generation::start(state, job)?;
-            lines.push(Line {
+            lines.push(RunningChoice {
                 index: lines.len(),
                 counts_prompt: choice == 0,
                 generation,
@@ -95,11 +95,11 @@ pub(crate) async fn start(
 /// runtime's threads alone.
 async fn script(
     state: &Arc<ServerState>,
-    wish: &Arc<Wish>,
+    wish: &Arc<ReplyOptions>,
     prompt: &Arc<[u32]>,
     choice: u32,
-    limit: Limit,
-) -> Result<Option<Arc<Script>>, ApiError> {
+    limit: LengthLimit,
+) -> Result<Option<Arc<ReplyScript>>, SimApiError> {
     if wish.is_plain() && choice == 0 {
         return Ok(None);
     }
@@ -118,11 +118,11 @@ async fn script(
         .map(|script| Some(Arc::new(script)))
         .map_err(|error| {
             tracing::error!(%error, "composing failed");
-            ApiError::of_status(500)
+            SimApiError::of_status(500)
         })
 }
 
-fn wanted_rank(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
+fn wanted_rank(headers: &HeaderMap) -> Result<Option<usize>, SimApiError> {
     let Some(value) = headers.get("x-data-parallel-rank") else {
         return Ok(None);
     };
@@ -132,7 +132,7 @@ fn wanted_rank(headers: &HeaderMap) -> Result<Option<usize>, ApiError> {
         .and_then(|rank| rank.trim().parse().ok())
         .map(Some)
         .ok_or_else(|| {
-            ApiError::bad_request(
+            SimApiError::bad_request(
                 "Header x-data-parallel-rank is not a rank: send a number from 0 up.",
                 "data_parallel_rank",
             )

@@ -4,7 +4,7 @@ use serde_json::{Map, Value, json};
 
 use crate::tokenizer::SimTokenizer;
 
-use super::{ApiError, request::GenerationBody, shape::Dialect};
+use super::{SimApiError, request::GenerationBody, shape::ChatApi};
 
 /// As many alternatives as vLLM gives by default.
 const MOST: u64 = 20;
@@ -17,10 +17,10 @@ pub(crate) struct Logprobs {
 
 impl Logprobs {
     /// What a request asks for; `None`: nothing.
-    pub(crate) fn of(body: &GenerationBody, dialect: Dialect) -> Result<Option<Self>, ApiError> {
+    pub(crate) fn of(body: &GenerationBody, dialect: ChatApi) -> Result<Option<Self>, SimApiError> {
         let number = |value: &Option<Value>| value.as_ref().and_then(Value::as_u64);
         let (asked, top) = match dialect {
-            Dialect::Completions => (
+            ChatApi::Completions => (
                 number(&body.logprobs).is_some(),
                 number(&body.logprobs).unwrap_or(0),
             ),
@@ -31,19 +31,19 @@ impl Logprobs {
             }
         };
         if top > 0 && !asked {
-            return Err(ApiError::bad_request(
+            return Err(SimApiError::bad_request(
                 "when using `top_logprobs`, `logprobs` must be set to true.",
                 "top_logprobs",
             ));
         }
-        let field = if dialect == Dialect::Completions {
+        let field = if dialect == ChatApi::Completions {
             "logprobs"
         } else {
             "top_logprobs"
         };
         match usize::try_from(top) {
             Ok(top) if top as u64 <= MOST => Ok(asked.then_some(Self { top })),
-            _ => Err(ApiError::bad_request(
+            _ => Err(SimApiError::bad_request(
                 format!(
                     "Requested sample logprobs of {top}, which is greater than max allowed: {MOST}"
                 ),

@@ -11,26 +11,26 @@ use serde_json::json;
 
 use crate::server_state::ServerState;
 
-use super::{Body, body, generate, prompts, request, shape::Dialect};
+use super::{SimBody, body, generate, prompts, request, shape::ChatApi};
 
-pub(crate) use input::{Limit, read};
+pub(crate) use input::{LengthRequirement, read};
 pub(crate) use reply::MessageReply;
 
 /// How many tokens a prompt has.
 pub(crate) async fn count_tokens(
     state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Response<SimBody> {
     let counted = async {
-        let body = read(&request::read(request).await?, Limit::Unneeded)?;
+        let body = read(&request::read(request).await?, LengthRequirement::Unneeded)?;
         generate::known_model(&state, body.model.as_deref())?;
-        let prompts = prompts::prompts(Arc::clone(&state), Dialect::Messages, body).await?;
-        Ok::<_, super::ApiError>(
+        let prompts = prompts::prompts(Arc::clone(&state), ChatApi::Messages, body).await?;
+        Ok::<_, super::SimApiError>(
             json!({"input_tokens": prompts.iter().map(|prompt| prompt.len()).sum::<usize>()}),
         )
     };
     match counted.await {
         Ok(count) => body::json(StatusCode::OK, &count),
-        Err(error) => error.into_response_in(Dialect::Messages),
+        Err(error) => error.into_response_in(ChatApi::Messages),
     }
 }

@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 
 use crate::server_state::ServerState;
 
-use super::{Body, body};
+use super::{SimBody, body};
 
 /// Name, type, help and value of a metric.
 type Metric = (
@@ -81,7 +81,7 @@ const METRICS: &[Metric] = &[
 ];
 
 /// The whole page.
-pub(crate) fn metrics(state: &ServerState) -> Response<Body> {
+pub(crate) fn metrics(state: &ServerState) -> Response<SimBody> {
     let model = label(&state.config.model);
     let stats: Vec<_> = state.ranks.iter().map(|rank| rank.stats()).collect();
     let mut page = String::new();

@@ -15,6 +15,7 @@ mod metrics;
 mod pooling;
 mod prompts;
 mod reply;
+mod reply_options;
 mod request;
 mod responses;
 mod routes;
@@ -24,7 +25,6 @@ mod sim;
 mod stream;
 mod tokenize;
 mod transfer;
-mod wish;
 
 use std::{sync::Arc, time::Duration};
 
@@ -33,8 +33,8 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use net::Listener;
 use tokio::task::JoinSet;
 
-pub(crate) use body::{Body, Cut};
-pub(crate) use error::ApiError;
+pub(crate) use body::{ConnectionCut, SimBody};
+pub(crate) use error::SimApiError;
 pub(crate) use responses::ResponseStore;
 
 use crate::server_state::ServerState;

@@ -6,11 +6,11 @@ use http::{Request, Response};
 use hyper::body::Incoming;
 
 use crate::{
-    fault::Fault,
-    server_state::{Counts, ServerState},
+    fault::InjectedFault,
+    server_state::{RequestCounts, ServerState},
 };
 
-use super::{ApiError, Body, Cut, embeddings, request, scoring};
+use super::{ConnectionCut, SimApiError, SimBody, embeddings, request, scoring};
 
 /// What is asked of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,14 +25,16 @@ pub(crate) async fn answer(
     state: Arc<ServerState>,
     pooling: Pooling,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Cut> {
-    Counts::add(&state.counts.requests);
+) -> Result<Response<SimBody>, ConnectionCut> {
+    RequestCounts::add(&state.counts.requests);
     let headers = request.headers().clone();
     let body = request::read(request).await;
     match state.fault.take() {
-        Some(Fault::Status(status)) => return Ok(ApiError::of_status(status).into_response()),
-        Some(Fault::Hang) => std::future::pending().await,
-        Some(Fault::Reset) => return Err(Cut),
+        Some(InjectedFault::Status(status)) => {
+            return Ok(SimApiError::of_status(status).into_response());
+        }
+        Some(InjectedFault::Hang) => std::future::pending().await,
+        Some(InjectedFault::Reset) => return Err(ConnectionCut),
         _ => {}
     }
     let reply = match (body, pooling) {
@@ -41,5 +43,5 @@ pub(crate) async fn answer(
         (Ok(body), Pooling::Score) => scoring::score(state, headers, &body).await,
         (Ok(body), Pooling::Rerank) => scoring::rerank(state, headers, &body).await,
     };
-    Ok(reply.unwrap_or_else(ApiError::into_response))
+    Ok(reply.unwrap_or_else(SimApiError::into_response))
 }

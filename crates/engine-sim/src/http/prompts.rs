@@ -7,47 +7,47 @@ use prompt::ChatRequest;
 use crate::server_state::ServerState;
 
 use super::{
-    ApiError,
+    SimApiError,
     request::{GenerationBody, Prompts},
-    shape::Dialect,
+    shape::ChatApi,
 };
 
 /// Token ids of a request's prompts. Long texts take a while, so this leaves the runtime's threads alone.
 pub(crate) async fn prompts(
     state: Arc<ServerState>,
-    dialect: Dialect,
+    dialect: ChatApi,
     body: GenerationBody,
-) -> Result<Vec<Arc<[u32]>>, ApiError> {
+) -> Result<Vec<Arc<[u32]>>, SimApiError> {
     if let Some(ids) = &body.prompt_token_ids {
         return Ok(vec![ids.as_slice().into()]);
     }
     let tokenised = tokio::task::spawn_blocking(move || match dialect {
-        Dialect::Completions => text_ids(&state, body),
+        ChatApi::Completions => text_ids(&state, body),
         _ => Ok(vec![chat_ids(&state, &body)?.into()]),
     });
     tokenised.await.unwrap_or_else(|error| {
         tracing::error!(%error, "tokenising failed");
-        Err(ApiError::of_status(500))
+        Err(SimApiError::of_status(500))
     })
 }
 
-fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiError> {
+fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, SimApiError> {
     let messages = body
         .messages
         .as_ref()
-        .ok_or_else(|| ApiError::bad_request("messages: Field required", "messages"))?;
+        .ok_or_else(|| SimApiError::bad_request("messages: Field required", "messages"))?;
     if messages
         .get()
         .trim_start_matches(['[', ' ', '\n', '\t', '\r'])
         .starts_with(']')
     {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             "Cannot apply chat template to an empty conversation. Provide at least one message.",
             None,
         ));
     }
     if body.chat_template.is_some() {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             "Chat template is passed with request, but this engine trusts its own only: leave chat_template out.",
             "chat_template",
         ));
@@ -72,18 +72,18 @@ fn chat_ids(state: &ServerState, body: &GenerationBody) -> Result<Vec<u32>, ApiE
         .chat_tokens(&chat, state.clock.unix_s());
     rendered
         .map(|rendered| rendered.tokens)
-        .map_err(|error| ApiError::bad_request(error.to_string(), "messages"))
+        .map_err(|error| SimApiError::bad_request(error.to_string(), "messages"))
 }
 
-fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>, ApiError> {
+fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>, SimApiError> {
     let special = body.add_special_tokens.unwrap_or(true);
-    let ids = |text: &str| -> Result<Arc<[u32]>, ApiError> {
+    let ids = |text: &str| -> Result<Arc<[u32]>, SimApiError> {
         let ids = state.tokenizer.model.text_tokens(text, special);
         ids.map(Arc::from)
-            .map_err(|error| ApiError::bad_request(error.to_string(), "prompt"))
+            .map_err(|error| SimApiError::bad_request(error.to_string(), "prompt"))
     };
     let prompts: Vec<Arc<[u32]>> = match body.prompt {
-        None => return Err(ApiError::bad_request("prompt: Field required", "prompt")),
+        None => return Err(SimApiError::bad_request("prompt: Field required", "prompt")),
         Some(Prompts::Text(text)) => vec![ids(&text)?],
         Some(Prompts::Ids(ids)) => vec![ids.into()],
         Some(Prompts::Texts(texts)) => texts
@@ -93,7 +93,7 @@ fn text_ids(state: &ServerState, body: GenerationBody) -> Result<Vec<Arc<[u32]>>
         Some(Prompts::IdLists(lists)) => lists.into_iter().map(Arc::from).collect(),
     };
     if prompts.is_empty() {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             "The prompt is empty: provide at least one.",
             "prompt",
         ));

@@ -7,19 +7,19 @@ use serde_json::{Value, json};
 
 use crate::{
     config::UsageDetails,
-    generation::{Generation, Spoken},
-    script::{Call, Channel, Ending},
+    generation::{Generation, RenderedToken},
+    script::{Channel, StopCause, ToolCall},
 };
 
-use super::ApiError;
+use super::SimApiError;
 
 /// What one API makes of generations.
-pub(crate) trait Reply: Send {
+pub(crate) trait ReplyFormat: Send {
     /// The body of a reply that is not streamed.
-    fn whole(&mut self, finished: &[Finished]) -> Value;
+    fn whole(&mut self, finished: &[FinishedGeneration]) -> Value;
 
     /// The events of one token.
-    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes>;
+    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes>;
 
     /// The events between the last token and the last event.
     fn end(&mut self, usage: Usage) -> Vec<Bytes>;
@@ -28,12 +28,12 @@ pub(crate) trait Reply: Send {
     fn last(&mut self) -> Bytes;
 
     /// The events of a stream whose engine died.
-    fn broken(&mut self, error: &ApiError) -> Vec<Bytes>;
+    fn broken(&mut self, error: &SimApiError) -> Vec<Bytes>;
 }
 
 /// A running generation and its place in the reply.
 #[derive(Debug)]
-pub(crate) struct Line {
+pub(crate) struct RunningChoice {
     pub(crate) index: usize,
     /// Whether its prompt counts: several choices share one.
     pub(crate) counts_prompt: bool,
@@ -42,22 +42,22 @@ pub(crate) struct Line {
 
 /// One finished generation.
 #[derive(Clone, Debug)]
-pub(crate) struct Finished {
+pub(crate) struct FinishedGeneration {
     pub(crate) content: String,
     /// `None` where there was no thought.
     pub(crate) reasoning: Option<String>,
     /// Calls that were begun, and their arguments.
-    pub(crate) calls: Vec<(Call, String)>,
+    pub(crate) calls: Vec<(ToolCall, String)>,
     pub(crate) tokens: Vec<u32>,
     pub(crate) reasoning_tokens: usize,
     pub(crate) prompt: Arc<[u32]>,
     pub(crate) counts_prompt: bool,
-    pub(crate) ending: Ending,
+    pub(crate) ending: StopCause,
     pub(crate) cached_tokens: u32,
 }
 
-impl Finished {
-    pub(crate) fn new(line: &Line) -> Self {
+impl FinishedGeneration {
+    pub(crate) fn new(line: &RunningChoice) -> Self {
         Self {
             content: String::new(),
             reasoning: None,
@@ -66,15 +66,15 @@ impl Finished {
             reasoning_tokens: 0,
             prompt: Arc::clone(&line.generation.prompt),
             counts_prompt: line.counts_prompt,
-            ending: Ending::Length,
+            ending: StopCause::Length,
             cached_tokens: 0,
         }
     }
 
     /// Takes in one token.
-    pub(crate) fn hear(&mut self, line: &Line, spoken: &Spoken) {
-        let text = &spoken.said.text;
-        match spoken.said.channel {
+    pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken) {
+        let text = &spoken.text.text;
+        match spoken.text.channel {
             Channel::Hidden => {}
             Channel::Content => self.content.push_str(text),
             Channel::Reasoning => {
@@ -110,7 +110,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    pub(crate) fn of(finished: &[Finished]) -> Self {
+    pub(crate) fn of(finished: &[FinishedGeneration]) -> Self {
         let mut usage = Self::default();
         for one in finished {
             if one.counts_prompt {
@@ -124,13 +124,13 @@ impl Usage {
     }
 
     /// Takes in one token of a stream; `first` of its line.
-    pub(crate) fn hear(&mut self, line: &Line, spoken: &Spoken, first: bool) {
+    pub(crate) fn hear(&mut self, line: &RunningChoice, spoken: &RenderedToken, first: bool) {
         if first && line.counts_prompt {
             self.prompt += line.generation.prompt.len();
             self.cached += u64::from(spoken.cached_tokens);
         }
         self.completion += 1;
-        self.reasoning += usize::from(spoken.said.channel == Channel::Reasoning);
+        self.reasoning += usize::from(spoken.text.channel == Channel::Reasoning);
     }
 
     /// Whether clients are told how much was cached.

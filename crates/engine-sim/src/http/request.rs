@@ -7,7 +7,7 @@ use hyper::body::Incoming;
 use serde::{Deserialize, de::DeserializeOwned};
 use serde_json::{Value, value::RawValue};
 
-use super::{error::ApiError, transfer::TransferParams};
+use super::{error::SimApiError, transfer::TransferParams};
 
 /// Largest body that is read; a longer one is refused.
 const MOST_BYTES: usize = 64 << 20;
@@ -78,16 +78,16 @@ pub(crate) enum Prompts {
 }
 
 /// The whole body, within bounds.
-pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> {
+pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, SimApiError> {
     match Limited::new(request.into_body(), MOST_BYTES)
         .collect()
         .await
     {
         Ok(body) => Ok(body.to_bytes()),
         Err(error) if error.is::<http_body_util::LengthLimitError>() => {
-            Err(ApiError::body_too_large(MOST_BYTES))
+            Err(SimApiError::body_too_large(MOST_BYTES))
         }
-        Err(error) => Err(ApiError::bad_request(
+        Err(error) => Err(SimApiError::bad_request(
             format!("The request body did not arrive: {error}."),
             None,
         )),
@@ -95,16 +95,16 @@ pub(crate) async fn read(request: Request<Incoming>) -> Result<Bytes, ApiError> 
 }
 
 /// The body as JSON of the expected form.
-pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+pub(crate) fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, SimApiError> {
     serde_json::from_slice(body).map_err(|error| {
-        ApiError::bad_request(format!("The request body is wrong: {error}."), None)
+        SimApiError::bad_request(format!("The request body is wrong: {error}."), None)
     })
 }
 
 /// The chat request that has these members; `null` is as good as absent.
 pub(crate) fn chat(
     members: impl IntoIterator<Item = (&'static str, Value)>,
-) -> Result<GenerationBody, ApiError> {
+) -> Result<GenerationBody, SimApiError> {
     let there = members.into_iter().filter(|(_, value)| !value.is_null());
     let chat: Value = there
         .map(|(name, value)| (name.to_owned(), value))
@@ -115,8 +115,8 @@ pub(crate) fn chat(
 /// A list of tools, each in the chat's form; `null` where there are none.
 pub(crate) fn tools(
     tools: &Value,
-    tool: impl Fn(&Value) -> Result<Value, ApiError>,
-) -> Result<Value, ApiError> {
+    tool: impl Fn(&Value) -> Result<Value, SimApiError>,
+) -> Result<Value, SimApiError> {
     let tools: Vec<Value> = tools
         .as_array()
         .into_iter()

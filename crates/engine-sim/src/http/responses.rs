@@ -11,7 +11,7 @@ use serde_json::Value;
 use crate::server_state::ServerState;
 
 use super::{
-    ApiError,
+    SimApiError,
     request::{self, GenerationBody},
 };
 
@@ -20,7 +20,7 @@ pub(crate) use store::ResponseStore;
 
 /// What of a request is needed again when its reply is written.
 #[derive(Debug)]
-pub(crate) struct Frame {
+pub(crate) struct ResponseContext {
     /// The request, which the reply repeats in part.
     asked: Value,
     /// The conversation so far as chat messages, without instructions.
@@ -29,14 +29,17 @@ pub(crate) struct Frame {
 }
 
 /// Reads a request and turns it into a chat's.
-pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, Frame), ApiError> {
+pub(crate) fn read(
+    state: &ServerState,
+    body: &[u8],
+) -> Result<(GenerationBody, ResponseContext), SimApiError> {
     let asked: Value = request::parse(body)?;
     for field in ["background", "conversation", "prompt"] {
         if !matches!(
             asked.get(field),
             None | Some(Value::Null | Value::Bool(false))
         ) {
-            return Err(ApiError::bad_request(
+            return Err(SimApiError::bad_request(
                 format!(
                     "{field} is given, which this simulated engine does not know: leave it out."
                 ),
@@ -49,7 +52,7 @@ pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, 
         Some(id) => {
             let known = id.as_str().and_then(|id| state.responses.get(id));
             known
-                .ok_or_else(|| ApiError::unknown_response(&id.to_string()))?
+                .ok_or_else(|| SimApiError::unknown_response(&id.to_string()))?
                 .to_vec()
         }
     };
@@ -58,7 +61,7 @@ pub(crate) fn read(state: &ServerState, body: &[u8]) -> Result<(GenerationBody, 
     let store = asked.get("store").and_then(Value::as_bool).unwrap_or(true);
     Ok((
         chat,
-        Frame {
+        ResponseContext {
             asked,
             messages,
             store,

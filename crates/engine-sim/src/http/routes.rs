@@ -9,9 +9,9 @@ use serde_json::json;
 use crate::server_state::ServerState;
 
 use super::{
-    Body, Cut, body, generate, info, messages, metrics,
+    ConnectionCut, SimBody, body, generate, info, messages, metrics,
     pooling::{self, Pooling},
-    shape::Dialect,
+    shape::ChatApi,
     sim, tokenize,
 };
 
@@ -19,7 +19,7 @@ use super::{
 pub(crate) async fn answer(
     state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Cut> {
+) -> Result<Response<SimBody>, ConnectionCut> {
     let path = request.uri().path().to_owned();
     if path.starts_with("/v1/") && !is_authorised(&state, &request) {
         return Ok(body::json(
@@ -38,15 +38,15 @@ pub(crate) async fn answer(
     let post = request.method() == Method::POST;
     Ok(match path.as_str() {
         "/v1/chat/completions" if post => {
-            return generate::answer(state, Dialect::Chat, request).await;
+            return generate::answer(state, ChatApi::Chat, request).await;
         }
         "/v1/completions" if post => {
-            return generate::answer(state, Dialect::Completions, request).await;
+            return generate::answer(state, ChatApi::Completions, request).await;
         }
         "/v1/responses" if post => {
-            return generate::answer(state, Dialect::Responses, request).await;
+            return generate::answer(state, ChatApi::Responses, request).await;
         }
-        "/v1/messages" if post => return generate::answer(state, Dialect::Messages, request).await,
+        "/v1/messages" if post => return generate::answer(state, ChatApi::Messages, request).await,
         "/v1/messages/count_tokens" if post => messages::count_tokens(state, request).await,
         "/v1/embeddings" if post => {
             return pooling::answer(state, Pooling::Embeddings, request).await;

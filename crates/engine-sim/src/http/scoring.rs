@@ -7,12 +7,12 @@ use http::{HeaderMap, Response, StatusCode};
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::server_state::{Counts, ServerState};
+use crate::server_state::{RequestCounts, ServerState};
 
 use super::{
-    ApiError, Body, body, generate, prompts,
+    SimApiError, SimBody, body, generate, prompts,
     request::{self, GenerationBody, Prompts},
-    shape::Dialect,
+    shape::ChatApi,
 };
 
 /// Pairs of one request; more are refused.
@@ -65,7 +65,7 @@ pub(crate) async fn score(
     state: Arc<ServerState>,
     headers: HeaderMap,
     body: &[u8],
-) -> Result<Response<Body>, ApiError> {
+) -> Result<Response<SimBody>, SimApiError> {
     let body: ScoreBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
     let (first, second) = (body.text_1.list(), body.text_2.list());
@@ -80,7 +80,7 @@ pub(crate) async fn score(
             "Input lengths must be either 1:1, 1:N or N:N, got {beside} and {} texts.",
             second.len()
         );
-        return Err(ApiError::bad_request(message, "text_2"));
+        return Err(SimApiError::bad_request(message, "text_2"));
     }
     let pairs: Vec<_> = first
         .iter()
@@ -111,11 +111,11 @@ pub(crate) async fn rerank(
     state: Arc<ServerState>,
     headers: HeaderMap,
     body: &[u8],
-) -> Result<Response<Body>, ApiError> {
+) -> Result<Response<SimBody>, SimApiError> {
     let body: RerankBody = request::parse(body)?;
     let model = generate::known_model(&state, body.model.as_deref())?;
     if body.documents.is_empty() {
-        return Err(ApiError::bad_request(
+        return Err(SimApiError::bad_request(
             "documents is empty: expected at least one.",
             "documents",
         ));
@@ -151,13 +151,13 @@ pub(crate) async fn rerank(
 async fn scores(
     state: &Arc<ServerState>,
     pairs: &[(&str, &str)],
-) -> Result<(Vec<f64>, usize), ApiError> {
+) -> Result<(Vec<f64>, usize), SimApiError> {
     if pairs.len() > MOST_PAIRS {
         let message = format!(
             "{} pairs of texts are given: expected at most {MOST_PAIRS}.",
             pairs.len()
         );
-        return Err(ApiError::bad_request(message, None));
+        return Err(SimApiError::bad_request(message, None));
     }
     let texts = pairs
         .iter()
@@ -167,8 +167,8 @@ async fn scores(
         prompt: Some(Prompts::Texts(texts)),
         ..GenerationBody::default()
     };
-    let inputs = prompts::prompts(Arc::clone(state), Dialect::Completions, input).await?;
-    Counts::add(&state.counts.executions);
+    let inputs = prompts::prompts(Arc::clone(state), ChatApi::Completions, input).await?;
+    RequestCounts::add(&state.counts.executions);
     let score = |ids: &Arc<[u32]>| {
         let draw = ReplyStream::new(state.config.seed, ids, (0..1_025).collect()).token(0);
         // In 1024ths: exact in any notation.

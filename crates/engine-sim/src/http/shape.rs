@@ -6,15 +6,15 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
-    generation::Spoken,
-    script::{Channel, Ending},
+    generation::RenderedToken,
+    script::{Channel, StopCause},
     server_state::ServerState,
 };
 
 use super::{
-    ApiError,
+    SimApiError,
     logprobs::Logprobs,
-    reply::{Finished, Line, Reply, Usage, data},
+    reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, data},
     transfer,
 };
 
@@ -22,7 +22,7 @@ const FINGERPRINT: &str = "vllm-0.32.0-sim";
 
 /// Which API a request is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Dialect {
+pub(crate) enum ChatApi {
     /// `/v1/chat/completions`.
     Chat,
     /// `/v1/completions`.
@@ -35,9 +35,9 @@ pub(crate) enum Dialect {
 
 /// What all parts of one chat or completion reply have in common.
 #[derive(Debug)]
-pub(crate) struct Shape {
+pub(crate) struct ReplyShape {
     pub(crate) state: Arc<ServerState>,
-    pub(crate) dialect: Dialect,
+    pub(crate) dialect: ChatApi,
     pub(crate) id: String,
     pub(crate) created: i64,
     pub(crate) model: String,
@@ -45,32 +45,32 @@ pub(crate) struct Shape {
     pub(crate) include_usage: bool,
     pub(crate) logprobs: Option<Logprobs>,
     /// Whose KV the prompt's is, where another engine is to fetch it.
-    pub(crate) offers: Option<Offer>,
+    pub(crate) offers: Option<KvOffer>,
     /// Choices whose stream has begun, by index.
-    pub(crate) begun: HashMap<usize, Begun>,
+    pub(crate) progress: HashMap<usize, ChoiceProgress>,
 }
 
 /// What an engine says of itself when it offers a prompt's KV.
 #[derive(Clone, Debug)]
-pub(crate) struct Offer {
+pub(crate) struct KvOffer {
     pub(crate) engine_id: String,
     pub(crate) block_tokens: u32,
 }
 
 /// How far the stream of one choice is.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Begun {
+pub(crate) struct ChoiceProgress {
     calls: usize,
     text_bytes: usize,
 }
 
 /// OpenAI's words for why a generation ended, and vLLM's for what stopped it.
-fn reasons(ending: &Ending) -> (&'static str, Value) {
+fn reasons(ending: &StopCause) -> (&'static str, Value) {
     match ending {
-        Ending::Stop => ("stop", Value::Null),
-        Ending::StopString(stop) => ("stop", json!(stop)),
-        Ending::Length => ("length", Value::Null),
-        Ending::ToolCalls => ("tool_calls", Value::Null),
+        StopCause::Stop => ("stop", Value::Null),
+        StopCause::StopString(stop) => ("stop", json!(stop)),
+        StopCause::Length => ("length", Value::Null),
+        StopCause::ToolCalls => ("tool_calls", Value::Null),
     }
 }
 
@@ -79,16 +79,16 @@ fn call_id(id: &str) -> String {
     format!("chatcmpl-tool-{id}")
 }
 
-impl Shape {
-    fn choice(&self, index: usize, one: &Finished) -> Value {
+impl ReplyShape {
+    fn choice(&self, index: usize, one: &FinishedGeneration) -> Value {
         let mut choice = json!({"index": index});
         match self.dialect {
-            Dialect::Completions => choice["text"] = json!(one.content),
+            ChatApi::Completions => choice["text"] = json!(one.content),
             _ => choice["message"] = message(one),
         }
         choice["logprobs"] = match &self.logprobs {
             None => Value::Null,
-            Some(logprobs) if self.dialect == Dialect::Completions => {
+            Some(logprobs) if self.dialect == ChatApi::Completions => {
                 logprobs.completion(&self.state.tokenizer, &one.tokens, 0)
             }
             Some(logprobs) => logprobs.chat(&self.state.tokenizer, &one.tokens),
@@ -101,7 +101,7 @@ impl Shape {
         } else {
             Value::Null
         };
-        if self.dialect == Dialect::Completions {
+        if self.dialect == ChatApi::Completions {
             choice["prompt_logprobs"] = Value::Null;
             choice["prompt_token_ids"] = if self.return_token_ids {
                 json!(one.prompt)
@@ -114,7 +114,7 @@ impl Shape {
     }
 
     /// The chunk with which a chat's choice begins, sent with its first token.
-    fn role_chunk(&self, line: &Line) -> Value {
+    fn role_chunk(&self, line: &RunningChoice) -> Value {
         let mut chunk = self.chunk(json!([{
             "index": line.index, "delta": {"role": "assistant", "content": ""}, "logprobs": null, "finish_reason": null,
         }]));
@@ -128,25 +128,31 @@ impl Shape {
     }
 
     /// The chunk of one token; `first` of its choice.
-    fn token_chunk(&self, line: &Line, spoken: &Spoken, first: bool, begun: Begun) -> Value {
+    fn token_chunk(
+        &self,
+        line: &RunningChoice,
+        spoken: &RenderedToken,
+        first: bool,
+        begun: ChoiceProgress,
+    ) -> Value {
         let mut choice = json!({"index": line.index});
         match self.dialect {
-            Dialect::Completions => choice["text"] = json!(spoken.said.text),
+            ChatApi::Completions => choice["text"] = json!(spoken.text.text),
             _ => choice["delta"] = delta(spoken),
         }
         choice["logprobs"] = match &self.logprobs {
             None => Value::Null,
-            Some(logprobs) if self.dialect == Dialect::Completions => {
+            Some(logprobs) if self.dialect == ChatApi::Completions => {
                 logprobs.completion(&self.state.tokenizer, &[spoken.token], begun.text_bytes)
             }
             Some(logprobs) => logprobs.chat(&self.state.tokenizer, &[spoken.token]),
         };
         let ending = spoken.ending.as_ref().map(reasons);
         choice["finish_reason"] = json!(ending.as_ref().map(|(reason, _)| reason));
-        if ending.is_some() || self.dialect == Dialect::Completions {
+        if ending.is_some() || self.dialect == ChatApi::Completions {
             choice["stop_reason"] = ending.map_or(Value::Null, |(_, stop_reason)| stop_reason);
         }
-        if self.dialect == Dialect::Completions {
+        if self.dialect == ChatApi::Completions {
             let tells_prompt = first && self.return_token_ids;
             choice["prompt_token_ids"] = if tells_prompt {
                 json!(line.generation.prompt)
@@ -169,7 +175,7 @@ impl Shape {
     fn chunk(&self, choices: Value) -> Value {
         json!({
             "id": self.id,
-            "object": if self.dialect == Dialect::Completions { "text_completion" } else { "chat.completion.chunk" },
+            "object": if self.dialect == ChatApi::Completions { "text_completion" } else { "chat.completion.chunk" },
             "created": self.created,
             "model": self.model,
             "choices": choices,
@@ -177,7 +183,7 @@ impl Shape {
     }
 }
 
-fn message(one: &Finished) -> Value {
+fn message(one: &FinishedGeneration) -> Value {
     // Words that did not come are no text of their own beside a thought or a call.
     let wordless = one.content.is_empty() && (one.reasoning.is_some() || !one.calls.is_empty());
     let mut message = json!({
@@ -200,9 +206,9 @@ fn message(one: &Finished) -> Value {
     message
 }
 
-fn delta(spoken: &Spoken) -> Value {
-    let text = &spoken.said.text;
-    match spoken.said.channel {
+fn delta(spoken: &RenderedToken) -> Value {
+    let text = &spoken.text.text;
+    match spoken.text.channel {
         Channel::Hidden => json!({}),
         Channel::Content => json!({"content": text}),
         Channel::Reasoning => json!({"reasoning": text, "reasoning_content": text}),
@@ -212,8 +218,8 @@ fn delta(spoken: &Spoken) -> Value {
     }
 }
 
-impl Reply for Shape {
-    fn whole(&mut self, finished: &[Finished]) -> Value {
+impl ReplyFormat for ReplyShape {
+    fn whole(&mut self, finished: &[FinishedGeneration]) -> Value {
         let choices: Vec<_> = finished
             .iter()
             .enumerate()
@@ -221,7 +227,7 @@ impl Reply for Shape {
             .collect();
         let mut reply = json!({
             "id": self.id,
-            "object": if self.dialect == Dialect::Completions { "text_completion" } else { "chat.completion" },
+            "object": if self.dialect == ChatApi::Completions { "text_completion" } else { "chat.completion" },
             "created": self.created,
             "model": self.model,
             "choices": choices,
@@ -229,7 +235,7 @@ impl Reply for Shape {
             "system_fingerprint": FINGERPRINT,
             "usage": Usage::of(finished).value(self.state.config.usage_details),
         });
-        if self.dialect == Dialect::Chat {
+        if self.dialect == ChatApi::Chat {
             reply["prompt_logprobs"] = Value::Null;
             reply["prompt_token_ids"] = match finished.first() {
                 Some(one) if self.return_token_ids => json!(one.prompt),
@@ -248,14 +254,14 @@ impl Reply for Shape {
         reply
     }
 
-    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
-        let first = !self.begun.contains_key(&line.index);
-        let mut begun = self.begun.get(&line.index).copied().unwrap_or_default();
-        if first && self.dialect == Dialect::Chat {
+        let first = !self.progress.contains_key(&line.index);
+        let mut begun = self.progress.get(&line.index).copied().unwrap_or_default();
+        if first && self.dialect == ChatApi::Chat {
             events.push(data(&self.role_chunk(line)));
         }
-        if let Channel::Call(place) = spoken.said.channel
+        if let Channel::Call(place) = spoken.text.channel
             && place >= begun.calls
             && let Some(call) = line.generation.call(place)
         {
@@ -269,14 +275,14 @@ impl Reply for Shape {
             }]))));
         }
         // A mark of the model's own is worth a chunk only to those who count tokens.
-        let shown = spoken.said.channel != Channel::Hidden
+        let shown = spoken.text.channel != Channel::Hidden
             || self.return_token_ids
             || self.logprobs.is_some();
         if shown || spoken.ending.is_some() {
             events.push(data(&self.token_chunk(line, spoken, first, begun)));
         }
-        begun.text_bytes += spoken.said.text.len();
-        self.begun.insert(line.index, begun);
+        begun.text_bytes += spoken.text.text.len();
+        self.progress.insert(line.index, begun);
         events
     }
 
@@ -294,7 +300,7 @@ impl Reply for Shape {
         Bytes::from_static(b"data: [DONE]\n\n")
     }
 
-    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+    fn broken(&mut self, error: &SimApiError) -> Vec<Bytes> {
         vec![data(&error.value()), self.last()]
     }
 }

@@ -6,17 +6,17 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::{
-    fault::Fault,
+    fault::InjectedFault,
     publisher::StreamAction,
-    server_state::{Counts, ServerState},
+    server_state::{RequestCounts, ServerState},
 };
 
-use super::{ApiError, Body, body, request};
+use super::{SimApiError, SimBody, body, request};
 
 /// `GET /sim/stats`: sums over all ranks; `last_seq` is rank 0's, and `ranks` lists each one's own.
 ///
 /// `last_abort_ms` is the time of the last hang-up in ms since 1970, `null` before the first.
-pub(crate) fn stats(state: &ServerState) -> Response<Body> {
+pub(crate) fn stats(state: &ServerState) -> Response<SimBody> {
     let counts = &state.counts;
     let mut sums = [0u64; 6];
     let (mut published, mut ranks) = (0, Vec::new());
@@ -58,9 +58,9 @@ pub(crate) fn stats(state: &ServerState) -> Response<Body> {
     body::json(
         StatusCode::OK,
         &json!({
-            "requests": Counts::get(&counts.requests),
-            "executions": Counts::get(&counts.executions),
-            "aborted": Counts::get(&counts.aborted),
+            "requests": RequestCounts::get(&counts.requests),
+            "executions": RequestCounts::get(&counts.executions),
+            "aborted": RequestCounts::get(&counts.aborted),
             "running": running,
             "waiting": waiting,
             "cached_tokens": cached_tokens,
@@ -87,18 +87,18 @@ fn once() -> u64 {
 }
 
 /// `POST /sim/fault`: the next `count` generation requests go wrong in this way.
-pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn fault(state: &ServerState, request: Request<Incoming>) -> Response<SimBody> {
     let set = async {
         let body: FaultBody = request::parse(&request::read(request).await?)?;
         let fault = match body.kind.as_str() {
             "none" => None,
             kind => Some(
-                kind.parse::<Fault>()
-                    .map_err(|error| ApiError::bad_request(error.to_string(), "kind"))?,
+                kind.parse::<InjectedFault>()
+                    .map_err(|error| SimApiError::bad_request(error.to_string(), "kind"))?,
             ),
         };
         state.fault.set(fault, body.count);
-        Ok::<_, ApiError>(json!({"kind": body.kind, "count": body.count}))
+        Ok::<_, SimApiError>(json!({"kind": body.kind, "count": body.count}))
     };
     match set.await {
         Ok(echo) => body::json(StatusCode::OK, &echo),
@@ -114,21 +114,21 @@ struct EventsBody {
 }
 
 /// `POST /sim/events`: disturbs the event streams. Answers when it is done.
-pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> Response<Body> {
+pub(crate) async fn events(state: &ServerState, request: Request<Incoming>) -> Response<SimBody> {
     let act = async {
         let body: EventsBody = request::parse(&request::read(request).await?)?;
         let action: StreamAction =
             body.action
                 .parse()
                 .map_err(|error: crate::publisher::StreamActionError| {
-                    ApiError::bad_request(error.to_string(), "action")
+                    SimApiError::bad_request(error.to_string(), "action")
                 })?;
         for (number, rank) in state.ranks.iter().enumerate() {
             if body.rank.is_none_or(|wanted| wanted == number) {
                 rank.act(action).await;
             }
         }
-        Ok::<_, ApiError>(json!({"action": body.action}))
+        Ok::<_, SimApiError>(json!({"action": body.action}))
     };
     match act.await {
         Ok(echo) => body::json(StatusCode::OK, &echo),

@@ -5,30 +5,34 @@ use std::{collections::VecDeque, time::Duration};
 use bytes::Bytes;
 use futures_util::{Stream, stream};
 
-use crate::fault::Fault;
+use crate::fault::InjectedFault;
 
 use super::{
-    ApiError, Cut,
-    reply::{Line, Reply, Usage},
+    ConnectionCut, SimApiError,
+    reply::{ReplyFormat, RunningChoice, Usage},
 };
 
 /// What was written before a cut has this long to leave; else the peer would see less than was promised.
 const FLUSH: Duration = Duration::from_millis(5);
 
 /// A reply as server-sent events.
-pub(crate) struct EventStream {
-    reply: Box<dyn Reply>,
+pub(crate) struct SseReply {
+    reply: Box<dyn ReplyFormat>,
     /// The running ones, each with whether it has begun; the first is whose turn it is, so that the order of events is
     /// a function of the request.
-    lines: VecDeque<(Line, bool)>,
-    fault: Option<Fault>,
+    lines: VecDeque<(RunningChoice, bool)>,
+    fault: Option<InjectedFault>,
     usage: Usage,
     queue: VecDeque<Bytes>,
     written: usize,
 }
 
-impl EventStream {
-    pub(crate) fn new(reply: Box<dyn Reply>, lines: Vec<Line>, fault: Option<Fault>) -> Self {
+impl SseReply {
+    pub(crate) fn new(
+        reply: Box<dyn ReplyFormat>,
+        lines: Vec<RunningChoice>,
+        fault: Option<InjectedFault>,
+    ) -> Self {
         Self {
             reply,
             lines: lines.into_iter().map(|line| (line, false)).collect(),
@@ -39,7 +43,9 @@ impl EventStream {
         }
     }
 
-    pub(crate) fn chunks(self) -> impl Stream<Item = Result<Bytes, Cut>> + Send + 'static {
+    pub(crate) fn chunks(
+        self,
+    ) -> impl Stream<Item = Result<Bytes, ConnectionCut>> + Send + 'static {
         stream::unfold(Some(self), |events| async move {
             let mut events = events?;
             match events.next().await {
@@ -50,23 +56,25 @@ impl EventStream {
         })
     }
 
-    async fn next(&mut self) -> Option<Result<Bytes, Cut>> {
+    async fn next(&mut self) -> Option<Result<Bytes, ConnectionCut>> {
         while self.queue.is_empty() && !self.lines.is_empty() {
             if self.advance().await.is_err() {
                 return Some(Err(self.cut().await));
             }
         }
         match self.fault {
-            Some(Fault::ResetMid(after)) if self.written >= after => {
+            Some(InjectedFault::ResetMid(after)) if self.written >= after => {
                 return Some(Err(self.cut().await));
             }
-            Some(Fault::StallMid(after)) if self.written >= after => std::future::pending().await,
-            Some(Fault::ErrorMid(after)) if self.written >= after => {
+            Some(InjectedFault::StallMid(after)) if self.written >= after => {
+                std::future::pending().await
+            }
+            Some(InjectedFault::ErrorMid(after)) if self.written >= after => {
                 self.fault = None;
                 self.discard();
-                self.queue = self.reply.broken(&ApiError::of_status(500)).into();
+                self.queue = self.reply.broken(&SimApiError::of_status(500)).into();
             }
-            Some(Fault::ShortBody) if self.lines.is_empty() && self.queue.len() <= 1 => {
+            Some(InjectedFault::ShortBody) if self.lines.is_empty() && self.queue.len() <= 1 => {
                 return Some(Err(self.cut().await));
             }
             _ => {}
@@ -77,12 +85,12 @@ impl EventStream {
     }
 
     /// Takes one token and writes its events.
-    async fn advance(&mut self) -> Result<(), Cut> {
+    async fn advance(&mut self) -> Result<(), ConnectionCut> {
         // It stays where it is until the token is there: dropping this future loses nothing of it.
         let Some((line, begun)) = self.lines.front_mut() else {
             return Ok(());
         };
-        let spoken = line.generation.next().await.map_err(|_| Cut)?;
+        let spoken = line.generation.next().await.map_err(|_| ConnectionCut)?;
         self.usage.hear(line, &spoken, !*begun);
         *begun = true;
         self.queue.extend(self.reply.token(line, &spoken));
@@ -93,17 +101,17 @@ impl EventStream {
             self.lines.push_back(line);
         } else if self.lines.is_empty() {
             self.queue.extend(self.reply.end(self.usage));
-            if self.fault != Some(Fault::NoDone) {
+            if self.fault != Some(InjectedFault::NoDone) {
                 self.queue.push_back(self.reply.last());
             }
         }
         Ok(())
     }
 
-    async fn cut(&mut self) -> Cut {
+    async fn cut(&mut self) -> ConnectionCut {
         self.discard();
         tokio::time::sleep(FLUSH).await;
-        Cut
+        ConnectionCut
     }
 
     fn discard(&mut self) {
@@ -118,7 +126,7 @@ pub(crate) fn broken_body(
     whole: Bytes,
     bytes: usize,
     then: BrokenEnd,
-) -> impl Stream<Item = Result<Bytes, Cut>> + Send + 'static {
+) -> impl Stream<Item = Result<Bytes, ConnectionCut>> + Send + 'static {
     let part = whole.slice(..bytes.min(whole.len()));
     stream::unfold(Some(part), move |part| async move {
         match part {
@@ -126,7 +134,7 @@ pub(crate) fn broken_body(
             _ => match then {
                 BrokenEnd::Cut => {
                     tokio::time::sleep(FLUSH).await;
-                    Some((Err(Cut), None))
+                    Some((Err(ConnectionCut), None))
                 }
                 BrokenEnd::Stall => std::future::pending().await,
             },

@@ -10,16 +10,16 @@ use serde_json::json;
 use crate::server_state::ServerState;
 
 use super::{
-    ApiError, Body, body, generate, prompts,
+    SimApiError, SimBody, body, generate, prompts,
     request::{self, GenerationBody, Prompts},
-    shape::Dialect,
+    shape::ChatApi,
 };
 
 /// Ids of a text or of a chat.
 pub(crate) async fn tokenize(
     state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Response<SimBody> {
     match tokens(state, request).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),
@@ -29,16 +29,16 @@ pub(crate) async fn tokenize(
 async fn tokens(
     state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, ApiError> {
+) -> Result<Response<SimBody>, SimApiError> {
     let body: GenerationBody = request::parse(&request::read(request).await?)?;
     generate::known_model(&state, body.model.as_deref())?;
     let spelled = body.return_token_strs.unwrap_or(false);
     let dialect = match (&body.messages, &body.prompt) {
-        (Some(_), _) => Dialect::Chat,
+        (Some(_), _) => ChatApi::Chat,
         // An empty text has no tokens, which is no error here.
-        (None, Some(Prompts::Text(_))) => Dialect::Completions,
+        (None, Some(Prompts::Text(_))) => ChatApi::Completions,
         (None, _) => {
-            return Err(ApiError::bad_request(
+            return Err(SimApiError::bad_request(
                 "prompt: Input should be a valid string",
                 "prompt",
             ));
@@ -70,17 +70,20 @@ struct DetokenizeBody {
 pub(crate) async fn detokenize(
     state: Arc<ServerState>,
     request: Request<Incoming>,
-) -> Response<Body> {
+) -> Response<SimBody> {
     match text(&state, request).await {
         Ok(reply) => reply,
         Err(error) => error.into_response(),
     }
 }
 
-async fn text(state: &ServerState, request: Request<Incoming>) -> Result<Response<Body>, ApiError> {
+async fn text(
+    state: &ServerState,
+    request: Request<Incoming>,
+) -> Result<Response<SimBody>, SimApiError> {
     let body: DetokenizeBody = request::parse(&request::read(request).await?)?;
     generate::known_model(state, body.model.as_deref())?;
     let text = state.tokenizer.model.decode(&body.tokens);
-    let text = text.map_err(|error| ApiError::bad_request(error.to_string(), "tokens"))?;
+    let text = text.map_err(|error| SimApiError::bad_request(error.to_string(), "tokens"))?;
     Ok(body::json(StatusCode::OK, &json!({"prompt": text})))
 }

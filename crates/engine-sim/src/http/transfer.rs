@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::WorkerRole;
 
-use super::error::ApiError;
+use super::error::SimApiError;
 
 /// The port of the side channel where nobody set another one.
 const SIDE_CHANNEL_PORT: u16 = 5600;
@@ -43,8 +43,8 @@ pub(crate) enum Transfer {
 
 impl TransferParams {
     /// What is asked of an engine of this role.
-    pub(crate) fn transfer(&self, role: WorkerRole) -> Result<Transfer, ApiError> {
-        let refused = |message: &str| Err(ApiError::bad_request(message, FIELD));
+    pub(crate) fn transfer(&self, role: WorkerRole) -> Result<Transfer, SimApiError> {
+        let refused = |message: &str| Err(SimApiError::bad_request(message, FIELD));
         match (self.do_remote_decode, self.do_remote_prefill) {
             (true, true) => refused("A prompt cannot be computed both here and elsewhere."),
             (true, false) if role == WorkerRole::Decode => {
@@ -60,7 +60,7 @@ impl TransferParams {
     }
 
     /// Whether they are those of this prompt.
-    pub(crate) fn check(&self, prompt: &[u32], block_tokens: u32) -> Result<(), ApiError> {
+    pub(crate) fn check(&self, prompt: &[u32], block_tokens: u32) -> Result<(), SimApiError> {
         let blocks = prompt.len().div_ceil(block_tokens as usize);
         let whole = self.remote_engine_id.is_some()
             && self.remote_host.is_some()
@@ -73,7 +73,7 @@ impl TransferParams {
         if whole {
             Ok(())
         } else {
-            Err(ApiError::bad_request(
+            Err(SimApiError::bad_request(
                 "These are not the blocks of this prompt.",
                 FIELD,
             ))

@@ -6,7 +6,9 @@ use engine_model::{Finish, ReplyStream};
 use prompt::PromptModel;
 use serde_json::Value;
 
-use super::{Call, Channel, Form, Script, Wish, Writer, python_json, sample};
+use super::{
+    Channel, ReplyForm, ReplyOptions, ReplyScript, ScriptWriter, ToolCall, python_json, sample,
+};
 
 /// Keeps thoughts, arguments and further choices apart from the reply that seed and prompt alone make.
 const THOUGHTS: u64 = 0x74_68_6f_75;
@@ -39,7 +41,7 @@ pub(crate) enum OpenEnd {
 
 /// How long a reply may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limit {
+pub(crate) struct LengthLimit {
     /// `None`: as long as the model likes.
     pub(crate) max_tokens: Option<u32>,
     pub(crate) open_end: OpenEnd,
@@ -47,7 +49,7 @@ pub(crate) struct Limit {
     pub(crate) room: u32,
 }
 
-impl Limit {
+impl LengthLimit {
     /// Tokens of a reply of words, and how it ends.
     pub(crate) fn words(self, natural: impl FnOnce() -> u32) -> (u32, Finish) {
         match (self.max_tokens, self.open_end) {
@@ -75,25 +77,25 @@ impl Limit {
 
 /// The reply to `prompt`; the choice 0 says what the model would say by itself, the others something else.
 pub(crate) fn compose(
-    wish: &Wish,
+    wish: &ReplyOptions,
     speaker: &Speaker<'_>,
     prompt: &[u32],
     choice: u32,
-    limit: Limit,
-) -> Script {
+    limit: LengthLimit,
+) -> ReplyScript {
     let seed = speaker
         .seed
         .wrapping_add(u64::from(choice).wrapping_mul(CHOICE));
     let stream =
         |purpose: u64| ReplyStream::new(seed ^ purpose, prompt, Arc::clone(speaker.alphabet));
-    let mut writer = Writer::new(speaker.model);
+    let mut writer = ScriptWriter::new(speaker.model);
     if wish.thinking {
         think(&mut writer, &stream(THOUGHTS));
     }
     let (mut finish, mut calls) = (Finish::Stop, Vec::new());
     match &wish.form {
         _ if !wish.calls.is_empty() => {
-            let mut words = Words::new(speaker.model, &stream(FILLING));
+            let mut words = WordSource::new(speaker.model, &stream(FILLING));
             for (place, (name, schema)) in wish.calls.iter().enumerate() {
                 let arguments = python_json::spelled(&sample(schema, &mut words));
                 writer.text(
@@ -105,17 +107,17 @@ pub(crate) fn compose(
                 );
                 writer.text(Channel::Call(place), &arguments);
                 writer.text(Channel::Hidden, "}</call>");
-                calls.push(Call {
+                calls.push(ToolCall {
                     id: words.id(),
                     name: name.clone(),
                 });
             }
         }
         Some(form) => {
-            let mut words = Words::new(speaker.model, &stream(FILLING));
+            let mut words = WordSource::new(speaker.model, &stream(FILLING));
             let text = match form {
-                Form::Schema(schema) => python_json::spelled(&sample(schema, &mut words)),
-                Form::Choice(texts) => texts
+                ReplyForm::Schema(schema) => python_json::spelled(&sample(schema, &mut words)),
+                ReplyForm::Choice(texts) => texts
                     .get(words.below(texts.len()))
                     .cloned()
                     .unwrap_or_default(),
@@ -140,21 +142,21 @@ pub(crate) fn compose(
             );
         }
     }
-    let mut script = Script {
+    let mut script = ReplyScript {
         tokens: Arc::default(),
-        said: writer.said,
+        texts: writer.texts,
         calls,
         finish,
         stopped_by: None,
     };
     let kept = stop(&mut script, wish).min(writer.tokens.len());
     writer.tokens.truncate(kept);
-    script.said.truncate(kept);
+    script.texts.truncate(kept);
     script.tokens = writer.tokens.into();
     script
 }
 
-fn think(writer: &mut Writer<'_>, stream: &ReplyStream) {
+fn think(writer: &mut ScriptWriter<'_>, stream: &ReplyStream) {
     let count = LEAST_THOUGHT + stream.natural_len() % MORE_THOUGHT;
     writer.text(Channel::Hidden, "<think>\n");
     writer.words(
@@ -165,10 +167,10 @@ fn think(writer: &mut Writer<'_>, stream: &ReplyStream) {
 }
 
 /// Ends the content at the stop string that comes first; how many tokens are left.
-fn stop(script: &mut Script, wish: &Wish) -> usize {
+fn stop(script: &mut ReplyScript, wish: &ReplyOptions) -> usize {
     // Where each token's content ends.
-    let (mut content, mut ends) = (String::new(), Vec::with_capacity(script.said.len()));
-    for said in &script.said {
+    let (mut content, mut ends) = (String::new(), Vec::with_capacity(script.texts.len()));
+    for said in &script.texts {
         if said.channel == Channel::Content {
             content.push_str(&said.text);
         }
@@ -180,7 +182,7 @@ fn stop(script: &mut Script, wish: &Wish) -> usize {
         .iter()
         .filter_map(|stop| content.find(stop.as_str()).map(|start| (start, stop)));
     let Some((start, stop)) = found.min_by_key(|(start, stop)| token_of(start + stop.len())) else {
-        return script.said.len();
+        return script.texts.len();
     };
     let last = token_of(start + stop.len());
     let mut left = if wish.keep_stop {
@@ -189,7 +191,7 @@ fn stop(script: &mut Script, wish: &Wish) -> usize {
         start
     };
     for said in script
-        .said
+        .texts
         .iter_mut()
         .take(last + 1)
         .filter(|said| said.channel == Channel::Content)
@@ -205,13 +207,13 @@ fn stop(script: &mut Script, wish: &Wish) -> usize {
 
 /// Words and numbers to fill forms with, one after the other.
 #[derive(Debug)]
-pub(super) struct Words {
+pub(super) struct WordSource {
     words: Vec<String>,
     stream: ReplyStream,
     next: u32,
 }
 
-impl Words {
+impl WordSource {
     fn new(model: &PromptModel, stream: &ReplyStream) -> Self {
         let said = (0..WORDS).map(|place| model.decode(&[stream.token(place)]).unwrap_or_default());
         let words: Vec<String> = said
@@ -250,8 +252,8 @@ impl Words {
 }
 
 #[cfg(test)]
-pub(super) fn any_words() -> Words {
-    Words {
+pub(super) fn any_words() -> WordSource {
+    WordSource {
         words: ["one", "two", "three"].map(str::to_owned).into(),
         stream: ReplyStream::new(0, &[1], (0..500).collect()),
         next: 0,

@@ -9,13 +9,13 @@ use serde_json::{Serializer, Value, ser::Formatter};
 pub(super) fn spelled(value: &Value) -> String {
     let mut bytes = Vec::new();
     // Writing a value into memory does not fail.
-    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, Blanks));
+    let _ = value.serialize(&mut Serializer::with_formatter(&mut bytes, SpacedFormatter));
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-struct Blanks;
+struct SpacedFormatter;
 
-impl Formatter for Blanks {
+impl Formatter for SpacedFormatter {
     fn begin_array_value<W: ?Sized + io::Write>(
         &mut self,
         writer: &mut W,

@@ -5,7 +5,7 @@
 
 use serde_json::{Map, Value};
 
-use super::compose::Words;
+use super::compose::WordSource;
 
 /// Schemas in schemas.
 const MOST_DEPTH: usize = 24;
@@ -17,7 +17,7 @@ const MOST_ELEMENTS: u64 = 64;
 const MOST_CHARACTERS: u64 = 4_096;
 
 /// A value that `schema` allows; `null` where it goes beyond the bounds.
-pub(super) fn sample(schema: &Value, words: &mut Words) -> Value {
+pub(super) fn sample(schema: &Value, words: &mut WordSource) -> Value {
     Sampler {
         root: schema,
         words,
@@ -28,7 +28,7 @@ pub(super) fn sample(schema: &Value, words: &mut Words) -> Value {
 
 struct Sampler<'a> {
     root: &'a Value,
-    words: &'a mut Words,
+    words: &'a mut WordSource,
     left: usize,
 }
 

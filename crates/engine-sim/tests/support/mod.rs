@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpStream;
 
 #[derive(Parser)]
-struct Cli {
+struct TestCli {
     #[command(flatten)]
     engine: EngineArgs,
 }
@@ -37,14 +37,14 @@ pub(crate) async fn engine(flags: &str) -> RunningEngine {
         .chain(base)
         .chain(flags.iter().copied())
         .collect();
-    start(EngineConfig::try_from(Cli::try_parse_from(words).unwrap().engine).unwrap())
+    start(EngineConfig::try_from(TestCli::try_parse_from(words).unwrap().engine).unwrap())
         .await
         .unwrap()
 }
 
 /// A reply, read to its end.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct CollectedReply {
     pub(crate) status: u16,
     pub(crate) content_type: String,
     pub(crate) body: Bytes,
@@ -52,7 +52,7 @@ pub(crate) struct Reply {
     pub(crate) whole: bool,
 }
 
-impl Reply {
+impl CollectedReply {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.body)
             .unwrap_or_else(|error| panic!("{error}: {:?}", self.body))
@@ -105,7 +105,7 @@ pub(crate) fn request(
 pub(crate) async fn send(
     engine: &RunningEngine,
     request: Request<Full<Bytes>>,
-) -> Result<Reply, hyper::Error> {
+) -> Result<CollectedReply, hyper::Error> {
     let mut response = open(engine, request).await?;
     let (mut body, mut whole) = (Vec::new(), true);
     while let Some(frame) = response.body_mut().frame().await {
@@ -121,7 +121,7 @@ pub(crate) async fn send(
         .headers()
         .get("content-type")
         .map(|value| value.to_str().unwrap().to_owned());
-    Ok(Reply {
+    Ok(CollectedReply {
         status: response.status().as_u16(),
         content_type: content_type.unwrap_or_default(),
         body: body.into(),
@@ -129,13 +129,13 @@ pub(crate) async fn send(
     })
 }
 
-pub(crate) async fn get(engine: &RunningEngine, path: &str) -> Reply {
+pub(crate) async fn get(engine: &RunningEngine, path: &str) -> CollectedReply {
     send(engine, request(Method::GET, path, &[], &Value::Null))
         .await
         .unwrap()
 }
 
-pub(crate) async fn post(engine: &RunningEngine, path: &str, body: &Value) -> Reply {
+pub(crate) async fn post(engine: &RunningEngine, path: &str, body: &Value) -> CollectedReply {
     send(engine, request(Method::POST, path, &[], body))
         .await
         .unwrap()
@@ -180,7 +180,7 @@ pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, mut asked: 
 }
 
 /// The JSON events of a stream.
-pub(crate) fn chunks(reply: &Reply) -> Vec<Value> {
+pub(crate) fn chunks(reply: &CollectedReply) -> Vec<Value> {
     let data = reply
         .text()
         .lines()

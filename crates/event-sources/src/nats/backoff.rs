@@ -13,11 +13,11 @@ const LONGEST: Duration = Duration::from_secs(2);
 const GOOD: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
-pub(crate) struct Backoff {
+pub(crate) struct NatsBackoff {
     next: Option<Duration>,
 }
 
-impl Backoff {
+impl NatsBackoff {
     /// The wait after a connection that lasted so long (zero: it could not be made).
     pub(crate) fn after(&mut self, lasted: Duration) -> Duration {
         self.with_chance(lasted, chance())
@@ -47,7 +47,7 @@ mod tests {
 
     #[test]
     fn waits_double_up_to_two_seconds_and_start_again_after_a_good_connection() {
-        let mut backoff = Backoff::default();
+        let mut backoff = NatsBackoff::default();
         let waits: Vec<u128> = (0..7)
             .map(|_| backoff.with_chance(Duration::ZERO, 0.0).as_millis())
             .collect();

@@ -11,10 +11,10 @@ const JWT: &str = "BEGIN NATS USER JWT";
 
 /// The text of a `.creds` file (a user's JWT and its key), or a bare token. Never shown.
 #[derive(Clone, PartialEq, Eq)]
-pub struct NatsCredentials(Kind);
+pub struct NatsCredentials(CredentialKind);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Kind {
+enum CredentialKind {
     Token(String),
     File(String),
 }
@@ -47,9 +47,9 @@ impl NatsCredentials {
     /// Puts them into the options of a connection.
     pub(crate) fn give(&self, options: ConnectOptions) -> ConnectOptions {
         match &self.0 {
-            Kind::Token(token) => options.token(token.clone()),
+            CredentialKind::Token(token) => options.token(token.clone()),
             // It was read when this was made.
-            Kind::File(text) => options.credentials(text).unwrap_or_default(),
+            CredentialKind::File(text) => options.credentials(text).unwrap_or_default(),
         }
     }
 }
@@ -69,12 +69,12 @@ impl FromStr for NatsCredentials {
                 reason: error.to_string(),
             };
             ConnectOptions::with_credentials(&text).map_err(damaged)?;
-            return Ok(Self(Kind::File(text)));
+            return Ok(Self(CredentialKind::File(text)));
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(NatsCredentialsError::Token);
         }
-        Ok(Self(Kind::Token(text.to_owned())))
+        Ok(Self(CredentialKind::Token(text.to_owned())))
     }
 }
 
@@ -97,10 +97,10 @@ mod tests {
     fn a_token_and_a_creds_file_are_told_apart() {
         assert_eq!(
             " t0ken\n".parse(),
-            Ok(NatsCredentials(Kind::Token("t0ken".to_owned())))
+            Ok(NatsCredentials(CredentialKind::Token("t0ken".to_owned())))
         );
         let read: NatsCredentials = CREDS.parse().unwrap();
-        assert!(matches!(&read.0, Kind::File(_)));
+        assert!(matches!(&read.0, CredentialKind::File(_)));
         assert_eq!(format!("{read:?}"), "NatsCredentials(***)");
         read.give(ConnectOptions::new());
     }

@@ -9,7 +9,7 @@ use async_nats::{
     Client, ConnectError, ConnectErrorKind, ConnectOptions, Event, ServerAddr, connection::State,
     rustls::ClientConfig,
 };
-use net::{Address, Destinations, ForbiddenAddress, Trust, TrustError};
+use net::{Address, Destinations, ForbiddenAddress, TrustError, TrustRoots};
 use tokio::{
     net::lookup_host,
     sync::mpsc,
@@ -66,17 +66,17 @@ pub(crate) enum DialError {
 
 /// How to connect.
 #[derive(Clone, Debug)]
-pub(crate) struct Dial {
+pub(crate) struct NatsDialer {
     pub(crate) server: NatsServer,
     pub(crate) credentials: Option<NatsCredentials>,
-    pub(crate) trust: Option<Trust>,
+    pub(crate) trust: Option<TrustRoots>,
     pub(crate) destinations: Destinations,
     /// What the server shows of us.
     pub(crate) name: String,
 }
 
 /// An open connection. Dropping it, and everything that was made from its client, closes it.
-pub(crate) struct Link {
+pub(crate) struct NatsConnection {
     pub(crate) client: Client,
     /// Bounded: what does not fit is not needed, since the connection's state is looked at too.
     events: mpsc::Receiver<Event>,
@@ -85,15 +85,15 @@ pub(crate) struct Link {
 
 /// What became of a connection.
 #[derive(Debug)]
-pub(crate) enum LinkEvent {
+pub(crate) enum ConnectionEvent {
     /// The server complains, and goes on.
     Fault(String),
     /// It is over.
     Down,
 }
 
-impl Dial {
-    pub(crate) async fn open(&self) -> Result<Link, DialError> {
+impl NatsDialer {
+    pub(crate) async fn open(&self) -> Result<NatsConnection, DialError> {
         let slow = |_| DialError::Slow {
             server: self.server.clone(),
             limit: OPENING,
@@ -101,7 +101,7 @@ impl Dial {
         timeout(OPENING, self.connect()).await.map_err(slow)?
     }
 
-    async fn connect(&self) -> Result<Link, DialError> {
+    async fn connect(&self) -> Result<NatsConnection, DialError> {
         let address = self.address().await?;
         let (sender, events) = mpsc::channel(16);
         let options = ConnectOptions::new()
@@ -130,7 +130,7 @@ impl Dial {
             .map_err(|source| self.refusal(source))?;
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        Ok(Link {
+        Ok(NatsConnection {
             client,
             events,
             ticks,
@@ -185,10 +185,10 @@ impl Dial {
     async fn tls(&self) -> Result<ClientConfig, DialError> {
         let trust = match &self.trust {
             Some(trust) => trust.clone(),
-            None => match Trust::system_now().await {
+            None => match TrustRoots::system_now().await {
                 Err(error) if self.server.is_tls() => return Err(error.into()),
                 // A machine without authorities can still reach a server that is not encrypted.
-                Err(_) => Trust::nobody()?,
+                Err(_) => TrustRoots::none()?,
                 Ok(trust) => trust,
             },
         };
@@ -210,9 +210,9 @@ impl Dial {
     }
 }
 
-impl Link {
+impl NatsConnection {
     /// What happens to the connection; after [`LinkEvent::Down`] nothing more. May be cancelled without losing anything.
-    pub(crate) async fn next(&mut self) -> LinkEvent {
+    pub(crate) async fn next(&mut self) -> ConnectionEvent {
         loop {
             let event = tokio::select! {
                 event = self.events.recv() => event,
@@ -221,8 +221,10 @@ impl Link {
                 }
             };
             match event {
-                Some(Event::ServerError(error)) => return LinkEvent::Fault(error.to_string()),
-                Some(Event::Disconnected | Event::Closed) | None => return LinkEvent::Down,
+                Some(Event::ServerError(error)) => {
+                    return ConnectionEvent::Fault(error.to_string());
+                }
+                Some(Event::Disconnected | Event::Closed) | None => return ConnectionEvent::Down,
                 Some(_) => {}
             }
         }
@@ -239,9 +241,9 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn to(server: &str, destinations: Destinations) -> Dial {
+    fn to(server: &str, destinations: Destinations) -> NatsDialer {
         let server = server.parse().unwrap();
-        Dial {
+        NatsDialer {
             server,
             credentials: None,
             trust: None,

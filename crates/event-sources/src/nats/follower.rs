@@ -11,20 +11,20 @@ use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
 
 use super::{
     NatsSpec,
-    ask::Asker,
-    backoff::Backoff,
-    dial::{Link, LinkEvent},
-    intake::{Intake, IntakeSettings, Taken, WhenFull},
-    knocking::Knocking,
-    wire::{self, Note, Published},
+    backoff::NatsBackoff,
+    dial::{ConnectionEvent, NatsConnection},
+    relay_liveness::RelayLiveness,
+    request::NatsRequester,
+    subscription_queue::{QueuedMessage, SubscriptionQueue, SubscriptionQueueSettings, WhenFull},
+    wire::{self, EngineLinkNote, RelayMessage},
 };
 use crate::{
     BlockSink,
     follower::{GO, PENDING_BYTES, TICK},
-    handle::{Orders, Outlet},
-    repaired_track::RepairedTrack,
-    replay::{Answer, ReplayRun, next_answer},
-    track::Track,
+    handle::{SourceControl, StatusSender},
+    replay::{ReplayEvent, ReplayRun, next_answer},
+    replaying_driver::ReplayingDriver,
+    stream_driver::StreamDriver,
 };
 
 /// Follows one subject until told to stop.
@@ -32,26 +32,26 @@ pub(crate) struct NatsFollower {
     spec: NatsSpec,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
-    outlet: Outlet,
-    stream: RepairedTrack,
-    knocking: Knocking,
+    status: StatusSender,
+    stream: ReplayingDriver,
+    knocking: RelayLiveness,
     /// Running while the relay is asked whether it is there.
     knock: Option<ReplayRun>,
 }
 
 /// What the loop woke up for.
 enum Wake {
-    Live(Option<Taken>),
-    Link(LinkEvent),
-    Replay(Option<Answer>),
-    Knock(Option<Answer>),
+    Live(Option<QueuedMessage>),
+    Link(ConnectionEvent),
+    Replay(Option<ReplayEvent>),
+    Knock(Option<ReplayEvent>),
     Tick,
     Resync,
     Stop,
 }
 
 #[derive(Debug)]
-enum Ended {
+enum FollowEnd {
     Stopped,
     Quarantined,
     Lost(String),
@@ -62,26 +62,26 @@ impl NatsFollower {
         spec: NatsSpec,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        outlet: Outlet,
+        outlet: StatusSender,
     ) -> Self {
-        let track = Track::new(spec.track(), Arc::clone(&sink), clock);
-        let stream = RepairedTrack::new(track, Arc::clone(&spec.worker), Box::new(|_| None));
+        let track = StreamDriver::new(spec.track(), Arc::clone(&sink), clock);
+        let stream = ReplayingDriver::new(track, Arc::clone(&spec.worker), Box::new(|_| None));
         Self {
             spec,
             sink,
             clock,
-            outlet,
+            status: outlet,
             stream,
-            knocking: Knocking::default(),
+            knocking: RelayLiveness::default(),
             knock: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: Orders) {
+    pub(crate) async fn run(mut self, mut orders: SourceControl) {
         self.sink.register(self.spec.target, &self.spec.model);
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut backoff = Backoff::default();
+        let mut backoff = NatsBackoff::default();
         loop {
             let started = self.clock.now();
             let ended = match self.connect(&mut orders).await {
@@ -90,19 +90,19 @@ impl NatsFollower {
             };
             // Dropped with the connection, so that nothing of it lives on.
             self.knock = None;
-            self.knocking = Knocking::default();
-            self.stream.ask_by(Box::new(|_| None));
+            self.knocking = RelayLiveness::default();
+            self.stream.set_requester(Box::new(|_| None));
             let wait = match ended {
-                Ended::Stopped => return,
-                Ended::Quarantined => self
+                FollowEnd::Stopped => return,
+                FollowEnd::Quarantined => self
                     .stream
-                    .track
+                    .driver
                     .quarantined_until()
                     .unwrap_or_default()
                     .since(self.clock.now()),
-                Ended::Lost(reason) => {
+                FollowEnd::Lost(reason) => {
                     self.stream.disconnected();
-                    self.stream.track.fault(reason);
+                    self.stream.driver.record_fault(reason);
                     backoff.after(self.clock.now().since(started))
                 }
             };
@@ -111,19 +111,22 @@ impl NatsFollower {
                 () = sleep(wait) => {}
                 _ = &mut orders.stop => return,
             }
-            self.stream.track.release();
+            self.stream.driver.end_quarantine();
             self.publish();
         }
     }
 
     /// One attempt.
-    async fn connect(&self, orders: &mut Orders) -> Result<(Link, Intake), Ended> {
+    async fn connect(
+        &self,
+        orders: &mut SourceControl,
+    ) -> Result<(NatsConnection, SubscriptionQueue), FollowEnd> {
         let dial = self.spec.dial();
         let opened = tokio::select! {
             opened = dial.open() => opened,
-            _ = &mut orders.stop => return Err(Ended::Stopped),
+            _ = &mut orders.stop => return Err(FollowEnd::Stopped),
         };
-        let lost = |error: &dyn std::error::Error| Ended::Lost(error.to_string());
+        let lost = |error: &dyn std::error::Error| FollowEnd::Lost(error.to_string());
         let link = opened.map_err(|error| lost(&error))?;
         let subject = self.spec.endpoint.subject().to_string();
         let subscriber = link
@@ -132,25 +135,25 @@ impl NatsFollower {
             .await
             .map_err(|error| lost(&error))?;
         let max_message = self.spec.settings.max_message;
-        let settings = IntakeSettings {
+        let settings = SubscriptionQueueSettings {
             max_message,
-            room: PENDING_BYTES,
+            max_bytes: PENDING_BYTES,
             when_full: WhenFull::LetGo,
         };
-        Ok((link, Intake::start(subscriber, settings)))
+        Ok((link, SubscriptionQueue::start(subscriber, settings)))
     }
 
     async fn follow(
         &mut self,
-        mut link: Link,
-        mut intake: Intake,
+        mut link: NatsConnection,
+        mut intake: SubscriptionQueue,
         ticks: &mut Interval,
-        orders: &mut Orders,
-    ) -> Ended {
-        let asker = self.spec.asker(&link);
+        orders: &mut SourceControl,
+    ) -> FollowEnd {
+        let asker = self.spec.requester(&link);
         let history = asker.clone();
         self.stream
-            .ask_by(Box::new(move |from| Some(history.clone().history(from))));
+            .set_requester(Box::new(move |from| Some(history.clone().history(from))));
         loop {
             let wake = tokio::select! {
                 taken = intake.next() => Wake::Live(taken),
@@ -163,23 +166,23 @@ impl NatsFollower {
             };
             match wake {
                 Wake::Live(Some(taken)) => self.burst(taken, &mut intake),
-                Wake::Live(None) | Wake::Link(LinkEvent::Down) => {
+                Wake::Live(None) | Wake::Link(ConnectionEvent::Down) => {
                     tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, "event stream lost");
-                    return Ended::Lost(format!(
+                    return FollowEnd::Lost(format!(
                         "the connection to {} was lost",
                         self.spec.endpoint.server()
                     ));
                 }
-                Wake::Link(LinkEvent::Fault(error)) => self.stream.track.fault(error),
+                Wake::Link(ConnectionEvent::Fault(error)) => self.stream.driver.record_fault(error),
                 Wake::Replay(answer) => self.replayed(answer),
                 Wake::Knock(answer) => self.knocked(answer),
                 Wake::Tick => self.tick(&asker),
                 Wake::Resync => self.stream.feed(Input::Resync),
-                Wake::Stop => return Ended::Stopped,
+                Wake::Stop => return FollowEnd::Stopped,
             }
             self.publish();
-            if self.stream.track.is_quarantined() {
-                return Ended::Quarantined;
+            if self.stream.driver.is_quarantined() {
+                return FollowEnd::Quarantined;
             }
             // Reading what is buffered awaits nothing, so the turn is given up by hand.
             tokio::task::coop::consume_budget().await;
@@ -187,30 +190,30 @@ impl NatsFollower {
     }
 
     /// Takes a message and what is there behind it, so that a burst costs one publication.
-    fn burst(&mut self, first: Taken, intake: &mut Intake) {
+    fn burst(&mut self, first: QueuedMessage, intake: &mut SubscriptionQueue) {
         let now = self.clock.now();
         let mut next = Some(first);
         for _ in 0..GO {
             let Some(taken) = next else { break };
             self.live(taken, now);
-            if self.stream.track.is_quarantined() {
+            if self.stream.driver.is_quarantined() {
                 return;
             }
-            next = intake.next_now();
+            next = intake.try_next();
         }
         // Only after what came before them.
-        for _ in 0..intake.take_let_go() {
-            self.stream.track.dropped();
+        for _ in 0..intake.take_dropped() {
+            self.stream.driver.record_dropped();
         }
     }
 
-    fn live(&mut self, taken: Taken, now: kv_blocks::Moment) {
+    fn live(&mut self, taken: QueuedMessage, now: kv_blocks::Moment) {
         let message = match taken {
-            Taken::Message(message) => message,
-            Taken::TooLarge(bytes) => {
+            QueuedMessage::Message(message) => message,
+            QueuedMessage::TooLarge(bytes) => {
                 let limit = self.spec.settings.max_message;
-                self.stream.track.dropped();
-                self.stream.track.fault(format!(
+                self.stream.driver.record_dropped();
+                self.stream.driver.record_fault(format!(
                     "a message of {bytes} bytes was let go: at most {limit} are accepted"
                 ));
                 return;
@@ -218,63 +221,63 @@ impl NatsFollower {
         };
         match wire::published(&message) {
             // As over ZMQ, where others' topics do not even arrive.
-            Ok(Published::Batch { topic, .. }) if !topic.starts_with(&self.spec.topic) => {}
-            Ok(Published::Batch { seq, payload, .. }) => {
+            Ok(RelayMessage::Batch { topic, .. }) if !topic.starts_with(&self.spec.topic) => {}
+            Ok(RelayMessage::Batch { seq, payload, .. }) => {
                 self.heard(now);
                 self.stream.batch(Some(seq), payload);
             }
-            Ok(Published::Note(Note::Connected)) => {
+            Ok(RelayMessage::Note(EngineLinkNote::Connected)) => {
                 // Also when it was there before: this is a connection of its own, maybe to another life of the engine.
-                self.knocking.heard(now);
+                self.knocking.record_seen(now);
                 self.stream.connected();
             }
-            Ok(Published::Note(Note::Disconnected)) => {
+            Ok(RelayMessage::Note(EngineLinkNote::Disconnected)) => {
                 self.missed("the relay lost its connection to the engine".into())
             }
-            Err(error) => self.stream.track.unreadable(error.to_string()),
+            Err(error) => self.stream.driver.record_unreadable(error.to_string()),
         }
     }
 
     /// A sign of a relay that follows its engine.
     fn heard(&mut self, now: kv_blocks::Moment) {
-        if self.knocking.heard(now) {
+        if self.knocking.record_seen(now) {
             self.stream.connected();
         }
     }
 
     /// The stream is over, whatever the connection to the server does.
     fn missed(&mut self, reason: String) {
-        if self.knocking.missed(self.clock.now()) {
+        if self.knocking.record_missed(self.clock.now()) {
             self.stream.disconnected();
         }
-        self.stream.track.fault(reason);
+        self.stream.driver.record_fault(reason);
     }
 
-    fn replayed(&mut self, answer: Option<Answer>) {
+    fn replayed(&mut self, answer: Option<ReplayEvent>) {
         // Whether that is the engine's fault or the relay's is asked at once.
-        if let Some(Answer::Failed(_)) | None = &answer {
-            self.knocking.doubt();
+        if let Some(ReplayEvent::Failed(_)) | None = &answer {
+            self.knocking.request_check();
         }
         self.stream.replay_burst(answer);
     }
 
-    fn knocked(&mut self, answer: Option<Answer>) {
+    fn knocked(&mut self, answer: Option<ReplayEvent>) {
         self.knock = None;
         match answer {
-            Some(Answer::End | Answer::Batch { .. }) => self.heard(self.clock.now()),
-            Some(Answer::Failed(error)) => self.missed(error.to_string()),
+            Some(ReplayEvent::End | ReplayEvent::Batch { .. }) => self.heard(self.clock.now()),
+            Some(ReplayEvent::Failed(error)) => self.missed(error.to_string()),
             None => self.missed("the question whether the relay is there was not answered".into()),
         }
     }
 
-    fn tick(&mut self, asker: &Asker) {
+    fn tick(&mut self, asker: &NatsRequester) {
         self.stream.feed(Input::Tick);
         if self.knock.is_none() && self.knocking.is_due(self.clock.now()) {
-            self.knock = Some(asker.clone().knock());
+            self.knock = Some(asker.clone().ping());
         }
     }
 
     fn publish(&self) {
-        self.outlet.show(self.stream.track.status());
+        self.status.publish(self.stream.driver.status());
     }
 }

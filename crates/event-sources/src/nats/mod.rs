@@ -27,20 +27,20 @@
 //! **Invariant**: what waits between NATS and the index, and between ZMQ and NATS, is bounded in messages and bytes; what
 //! does not fit is let go and counted, and a missing number or a note makes the reader ask for a replay.
 
-mod ask;
 mod backoff;
 mod credentials;
 mod dial;
 mod endpoint;
 mod follower;
-mod intake;
-mod knocking;
 mod relay;
+mod relay_liveness;
+mod request;
 mod source;
+mod subscription_queue;
 mod wire;
 
-pub(crate) use ask::AskError;
 pub use credentials::{NatsCredentials, NatsCredentialsError};
 pub use endpoint::{NatsEndpoint, NatsEndpointError, NatsServer, NatsSubject};
-pub use relay::{Relay, RelayCounts, RelayError, RelayNotice, RelaySpec};
+pub use relay::{NatsRelay, RelayCounts, RelayError, RelayNotice, RelaySpec};
+pub(crate) use request::NatsRequestError;
 pub use source::{NatsSource, NatsSpec};

@@ -4,17 +4,17 @@ use std::sync::Arc;
 
 use kv_blocks::Target;
 use kv_index::KvIndex;
-use net::{Clock, Trust};
+use net::{Clock, TrustRoots};
 
 use super::{
     NatsCredentials, NatsEndpoint,
-    ask::Asker,
-    dial::{Dial, Link},
+    dial::{NatsConnection, NatsDialer},
     follower::NatsFollower,
+    request::NatsRequester,
 };
 use crate::{
-    BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::About, replay::AHEAD,
-    track::TrackSpec,
+    BlockSink, EventDefaults, SourceHandle, SourceSettings, handle::SourceInfo, replay::AHEAD,
+    stream_driver::DriverSpec,
 };
 
 /// One stream to follow.
@@ -31,7 +31,7 @@ pub struct NatsSpec {
     /// What the server wants to see, if anything.
     pub credentials: Option<NatsCredentials>,
     /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
-    pub trust: Option<Trust>,
+    pub trust: Option<TrustRoots>,
     /// Whether missed batches are asked for. Whether the engine has them, its relay knows.
     pub replay: bool,
     /// Only topics that start with this.
@@ -66,8 +66,8 @@ impl NatsSpec {
         }
     }
 
-    pub(crate) fn track(&self) -> TrackSpec {
-        TrackSpec {
+    pub(crate) fn track(&self) -> DriverSpec {
+        DriverSpec {
             target: self.target,
             worker: Arc::clone(&self.worker),
             endpoint: self.endpoint.to_string(),
@@ -77,8 +77,8 @@ impl NatsSpec {
         }
     }
 
-    pub(crate) fn dial(&self) -> Dial {
-        Dial {
+    pub(crate) fn dial(&self) -> NatsDialer {
+        NatsDialer {
             server: self.endpoint.server().clone(),
             credentials: self.credentials.clone(),
             trust: self.trust.clone(),
@@ -87,14 +87,14 @@ impl NatsSpec {
         }
     }
 
-    pub(crate) fn asker(&self, link: &Link) -> Asker {
-        Asker {
+    pub(crate) fn requester(&self, link: &NatsConnection) -> NatsRequester {
+        NatsRequester {
             client: link.client.clone(),
             subject: self.endpoint.subject().clone(),
             topic: self.topic.clone(),
             max_message: self.settings.max_message,
-            room: AHEAD,
-            patience: self.settings.replay_timeout,
+            max_bytes: AHEAD,
+            timeout: self.settings.replay_timeout,
         }
     }
 }
@@ -111,7 +111,7 @@ impl NatsSource {
 
     /// The same for a stream whose updates go elsewhere, as into a [`crate::FanOut`].
     pub fn spawn_into(spec: NatsSpec, sink: Arc<dyn BlockSink>, clock: Clock) -> SourceHandle {
-        let about = About {
+        let about = SourceInfo {
             kind: "nats",
             worker: Arc::clone(&spec.worker),
             rank: spec.target.rank.0,

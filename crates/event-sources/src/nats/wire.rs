@@ -21,25 +21,25 @@ const MAX_ERROR: usize = 256;
 
 /// What became of the relay's connection to the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Note {
+pub(crate) enum EngineLinkNote {
     Connected,
     Disconnected,
 }
 
 /// A message on the subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Published<'a> {
+pub(crate) enum RelayMessage<'a> {
     Batch {
         seq: u64,
         topic: &'a str,
         payload: &'a Bytes,
     },
-    Note(Note),
+    Note(EngineLinkNote),
 }
 
 /// A message in the inbox of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Reply<'a> {
+pub(crate) enum RelayReply<'a> {
     Batch {
         seq: u64,
         topic: &'a str,
@@ -67,36 +67,40 @@ pub(crate) enum WireError {
     Request { bytes: usize },
 }
 
-pub(crate) fn published(message: &Message) -> Result<Published<'_>, WireError> {
+pub(crate) fn published(message: &Message) -> Result<RelayMessage<'_>, WireError> {
     if let Some(note) = header(message, NOTE) {
         return match note {
-            "connected" if message.payload.is_empty() => Ok(Published::Note(Note::Connected)),
-            "disconnected" if message.payload.is_empty() => Ok(Published::Note(Note::Disconnected)),
+            "connected" if message.payload.is_empty() => {
+                Ok(RelayMessage::Note(EngineLinkNote::Connected))
+            }
+            "disconnected" if message.payload.is_empty() => {
+                Ok(RelayMessage::Note(EngineLinkNote::Disconnected))
+            }
             other => Err(WireError::Note {
                 found: shown(other),
             }),
         };
     }
     let (seq, topic) = batch(message)?;
-    Ok(Published::Batch {
+    Ok(RelayMessage::Batch {
         seq,
         topic,
         payload: &message.payload,
     })
 }
 
-pub(crate) fn reply(message: &Message) -> Result<Reply<'_>, WireError> {
+pub(crate) fn reply(message: &Message) -> Result<RelayReply<'_>, WireError> {
     if message.status == Some(StatusCode::NO_RESPONDERS) {
-        return Ok(Reply::Nobody);
+        return Ok(RelayReply::Nobody);
     }
     if header(message, END).is_some() {
-        return Ok(Reply::End);
+        return Ok(RelayReply::End);
     }
     if let Some(text) = header(message, ERROR) {
-        return Ok(Reply::Refused(shown(text)));
+        return Ok(RelayReply::Refused(shown(text)));
     }
     let (seq, topic) = batch(message)?;
-    Ok(Reply::Batch {
+    Ok(RelayReply::Batch {
         seq,
         topic,
         payload: &message.payload,
@@ -151,10 +155,10 @@ pub(crate) fn batch_headers(seq: u64, topic: &[u8]) -> Option<HeaderMap> {
     Some(headers)
 }
 
-pub(crate) fn note_headers(note: Note) -> HeaderMap {
+pub(crate) fn note_headers(note: EngineLinkNote) -> HeaderMap {
     one(
         NOTE,
-        if note == Note::Connected {
+        if note == EngineLinkNote::Connected {
             "connected"
         } else {
             "disconnected"
@@ -199,7 +203,7 @@ mod tests {
         let payload = &sent.payload;
         assert_eq!(
             published(&sent),
-            Ok(Published::Batch {
+            Ok(RelayMessage::Batch {
                 seq: 7,
                 topic: "kv@a",
                 payload
@@ -207,7 +211,7 @@ mod tests {
         );
         assert_eq!(
             reply(&sent),
-            Ok(Reply::Batch {
+            Ok(RelayReply::Batch {
                 seq: 7,
                 topic: "kv@a",
                 payload
@@ -216,26 +220,32 @@ mod tests {
         let sent = message(batch_headers(0, b""), b"");
         assert!(matches!(
             published(&sent),
-            Ok(Published::Batch {
+            Ok(RelayMessage::Batch {
                 seq: 0,
                 topic: "",
                 ..
             })
         ));
-        for note in [Note::Connected, Note::Disconnected] {
+        for note in [EngineLinkNote::Connected, EngineLinkNote::Disconnected] {
             assert_eq!(
                 published(&message(Some(note_headers(note)), b"")),
-                Ok(Published::Note(note))
+                Ok(RelayMessage::Note(note))
             );
         }
-        assert_eq!(reply(&message(Some(end_headers()), b"")), Ok(Reply::End));
+        assert_eq!(
+            reply(&message(Some(end_headers()), b"")),
+            Ok(RelayReply::End)
+        );
         let refused = message(Some(error_headers("busy\r\n: \x1b[2J")), b"");
-        assert_eq!(reply(&refused), Ok(Reply::Refused("busy: [2J".to_owned())));
+        assert_eq!(
+            reply(&refused),
+            Ok(RelayReply::Refused("busy: [2J".to_owned()))
+        );
         let nobody = Message {
             status: Some(StatusCode::NO_RESPONDERS),
             ..message(None, b"")
         };
-        assert_eq!(reply(&nobody), Ok(Reply::Nobody));
+        assert_eq!(reply(&nobody), Ok(RelayReply::Nobody));
     }
 
     #[test]

@@ -13,27 +13,27 @@ use net::Clock;
 use tokio::time::{MissedTickBehavior, interval, sleep};
 use zmtp::{Limits, Sub, SubEvent};
 
-use super::{Publisher, Route, SharedSpec};
+use super::{PublisherInfo, PublisherLookup, SharedSpec};
 use crate::{
     BlockSink,
     follower::{GO, REBIND, TICK},
-    handle::{Orders, Outlet, Parts},
-    status::{Status, Totals},
-    track::{Track, TrackSpec},
+    handle::{SharedStreams, SourceControl, StatusSender},
+    status::{StreamStatus, StreamTotals},
+    stream_driver::{DriverSpec, StreamDriver},
 };
 
 /// Longest topic that can be somebody's, bytes.
 const MAX_TOPIC: usize = 1_024;
 
 /// A topic and the rank its batches name.
-type Key = (Bytes, u32);
+type TopicKey = (Bytes, u32);
 
 /// One publisher's stream.
 #[derive(Debug)]
-struct Stream {
-    publisher: Publisher,
+struct TopicStream {
+    publisher: PublisherInfo,
     target: Target,
-    track: Track,
+    driver: StreamDriver,
     /// The connection it comes over. A newer one takes its place: the publisher has connected again.
     peer: u64,
 }
@@ -42,16 +42,16 @@ struct Stream {
 #[derive(Debug)]
 pub(crate) struct SharedFollower {
     spec: SharedSpec,
-    route: Route,
+    route: PublisherLookup,
     sink: Arc<dyn BlockSink>,
     clock: Clock,
-    outlet: Outlet,
-    parts: Parts,
-    streams: BTreeMap<Key, Stream>,
+    status: StatusSender,
+    parts: SharedStreams,
+    streams: BTreeMap<TopicKey, TopicStream>,
     /// Streams with news since the last publication.
-    touched: BTreeSet<Key>,
+    touched: BTreeSet<TopicKey>,
     /// Messages that belong to no stream.
-    loose: Totals,
+    loose: StreamTotals,
     bound: bool,
     last_error: Option<String>,
 }
@@ -59,27 +59,27 @@ pub(crate) struct SharedFollower {
 impl SharedFollower {
     pub(crate) fn new(
         spec: SharedSpec,
-        route: Route,
+        route: PublisherLookup,
         sink: Arc<dyn BlockSink>,
         clock: Clock,
-        (outlet, parts): (Outlet, Parts),
+        (outlet, parts): (StatusSender, SharedStreams),
     ) -> Self {
         Self {
             spec,
             route,
             sink,
             clock,
-            outlet,
+            status: outlet,
             parts,
             streams: BTreeMap::new(),
             touched: BTreeSet::new(),
-            loose: Totals::default(),
+            loose: StreamTotals::default(),
             bound: false,
             last_error: None,
         }
     }
 
-    pub(crate) async fn run(mut self, mut orders: Orders) {
+    pub(crate) async fn run(mut self, mut orders: SourceControl) {
         let mut sub = loop {
             match self.bind().await {
                 Ok(sub) => break sub,
@@ -139,8 +139,8 @@ impl SharedFollower {
                     .iter_mut()
                     .filter(|(_, stream)| stream.peer == peer)
                 {
-                    stream.track.disconnected();
-                    stream.track.fault(reason.clone());
+                    stream.driver.disconnected();
+                    stream.driver.record_fault(reason.clone());
                     self.touched.insert(key.clone());
                 }
             }
@@ -152,13 +152,13 @@ impl SharedFollower {
         let live = match frames::live(message) {
             Ok(live) => live,
             Err(error) => {
-                self.loose.unreadable();
+                self.loose.record_unreadable();
                 self.last_error = Some(error.to_string());
                 return;
             }
         };
         if live.topic.len() > MAX_TOPIC {
-            self.loose.dropped();
+            self.loose.record_dropped();
             self.last_error = Some(format!(
                 "a topic has {} bytes: expected {MAX_TOPIC} at most",
                 live.topic.len()
@@ -168,7 +168,7 @@ impl SharedFollower {
         // Copied: a part of the message would keep all of it in memory.
         let key = (Bytes::copy_from_slice(live.topic), self.rank(live.payload));
         if !self.streams.contains_key(&key) && !self.meet(&key, peer) {
-            self.loose.dropped();
+            self.loose.record_dropped();
             return;
         }
         let Some(stream) = self.streams.get_mut(&key) else {
@@ -176,21 +176,21 @@ impl SharedFollower {
         };
         if peer > stream.peer {
             stream.peer = peer;
-            stream.track.connected();
+            stream.driver.connected();
         }
         let now = self.clock.now();
         if stream
-            .track
+            .driver
             .quarantined_until()
             .is_some_and(|until| until <= now)
         {
-            stream.track.release();
-            stream.track.connected();
+            stream.driver.end_quarantine();
+            stream.driver.connected();
         }
-        if peer < stream.peer || stream.track.is_quarantined() {
-            stream.track.dropped();
+        if peer < stream.peer || stream.driver.is_quarantined() {
+            stream.driver.record_dropped();
         } else {
-            stream.track.live(message);
+            stream.driver.live(message);
         }
         self.touched.insert(key);
     }
@@ -204,7 +204,7 @@ impl SharedFollower {
     }
 
     /// A stream that was not heard of before; `false`: it is nobody's, or one too many.
-    fn meet(&mut self, key: &Key, peer: u64) -> bool {
+    fn meet(&mut self, key: &TopicKey, peer: u64) -> bool {
         if self.streams.len() >= self.spec.max_streams {
             self.last_error = Some(format!(
                 "{} streams are followed already: no further ones are",
@@ -241,7 +241,7 @@ impl SharedFollower {
             ));
             return false;
         }
-        let spec = TrackSpec {
+        let spec = DriverSpec {
             target,
             worker: Arc::clone(&publisher.worker),
             endpoint: self.spec.endpoint.to_string(),
@@ -250,14 +250,14 @@ impl SharedFollower {
             stale_after: self.spec.settings.stale_after,
         };
         self.sink.register(target, &publisher.model);
-        let mut track = Track::new(spec, Arc::clone(&self.sink), self.clock);
+        let mut track = StreamDriver::new(spec, Arc::clone(&self.sink), self.clock);
         track.connected();
         self.streams.insert(
             key.clone(),
-            Stream {
+            TopicStream {
                 publisher,
                 target,
-                track,
+                driver: track,
                 peer,
             },
         );
@@ -277,10 +277,10 @@ impl SharedFollower {
             stays
         });
         if self.streams.len() < before {
-            self.outlet.touch();
+            self.status.touch();
         }
         for (key, stream) in &mut self.streams {
-            stream.track.feed(Input::Tick);
+            stream.driver.feed(Input::Tick);
             self.touched.insert(key.clone());
         }
     }
@@ -293,7 +293,7 @@ impl SharedFollower {
                 let Some(stream) = self.streams.get(&key) else {
                     continue;
                 };
-                let fresh = stream.track.status();
+                let fresh = stream.driver.status();
                 if parts
                     .get(&stream.target)
                     .is_none_or(|(_, known)| *known != fresh)
@@ -304,9 +304,9 @@ impl SharedFollower {
             }
         }
         if news {
-            self.outlet.touch();
+            self.status.touch();
         }
-        self.outlet.show(Status {
+        self.status.publish(StreamStatus {
             state: if self.bound {
                 StreamState::Live
             } else {
@@ -314,7 +314,7 @@ impl SharedFollower {
             },
             last_error: self.last_error.clone(),
             totals: self.loose.clone(),
-            ..Status::default()
+            ..StreamStatus::default()
         });
     }
 }

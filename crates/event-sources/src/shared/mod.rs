@@ -8,6 +8,6 @@ mod socket;
 mod source;
 mod topic;
 
-pub use socket::{Member, SharedSocket};
-pub use source::{Publisher, Route, SharedSpec};
+pub use socket::{SharedSocket, SocketMember};
+pub use source::{PublisherInfo, PublisherLookup, SharedSpec};
 pub use topic::PodTopic;

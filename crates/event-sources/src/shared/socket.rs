@@ -8,18 +8,18 @@ use kv_index::KvIndex;
 use net::Clock;
 use parking_lot::{Mutex, RwLock};
 
-use super::{PodTopic, Publisher, Route, SharedSpec};
+use super::{PodTopic, PublisherInfo, PublisherLookup, SharedSpec};
 use crate::{
     SourceHandle, ZmqSource,
-    handle::{About, Orders, Outlet, Parts},
-    status::Status,
+    handle::{SharedStreams, SourceControl, SourceInfo, StatusSender},
+    status::StreamStatus,
 };
 
 /// A worker whose messages come over the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Member {
+pub struct SocketMember {
     /// The worker.
-    pub publisher: Publisher,
+    pub publisher: PublisherInfo,
     /// Its topics begin with this; of several members the one whose beginning is the longest is meant.
     pub topic: String,
     /// Nobody else is to come whose topics begin alike: it need not be named.
@@ -32,18 +32,18 @@ pub struct Member {
 #[derive(Debug)]
 pub struct SharedSocket {
     source: SourceHandle,
-    parts: Parts,
-    members: Arc<RwLock<Members>>,
+    parts: SharedStreams,
+    members: Arc<RwLock<SocketMembers>>,
 }
 
 impl SharedSocket {
     /// Binds the socket, in a task of the current runtime.
     pub fn bind(spec: SharedSpec, index: Arc<KvIndex>, clock: Clock) -> Self {
-        let members = Arc::new(RwLock::new(Members::default()));
+        let members = Arc::new(RwLock::new(SocketMembers::default()));
         let known = Arc::clone(&members);
-        let route = Route::new(move |topic| known.read().of(topic).cloned());
+        let route = PublisherLookup::new(move |topic| known.read().of(topic).cloned());
         let source = ZmqSource::spawn_shared(spec, route, index, clock);
-        let parts = source.parts();
+        let parts = source.shared_streams();
         Self {
             source,
             parts,
@@ -52,9 +52,9 @@ impl SharedSocket {
     }
 
     /// Follows a worker's streams over the socket until the handle is stopped or dropped; its blocks are forgotten then.
-    pub fn join(self: &Arc<Self>, member: Member, clock: Clock) -> SourceHandle {
+    pub fn join(self: &Arc<Self>, member: SocketMember, clock: Clock) -> SourceHandle {
         let id = member.publisher.id;
-        let about = About {
+        let about = SourceInfo {
             kind: "zmq",
             worker: Arc::clone(&member.publisher.worker),
             rank: 0,
@@ -62,29 +62,29 @@ impl SharedSocket {
             replay_endpoint: None,
         };
         self.members.write().0.insert(id, member);
-        let seat = Seat {
+        let seat = MembershipGuard {
             socket: Arc::clone(self),
             id,
         };
-        let own = Parts::new(Mutex::default());
+        let own = SharedStreams::new(Mutex::default());
         let shown = Arc::clone(&own);
         SourceHandle::start(about, clock, |outlet, orders| {
             seat.keep(outlet, orders, shown)
         })
-        .with_parts(own)
+        .with_shared_streams(own)
     }
 }
 
 /// A member's place.
 #[derive(Debug)]
-struct Seat {
+struct MembershipGuard {
     socket: Arc<SharedSocket>,
     id: WorkerId,
 }
 
-impl Seat {
+impl MembershipGuard {
     /// Shows the member's streams until told to stop, or until the socket's task ended.
-    async fn keep(self, outlet: Outlet, mut orders: Orders, shown: Parts) {
+    async fn keep(self, outlet: StatusSender, mut orders: SourceControl, shown: SharedStreams) {
         let mut changes = self.socket.source.changes();
         loop {
             self.show(&outlet, &shown);
@@ -97,7 +97,7 @@ impl Seat {
         }
     }
 
-    fn show(&self, outlet: &Outlet, shown: &Parts) {
+    fn show(&self, outlet: &StatusSender, shown: &SharedStreams) {
         let of_mine = |(target, part): (&_, &_)| {
             Some((*target, Clone::clone(part))).filter(|_| self.is_mine(target))
         };
@@ -127,10 +127,10 @@ impl Seat {
         if news {
             outlet.touch();
         }
-        outlet.show(Status {
+        outlet.publish(StreamStatus {
             state,
             last_error,
-            ..Status::default()
+            ..StreamStatus::default()
         });
     }
 
@@ -139,20 +139,20 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for MembershipGuard {
     fn drop(&mut self) {
         self.socket.members.write().0.remove(&self.id);
     }
 }
 
 #[derive(Debug, Default)]
-struct Members(BTreeMap<WorkerId, Member>);
+struct SocketMembers(BTreeMap<WorkerId, SocketMember>);
 
-impl Members {
+impl SocketMembers {
     /// Whose topic it is: of those whose beginning of topics is the longest that fits, the one that it names, or the one
     /// that has it alone.
-    fn of(&self, topic: &[u8]) -> Option<&Publisher> {
-        let fits = |member: &&Member| topic.starts_with(member.topic.as_bytes());
+    fn of(&self, topic: &[u8]) -> Option<&PublisherInfo> {
+        let fits = |member: &&SocketMember| topic.starts_with(member.topic.as_bytes());
         let longest = self
             .0
             .values()
@@ -165,8 +165,9 @@ impl Members {
             .filter(fits)
             .filter(|member| member.topic.len() == longest);
         let pod = PodTopic::parse(topic).map(|topic| topic.pod);
-        let is_named =
-            |member: &&Member| pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod));
+        let is_named = |member: &&SocketMember| {
+            pod.is_some_and(|pod| member.pods.iter().any(|own| own == pod))
+        };
         let found = close
             .clone()
             .find(is_named)
@@ -180,11 +181,11 @@ mod tests {
     use super::*;
     use crate::EventDefaults;
 
-    fn members(of: &[(&str, &[&str])]) -> Members {
+    fn members(of: &[(&str, &[&str])]) -> SocketMembers {
         let member = |(id, (topic, pods)): (u32, &(&str, &[&str]))| {
             let alone = of.iter().filter(|(other, _)| other == topic).count() == 1;
             let id = WorkerId(id);
-            let publisher = Publisher {
+            let publisher = PublisherInfo {
                 id,
                 worker: "w".into(),
                 model: "m".into(),
@@ -193,7 +194,7 @@ mod tests {
             let pods = pods.iter().map(|pod| (*pod).to_owned()).collect();
             (
                 id,
-                Member {
+                SocketMember {
                     publisher,
                     topic: (*topic).to_owned(),
                     alone,
@@ -201,10 +202,10 @@ mod tests {
                 },
             )
         };
-        Members((0..).zip(of).map(member).collect())
+        SocketMembers((0..).zip(of).map(member).collect())
     }
 
-    fn whose(members: &Members, topic: &str) -> Option<u32> {
+    fn whose(members: &SocketMembers, topic: &str) -> Option<u32> {
         members.of(topic.as_bytes()).map(|publisher| publisher.id.0)
     }
 

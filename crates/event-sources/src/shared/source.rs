@@ -11,12 +11,12 @@ use zmtp::Endpoint;
 use super::follower::SharedFollower;
 use crate::{
     BlockSink, EventDefaults, SourceHandle, SourceSettings, ZmqSource,
-    handle::{About, Parts},
+    handle::{SharedStreams, SourceInfo},
 };
 
 /// Whose stream a topic is.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Publisher {
+pub struct PublisherInfo {
     /// The worker whose caches it speaks of; the batches say of which rank.
     pub id: WorkerId,
     /// Its name.
@@ -30,22 +30,22 @@ pub struct Publisher {
 /// Says whose stream a topic is; `None`: nobody's that is known (any more). Asked for every new topic and again from time
 /// to time, so it must answer at once.
 #[derive(Clone)]
-pub struct Route(Arc<Answer>);
+pub struct PublisherLookup(Arc<PublisherLookupFn>);
 
-type Answer = dyn Fn(&[u8]) -> Option<Publisher> + Send + Sync;
+type PublisherLookupFn = dyn Fn(&[u8]) -> Option<PublisherInfo> + Send + Sync;
 
-impl Route {
+impl PublisherLookup {
     /// What this function says.
-    pub fn new(route: impl Fn(&[u8]) -> Option<Publisher> + Send + Sync + 'static) -> Self {
+    pub fn new(route: impl Fn(&[u8]) -> Option<PublisherInfo> + Send + Sync + 'static) -> Self {
         Self(Arc::new(route))
     }
 
-    pub(crate) fn of(&self, topic: &[u8]) -> Option<Publisher> {
+    pub(crate) fn of(&self, topic: &[u8]) -> Option<PublisherInfo> {
         (self.0)(topic)
     }
 }
 
-impl fmt::Debug for Route {
+impl fmt::Debug for PublisherLookup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Route")
     }
@@ -84,23 +84,23 @@ impl ZmqSource {
     /// [`SourceHandle::reports`] has a row for each stream.
     pub fn spawn_shared(
         spec: SharedSpec,
-        route: Route,
+        route: PublisherLookup,
         index: Arc<KvIndex>,
         clock: Clock,
     ) -> SourceHandle {
-        let about = About {
+        let about = SourceInfo {
             kind: "zmq",
             worker: Arc::clone(&spec.name),
             rank: 0,
             endpoint: spec.endpoint.to_string(),
             replay_endpoint: None,
         };
-        let parts = Parts::new(Mutex::default());
+        let parts = SharedStreams::new(Mutex::default());
         let shown = Arc::clone(&parts);
         let sink: Arc<dyn BlockSink> = index;
         SourceHandle::start(about, clock, move |outlet, orders| {
             SharedFollower::new(spec, route, sink, clock, (outlet, shown)).run(orders)
         })
-        .with_parts(parts)
+        .with_shared_streams(parts)
     }
 }

@@ -11,15 +11,15 @@ use tokio::{
 };
 
 use super::{
-    EventSink, Message, Tally,
-    link::{Link, LinkState, Queued},
-    rate::Rate,
+    EventSink, SinkCounts, StreamMessage,
+    rate::MessageRate,
+    reader_channel::{LinkMessage, LinkState, ReaderChannel},
 };
 use crate::{
     follower::{GO, TICK},
-    handle::{Orders, Outlet},
+    handle::{SourceControl, StatusSender},
     quarantine::Quarantine,
-    status::Status,
+    status::StreamStatus,
 };
 
 /// What a bridge says to a reader that it is about to cut off because it was too slow.
@@ -29,14 +29,14 @@ const LAGGED: &str = "lagged";
 #[derive(Debug)]
 pub(crate) struct Applier {
     sink: Box<dyn EventSink>,
-    link: Arc<Link>,
-    queue: mpsc::Receiver<Queued>,
+    link: Arc<ReaderChannel>,
+    queue: mpsc::Receiver<LinkMessage>,
     clock: Clock,
-    outlet: Outlet,
+    status: StatusSender,
     stale_after: Duration,
     /// Each connection begins with everything that holds.
     standing_state: bool,
-    tally: Tally,
+    tally: SinkCounts,
     quarantine: Quarantine,
     quarantined_until: Option<Moment>,
     /// The connection whose messages are being applied.
@@ -44,7 +44,7 @@ pub(crate) struct Applier {
     /// The last connection that is not believed: messages of it were lost.
     disbelieved: u64,
     last_event_at: Option<Moment>,
-    rate: Rate,
+    rate: MessageRate,
     /// The newer of the sink's complaints and the link's.
     last_error: Option<String>,
     link_error: Option<String>,
@@ -53,8 +53,8 @@ pub(crate) struct Applier {
 impl Applier {
     pub(crate) fn new(
         sink: Box<dyn EventSink>,
-        (link, queue): (Arc<Link>, mpsc::Receiver<Queued>),
-        (clock, outlet): (Clock, Outlet),
+        (link, queue): (Arc<ReaderChannel>, mpsc::Receiver<LinkMessage>),
+        (clock, outlet): (Clock, StatusSender),
         stale_after: Duration,
         standing_state: bool,
     ) -> Self {
@@ -63,23 +63,23 @@ impl Applier {
             link,
             queue,
             clock,
-            outlet,
+            status: outlet,
             stale_after,
             standing_state,
-            tally: Tally::default(),
+            tally: SinkCounts::default(),
             quarantine: Quarantine::default(),
             quarantined_until: None,
             connection: 0,
             disbelieved: 0,
             last_event_at: None,
-            rate: Rate::default(),
+            rate: MessageRate::default(),
             last_error: None,
             link_error: None,
         }
     }
 
     /// Until told to stop.
-    pub(crate) async fn run(mut self, mut orders: Orders) {
+    pub(crate) async fn run(mut self, mut orders: SourceControl) {
         let mut ticks = interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -103,28 +103,28 @@ impl Applier {
     }
 
     /// Takes a message and what is there behind it, so that a burst costs one publication.
-    fn burst(&mut self, first: Queued) {
+    fn burst(&mut self, first: LinkMessage) {
         let mut next = Some(first);
         for _ in 0..GO {
             let Some(queued) = next else { return };
-            self.link.taken(&queued.message);
+            self.link.record_taken(&queued.message);
             self.apply(&queued);
             next = self.queue.try_recv().ok();
         }
         if let Some(queued) = next {
-            self.link.taken(&queued.message);
+            self.link.record_taken(&queued.message);
             self.apply(&queued);
         }
     }
 
-    fn apply(&mut self, queued: &Queued) {
+    fn apply(&mut self, queued: &LinkMessage) {
         self.tally.counts.batches += 1;
         if self
             .link
-            .lossy()
+            .last_lossy_connection()
             .is_some_and(|lossy| lossy >= queued.connection)
         {
-            self.disbelieve(queued.connection);
+            self.distrust(queued.connection);
         }
         if queued.connection <= self.disbelieved {
             self.tally.counts.dropped += 1;
@@ -133,19 +133,19 @@ impl Applier {
         self.meet(queued.connection);
         let now = self.clock.now();
         self.last_event_at = Some(now);
-        self.rate.note(now);
+        self.rate.record(now);
         if queued.message.name.as_deref() == Some(LAGGED) {
             self.tally.last_error = Some("the sender cut this reader off as too slow".to_owned());
             self.tally.counts.gaps += 1;
-            return self.disbelieve(queued.connection);
+            return self.distrust(queued.connection);
         }
         self.hand_over(&queued.message, now);
     }
 
-    fn hand_over(&mut self, message: &Message, now: Moment) {
+    fn hand_over(&mut self, message: &StreamMessage, now: Moment) {
         let before = self.tally.counts.decode_errors;
         self.sink.take(message, now, &mut self.tally);
-        self.heed();
+        self.handle_notice();
         let errors = self.tally.counts.decode_errors - before;
         if errors > 0 {
             self.judge(errors);
@@ -153,7 +153,7 @@ impl Applier {
     }
 
     /// Takes over what was last wrong.
-    fn heed(&mut self) {
+    fn handle_notice(&mut self) {
         if let Some(error) = self.tally.last_error.take() {
             self.last_error = Some(error);
         }
@@ -172,7 +172,7 @@ impl Applier {
     }
 
     /// Drops what was said on this connection and before, and asks anew.
-    fn disbelieve(&mut self, connection: u64) {
+    fn distrust(&mut self, connection: u64) {
         if connection <= self.disbelieved {
             return;
         }
@@ -183,7 +183,7 @@ impl Applier {
 
     /// Counts errors against the sender. With too many of them nothing it said is believed any longer.
     fn judge(&mut self, errors: u64) {
-        let Some(until) = self.quarantine.note(self.clock.now(), errors) else {
+        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
             return;
         };
         tracing::warn!(
@@ -191,11 +191,11 @@ impl Applier {
             "event stream quarantined: too many undecodable messages"
         );
         self.quarantined_until = Some(until);
-        self.disbelieve(self.connection);
+        self.distrust(self.connection);
     }
 
     fn look_at_link(&mut self) {
-        self.heed();
+        self.handle_notice();
         let link = self.link.state();
         if link.open_since.is_some()
             && link.lossy != Some(link.connections)
@@ -235,7 +235,7 @@ impl Applier {
         tally.counts.batches += link.unreadable;
         tally.counts.dropped += link.dropped;
         tally.counts.decode_errors += link.unreadable;
-        self.outlet.show(Status {
+        self.status.publish(StreamStatus {
             state: self.state(&link),
             last_seq: tally.last_seq,
             block_size: tally.block_size,
@@ -245,7 +245,7 @@ impl Applier {
             last_error: self.last_error.clone(),
             reconnects: link.connections.saturating_sub(1),
             totals: tally.into(),
-            ..Status::default()
+            ..StreamStatus::default()
         });
     }
 }

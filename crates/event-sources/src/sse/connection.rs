@@ -11,14 +11,14 @@ use http::{
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use net::{Destinations, Stream, Trust, TrustError};
+use net::{Destinations, Stream, TrustError, TrustRoots};
 use tokio::time::{Interval, MissedTickBehavior};
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
     tungstenite::{Message, client::IntoClientRequest, protocol::WebSocketConfig},
 };
 
-use super::{Carrier, SseEndpoint};
+use super::{EventTransport, SseEndpoint};
 
 /// Time for name, connection, encryption and the head of the reply together.
 const OPENING: Duration = Duration::from_secs(10);
@@ -66,16 +66,16 @@ pub(crate) enum ConnectionError {
 
 /// Who is asked, and how.
 #[derive(Clone, Debug)]
-pub(crate) struct Dial {
+pub(crate) struct SseDialer {
     pub(crate) endpoint: SseEndpoint,
     pub(crate) authorization: Option<HeaderValue>,
-    pub(crate) trust: Option<Trust>,
+    pub(crate) trust: Option<TrustRoots>,
     pub(crate) destinations: Destinations,
 }
 
 /// What came.
 #[derive(Debug)]
-pub(crate) enum Received<'a> {
+pub(crate) enum ReceivedEvent<'a> {
     /// A message, with the name that the stream gave it.
     Message {
         name: Option<&'a [u8]>,
@@ -88,31 +88,31 @@ pub(crate) enum Received<'a> {
 }
 
 /// An open stream.
-pub(crate) struct Connection {
+pub(crate) struct EventConnection {
     endpoint: SseEndpoint,
-    kind: Kind,
+    kind: ConnectionKind,
 }
 
-enum Kind {
-    Sse(Box<Events>),
-    WebSocket(Box<Socket>),
+enum ConnectionKind {
+    Sse(Box<SseEvents>),
+    WebSocket(Box<WebSocketEvents>),
 }
 
-struct Events {
+struct SseEvents {
     body: Incoming,
     /// The connection's own work, done here and not in a task: dropping this closes the socket.
     driver: Option<Pin<Box<dyn Future<Output = ()> + Send>>>,
     splitter: SseSplitter,
 }
 
-struct Socket {
+struct WebSocketEvents {
     stream: WebSocketStream<Stream>,
     ping: Interval,
 }
 
-impl Dial {
+impl SseDialer {
     /// Asks for the stream.
-    pub(crate) async fn open(&self) -> Result<Connection, ConnectionError> {
+    pub(crate) async fn open(&self) -> Result<EventConnection, ConnectionError> {
         let slow = |_| ConnectionError::Slow {
             endpoint: self.endpoint.to_string(),
             limit: OPENING,
@@ -120,17 +120,17 @@ impl Dial {
         let kind = tokio::time::timeout(OPENING, self.ask())
             .await
             .map_err(slow)??;
-        Ok(Connection {
+        Ok(EventConnection {
             endpoint: self.endpoint.clone(),
             kind,
         })
     }
 
-    async fn ask(&self) -> Result<Kind, ConnectionError> {
+    async fn ask(&self) -> Result<ConnectionKind, ConnectionError> {
         let stream = self.stream().await?;
         match self.endpoint.carrier() {
-            Carrier::Sse => self.events(stream).await,
-            Carrier::WebSocket => self.socket(stream).await,
+            EventTransport::Sse => self.events(stream).await,
+            EventTransport::WebSocket => self.socket(stream).await,
         }
     }
 
@@ -151,7 +151,7 @@ impl Dial {
         }
         let trust = match &self.trust {
             Some(trust) => trust.clone(),
-            None => Trust::system_now().await?,
+            None => TrustRoots::system_now().await?,
         };
         let encrypted = trust.encrypt(stream, self.endpoint.host()).await;
         encrypted.map_err(|source| ConnectionError::Tls {
@@ -160,7 +160,7 @@ impl Dial {
         })
     }
 
-    async fn events(&self, stream: Stream) -> Result<Kind, ConnectionError> {
+    async fn events(&self, stream: Stream) -> Result<ConnectionKind, ConnectionError> {
         let mut request = Request::get(self.endpoint.target())
             .header(HOST, self.endpoint.authority())
             .header(ACCEPT, "text/event-stream")
@@ -192,7 +192,7 @@ impl Dial {
             }
         };
         let body = self.checked(reply)?;
-        Ok(Kind::Sse(Box::new(Events {
+        Ok(ConnectionKind::Sse(Box::new(SseEvents {
             body,
             driver: driving.then_some(driver),
             splitter: SseSplitter::new(),
@@ -225,7 +225,7 @@ impl Dial {
         Ok(reply.into_body())
     }
 
-    async fn socket(&self, stream: Stream) -> Result<Kind, ConnectionError> {
+    async fn socket(&self, stream: Stream) -> Result<ConnectionKind, ConnectionError> {
         let url = format!(
             "ws://{}{}",
             self.endpoint.authority(),
@@ -251,7 +251,10 @@ impl Dial {
         let mut ping = tokio::time::interval(PING);
         ping.set_missed_tick_behavior(MissedTickBehavior::Delay);
         ping.reset();
-        Ok(Kind::WebSocket(Box::new(Socket { stream, ping })))
+        Ok(ConnectionKind::WebSocket(Box::new(WebSocketEvents {
+            stream,
+            ping,
+        })))
     }
 
     fn refused(&self, error: &tokio_tungstenite::tungstenite::Error) -> ConnectionError {
@@ -277,18 +280,18 @@ impl Dial {
     }
 }
 
-impl Connection {
+impl EventConnection {
     /// Reads what comes next and hands over each message that it completes; there may be none. May be cancelled without
     /// losing anything.
     pub(crate) async fn next(
         &mut self,
-        on_message: &mut impl FnMut(Received<'_>),
+        on_message: &mut impl FnMut(ReceivedEvent<'_>),
     ) -> Result<(), ConnectionError> {
         let limit = self.patience();
         let read = async {
             match &mut self.kind {
-                Kind::Sse(events) => events.next(on_message).await,
-                Kind::WebSocket(socket) => socket.next(on_message).await,
+                ConnectionKind::Sse(events) => events.next(on_message).await,
+                ConnectionKind::WebSocket(socket) => socket.next(on_message).await,
             }
         };
         let endpoint = || self.endpoint.to_string();
@@ -312,15 +315,18 @@ impl Connection {
     /// given longer.
     fn patience(&self) -> Duration {
         match self.kind {
-            Kind::Sse(_) => Duration::from_secs(300),
-            Kind::WebSocket(_) => 3 * PING,
+            ConnectionKind::Sse(_) => Duration::from_secs(300),
+            ConnectionKind::WebSocket(_) => 3 * PING,
         }
     }
 }
 
-impl Events {
+impl SseEvents {
     /// `false`: the stream is over. A message that was not complete then is none.
-    async fn next(&mut self, on_message: &mut impl FnMut(Received<'_>)) -> Result<bool, String> {
+    async fn next(
+        &mut self,
+        on_message: &mut impl FnMut(ReceivedEvent<'_>),
+    ) -> Result<bool, String> {
         let frame = loop {
             let Some(driver) = &mut self.driver else {
                 break self.body.frame().await;
@@ -336,11 +342,11 @@ impl Events {
         if let Some(bytes) = frame.data_ref() {
             self.splitter.push(bytes, |event| {
                 on_message(match &event {
-                    SseEvent::Data { name, data } => Received::Message {
+                    SseEvent::Data { name, data } => ReceivedEvent::Message {
                         name: name.as_deref(),
                         data,
                     },
-                    SseEvent::Oversized => Received::Oversized,
+                    SseEvent::Oversized => ReceivedEvent::Oversized,
                 });
             });
         }
@@ -348,9 +354,12 @@ impl Events {
     }
 }
 
-impl Socket {
+impl WebSocketEvents {
     /// `false`: the stream is over.
-    async fn next(&mut self, on_message: &mut impl FnMut(Received<'_>)) -> Result<bool, String> {
+    async fn next(
+        &mut self,
+        on_message: &mut impl FnMut(ReceivedEvent<'_>),
+    ) -> Result<bool, String> {
         let broken = |error: tokio_tungstenite::tungstenite::Error| {
             format!(
                 "the web socket broke off ({error}); a message may have {EVENT_BYTES} bytes at most"
@@ -363,11 +372,11 @@ impl Socket {
             }
         };
         match message.transpose().map_err(broken)? {
-            Some(Message::Text(text)) => on_message(Received::Message {
+            Some(Message::Text(text)) => on_message(ReceivedEvent::Message {
                 name: None,
                 data: text.as_bytes(),
             }),
-            Some(Message::Binary(_)) => on_message(Received::NoText),
+            Some(Message::Binary(_)) => on_message(ReceivedEvent::NoText),
             Some(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => {}
             Some(Message::Close(_)) | None => return Ok(false),
         }

@@ -6,7 +6,7 @@ use net::{Address, WorkerUrl, WorkerUrlError};
 
 /// How the events come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Carrier {
+pub enum EventTransport {
     /// Server-sent events, the reply to a GET.
     Sse,
     /// A WebSocket: one JSON object in each text message.
@@ -28,7 +28,7 @@ pub enum Carrier {
 pub struct SseEndpoint {
     url: WorkerUrl,
     query: Option<String>,
-    carrier: Carrier,
+    carrier: EventTransport,
     tls: bool,
 }
 
@@ -56,7 +56,7 @@ pub enum SseEndpointError {
 
 impl SseEndpoint {
     /// How the events come.
-    pub fn carrier(&self) -> Carrier {
+    pub fn carrier(&self) -> EventTransport {
         self.carrier
     }
 
@@ -66,7 +66,7 @@ impl SseEndpoint {
     }
 
     /// Whether each connection begins with all that holds at that time: what was known before is not needed then.
-    pub fn tells_standing_state(&self) -> bool {
+    pub fn sends_snapshot(&self) -> bool {
         self.query
             .iter()
             .flat_map(|query| query.split('&'))
@@ -103,10 +103,10 @@ impl SseEndpoint {
 
     fn scheme(&self) -> &'static str {
         match (self.carrier, self.tls) {
-            (Carrier::Sse, false) => "http",
-            (Carrier::Sse, true) => "https",
-            (Carrier::WebSocket, false) => "ws",
-            (Carrier::WebSocket, true) => "wss",
+            (EventTransport::Sse, false) => "http",
+            (EventTransport::Sse, true) => "https",
+            (EventTransport::WebSocket, false) => "ws",
+            (EventTransport::WebSocket, true) => "wss",
         }
     }
 }
@@ -132,10 +132,10 @@ impl FromStr for SseEndpoint {
             scheme: String::new(),
         })?;
         let (carrier, tls) = match scheme.to_ascii_lowercase().as_str() {
-            "http" => (Carrier::Sse, false),
-            "https" => (Carrier::Sse, true),
-            "ws" => (Carrier::WebSocket, false),
-            "wss" => (Carrier::WebSocket, true),
+            "http" => (EventTransport::Sse, false),
+            "https" => (EventTransport::Sse, true),
+            "ws" => (EventTransport::WebSocket, false),
+            "wss" => (EventTransport::WebSocket, true),
             other => {
                 return Err(SseEndpointError::Scheme {
                     scheme: other.chars().take(20).collect(),
@@ -190,11 +190,21 @@ mod tests {
     #[contract("CK42")]
     fn four_schemes_are_read_and_nothing_else() {
         for (text, carrier, tls, port) in [
-            ("http://a/v1/kv_events", Carrier::Sse, false, 80),
-            ("https://a/v1/kv_events", Carrier::Sse, true, 443),
-            ("ws://a/v1/kv_events", Carrier::WebSocket, false, 80),
-            ("wss://[::1]/v1/kv_events", Carrier::WebSocket, true, 443),
-            ("WSS://a:8443/v1/kv_events", Carrier::WebSocket, true, 8443),
+            ("http://a/v1/kv_events", EventTransport::Sse, false, 80),
+            ("https://a/v1/kv_events", EventTransport::Sse, true, 443),
+            ("ws://a/v1/kv_events", EventTransport::WebSocket, false, 80),
+            (
+                "wss://[::1]/v1/kv_events",
+                EventTransport::WebSocket,
+                true,
+                443,
+            ),
+            (
+                "WSS://a:8443/v1/kv_events",
+                EventTransport::WebSocket,
+                true,
+                8443,
+            ),
         ] {
             let endpoint = read(text);
             assert_eq!(
@@ -227,8 +237,8 @@ mod tests {
             "/v1/kv_events?worker=w1&x=%20"
         );
         assert_eq!(read("http://a:1").target(), "/");
-        assert!(read("http://a:1/e?x=1&snapshot=true").tells_standing_state());
-        assert!(!read("http://a:1/e?snapshot=false").tells_standing_state());
+        assert!(read("http://a:1/e?x=1&snapshot=true").sends_snapshot());
+        assert!(!read("http://a:1/e?snapshot=false").sends_snapshot());
     }
 
     #[test]

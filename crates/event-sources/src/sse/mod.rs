@@ -11,18 +11,18 @@ mod applier;
 mod backoff;
 mod connection;
 mod endpoint;
-mod link;
 mod prefix_sink;
 mod rate;
 mod reader;
+mod reader_channel;
 mod sink;
 mod source;
 mod standard_sink;
 
-pub(crate) use rate::Rate;
+pub(crate) use rate::MessageRate;
 
-pub use endpoint::{Carrier, SseEndpoint, SseEndpointError};
+pub use endpoint::{EventTransport, SseEndpoint, SseEndpointError};
 pub use prefix_sink::PrefixSink;
-pub use sink::{EventSink, Message, Tally};
+pub use sink::{EventSink, SinkCounts, StreamMessage};
 pub use source::{SseSource, SseSpec};
 pub use standard_sink::{StandardSink, StandardSinkSpec};

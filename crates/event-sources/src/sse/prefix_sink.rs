@@ -4,9 +4,11 @@ use std::{str, sync::Arc};
 
 use kv_blocks::Moment;
 use kv_events::continuum::ContinuumError;
-use prefix_view::{EventError, EventKind, PrefixEvent, PrefixHashKind, PrefixIndex, Recorded};
+use prefix_view::{
+    EventKind, PrefixEvent, PrefixEventError, PrefixHashKind, PrefixIndex, RecordOutcome,
+};
 
-use super::{EventSink, Message, Tally};
+use super::{EventSink, SinkCounts, StreamMessage};
 
 /// Enters what one backend's stream says into a [`PrefixIndex`].
 #[derive(Debug)]
@@ -35,12 +37,12 @@ impl EventSink for PrefixSink {
     // An entry ends by its time to live if the eviction was said while nobody listened.
     fn connected(&mut self) {}
 
-    fn take(&mut self, message: &Message, now: Moment, tally: &mut Tally) {
+    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
         tally.counts.events += 1;
         let event = match PrefixEvent::decode(message.name.as_deref(), &message.data, self.kind) {
             Ok(event) => event,
             // A note of the stream itself, such as the end of what it held before.
-            Err(EventError::NoEvent(ContinuumError::UnknownKind(_))) => {
+            Err(PrefixEventError::NoEvent(ContinuumError::UnknownKind(_))) => {
                 tally.counts.ignored += 1;
                 return;
             }
@@ -51,8 +53,8 @@ impl EventSink for PrefixSink {
             EventKind::Evicted | EventKind::Offloaded | EventKind::Purged => tally.removed += 1,
         }
         match self.view.record(&self.backend, &event, now) {
-            Ok(Recorded::Held | Recorded::Dropped) => tally.counts.applied += 1,
-            Ok(Recorded::Ignored) => tally.counts.ignored += 1,
+            Ok(RecordOutcome::Held | RecordOutcome::Dropped) => tally.counts.applied += 1,
+            Ok(RecordOutcome::Ignored) => tally.counts.ignored += 1,
             Err(unavailable) => {
                 tally.counts.ignored += 1;
                 tally.last_error = Some(unavailable.to_string());

@@ -8,15 +8,15 @@ const PART_SECONDS: u64 = 5;
 
 /// Counts messages by when they came, in twelve parts of five seconds.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Rate {
+pub(crate) struct MessageRate {
     parts: [u64; PARTS],
     /// The part that was last counted in.
     newest: u64,
 }
 
-impl Rate {
+impl MessageRate {
     /// A message came.
-    pub(crate) fn note(&mut self, now: Moment) {
+    pub(crate) fn record(&mut self, now: Moment) {
         let part = part(now).max(self.newest);
         for passed in (self.newest + 1..=part).rev().take(PARTS) {
             self.parts[place(passed)] = 0;
@@ -61,9 +61,9 @@ mod tests {
 
     #[test]
     fn messages_count_for_a_minute_and_not_longer() {
-        let mut rate = Rate::default();
+        let mut rate = MessageRate::default();
         assert_eq!(rate.per_second(at(0)), 0.0);
-        (0..30).for_each(|second| rate.note(at(second)));
+        (0..30).for_each(|second| rate.record(at(second)));
         assert_eq!(rate.per_second(at(29)), 0.5);
         assert_eq!(
             rate.per_second(at(59)),
@@ -72,21 +72,21 @@ mod tests {
         );
         assert_eq!(rate.per_second(at(60)), 25.0 / 60.0);
         assert_eq!(rate.per_second(at(85)), 0.0);
-        rate.note(at(100));
+        rate.record(at(100));
         assert_eq!(
             rate.per_second(at(100)),
             1.0 / 60.0,
             "what is older is gone"
         );
-        rate.note(at(1_000_000));
+        rate.record(at(1_000_000));
         assert_eq!(rate.per_second(at(1_000_000)), 1.0 / 60.0);
     }
 
     #[test]
     fn time_that_seems_to_go_back_loses_nothing() {
-        let mut rate = Rate::default();
-        rate.note(at(50));
-        rate.note(at(10));
+        let mut rate = MessageRate::default();
+        rate.record(at(50));
+        rate.record(at(10));
         assert_eq!(rate.per_second(at(10)), 2.0 / 60.0);
     }
 }

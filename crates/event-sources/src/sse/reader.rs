@@ -10,10 +10,10 @@ use net::Clock;
 use tokio::sync::mpsc;
 
 use super::{
-    Message,
-    backoff::Backoff,
-    connection::{Connection, ConnectionError, Dial, EVENT_BYTES, Received},
-    link::{Link, Queued},
+    StreamMessage,
+    backoff::SseBackoff,
+    connection::{ConnectionError, EVENT_BYTES, EventConnection, ReceivedEvent, SseDialer},
+    reader_channel::{LinkMessage, ReaderChannel},
 };
 
 /// Said when the queue was full.
@@ -22,18 +22,18 @@ const FULL: &str =
 
 /// The reading half of a source.
 #[derive(Debug)]
-pub(crate) struct Reader {
-    pub(crate) dial: Dial,
+pub(crate) struct SseReader {
+    pub(crate) dial: SseDialer,
     pub(crate) reconnect_interval: Duration,
-    pub(crate) queue: mpsc::Sender<Queued>,
-    pub(crate) link: Arc<Link>,
+    pub(crate) queue: mpsc::Sender<LinkMessage>,
+    pub(crate) link: Arc<ReaderChannel>,
     pub(crate) clock: Clock,
 }
 
-impl Reader {
+impl SseReader {
     /// Until it is dropped.
     pub(crate) async fn run(self) {
-        let mut backoff = Backoff::new(self.reconnect_interval);
+        let mut backoff = SseBackoff::new(self.reconnect_interval);
         loop {
             let mut lasted = Duration::ZERO;
             let reason = match self.dial.open().await {
@@ -62,9 +62,9 @@ impl Reader {
     }
 
     /// Reads until the connection is over, or is to be given up (`None`).
-    async fn read(&self, connection: &mut Connection, number: u64) -> Option<ConnectionError> {
-        let mut given_up = std::pin::pin!(self.link.until_given_up(number));
-        let mut on_message = |received: Received<'_>| self.received(number, &received);
+    async fn read(&self, connection: &mut EventConnection, number: u64) -> Option<ConnectionError> {
+        let mut given_up = std::pin::pin!(self.link.wait_for_give_up(number));
+        let mut on_message = |received: ReceivedEvent<'_>| self.received(number, &received);
         loop {
             tokio::select! {
                 biased;
@@ -79,31 +79,31 @@ impl Reader {
         }
     }
 
-    fn received(&self, connection: u64, received: &Received<'_>) {
+    fn received(&self, connection: u64, received: &ReceivedEvent<'_>) {
         match received {
-            Received::Message { name, data } => {
+            ReceivedEvent::Message { name, data } => {
                 let name = name.map(|name| String::from_utf8_lossy(name).into_owned());
-                let message = Message {
+                let message = StreamMessage {
                     name,
                     data: bytes::Bytes::copy_from_slice(data),
                 };
-                if !self.link.offer(
+                if !self.link.try_push(
                     &self.queue,
-                    Queued {
+                    LinkMessage {
                         connection,
                         message,
                     },
                 ) {
-                    self.link.lost(connection, FULL);
+                    self.link.record_lost(connection, FULL);
                 }
             }
-            Received::Oversized => {
-                self.link.skipped(
+            ReceivedEvent::Oversized => {
+                self.link.record_skipped(
                     true,
                     &format!("an event of more than {EVENT_BYTES} bytes was let go"),
                 );
             }
-            Received::NoText => self.link.skipped(
+            ReceivedEvent::NoText => self.link.record_skipped(
                 false,
                 "a web socket message is not text: expected a JSON object",
             ),

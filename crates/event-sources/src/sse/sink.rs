@@ -9,14 +9,14 @@ use crate::StreamCounts;
 
 /// One message of a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Message {
+pub struct StreamMessage {
     /// The `event:` field; `None` where the stream has none.
     pub name: Option<String>,
     /// The data, at most 1 MiB. Not necessarily UTF-8.
     pub data: Bytes,
 }
 
-impl Message {
+impl StreamMessage {
     /// Bytes it keeps.
     pub(crate) fn bytes(&self) -> usize {
         self.data.len() + self.name.as_ref().map_or(0, String::len)
@@ -31,10 +31,10 @@ pub trait EventSink: fmt::Debug + Send + 'static {
     fn connected(&mut self);
 
     /// Takes one message and counts what came of it.
-    fn take(&mut self, message: &Message, now: Moment, tally: &mut Tally);
+    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts);
 
     /// Time passed; several times a second.
-    fn tick(&mut self, now: Moment, tally: &mut Tally) {
+    fn tick(&mut self, now: Moment, tally: &mut SinkCounts) {
         let _ = (now, tally);
     }
 
@@ -45,7 +45,7 @@ pub trait EventSink: fmt::Debug + Send + 'static {
 /// Totals that a sink keeps of its stream's life. It counts events and what became of each: applied, ignored, orphan or
 /// decode error.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct SinkCounts {
     /// As reports show them.
     pub counts: StreamCounts,
     /// Events that said something was stored.
@@ -62,7 +62,7 @@ pub struct Tally {
     pub last_error: Option<String>,
 }
 
-impl Tally {
+impl SinkCounts {
     /// An event that means nothing.
     pub fn unreadable(&mut self, error: String) {
         self.counts.decode_errors += 1;

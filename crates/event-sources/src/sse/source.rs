@@ -4,14 +4,15 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::{HeaderValue, header::InvalidHeaderValue};
 use kv_blocks::DpRank;
-use net::{Clock, Trust};
+use net::{Clock, TrustRoots};
 use supervision::contain;
 use tokio::{sync::mpsc, task::JoinHandle};
 
 use super::{
-    Carrier, EventSink, SseEndpoint, applier::Applier, connection::Dial, link::Link, reader::Reader,
+    EventSink, EventTransport, SseEndpoint, applier::Applier, connection::SseDialer,
+    reader::SseReader, reader_channel::ReaderChannel,
 };
-use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::About};
+use crate::{SourceHandle, SourceSettings, follower::PENDING_BYTES, handle::SourceInfo};
 
 /// One stream to follow.
 #[derive(Clone)]
@@ -25,7 +26,7 @@ pub struct SseSpec {
     /// What the `authorization` header says, if anything.
     pub authorization: Option<HeaderValue>,
     /// Whose certificates are believed, where the endpoint is encrypted; `None`: those this machine believes.
-    pub trust: Option<Trust>,
+    pub trust: Option<TrustRoots>,
     /// The second wait before connecting again; the first is a second or this, if it is shorter, and later ones double up
     /// to a minute (`reconnect_interval_ms`).
     pub reconnect_interval: Duration,
@@ -79,10 +80,10 @@ impl SseSource {
     /// Starts following, in tasks of the current runtime; reconnects until stopped.
     pub fn spawn(spec: SseSpec, sink: Box<dyn EventSink>, clock: Clock) -> SourceHandle {
         let kind = match spec.endpoint.carrier() {
-            Carrier::Sse => "sse",
-            Carrier::WebSocket => "ws",
+            EventTransport::Sse => "sse",
+            EventTransport::WebSocket => "ws",
         };
-        let about = About {
+        let about = SourceInfo {
             kind,
             worker: Arc::clone(&spec.worker),
             rank: spec.rank.0,
@@ -91,9 +92,9 @@ impl SseSource {
         };
         // When full, messages are let go and counted: the reader never waits.
         let (sender, queue) = mpsc::channel(spec.settings.queue_batches.max(1));
-        let link = Arc::new(Link::new(PENDING_BYTES));
-        let reader = Reader {
-            dial: Dial {
+        let link = Arc::new(ReaderChannel::new(PENDING_BYTES));
+        let reader = SseReader {
+            dial: SseDialer {
                 endpoint: spec.endpoint.clone(),
                 authorization: spec.authorization,
                 trust: spec.trust,
@@ -105,10 +106,10 @@ impl SseSource {
             clock,
         };
         // Its end is the end of the queue, and with it of the stream.
-        let reading = Reading(tokio::spawn(async {
+        let reading = ReaderTask(tokio::spawn(async {
             let _ended = contain("sse_reader", reader.run()).await;
         }));
-        let standing_state = spec.endpoint.tells_standing_state();
+        let standing_state = spec.endpoint.sends_snapshot();
         let stale_after = spec.settings.stale_after;
         SourceHandle::start(about, clock, move |outlet, orders| async move {
             let reading = reading;
@@ -128,16 +129,16 @@ impl SseSource {
 
 /// The reader's task, which ends with the applier's.
 #[derive(Debug)]
-struct Reading(JoinHandle<()>);
+struct ReaderTask(JoinHandle<()>);
 
-impl Reading {
+impl ReaderTask {
     async fn end(mut self) {
         self.0.abort();
         let _ = (&mut self.0).await;
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReaderTask {
     fn drop(&mut self) {
         self.0.abort();
     }

@@ -4,12 +4,12 @@ use std::{collections::BTreeMap, sync::Arc};
 
 use kv_blocks::{DpRank, HashScheme, Moment, Namespace, Target, WorkerId};
 use kv_events::standard::{
-    HashedUpdate, Ordered, Refused, StandardEvent, StreamKey, Streams, StreamsSettings,
-    decode_json, to_hashed,
+    EventRejection, HashKeyedUpdate, StandardEvent, StandardStreams, StandardStreamsSettings,
+    StreamKey, StreamOutput, decode_json, to_hashed,
 };
-use kv_index::{Applied, KvIndex};
+use kv_index::{KvIndex, UpdateOutcome};
 
-use super::{EventSink, Message, Tally};
+use super::{EventSink, SinkCounts, StreamMessage};
 
 /// Ranks of one source at most; events of further ones are ignored.
 const MAX_RANKS: usize = 1_024;
@@ -30,15 +30,15 @@ pub struct StandardSinkSpec {
 pub struct StandardSink {
     spec: StandardSinkSpec,
     index: Arc<KvIndex>,
-    streams: Streams,
+    streams: StandardStreams,
     /// The ranks that events spoke of, known to the index, each with its model.
     targets: BTreeMap<u32, (Target, Arc<str>)>,
     /// Counted by `streams` and told already.
-    told: Told,
+    reported: ReportedCounts,
 }
 
 #[derive(Debug, Default)]
-struct Told {
+struct ReportedCounts {
     duplicates: u64,
     gaps: u64,
     lost: u64,
@@ -48,50 +48,50 @@ struct Told {
 impl StandardSink {
     /// For one source's messages.
     pub fn new(spec: StandardSinkSpec, index: Arc<KvIndex>) -> Self {
-        let streams = Streams::new(StreamsSettings::default());
+        let streams = StandardStreams::new(StandardStreamsSettings::default());
         Self {
             spec,
             index,
             streams,
             targets: BTreeMap::new(),
-            told: Told::default(),
+            reported: ReportedCounts::default(),
         }
     }
 
-    fn carry_out(&mut self, ordered: Vec<Ordered>, tally: &mut Tally) {
+    fn carry_out(&mut self, ordered: Vec<StreamOutput>, tally: &mut SinkCounts) {
         for next in ordered {
             match next {
-                Ordered::Event(event) => self.apply(&event, tally),
-                Ordered::Hole(key) => {
+                StreamOutput::Event(event) => self.apply(&event, tally),
+                StreamOutput::Hole(key) => {
                     if let Some((target, _)) = self.targets.get(&rank(&key)) {
-                        self.index.hole(*target);
+                        self.index.mark_loss(*target);
                     }
                 }
-                Ordered::Restarted(key) => self.clear_stream(&key),
+                StreamOutput::Restarted(key) => self.clear_stream(&key),
             }
         }
     }
 
     /// Counts what became of the order of events.
-    fn count(&mut self, tally: &mut Tally) {
+    fn count(&mut self, tally: &mut SinkCounts) {
         let counts = self.streams.counts();
-        let told = Told {
+        let told = ReportedCounts {
             duplicates: counts.duplicates + counts.late,
-            gaps: counts.holes,
+            gaps: counts.lost_events,
             lost: counts.lost,
             restarts: counts.restarts,
         };
-        tally.counts.duplicates += told.duplicates - self.told.duplicates;
-        tally.counts.gaps += told.gaps - self.told.gaps;
-        tally.counts.holes = tally
+        tally.counts.duplicates += told.duplicates - self.reported.duplicates;
+        tally.counts.gaps += told.gaps - self.reported.gaps;
+        tally.counts.lost_batches = tally
             .counts
-            .holes
-            .saturating_add(told.lost.saturating_sub(self.told.lost));
-        tally.counts.restarts += told.restarts - self.told.restarts;
-        self.told = told;
+            .lost_batches
+            .saturating_add(told.lost.saturating_sub(self.reported.lost));
+        tally.counts.restarts += told.restarts - self.reported.restarts;
+        self.reported = told;
     }
 
-    fn apply(&mut self, event: &StandardEvent, tally: &mut Tally) {
+    fn apply(&mut self, event: &StandardEvent, tally: &mut SinkCounts) {
         tally.last_seq = Some(event.event_id);
         let Some((target, namespace)) = self.place(&event.stream) else {
             tally.counts.ignored += 1;
@@ -106,9 +106,9 @@ impl StandardSink {
             Ok(update) => self.hand_over(target, &namespace, &update, tally),
             // Said wrongly: it may be wrong about more than that.
             Err(
-                refused @ (Refused::Mismatch { .. }
-                | Refused::TokenCount { .. }
-                | Refused::Repeated),
+                refused @ (EventRejection::Mismatch { .. }
+                | EventRejection::TokenCount { .. }
+                | EventRejection::Repeated),
             ) => {
                 tally.unreadable(refused.to_string());
             }
@@ -123,11 +123,11 @@ impl StandardSink {
         &self,
         target: Target,
         namespace: &Namespace,
-        update: &HashedUpdate,
-        tally: &mut Tally,
+        update: &HashKeyedUpdate,
+        tally: &mut SinkCounts,
     ) {
         let done = match update {
-            HashedUpdate::Stored {
+            HashKeyedUpdate::Stored {
                 parent,
                 hashes,
                 tier,
@@ -137,16 +137,16 @@ impl StandardSink {
                 self.index
                     .store_hashes(target, namespace, *parent, hashes, *tier)
             }
-            HashedUpdate::Removed { hashes, tier } => {
+            HashKeyedUpdate::Removed { hashes, tier } => {
                 tally.removed += 1;
                 self.index.remove_hashes(target, namespace, hashes, *tier)
             }
-            HashedUpdate::Cleared { tier } => {
+            HashKeyedUpdate::Cleared { tier } => {
                 tally.cleared += 1;
                 self.index.clear_stream(target, namespace, *tier);
-                Applied {
+                UpdateOutcome {
                     applied: 1,
-                    ..Applied::default()
+                    ..UpdateOutcome::default()
                 }
             }
         };
@@ -213,7 +213,7 @@ impl EventSink for StandardSink {
     // What was said while nobody listened is missing in the numbers, so there is nothing to forget.
     fn connected(&mut self) {}
 
-    fn take(&mut self, message: &Message, now: Moment, tally: &mut Tally) {
+    fn take(&mut self, message: &StreamMessage, now: Moment, tally: &mut SinkCounts) {
         if message.name.as_deref().is_some_and(is_note) {
             tally.counts.events += 1;
             tally.counts.ignored += 1;
@@ -237,7 +237,7 @@ impl EventSink for StandardSink {
         self.count(tally);
     }
 
-    fn tick(&mut self, now: Moment, tally: &mut Tally) {
+    fn tick(&mut self, now: Moment, tally: &mut SinkCounts) {
         let ordered = self.streams.tick(now);
         self.carry_out(ordered, tally);
         self.count(tally);
@@ -247,7 +247,7 @@ impl EventSink for StandardSink {
         self.targets
             .values()
             .for_each(|(target, _)| self.index.clear(*target));
-        self.streams = Streams::new(StreamsSettings::default());
-        self.told = Told::default();
+        self.streams = StandardStreams::new(StandardStreamsSettings::default());
+        self.reported = ReportedCounts::default();
     }
 }

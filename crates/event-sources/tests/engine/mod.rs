@@ -8,11 +8,13 @@ use std::{sync::Arc, time::Duration};
 use event_sources::{
     Endpoint, EventDefaults, SourceHandle, SourceSettings, SourceSpec, StreamReport, ZmqSource,
 };
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Moment, Namespace, Target, WorkerId};
+use kv_blocks::{
+    BlockSize, DpRank, HashScheme, Moment, Namespace, PromptIdentity, Target, WorkerId,
+};
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings,
     frames::{self, ReplayForm},
-    vllm::{self, HashForm, Shape, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex, TargetDigest};
 use net::Clock;
@@ -174,7 +176,7 @@ pub(crate) fn cleared() -> Vec<u8> {
 }
 
 fn batch(events: &[WireEvent]) -> Vec<u8> {
-    vllm::encode(1.0, Some(0), events, Shape::Map, HashForm::Int)
+    vllm::encode(1.0, Some(0), events, EventLayout::Map, HashForm::Int)
 }
 
 pub(crate) fn live(seq: u64, payload: &[u8]) -> Vec<Vec<u8>> {
@@ -216,12 +218,12 @@ pub(crate) fn truth(batches: &[(u64, Vec<u8>)]) -> Vec<TargetDigest> {
 }
 
 /// A source under test with an index of its own.
-pub(crate) struct Reader {
+pub(crate) struct TestSource {
     pub(crate) index: Arc<KvIndex>,
     pub(crate) source: SourceHandle,
 }
 
-impl Reader {
+impl TestSource {
     pub(crate) fn follow(endpoint: &Endpoint, replay: Option<&Endpoint>) -> Self {
         Self::with(endpoint, replay, |_| {})
     }
@@ -271,7 +273,7 @@ impl Reader {
             lora: None,
             salt: None,
             block_size,
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let holds = |n: &u32| {
             let chain = HashScheme::default().chain(None, &[*n; BLOCK as usize], block_size);

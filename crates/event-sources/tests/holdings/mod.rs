@@ -6,7 +6,7 @@
 use std::{sync::Arc, time::Duration};
 
 use event_sources::{SourceHandle, StreamReport};
-use kv_blocks::{BlockSize, HashScheme, Identity, Moment, Namespace, SequenceHash, Target};
+use kv_blocks::{BlockSize, HashScheme, Moment, Namespace, PromptIdentity, SequenceHash, Target};
 use kv_index::KvIndex;
 
 pub(crate) const BLOCK: u32 = 4;
@@ -20,7 +20,7 @@ pub(crate) fn namespace(model: &str) -> Namespace {
         lora: None,
         salt: None,
         block_size,
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 

@@ -13,9 +13,9 @@ use event_sources::StreamReport;
 use kv_blocks::{BlockSize, HashScheme, SequenceHash};
 use kv_events::{
     frames,
-    vllm::{self, HashForm, Shape, WireEvent, WireRemoved},
+    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved},
 };
-use kv_index::{DumpPlace, KvIndex};
+use kv_index::{DumpCursor, KvIndex};
 use serde_json::Value;
 
 /// Tokens per block of the recorded engine.
@@ -23,7 +23,7 @@ const BLOCK: usize = 32;
 
 /// A published batch.
 #[derive(Clone)]
-pub(crate) struct Batch {
+pub(crate) struct RecordedBatch {
     pub(crate) seq: u64,
     /// The engine's own bytes.
     pub(crate) payload: Vec<u8>,
@@ -31,7 +31,7 @@ pub(crate) struct Batch {
     events: Value,
 }
 
-impl Batch {
+impl RecordedBatch {
     /// A removal as the engine would publish it.
     pub(crate) fn removing(seq: u64, names: &[u64]) -> Self {
         let removed = |name: &u64| WireRemoved {
@@ -42,7 +42,7 @@ impl Batch {
             .iter()
             .map(|name| WireEvent::Removed(removed(name)))
             .collect();
-        let payload = vllm::encode(1.0, Some(0), &events, Shape::Map, HashForm::Int);
+        let payload = vllm::encode(1.0, Some(0), &events, EventLayout::Map, HashForm::Int);
         let event = |name| serde_json::json!({"type": "BlockRemoved", "block_hashes": [name]});
         Self {
             seq,
@@ -89,14 +89,14 @@ fn frames_of(message: &Value) -> Vec<Vec<u8>> {
 }
 
 /// Everything one engine published in its life, from number 0 on.
-pub(crate) fn session() -> Vec<Batch> {
+pub(crate) fn session() -> Vec<RecordedBatch> {
     let published = lines()
         .into_iter()
         .filter(|line| line["kind"] == "pub" && line["engine"] == "vllm0");
     let batch = |line: Value| {
         let message = frames_of(&line["frames"]);
         let live = frames::live(&message).unwrap();
-        Batch {
+        RecordedBatch {
             seq: live.seq.unwrap(),
             payload: live.payload.to_vec(),
             events: line["batch"][1].clone(),
@@ -125,25 +125,25 @@ pub(crate) fn recorded_answer() -> Vec<Vec<Vec<u8>>> {
 }
 
 /// A block: its salt, and our own hash of all tokens up to its end.
-pub(crate) type Block = (Option<String>, SequenceHash);
+pub(crate) type RecordedBlock = (Option<String>, SequenceHash);
 
 /// What the decoded batches imply, read once as a set and once as a counter.
 #[derive(Default)]
-pub(crate) struct Reading {
+pub(crate) struct ImpliedBlocks {
     /// What the engine calls a block, with its salt and all tokens up to its end.
     known: BTreeMap<u64, (Option<String>, Vec<u32>)>,
     set: BTreeSet<u64>,
     counter: BTreeMap<u64, u64>,
 }
 
-impl Reading {
-    pub(crate) fn of(batches: &[Batch]) -> Self {
+impl ImpliedBlocks {
+    pub(crate) fn of(batches: &[RecordedBatch]) -> Self {
         let mut reading = Self::default();
         batches.iter().for_each(|batch| reading.take(batch));
         reading
     }
 
-    pub(crate) fn take(&mut self, batch: &Batch) {
+    pub(crate) fn take(&mut self, batch: &RecordedBatch) {
         for event in batch.events.as_array().unwrap() {
             match event["type"].as_str().unwrap() {
                 "BlockStored" => self.store(event),
@@ -190,7 +190,7 @@ impl Reading {
         }
     }
 
-    pub(crate) fn block(&self, name: u64) -> Block {
+    pub(crate) fn block(&self, name: u64) -> RecordedBlock {
         let (salt, tokens) = &self.known[&name];
         let size = BlockSize::new(BLOCK as u64).unwrap();
         (
@@ -202,11 +202,11 @@ impl Reading {
         )
     }
 
-    pub(crate) fn as_set(&self) -> BTreeSet<Block> {
+    pub(crate) fn as_set(&self) -> BTreeSet<RecordedBlock> {
         self.set.iter().map(|name| self.block(*name)).collect()
     }
 
-    pub(crate) fn as_counter(&self) -> BTreeSet<Block> {
+    pub(crate) fn as_counter(&self) -> BTreeSet<RecordedBlock> {
         self.counter
             .iter()
             .filter(|(_, count)| **count > 0)
@@ -233,8 +233,8 @@ impl Reading {
 }
 
 /// Everything the index holds.
-pub(crate) fn memberships(index: &KvIndex) -> BTreeSet<Block> {
-    let mut place = DumpPlace::default();
+pub(crate) fn memberships(index: &KvIndex) -> BTreeSet<RecordedBlock> {
+    let mut place = DumpCursor::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
     rows.map(|row| (row.namespace.salt.as_deref().map(String::from), row.hash))
         .collect()

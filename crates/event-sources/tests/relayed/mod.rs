@@ -8,7 +8,7 @@ use std::sync::{
     atomic::{AtomicU32, Ordering},
 };
 
-use event_sources::{NatsSource, NatsSpec, Relay, RelayCounts, RelayNotice, RelaySpec};
+use event_sources::{NatsRelay, NatsSource, NatsSpec, RelayCounts, RelayNotice, RelaySpec};
 use kv_events::frames::{self, ReplayForm};
 use kv_index::{IndexSettings, KvIndex, TargetDigest};
 use net::Clock;
@@ -20,24 +20,24 @@ use tokio::{
 };
 use zmtp::{Endpoint, Limits, Pub, Router};
 
-use crate::engine::{PATIENCE, Reader, TARGET, publisher, truth};
+use crate::engine::{PATIENCE, TARGET, TestSource, publisher, truth};
 
 pub(crate) const SUBJECT: &str = "kv.pool-a.engine_0";
 
-type History = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
+type BatchHistory = Arc<Mutex<Vec<(u64, Vec<u8>)>>>;
 
 /// An engine: what it says is published, and kept for whoever asks later.
-pub(crate) struct Engine {
+pub(crate) struct RelayedEngine {
     publisher: Pub,
     pub(crate) endpoint: Endpoint,
     pub(crate) replay: Endpoint,
     ports: Arc<[ReservedPort; 2]>,
-    history: History,
+    history: BatchHistory,
     asked: Arc<AtomicU32>,
     answering: JoinHandle<()>,
 }
 
-impl Engine {
+impl RelayedEngine {
     pub(crate) async fn start() -> Self {
         Self::start_at(Arc::new([ReservedPort::new(), ReservedPort::new()])).await
     }
@@ -47,7 +47,7 @@ impl Engine {
             [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()).parse().unwrap());
         let (publisher, endpoint) = publisher(&endpoint).await;
         let (mut router, replay) = bound(&replay).await;
-        let history = History::default();
+        let history = BatchHistory::default();
         let (kept, asked) = (Arc::clone(&history), Arc::new(AtomicU32::new(0)));
         let count = Arc::clone(&asked);
         let answering = tokio::spawn(async move {
@@ -131,7 +131,7 @@ impl Engine {
     }
 }
 
-impl Drop for Engine {
+impl Drop for RelayedEngine {
     fn drop(&mut self) {
         self.answering.abort();
     }
@@ -151,18 +151,22 @@ async fn bound(at: &Endpoint) -> (Router, Endpoint) {
 }
 
 /// A relay in a task of its own.
-pub(crate) struct Relaying {
+pub(crate) struct RelayTask {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<RelayCounts>,
     notices: mpsc::UnboundedReceiver<RelayNotice>,
 }
 
-impl Relaying {
-    pub(crate) fn start(engine: &Engine, server: &str) -> Self {
+impl RelayTask {
+    pub(crate) fn start(engine: &RelayedEngine, server: &str) -> Self {
         Self::with(engine, server, |_| {})
     }
 
-    pub(crate) fn with(engine: &Engine, server: &str, change: impl FnOnce(&mut RelaySpec)) -> Self {
+    pub(crate) fn with(
+        engine: &RelayedEngine,
+        server: &str,
+        change: impl FnOnce(&mut RelaySpec),
+    ) -> Self {
         let mut spec = RelaySpec {
             endpoint: engine.endpoint.clone(),
             replay_endpoint: Some(engine.replay.clone()),
@@ -175,7 +179,7 @@ impl Relaying {
         change(&mut spec);
         let (stop, stopped) = oneshot::channel();
         let (sender, notices) = mpsc::unbounded_channel();
-        let relay = Relay::new(spec, Clock::system(), move |notice| {
+        let relay = NatsRelay::new(spec, Clock::system(), move |notice| {
             let _ = sender.send(notice);
         });
         let task = tokio::spawn(async move { relay.run(stopped).await.unwrap().1 });
@@ -230,11 +234,11 @@ impl Relaying {
     }
 }
 
-pub(crate) fn follow(server: &str) -> Reader {
+pub(crate) fn follow(server: &str) -> TestSource {
     follow_with(server, |_| {})
 }
 
-pub(crate) fn follow_with(server: &str, change: impl FnOnce(&mut NatsSpec)) -> Reader {
+pub(crate) fn follow_with(server: &str, change: impl FnOnce(&mut NatsSpec)) -> TestSource {
     let mut spec = NatsSpec::new(
         TARGET,
         "w7",
@@ -244,11 +248,14 @@ pub(crate) fn follow_with(server: &str, change: impl FnOnce(&mut NatsSpec)) -> R
     change(&mut spec);
     let index = Arc::new(KvIndex::new(IndexSettings::default()));
     let source = NatsSource::spawn(spec, Arc::clone(&index), Clock::system());
-    Reader { index, source }
+    TestSource { index, source }
 }
 
 /// Waits until the reader knows what the engine holds.
-pub(crate) async fn until_true(reader: &Reader, engine: &Engine) -> event_sources::StreamReport {
+pub(crate) async fn until_true(
+    reader: &TestSource,
+    engine: &RelayedEngine,
+) -> event_sources::StreamReport {
     let (truth, last) = (engine.truth(), engine.last_seq());
     let index = Arc::clone(&reader.index);
     // The report is older than the digest beside it, so it must show the same by itself.
@@ -261,7 +268,7 @@ pub(crate) async fn until_true(reader: &Reader, engine: &Engine) -> event_source
 
 /// Waits until the target holds exactly this, and the report says so too: it is published after the index is told.
 pub(crate) async fn until_told(
-    reader: &Reader,
+    reader: &TestSource,
     last_seq: u64,
     blocks: &[u32],
 ) -> event_sources::StreamReport {

@@ -18,7 +18,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::dice::Dice;
+use crate::random::SplitMix64;
 
 /// What a proxy does to the messages that come from the engine, in percent of them. Cuts are in the middle of one.
 #[derive(Clone, Copy, Debug)]
@@ -33,13 +33,13 @@ pub(crate) struct Faults {
     pub(crate) twins: usize,
 }
 
-pub(crate) struct Proxy {
+pub(crate) struct FaultyProxy {
     pub(crate) endpoint: Endpoint,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     task: JoinHandle<()>,
 }
 
-struct Shared {
+struct ProxyState {
     faults: Faults,
     upstream: Mutex<SocketAddr>,
     storming: AtomicBool,
@@ -48,20 +48,20 @@ struct Shared {
     done: AtomicU64,
 }
 
-impl Proxy {
+impl FaultyProxy {
     pub(crate) async fn start(upstream: &Endpoint, faults: Faults, seed: u64) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let endpoint = format!("tcp://{}", listener.local_addr().unwrap())
             .parse()
             .unwrap();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             faults,
             upstream: Mutex::new(address(upstream)),
             storming: AtomicBool::new(true),
             cuts: watch::Sender::new(0),
             done: AtomicU64::new(0),
         });
-        let task = tokio::spawn(serve(listener, Arc::clone(&shared), Dice::new(seed)));
+        let task = tokio::spawn(serve(listener, Arc::clone(&shared), SplitMix64::new(seed)));
         Self {
             endpoint,
             shared,
@@ -91,15 +91,15 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for FaultyProxy {
     fn drop(&mut self) {
         self.task.abort();
     }
 }
 
-impl Shared {
+impl ProxyState {
     /// Whether something happens that does so in so many of a hundred cases.
-    fn hits(&self, dice: &mut Dice, percent: usize) -> bool {
+    fn hits(&self, dice: &mut SplitMix64, percent: usize) -> bool {
         let hits = dice.chance(percent) && self.storming.load(Ordering::Relaxed);
         self.done.fetch_add(u64::from(hits), Ordering::Relaxed);
         hits
@@ -115,7 +115,7 @@ fn address(endpoint: &Endpoint) -> SocketAddr {
         .unwrap()
 }
 
-async fn serve(listener: TcpListener, shared: Arc<Shared>, mut dice: Dice) {
+async fn serve(listener: TcpListener, shared: Arc<ProxyState>, mut dice: SplitMix64) {
     // Its connections end with it.
     let mut connections = JoinSet::new();
     loop {
@@ -124,7 +124,7 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>, mut dice: Dice) {
         if shared.hits(&mut dice, shared.faults.refused) {
             continue;
         }
-        let (shared, dice) = (Arc::clone(&shared), Dice::new(dice.roll()));
+        let (shared, dice) = (Arc::clone(&shared), SplitMix64::new(dice.roll()));
         connections.spawn(async move {
             let mut cuts = shared.cuts.subscribe();
             tokio::select! {
@@ -136,7 +136,11 @@ async fn serve(listener: TcpListener, shared: Arc<Shared>, mut dice: Dice) {
     }
 }
 
-async fn carry(client: TcpStream, shared: &Shared, mut dice: Dice) -> std::io::Result<()> {
+async fn carry(
+    client: TcpStream,
+    shared: &ProxyState,
+    mut dice: SplitMix64,
+) -> std::io::Result<()> {
     let upstream = *shared.upstream.lock();
     let (from_client, to_client) = tokio::io::split(client);
     let (from_engine, to_engine) = tokio::io::split(TcpStream::connect(upstream).await?);
@@ -174,8 +178,8 @@ async fn say(
 async fn hear(
     mut engine: ReadHalf<TcpStream>,
     mut client: WriteHalf<TcpStream>,
-    shared: &Shared,
-    mut dice: Dice,
+    shared: &ProxyState,
+    mut dice: SplitMix64,
 ) -> std::io::Result<()> {
     let mut greeting = [0; 64];
     engine.read_exact(&mut greeting).await?;

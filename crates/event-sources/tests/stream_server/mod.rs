@@ -27,12 +27,12 @@ pub(crate) async fn soon<T>(what: impl Future<Output = T>) -> T {
 }
 
 /// A listener.
-pub(crate) struct Server {
+pub(crate) struct StreamServer {
     listener: TcpListener,
     pub(crate) port: u16,
 }
 
-impl Server {
+impl StreamServer {
     pub(crate) async fn bind() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -51,20 +51,20 @@ impl Server {
     }
 
     /// The next connection, its request read.
-    pub(crate) async fn asked(&self) -> Asked {
+    pub(crate) async fn asked(&self) -> ReceivedRequest {
         let mut stream = self.accept().await;
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(soon(stream.read_u8()).await.unwrap());
         }
-        Asked {
+        ReceivedRequest {
             stream,
             head: String::from_utf8(head).unwrap(),
         }
     }
 
     /// The next connection, with a stream of events begun.
-    pub(crate) async fn streaming(&self) -> Asked {
+    pub(crate) async fn streaming(&self) -> ReceivedRequest {
         let mut asked = self.asked().await;
         asked.send(HEAD).await;
         asked
@@ -72,12 +72,12 @@ impl Server {
 }
 
 /// A connection whose request has been read.
-pub(crate) struct Asked {
+pub(crate) struct ReceivedRequest {
     pub(crate) stream: TcpStream,
     pub(crate) head: String,
 }
 
-impl Asked {
+impl ReceivedRequest {
     pub(crate) async fn send(&mut self, bytes: &[u8]) {
         soon(self.stream.write_all(bytes)).await.unwrap();
     }

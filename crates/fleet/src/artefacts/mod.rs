@@ -150,7 +150,7 @@ pub struct BadModelFile {
 /// refused (78): they are used or refused, never silently left out.
 ///
 /// Reads files and computes for up to seconds: call it before the runtime starts, or off it.
-pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
+pub fn check_models(models: &config::ModelsSection) -> Vec<BadModelFile> {
     let mut bad = Vec::new();
     let mut checked: Vec<&Path> = Vec::new();
     let entries = models
@@ -161,7 +161,7 @@ pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
         std::iter::once(("models.defaults".to_owned(), &models.defaults)).chain(entries)
     {
         // What an entry takes from the defaults is reported there, once.
-        if let config::Tokenizer::Directory(dir) = &model.tokenizer
+        if let config::TokenizerSetting::Directory(dir) = &model.tokenizer
             && !checked.contains(&dir.as_path())
         {
             checked.push(dir);
@@ -173,7 +173,7 @@ pub fn check_models(models: &config::Models) -> Vec<BadModelFile> {
                 });
             }
         }
-        if let config::ChatTemplate::File(file) = &model.chat_template
+        if let config::ChatTemplateSetting::File(file) = &model.chat_template
             && !checked.contains(&file.as_path())
         {
             checked.push(file);

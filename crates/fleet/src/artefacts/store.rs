@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use config::{ChatTemplate, Tokenizer};
+use config::{ChatTemplateSetting, TokenizerSetting};
 use http::StatusCode;
 use net::{Clock, WorkerUrl};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use tokio::sync::Semaphore;
 use tracing::{info, warn};
 
 use super::{ArtefactError, Files, ModelArtefacts, TokenizerSource, files, find_in_hub};
-use crate::{HubCache, ServedModel, probe::Asker};
+use crate::{HubCache, ServedModel, probe::ProbeClient};
 
 /// How long an engine's own tokenizer files may take to come.
 const ENGINE_FILES: Duration = Duration::from_secs(10);
@@ -38,7 +38,7 @@ type Content = [u8; 32];
 
 /// Loaded tokenizers, by content.
 pub(crate) struct ArtefactStore {
-    models: config::Models,
+    models: config::ModelsSection,
     hub: HubCache,
     clock: Clock,
     /// One per distinct content; gone with the last model that uses it.
@@ -59,7 +59,7 @@ impl std::fmt::Debug for ArtefactStore {
 }
 
 impl ArtefactStore {
-    pub(crate) fn new(models: config::Models, hub: HubCache, clock: Clock) -> Self {
+    pub(crate) fn new(models: config::ModelsSection, hub: HubCache, clock: Clock) -> Self {
         Self {
             models,
             hub,
@@ -79,19 +79,19 @@ impl ArtefactStore {
     pub(crate) async fn find(
         &self,
         model: &ServedModel,
-        asker: &Asker,
+        asker: &ProbeClient,
         known: Option<&Arc<ModelArtefacts>>,
     ) -> Arc<ModelArtefacts> {
         let settings = self.models.get(&model.id);
         let template = match &settings.chat_template {
-            ChatTemplate::Auto => None,
-            ChatTemplate::File(path) => Some(path.clone()),
+            ChatTemplateSetting::Auto => None,
+            ChatTemplateSetting::File(path) => Some(path.clone()),
         };
         let found = match &settings.tokenizer {
-            Tokenizer::None => return Arc::default(),
-            Tokenizer::Engine => return Arc::new(ModelArtefacts::remote(None)),
-            Tokenizer::Directory(dir) => Some(dir.clone()),
-            Tokenizer::Auto => self.local_directory(model).await,
+            TokenizerSetting::None => return Arc::default(),
+            TokenizerSetting::Engine => return Arc::new(ModelArtefacts::remote(None)),
+            TokenizerSetting::Directory(dir) => Some(dir.clone()),
+            TokenizerSetting::Auto => self.local_directory(model).await,
         };
         if let (Some(known), Some(dir)) = (known, &found)
             && known.prompt.is_some()
@@ -121,7 +121,8 @@ impl ArtefactStore {
             },
             Err(error) => {
                 let problem = Some(error.to_string().into());
-                if settings.tokenizer == Tokenizer::Auto && answers_tokenize(asker, &model.id).await
+                if settings.tokenizer == TokenizerSetting::Auto
+                    && answers_tokenize(asker, &model.id).await
                 {
                     warn!(model = %model.id, %error, "no tokenizer here: the engine is asked for tokens");
                     ModelArtefacts::remote(problem)
@@ -142,15 +143,15 @@ impl ArtefactStore {
     /// if it cannot be loaded any more (the start of the program checks that it can).
     pub(crate) async fn configured(&self, id: &str) -> Option<Arc<ModelArtefacts>> {
         let entry = self.models.entries.get(id)?;
-        let Tokenizer::Directory(dir) = &entry.tokenizer else {
+        let TokenizerSetting::Directory(dir) = &entry.tokenizer else {
             return None;
         };
         if let Some(known) = self.configured.lock().get(id) {
             return Some(Arc::clone(known));
         }
         let template = match &entry.chat_template {
-            ChatTemplate::Auto => None,
-            ChatTemplate::File(path) => Some(path.clone()),
+            ChatTemplateSetting::Auto => None,
+            ChatTemplateSetting::File(path) => Some(path.clone()),
         };
         let files = read_dir(dir.clone()).await;
         let loaded = match files {
@@ -185,7 +186,7 @@ impl ArtefactStore {
     pub(crate) fn configured_ids(&self) -> impl Iterator<Item = &str> {
         let entries = self.models.entries.iter();
         entries
-            .filter(|(_, entry)| matches!(entry.tokenizer, Tokenizer::Directory(_)))
+            .filter(|(_, entry)| matches!(entry.tokenizer, TokenizerSetting::Directory(_)))
             .map(|(id, _)| id.as_str())
     }
 
@@ -299,7 +300,7 @@ async fn read_dir(dir: PathBuf) -> Result<Files, ArtefactError> {
 
 /// Whether the engine has the `/tokenize` that takes a `prompt`: one word is given to it. Asking by another method would
 /// tell less: some servers answer that with 404 or 501, and some have another route of that name.
-async fn answers_tokenize(asker: &Asker, model: &str) -> bool {
+async fn answers_tokenize(asker: &ProbeClient, model: &str) -> bool {
     let question = serde_json::json!({"model": model, "prompt": "warm"}).to_string();
     let Ok(reply) = asker
         .post("/tokenize", Some(question.into()), SHORT_REPLY)
@@ -321,7 +322,7 @@ async fn answers_tokenize(asker: &Asker, model: &str) -> bool {
 /// tunnel behind it, can answer the same. What such a worker gains is little: the files pass the checks of every other
 /// tokenizer, they are used for a model only while all its workers have the same (`snapshot_build`), and they decide
 /// nothing but which worker a prompt goes to. Other engines' files have to be named in the configuration.
-async fn files_of_simulator(asker: &Asker) -> Option<Files> {
+async fn files_of_simulator(asker: &ProbeClient) -> Option<Files> {
     if !is_on_this_machine(asker.url()) {
         return None;
     }

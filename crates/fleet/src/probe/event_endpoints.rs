@@ -51,7 +51,8 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
         {
             continue;
         }
-        let Some(endpoint) = text("endpoint").and_then(|endpoint| seen_from_here(endpoint, host))
+        let Some(endpoint) =
+            text("endpoint").and_then(|endpoint| reachable_endpoint(endpoint, host))
         else {
             continue;
         };
@@ -59,7 +60,7 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
             rank,
             endpoint,
             replay_endpoint: text("replay_endpoint")
-                .and_then(|endpoint| seen_from_here(endpoint, host)),
+                .and_then(|endpoint| reachable_endpoint(endpoint, host)),
             topic: text("topic").unwrap_or_default().to_owned(),
         });
     }
@@ -68,7 +69,7 @@ pub(crate) fn read(body: &[u8], host: &str) -> Option<Vec<EventEndpoint>> {
 }
 
 /// An engine's own name for its socket, as we can reach it: wildcard hosts become `host`; tcp and ipc only.
-pub(crate) fn seen_from_here(endpoint: &str, host: &str) -> Option<String> {
+pub(crate) fn reachable_endpoint(endpoint: &str, host: &str) -> Option<String> {
     if let Some(path) = endpoint.strip_prefix("ipc://") {
         return (!path.is_empty()).then(|| endpoint.to_owned());
     }
@@ -133,7 +134,7 @@ mod tests {
             ("ipc:///run/events.sock", "ipc:///run/events.sock"),
         ] {
             assert_eq!(
-                seen_from_here(endpoint, "h").as_deref(),
+                reachable_endpoint(endpoint, "h").as_deref(),
                 Some(want),
                 "{endpoint}"
             );
@@ -147,10 +148,10 @@ mod tests {
             "ipc://",
             "",
         ] {
-            assert_eq!(seen_from_here(bad, "h"), None, "{bad}");
+            assert_eq!(reachable_endpoint(bad, "h"), None, "{bad}");
         }
         assert_eq!(
-            seen_from_here("tcp://*:1", "::1").as_deref(),
+            reachable_endpoint("tcp://*:1", "::1").as_deref(),
             Some("tcp://[::1]:1")
         );
     }

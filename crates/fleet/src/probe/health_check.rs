@@ -4,10 +4,10 @@ use bytes::Bytes;
 use config::CheckMethod;
 use http::StatusCode;
 
-use super::ask::{Asker, Trouble, trouble, unexpected};
+use super::client::{ProbeClient, ProbeError, probe_error, unexpected};
 use crate::{
-    engine::{Engine, health_method, health_paths, healthy_statuses},
-    health::Check,
+    engine::{EngineKind, health_method, health_paths, healthy_statuses},
+    health::CheckOutcome,
 };
 
 /// A health reply's body is not looked at; a model list may serve as one.
@@ -15,17 +15,17 @@ const LARGEST_REPLY: usize = 4 << 20;
 
 /// How one worker is checked.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct HealthCheck {
+pub(crate) struct HealthCheckPlan {
     /// The worker's own entry.
     pub(crate) own: config::HealthCheck,
     /// `health_checks.endpoint`: replaces the primary path of the type.
     pub(crate) global_endpoint: Option<String>,
 }
 
-impl HealthCheck {
+impl HealthCheckPlan {
     /// Paths in the order they are asked. The worker's own entry beats the global path, which beats the type's
     /// (decision B1).
-    fn paths(&self, engine: Engine) -> Vec<String> {
+    fn paths(&self, engine: EngineKind) -> Vec<String> {
         let own = health_paths(engine);
         let first = self.own.endpoint.as_ref().or(self.global_endpoint.as_ref());
         let first = first.cloned().unwrap_or_else(|| own[0].to_owned());
@@ -37,7 +37,7 @@ impl HealthCheck {
     }
 
     /// How the paths are asked. A body of the type's own goes with the type's own method only.
-    fn method(&self, engine: Engine) -> (CheckMethod, Option<Bytes>) {
+    fn method(&self, engine: EngineKind) -> (CheckMethod, Option<Bytes>) {
         let (usual, body) = health_method(engine);
         let own = self
             .own
@@ -51,7 +51,7 @@ impl HealthCheck {
         )
     }
 
-    fn accepts(&self, engine: Engine, status: StatusCode) -> bool {
+    fn accepts(&self, engine: EngineKind, status: StatusCode) -> bool {
         self.own
             .accept_status
             .as_deref()
@@ -60,7 +60,11 @@ impl HealthCheck {
     }
 
     /// Asks, and judges the first answer that is not 404.
-    pub(crate) async fn run(&self, asker: &Asker, engine: Engine) -> Result<(), Trouble> {
+    pub(crate) async fn run(
+        &self,
+        asker: &ProbeClient,
+        engine: EngineKind,
+    ) -> Result<(), ProbeError> {
         let asker = self
             .own
             .timeout
@@ -72,7 +76,7 @@ impl HealthCheck {
                 (CheckMethod::Get | CheckMethod::Head, _) => asker.get(path, LARGEST_REPLY).await,
                 (CheckMethod::Post, body) => asker.post(path, body, LARGEST_REPLY).await,
             };
-            let status = reply.map_err(|error| trouble(&error))?.status;
+            let status = reply.map_err(|error| probe_error(&error))?.status;
             if self.accepts(engine, status) {
                 return Ok(());
             }
@@ -81,8 +85,8 @@ impl HealthCheck {
                     "answered {path} with {}: the engine is loading, wait",
                     status.as_u16()
                 );
-                return Err(Trouble {
-                    check: Check::Loading,
+                return Err(ProbeError {
+                    check: CheckOutcome::Loading,
                     text,
                 });
             }
@@ -91,7 +95,7 @@ impl HealthCheck {
             }
             last = Some(unexpected(path, status));
         }
-        Err(last.unwrap_or_else(|| Trouble::failed("has no health endpoint to ask")))
+        Err(last.unwrap_or_else(|| ProbeError::failed("has no health endpoint to ask")))
     }
 }
 
@@ -105,8 +109,8 @@ mod tests {
         endpoint: Option<&str>,
         fallbacks: Option<&[&str]>,
         global: Option<&str>,
-    ) -> HealthCheck {
-        HealthCheck {
+    ) -> HealthCheckPlan {
+        HealthCheckPlan {
             own: config::HealthCheck {
                 endpoint: endpoint.map(str::to_owned),
                 fallback_endpoints: fallbacks
@@ -125,31 +129,34 @@ mod tests {
     #[contract("CH6")]
     fn each_type_has_its_own_paths() {
         let plain = check(None, None, None);
-        assert_eq!(plain.paths(Engine::Openai), ["/v1/models"]);
-        assert_eq!(plain.paths(Engine::Ollama), ["/api/tags", "/"]);
+        assert_eq!(plain.paths(EngineKind::Openai), ["/v1/models"]);
+        assert_eq!(plain.paths(EngineKind::Ollama), ["/api/tags", "/"]);
         assert_eq!(
-            plain.paths(Engine::Lmstudio),
+            plain.paths(EngineKind::Lmstudio),
             ["/v1/models", "/api/v1/models"]
         );
         for engine in [
-            Engine::Vllm,
-            Engine::Sglang,
-            Engine::Trtllm,
-            Engine::Llamacpp,
-            Engine::Mlxcel,
-            Engine::Continuum,
-            Engine::Azure,
-            Engine::Generic,
+            EngineKind::Vllm,
+            EngineKind::Sglang,
+            EngineKind::Trtllm,
+            EngineKind::Llamacpp,
+            EngineKind::Mlxcel,
+            EngineKind::Continuum,
+            EngineKind::Azure,
+            EngineKind::Generic,
         ] {
             assert_eq!(plain.paths(engine), ["/health", "/v1/models"], "{engine:?}");
         }
-        assert_eq!(plain.paths(Engine::Gemini), ["/models", "/v1beta/models"]);
-        assert_eq!(plain.paths(Engine::Anthropic), ["/v1/messages"]);
-        for engine in Engine::ALL {
+        assert_eq!(
+            plain.paths(EngineKind::Gemini),
+            ["/models", "/v1beta/models"]
+        );
+        assert_eq!(plain.paths(EngineKind::Anthropic), ["/v1/messages"]);
+        for engine in EngineKind::ALL {
             let healthy: Vec<u16> = (100..600)
                 .filter(|status| plain.accepts(engine, StatusCode::from_u16(*status).unwrap()))
                 .collect();
-            if engine == Engine::Anthropic {
+            if engine == EngineKind::Anthropic {
                 assert_eq!(
                     plain.method(engine),
                     (CheckMethod::Post, Some(Bytes::from("{}")))
@@ -167,37 +174,37 @@ mod tests {
     fn the_workers_own_way_of_asking_beats_the_types() {
         let mut own = check(None, None, None);
         own.own.method = Some(CheckMethod::Post);
-        assert_eq!(own.method(Engine::Vllm), (CheckMethod::Post, None));
+        assert_eq!(own.method(EngineKind::Vllm), (CheckMethod::Post, None));
         own.own.body = Some(serde_json::json!({"check": true}));
         assert_eq!(
-            own.method(Engine::Anthropic),
+            own.method(EngineKind::Anthropic),
             (CheckMethod::Post, Some(Bytes::from(r#"{"check":true}"#)))
         );
         own.own.accept_status = Some(vec![204]);
-        assert!(own.accepts(Engine::Anthropic, StatusCode::NO_CONTENT));
-        assert!(!own.accepts(Engine::Anthropic, StatusCode::OK));
+        assert!(own.accepts(EngineKind::Anthropic, StatusCode::NO_CONTENT));
+        assert!(!own.accepts(EngineKind::Anthropic, StatusCode::OK));
         own.own.method = Some(CheckMethod::Get);
         own.own.body = None;
-        assert_eq!(own.method(Engine::Anthropic), (CheckMethod::Get, None));
+        assert_eq!(own.method(EngineKind::Anthropic), (CheckMethod::Get, None));
     }
 
     #[test]
     #[contract("B1")]
     fn the_workers_own_path_beats_the_global_one_which_beats_the_types() {
         assert_eq!(
-            check(None, None, Some("/up")).paths(Engine::Vllm),
+            check(None, None, Some("/up")).paths(EngineKind::Vllm),
             ["/up", "/v1/models"]
         );
         assert_eq!(
-            check(Some("/own"), None, Some("/up")).paths(Engine::Vllm),
+            check(Some("/own"), None, Some("/up")).paths(EngineKind::Vllm),
             ["/own", "/v1/models"]
         );
         assert_eq!(
-            check(Some("/own"), Some(&["/b"]), Some("/up")).paths(Engine::Vllm),
+            check(Some("/own"), Some(&["/b"]), Some("/up")).paths(EngineKind::Vllm),
             ["/own", "/b"]
         );
         assert_eq!(
-            check(Some("/own"), Some(&[]), None).paths(Engine::Vllm),
+            check(Some("/own"), Some(&[]), None).paths(EngineKind::Vllm),
             ["/own"]
         );
     }

@@ -6,14 +6,14 @@ use http::StatusCode;
 use serde_json::Value;
 
 use super::{
-    Asker, Trouble,
-    ask::{trouble, unexpected},
+    ProbeClient, ProbeError,
+    client::{probe_error, unexpected},
     event_endpoints::{self, EventEndpoint},
     messages,
     metrics_text::{self, EngineMetrics, Scrape},
     model_list::{self, ModelList},
 };
-use crate::{Engine, Messages, engine::list_is_optional, look::Pace};
+use crate::{EngineKind, MessagesMode, engine::list_is_optional, worker_check::CheckPace};
 
 const LARGEST_MODEL_LIST: usize = 4 << 20;
 const LARGEST_METRICS: usize = 16 << 20;
@@ -28,10 +28,10 @@ const SIDE_QUESTION_RETURNING: Duration = Duration::from_millis(100);
 
 /// What a worker says about itself.
 #[derive(Clone, Debug)]
-pub(crate) struct Identity {
-    pub(crate) engine: Engine,
+pub(crate) struct EngineIdentity {
+    pub(crate) engine: EngineKind,
     pub(crate) list: ModelList,
-    pub(crate) said: SideAnswers,
+    pub(crate) facts: EngineFacts,
     /// Its load and counters as of now, when it said so this time.
     pub(crate) scrape: Option<Scrape>,
     /// Every question was answered this time.
@@ -41,23 +41,23 @@ pub(crate) struct Identity {
 /// Answers to the questions beside the model list, each `None` while it was never answered. That a worker has no such
 /// thing is an answer, too; silence is none.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct SideAnswers {
+pub(crate) struct EngineFacts {
     version: Option<Option<Arc<str>>>,
     metrics: Option<EngineMetrics>,
     /// An empty list: it says that it publishes nothing.
     announced: Option<Option<Vec<EventEndpoint>>>,
     /// How it takes messages.
-    messages: Option<Messages>,
+    messages: Option<MessagesMode>,
 }
 
 /// What the configuration says of a worker; `None` is found out.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Configured {
-    pub(crate) engine: Option<Engine>,
-    pub(crate) messages: Option<Messages>,
+pub(crate) struct ConfiguredIdentity {
+    pub(crate) engine: Option<EngineKind>,
+    pub(crate) messages: Option<MessagesMode>,
 }
 
-impl SideAnswers {
+impl EngineFacts {
     pub(crate) fn version(&self) -> Option<&Arc<str>> {
         self.version.as_ref()?.as_ref()
     }
@@ -71,7 +71,7 @@ impl SideAnswers {
     }
 
     /// How it takes messages; one that did not say is asked by chats, which all engines have.
-    pub(crate) fn messages(&self) -> Messages {
+    pub(crate) fn messages(&self) -> MessagesMode {
         self.messages.unwrap_or_default()
     }
 
@@ -96,27 +96,27 @@ impl SideAnswers {
 /// Asks everything at once that is not configured. `before`: earlier answers, which stand
 /// where there are no new ones.
 pub(crate) async fn identify(
-    asker: &Asker,
-    configured: Configured,
-    before: &SideAnswers,
-    pace: Pace,
-) -> Result<Identity, Trouble> {
+    asker: &ProbeClient,
+    configured: ConfiguredIdentity,
+    before: &EngineFacts,
+    pace: CheckPace,
+) -> Result<EngineIdentity, ProbeError> {
     let side = asker.with_timeout(match pace {
-        Pace::Thorough => SIDE_QUESTION,
-        Pace::Returning => SIDE_QUESTION_RETURNING,
+        CheckPace::Thorough => SIDE_QUESTION,
+        CheckPace::Returning => SIDE_QUESTION_RETURNING,
     });
-    let Configured { engine, messages } = configured;
+    let ConfiguredIdentity { engine, messages } = configured;
     let (list, version, metrics, sources, messages) = tokio::join!(
         list_models(asker, engine),
         side.ask("/version", LARGEST_VERSION),
         side.ask("/metrics", LARGEST_METRICS),
         side.ask("/kv_event_sources", LARGEST_SOURCES),
-        messages::asked(&side, messages),
+        messages::messages_mode(&side, messages),
     );
     let list = list?;
     // An engine behind a unix socket shares our machine.
     let host = asker.url().host().unwrap_or("127.0.0.1");
-    let fresh = SideAnswers {
+    let fresh = EngineFacts {
         version: version.map(|body| read_version(&body?)),
         metrics: metrics.map(|body| {
             body.map(|body| metrics_text::read(&String::from_utf8_lossy(&body)))
@@ -134,15 +134,15 @@ pub(crate) async fn identify(
             || owned
             || said.announced().is_some();
         if speaks_vllm && said.version().is_some() {
-            Engine::Vllm
+            EngineKind::Vllm
         } else {
-            Engine::Openai
+            EngineKind::Openai
         }
     });
-    Ok(Identity {
+    Ok(EngineIdentity {
         engine,
         list,
-        said,
+        facts: said,
         scrape,
         complete,
     })
@@ -150,24 +150,24 @@ pub(crate) async fn identify(
 
 /// Asks for the model list alone.
 pub(crate) async fn list_models(
-    asker: &Asker,
-    engine: Option<Engine>,
-) -> Result<ModelList, Trouble> {
+    asker: &ProbeClient,
+    engine: Option<EngineKind>,
+) -> Result<ModelList, ProbeError> {
     const PATH: &str = "/v1/models";
     let reply = asker
         .get(PATH, LARGEST_MODEL_LIST)
         .await
-        .map_err(|error| trouble(&error))?;
+        .map_err(|error| probe_error(&error))?;
     match reply.status {
         StatusCode::OK => model_list::read(&reply.body).ok_or_else(|| {
-            Trouble::failed(format!(
+            ProbeError::failed(format!(
                 "answered {PATH} with something else than a model list: check that the url is an engine's"
             ))
         }),
         // A server without the route may still serve the models that the configuration names.
         StatusCode::NOT_FOUND => Ok(ModelList::default()),
-        StatusCode::SERVICE_UNAVAILABLE => Err(Trouble {
-            check: crate::health::Check::Loading,
+        StatusCode::SERVICE_UNAVAILABLE => Err(ProbeError {
+            check: crate::health::CheckOutcome::Loading,
             text: format!("answered {PATH} with 503: the engine is loading, wait"),
         }),
         status if status.is_client_error() && list_is_optional(engine) => Ok(ModelList::default()),
@@ -176,7 +176,7 @@ pub(crate) async fn list_models(
 }
 
 /// Asks for the engine's own load and counters.
-pub(crate) async fn scrape(asker: &Asker) -> Option<Scrape> {
+pub(crate) async fn scrape(asker: &ProbeClient) -> Option<Scrape> {
     let body = asker
         .with_timeout(SIDE_QUESTION)
         .get_ok("/metrics", LARGEST_METRICS)

@@ -5,14 +5,17 @@
 use bytes::Bytes;
 use http::StatusCode;
 
-use super::Asker;
-use crate::Messages;
+use super::ProbeClient;
+use crate::MessagesMode;
 
 const PATH: &str = "/v1/messages";
 const LARGEST_REPLY: usize = 64 << 10;
 
 /// What is configured, else what it says; `None`: it did not answer, or not now.
-pub(super) async fn asked(asker: &Asker, configured: Option<Messages>) -> Option<Messages> {
+pub(super) async fn messages_mode(
+    asker: &ProbeClient,
+    configured: Option<MessagesMode>,
+) -> Option<MessagesMode> {
     if configured.is_some() {
         return configured;
     }
@@ -23,12 +26,12 @@ pub(super) async fn asked(asker: &Asker, configured: Option<Messages>) -> Option
     said(reply.status)
 }
 
-fn said(status: StatusCode) -> Option<Messages> {
+fn said(status: StatusCode) -> Option<MessagesMode> {
     match status.as_u16() {
-        200 | 400 | 401 | 422 | 429 => Some(Messages::Native),
+        200 | 400 | 401 | 422 | 429 => Some(MessagesMode::Native),
         // It is loading, or something before it is away: that is no answer.
         502..=504 => None,
-        _ => Some(Messages::Translate),
+        _ => Some(MessagesMode::Translate),
     }
 }
 
@@ -41,11 +44,11 @@ mod tests {
      {
         let said = |status| said(StatusCode::from_u16(status).expect("a status"));
         for status in [200, 400, 401, 422, 429] {
-            assert_eq!(said(status), Some(Messages::Native), "{status}");
+            assert_eq!(said(status), Some(MessagesMode::Native), "{status}");
         }
         // One that fails on it may have the route; chats it has in any case.
         for status in [403, 404, 405, 500, 501] {
-            assert_eq!(said(status), Some(Messages::Translate), "{status}");
+            assert_eq!(said(status), Some(MessagesMode::Translate), "{status}");
         }
         for status in [502, 503, 504] {
             assert_eq!(said(status), None, "{status}");

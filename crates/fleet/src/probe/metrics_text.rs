@@ -45,7 +45,7 @@ impl EngineMetrics {
 pub(crate) fn read(text: &str) -> EngineMetrics {
     let mut found = EngineMetrics::default();
     for line in text.lines() {
-        let Some(sample) = Sample::read(line) else {
+        let Some(sample) = MetricSample::read(line) else {
             continue;
         };
         let Some(name) = sample.name.strip_prefix("vllm:") else {
@@ -107,13 +107,13 @@ fn add(sum: &mut Option<u32>, value: f64) {
     }
 }
 
-struct Sample<'a> {
+struct MetricSample<'a> {
     name: &'a str,
     labels: &'a str,
     value: f64,
 }
 
-impl<'a> Sample<'a> {
+impl<'a> MetricSample<'a> {
     fn read(line: &'a str) -> Option<Self> {
         let line = line.trim();
         if line.starts_with('#') {

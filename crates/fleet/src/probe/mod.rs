@@ -1,7 +1,7 @@
 //! Asking a worker what it is. Every answer is capped and read defensively; a missing one costs only what it would
 //! have told.
 
-pub(crate) mod ask;
+pub(crate) mod client;
 pub(crate) mod event_endpoints;
 pub(crate) mod health_check;
 mod identity;
@@ -10,7 +10,9 @@ pub(crate) mod metrics_text;
 pub(crate) mod model_list;
 pub(crate) mod prefix_cache;
 
-pub(crate) use ask::{Asker, REFUSED, Trouble};
-pub(crate) use health_check::HealthCheck;
-pub(crate) use identity::{Configured, Identity, SideAnswers, identify, list_models, scrape};
+pub(crate) use client::{ProbeClient, ProbeError, REFUSED};
+pub(crate) use health_check::HealthCheckPlan;
+pub(crate) use identity::{
+    ConfiguredIdentity, EngineFacts, EngineIdentity, identify, list_models, scrape,
+};
 pub(crate) use metrics_text::Scrape;

@@ -11,19 +11,19 @@ pub(crate) const MOST_RANKS: u32 = 1024;
 
 /// The counters of one page of metrics, at most [`MOST_RANKS`] ranks of them.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct PrefixCache(BTreeMap<u32, Counts>);
+pub(crate) struct PrefixCache(BTreeMap<u32, RankCounters>);
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Counts {
-    now: Names,
+struct RankCounters {
+    now: NamedCounters,
     /// Under the names of releases before 0.9. Some releases serve both: they count the same.
-    before: Names,
+    previous: NamedCounters,
     /// Found outside the device, in what a connector keeps.
     external_hits: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Names {
+struct NamedCounters {
     queries: Option<f64>,
     hits: f64,
 }
@@ -32,13 +32,13 @@ impl PrefixCache {
     /// Takes one sample in, if it is one of these counters. `name` is without vLLM's prefix; without a label the rank is
     /// the first.
     pub(crate) fn add(&mut self, name: &str, rank: Option<&str>, value: f64) {
-        let field: fn(&mut Counts, f64) = match name {
+        let field: fn(&mut RankCounters, f64) = match name {
             "prefix_cache_queries_total" => |it, value| *it.now.queries.get_or_insert(0.0) += value,
             "prefix_cache_hits_total" => |it, value| it.now.hits += value,
             "gpu_prefix_cache_queries_total" => {
-                |it, value| *it.before.queries.get_or_insert(0.0) += value
+                |it, value| *it.previous.queries.get_or_insert(0.0) += value
             }
-            "gpu_prefix_cache_hits_total" => |it, value| it.before.hits += value,
+            "gpu_prefix_cache_hits_total" => |it, value| it.previous.hits += value,
             "external_prefix_cache_hits_total" => |it, value| it.external_hits += value,
             _ => return,
         };
@@ -59,11 +59,11 @@ impl PrefixCache {
             reason = "`as` saturates, and none is negative"
         )]
         let whole = |value: f64| value as u64;
-        let counters = |(rank, it): (&u32, &Counts)| {
+        let counters = |(rank, it): (&u32, &RankCounters)| {
             let names = if it.now.queries.is_some() {
                 it.now
             } else {
-                it.before
+                it.previous
             };
             let (queries, hits) = (whole(names.queries?), whole(names.hits + it.external_hits));
             Some((DpRank(*rank), PrefixCacheCounters { at, queries, hits }))

@@ -9,8 +9,8 @@ use net::{Address, WorkerUrl};
 use zmtp::{Dealer, Limits};
 
 use crate::{
-    entry::Ranks,
     probe::event_endpoints::{self, EventEndpoint},
+    worker_record::RankSelection,
 };
 
 /// A replay without a message for this long has failed: an idle engine answers within about 0.1 s.
@@ -21,7 +21,7 @@ const GUESS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// A stream to follow.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Wanted {
+pub(crate) enum WantedStream {
     /// One rank's ZMQ publisher.
     Publisher(EventEndpoint),
     /// A socket of ours that one rank connects to, and maybe others.
@@ -34,13 +34,13 @@ pub(crate) enum Wanted {
     Nats { rank: u32, endpoint: String },
 }
 
-impl Wanted {
-    pub(crate) fn ranks(&self) -> Ranks {
+impl WantedStream {
+    pub(crate) fn ranks(&self) -> RankSelection {
         match self {
             Self::Publisher(EventEndpoint { rank, .. })
             | Self::Nats { rank, .. }
-            | Self::Bound { rank, .. } => Ranks::One(DpRank(*rank)),
-            Self::Standard { .. } | Self::Polled { .. } => Ranks::All,
+            | Self::Bound { rank, .. } => RankSelection::One(DpRank(*rank)),
+            Self::Standard { .. } | Self::Polled { .. } => RankSelection::All,
         }
     }
 
@@ -66,7 +66,7 @@ impl Wanted {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct StreamSettings {
     pub(crate) own: config::WorkerKvEvents,
-    pub(crate) all: config::KvEvents,
+    pub(crate) all: config::KvEventsSection,
     /// No other worker has the same host.
     pub(crate) host_is_its_own: bool,
     /// No other worker has the same socket of ours and the same topics.
@@ -104,25 +104,25 @@ impl StreamSettings {
         host: &str,
         ranks: u32,
         connect_timeout: Duration,
-    ) -> Vec<Wanted> {
+    ) -> Vec<WantedStream> {
         if !self.all.enabled {
             return Vec::new();
         }
         let endpoint = self.own.endpoint.clone();
         match (self.own.source, endpoint) {
             (EventSource::None, _) => Vec::new(),
-            (EventSource::Poll, _) => vec![Wanted::Polled {
+            (EventSource::Poll, _) => vec![WantedStream::Polled {
                 endpoint: self.url.to_string(),
             }],
             (EventSource::Sse | EventSource::Ws, Some(endpoint)) => {
-                vec![Wanted::Standard { endpoint }]
+                vec![WantedStream::Standard { endpoint }]
             }
-            (EventSource::Nats, Some(subject)) if ranks == 1 => vec![Wanted::Nats {
+            (EventSource::Nats, Some(subject)) if ranks == 1 => vec![WantedStream::Nats {
                 rank: 0,
                 endpoint: subject,
             }],
             (EventSource::Nats, Some(subject)) => (0..ranks)
-                .map(|rank| Wanted::Nats {
+                .map(|rank| WantedStream::Nats {
                     rank,
                     endpoint: format!("{subject}.{rank}"),
                 })
@@ -132,7 +132,7 @@ impl StreamSettings {
             (EventSource::Auto | EventSource::Zmq, Some(endpoint)) if self.own.bind => {
                 // Engines add the rank to the port that they connect to, too.
                 let of = |rank| {
-                    Some(Wanted::Bound {
+                    Some(WantedStream::Bound {
                         rank,
                         endpoint: event_endpoints::of_rank(&endpoint, rank)?,
                     })
@@ -143,7 +143,7 @@ impl StreamSettings {
                 let found = self
                     .publishers(announced, host, ranks, connect_timeout)
                     .await;
-                found.into_iter().map(Wanted::Publisher).collect()
+                found.into_iter().map(WantedStream::Publisher).collect()
             }
         }
     }
@@ -175,7 +175,7 @@ impl StreamSettings {
                 _ if !self.all.replay => stream.replay_endpoint = None,
                 ReplayEndpoint::None => stream.replay_endpoint = None,
                 ReplayEndpoint::At(endpoint) => {
-                    stream.replay_endpoint = event_endpoints::seen_from_here(endpoint, host)
+                    stream.replay_endpoint = event_endpoints::reachable_endpoint(endpoint, host)
                         .and_then(|endpoint| event_endpoints::of_rank(&endpoint, stream.rank));
                 }
                 ReplayEndpoint::Auto => {}
@@ -208,7 +208,7 @@ impl StreamSettings {
         ranks: u32,
         connect_timeout: Duration,
     ) -> Vec<EventEndpoint> {
-        let Some(base) = event_endpoints::seen_from_here(endpoint, host) else {
+        let Some(base) = event_endpoints::reachable_endpoint(endpoint, host) else {
             return Vec::new();
         };
         let of = |rank| {

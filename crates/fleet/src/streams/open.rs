@@ -3,22 +3,25 @@
 use std::{path::Path, str::FromStr, sync::Arc};
 
 use event_sources::{
-    Endpoint, EventDefaults, Member, PollSource, PollSpec, Publisher, SharedSpec, SourceHandle,
-    SourceSpec, SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec, ZmqSource,
+    Endpoint, EventDefaults, PollSource, PollSpec, PublisherInfo, SharedSpec, SocketMember,
+    SourceHandle, SourceSpec, SseEndpoint, SseSource, SseSpec, StandardSink, StandardSinkSpec,
+    ZmqSource,
 };
 use http::HeaderValue;
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::standard::StreamKey;
 
-use super::{StreamSettings, Wanted};
-use crate::{board::Board, entry::EventStream, probe::event_endpoints::EventEndpoint};
+use super::{StreamSettings, WantedStream};
+use crate::{
+    probe::event_endpoints::EventEndpoint, worker_record::FollowedStream, worker_table::WorkerTable,
+};
 
 /// Longest token of a file, bytes.
 const LONGEST_TOKEN: u64 = 64 << 10;
 
 /// Whose stream it is.
-struct Owner<'a> {
-    board: &'a Board,
+struct StreamOwner<'a> {
+    worker_table: &'a WorkerTable,
     settings: &'a StreamSettings,
     id: WorkerId,
     name: &'a Arc<str>,
@@ -27,40 +30,42 @@ struct Owner<'a> {
 
 /// Starts following; the error says why that cannot be, now.
 pub(super) fn open(
-    board: &Board,
+    board: &WorkerTable,
     settings: &StreamSettings,
     (id, name): (WorkerId, &Arc<str>),
     model: &Arc<str>,
-    wanted: &Wanted,
-) -> Result<EventStream, String> {
-    let owner = Owner {
-        board,
+    wanted: &WantedStream,
+) -> Result<FollowedStream, String> {
+    let owner = StreamOwner {
+        worker_table: board,
         settings,
         id,
         name,
         model,
     };
     let source = match wanted {
-        Wanted::Publisher(place) => owner.publisher(place)?,
-        Wanted::Bound { endpoint, .. } => owner.bound(endpoint)?,
-        Wanted::Standard { endpoint } => owner.standard(endpoint)?,
-        Wanted::Polled { endpoint } => owner.polled(endpoint)?,
-        Wanted::Nats { rank, endpoint } => owner.nats(DpRank(*rank), endpoint)?,
+        WantedStream::Publisher(place) => owner.publisher(place)?,
+        WantedStream::Bound { endpoint, .. } => owner.bound(endpoint)?,
+        WantedStream::Standard { endpoint } => owner.standard(endpoint)?,
+        WantedStream::Polled { endpoint } => owner.polled(endpoint)?,
+        WantedStream::Nats { rank, endpoint } => owner.nats(DpRank(*rank), endpoint)?,
     };
     let replay = match wanted {
-        Wanted::Publisher(place) => place.replay_endpoint.is_some(),
+        WantedStream::Publisher(place) => place.replay_endpoint.is_some(),
         // The relay answers for the engine.
-        Wanted::Nats { .. } => settings.wants_replay(),
-        Wanted::Bound { .. } | Wanted::Standard { .. } | Wanted::Polled { .. } => false,
+        WantedStream::Nats { .. } => settings.wants_replay(),
+        WantedStream::Bound { .. }
+        | WantedStream::Standard { .. }
+        | WantedStream::Polled { .. } => false,
     };
-    Ok(EventStream {
+    Ok(FollowedStream {
         ranks: wanted.ranks(),
         replay,
         source,
     })
 }
 
-impl Owner<'_> {
+impl StreamOwner<'_> {
     fn target(&self, rank: u32) -> Target {
         Target {
             worker: self.id,
@@ -70,7 +75,7 @@ impl Owner<'_> {
 
     /// One publisher's events must not be credited to two workers.
     fn claim(&self, endpoint: &str) -> Result<(), String> {
-        self.board.claim(endpoint, self.id).map_err(|holder| {
+        self.worker_table.claim(endpoint, self.id).map_err(|holder| {
             format!("worker {holder} follows the same publisher already: give each worker its own kv_events.endpoint")
         })
     }
@@ -90,8 +95,8 @@ impl Owner<'_> {
         spec.settings = self.settings.source_settings();
         Ok(ZmqSource::spawn(
             spec,
-            Arc::clone(&self.board.index),
-            self.board.clock,
+            Arc::clone(&self.worker_table.index),
+            self.worker_table.clock,
         ))
     }
 
@@ -99,9 +104,9 @@ impl Owner<'_> {
         let mut spec = SharedSpec::new("bound", parsed::<Endpoint>(endpoint)?);
         spec.topic = String::new();
         spec.settings = self.settings.source_settings();
-        let socket = self.board.shared_socket(endpoint, spec);
-        let member = Member {
-            publisher: Publisher {
+        let socket = self.worker_table.shared_socket(endpoint, spec);
+        let member = SocketMember {
+            publisher: PublisherInfo {
                 id: self.id,
                 worker: Arc::clone(self.name),
                 model: Arc::clone(self.model),
@@ -111,7 +116,7 @@ impl Owner<'_> {
             alone: self.settings.bound_alone,
             pods: vec![self.name.to_string(), self.settings.url.worker_name()],
         };
-        Ok(socket.join(member, self.board.clock))
+        Ok(socket.join(member, self.worker_table.clock))
     }
 
     fn standard(&self, endpoint: &str) -> Result<SourceHandle, String> {
@@ -133,8 +138,12 @@ impl Owner<'_> {
             registration,
             scheme: self.settings.scheme,
         };
-        let sink = StandardSink::new(sink, Arc::clone(&self.board.index));
-        Ok(SseSource::spawn(spec, Box::new(sink), self.board.clock))
+        let sink = StandardSink::new(sink, Arc::clone(&self.worker_table.index));
+        Ok(SseSource::spawn(
+            spec,
+            Box::new(sink),
+            self.worker_table.clock,
+        ))
     }
 
     fn polled(&self, endpoint: &str) -> Result<SourceHandle, String> {
@@ -157,8 +166,8 @@ impl Owner<'_> {
         spec.settings = settings.source_settings();
         Ok(PollSource::spawn(
             spec,
-            Arc::clone(&self.board.index),
-            self.board.clock,
+            Arc::clone(&self.worker_table.index),
+            self.worker_table.clock,
         ))
     }
 
@@ -179,8 +188,8 @@ impl Owner<'_> {
         self.claim(endpoint)?;
         Ok(event_sources::NatsSource::spawn(
             spec,
-            Arc::clone(&self.board.index),
-            self.board.clock,
+            Arc::clone(&self.worker_table.index),
+            self.worker_table.clock,
         ))
     }
 

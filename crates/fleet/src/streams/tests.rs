@@ -2,7 +2,7 @@
 
 use config::{EventSource, ReplayEndpoint};
 use event_sources::Endpoint;
-use kv_blocks::{BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target};
+use kv_blocks::{BlockSize, DpRank, HashScheme, Namespace, PromptIdentity, SequenceHash, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use tokio::runtime::Builder;
@@ -10,9 +10,9 @@ use zmtp::Limits;
 
 use super::{find::next_port_if_replay, *};
 use crate::{
-    board::Ejection,
-    entry::Entry,
     probe::event_endpoints::{self, EventEndpoint},
+    worker_record::WorkerRecord,
+    worker_table::EjectionRule,
 };
 
 const ID: WorkerId = WorkerId(0);
@@ -26,7 +26,7 @@ fn settings() -> StreamSettings {
         bind: false,
         token_file: None,
     };
-    let all = config::KvEvents {
+    let all = config::KvEventsSection {
         enabled: true,
         memory_budget: 1 << 20,
         block_hash: config::BlockHashKind::Xxh3,
@@ -38,7 +38,7 @@ fn settings() -> StreamSettings {
         queue_batches: 16,
         max_events_per_second: 1,
         stale_after: Duration::from_secs(60),
-        prediction: config::Prediction {
+        prediction: config::PredictionSection {
             ttl: RETRY,
             max_blocks: 16,
             prune_target_ratio: 0.8,
@@ -58,26 +58,26 @@ fn settings() -> StreamSettings {
 }
 
 /// A board of one worker, and a chain of blocks to be entered for its first rank.
-struct Scene {
+struct StreamFixture {
     index: Arc<KvIndex>,
-    board: Board,
+    board: WorkerTable,
     name: Arc<str>,
     namespace: Namespace,
     chain: Vec<SequenceHash>,
 }
 
-impl Scene {
+impl StreamFixture {
     fn new() -> Self {
         let (clock, index) = (
             Clock::system(),
             Arc::new(KvIndex::new(IndexSettings::default())),
         );
-        let ejection = Ejection {
+        let ejection = EjectionRule {
             enabled: false,
             max_ratio: 0.0,
         };
-        let board = Board::new(
-            vec![Entry::for_tests(ID, &clock)],
+        let board = WorkerTable::new(
+            vec![WorkerRecord::for_tests(ID, &clock)],
             ejection,
             Arc::clone(&index),
             clock,
@@ -88,7 +88,7 @@ impl Scene {
             lora: None,
             salt: None,
             block_size,
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let chain = HashScheme::default().chain(None, &[1; 32], block_size);
         Self {
@@ -121,7 +121,7 @@ impl Scene {
             .is_empty()
     }
 
-    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<Wanted> {
+    fn wanted(port: u16, replay_port: Option<u16>) -> Vec<WantedStream> {
         let at = |port: u16| format!("tcp://127.0.0.1:{port}");
         let replay_endpoint = replay_port.map(at);
         let place = EventEndpoint {
@@ -130,21 +130,21 @@ impl Scene {
             replay_endpoint,
             topic: String::new(),
         };
-        vec![Wanted::Publisher(place)]
+        vec![WantedStream::Publisher(place)]
     }
 }
 
 #[tokio::test]
 async fn a_stream_that_is_followed_somewhere_else_begins_with_nothing() {
-    let (scene, settings) = (Scene::new(), settings());
-    let (mut streams, model) = (Streams::default(), Arc::clone(&scene.namespace.model));
+    let (scene, settings) = (StreamFixture::new(), settings());
+    let (mut streams, model) = (WorkerStreams::default(), Arc::clone(&scene.namespace.model));
     // What was expected of a worker before its first stream is no stream's content.
     scene.enter();
     for (wanted, empty) in [
-        (Scene::wanted(1, None), false),
-        (Scene::wanted(1, None), false),
-        (Scene::wanted(1, Some(2)), true),
-        (Scene::wanted(3, Some(2)), true),
+        (StreamFixture::wanted(1, None), false),
+        (StreamFixture::wanted(1, None), false),
+        (StreamFixture::wanted(1, Some(2)), true),
+        (StreamFixture::wanted(3, Some(2)), true),
         (Vec::new(), true),
     ] {
         let what = format!("{wanted:?}");
@@ -168,13 +168,13 @@ fn a_stream_whose_task_ended_is_forgotten_and_started_again() {
         .enable_all()
         .build()
         .expect("a runtime");
-    let (scene, settings) = (Scene::new(), settings());
-    let Scene { board, name, .. } = &scene;
-    let mut streams = Streams::default();
+    let (scene, settings) = (StreamFixture::new(), settings());
+    let StreamFixture { board, name, .. } = &scene;
+    let mut streams = WorkerStreams::default();
     // Its task runs on a runtime that goes away: to the stream's owner that looks like a panic.
     let guard = doomed.enter();
     let model = &scene.namespace.model;
-    let wanted = Scene::wanted(1, None);
+    let wanted = StreamFixture::wanted(1, None);
     futures_util::FutureExt::now_or_never(streams.run(board, &settings, (ID, name), model, wanted))
         .expect("nothing to wait for");
     drop(guard);
@@ -262,7 +262,7 @@ async fn each_rank_of_a_worker_that_connects_to_us_has_a_socket_of_its_own() {
         .iter()
         .map(|wanted| (wanted.ranks(), wanted.endpoint()))
         .collect();
-    let one = |rank| crate::entry::Ranks::One(DpRank(rank));
+    let one = |rank| crate::worker_record::RankSelection::One(DpRank(rank));
     assert_eq!(
         places,
         [

@@ -7,13 +7,13 @@ use fleet::{CacheSource, FailureKind, WorkerState};
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
     frames,
-    vllm::{HashForm, Shape, WireEvent, WireStored, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireStored, encode},
 };
 use zmtp::{Endpoint, Pub, PubSettings};
 
 use crate::{
     fake_engine::FakeEngine,
-    setup::{Running, parts, start, worker},
+    setup::{RunningFleet, parts, start, worker},
 };
 
 pub(crate) const TARGET: Target = Target {
@@ -59,13 +59,13 @@ pub(crate) async fn store(publisher: &Pub, seq: u64, block_size: u32) {
         1.0,
         Some(0),
         &[WireEvent::Stored(stored)],
-        Shape::Map,
+        EventLayout::Map,
         HashForm::Int,
     );
     publisher.send(&frames::encode_live(b"", seq, &payload));
 }
 
-pub(crate) async fn live(running: &Running) {
+pub(crate) async fn live(running: &RunningFleet) {
     running
         .until("live", |snapshot| {
             snapshot.workers[0].is_ready()
@@ -215,7 +215,7 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
     let other = FakeEngine::serving("m").await;
     let port = endpoint.port().unwrap();
     let mut alone = parts(vec![worker("w1", &engine.url())]);
-    alone.roster.kv_events.default_port = port;
+    alone.config.kv_events.default_port = port;
     let running = start(alone);
     live(&running).await;
     assert_eq!(running.fleet.streams()[0].endpoint, endpoint.to_string());
@@ -226,7 +226,7 @@ async fn the_default_port_is_tried_when_nobody_says_where_and_the_host_is_the_wo
         worker("w1", &engine.url()),
         worker("w2", &other.url()),
     ]);
-    shared.roster.kv_events.default_port = port;
+    shared.config.kv_events.default_port = port;
     let running = start(shared);
     running.verdict("w1 ").await;
     running.verdict("w2 ").await;
@@ -248,7 +248,7 @@ async fn each_worker_has_one_subscription_to_the_default_port_of_its_own_host() 
         worker("w1", &engines[0].url()),
         worker("w2", &engines[1].url()),
     ]);
-    parts.roster.kv_events.default_port = port;
+    parts.config.kv_events.default_port = port;
     let index = Arc::clone(&parts.index);
     let running = start(parts);
     store(&first, 0, 16).await;
@@ -278,7 +278,7 @@ async fn a_stream_that_goes_while_a_check_hangs_is_seen_before_the_check_ends() 
     let (publisher, endpoint) = publisher("tcp://127.0.0.1:0").await;
     let engine = publishing_engine(&endpoint, 32).await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.timeout = Duration::from_secs(3600);
+    parts.config.health_checks.timeout = Duration::from_secs(3600);
     let running = start(parts);
     live(&running).await;
     let checks = || {

@@ -12,15 +12,15 @@ use tokio::{
 
 /// What a path is answered with.
 #[derive(Clone, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum PathAnswer {
     Reply(u16, Vec<u8>),
     /// The connection stays open and silent.
     Hang,
 }
 
 #[derive(Default)]
-struct Script {
-    answers: HashMap<String, Answer>,
+struct AnswerScript {
+    answers: HashMap<String, PathAnswer>,
     /// Request heads, oldest first.
     heads: Vec<String>,
 }
@@ -29,7 +29,7 @@ pub(crate) struct FakeEngine {
     address: SocketAddr,
     /// While it is away nobody else has it.
     _port: ReservedPort,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<AnswerScript>>,
     running: Option<tokio::task::JoinHandle<()>>,
 }
 
@@ -76,14 +76,14 @@ impl FakeEngine {
         self.script
             .lock()
             .answers
-            .insert(path.to_owned(), Answer::Reply(status, body.into()));
+            .insert(path.to_owned(), PathAnswer::Reply(status, body.into()));
     }
 
     pub(crate) fn hang(&self, path: &str) {
         self.script
             .lock()
             .answers
-            .insert(path.to_owned(), Answer::Hang);
+            .insert(path.to_owned(), PathAnswer::Hang);
     }
 
     pub(crate) fn models(&self, ids: &[&str]) {
@@ -147,7 +147,7 @@ impl Drop for FakeEngine {
     }
 }
 
-async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
+async fn serve(mut stream: TcpStream, script: Arc<Mutex<AnswerScript>>) {
     let mut head = Vec::new();
     let mut chunk = [0; 4096];
     while !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -165,10 +165,10 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
             .answers
             .get(&path)
             .cloned()
-            .unwrap_or(Answer::Reply(404, b"not here".to_vec()))
+            .unwrap_or(PathAnswer::Reply(404, b"not here".to_vec()))
     };
     match answer {
-        Answer::Reply(status, body) => {
+        PathAnswer::Reply(status, body) => {
             let head = format!(
                 "HTTP/1.1 {status} X\r\ncontent-length: {}\r\nconnection: close\r\n\r\n",
                 body.len()
@@ -177,6 +177,6 @@ async fn serve(mut stream: TcpStream, script: Arc<Mutex<Script>>) {
             let _ = stream.write_all(&body).await;
             let _ = stream.shutdown().await;
         }
-        Answer::Hang => std::future::pending().await,
+        PathAnswer::Hang => std::future::pending().await,
     }
 }

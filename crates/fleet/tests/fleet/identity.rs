@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use contract_id::contract;
-use fleet::{CacheSource, Engine, FailureKind, WorkerView};
+use fleet::{CacheSource, EngineKind, FailureKind, WorkerView};
 use kv_blocks::BlockSize;
 
 use crate::{
@@ -17,7 +17,7 @@ async fn a_vllm_engine_is_recognised_with_its_version_block_size_and_cache() {
     engine.vllm(32);
     let running = start(parts(vec![worker("w1", &engine.url())]));
     let view = running.ready("w1").await;
-    assert_eq!(view.engine, Engine::Vllm);
+    assert_eq!(view.engine, EngineKind::Vllm);
     assert_eq!(view.version.as_deref(), Some("0.32.0"));
     assert_eq!(view.block_size.tokens(), 32);
     assert_eq!(view.num_blocks, Some(512));
@@ -91,7 +91,7 @@ async fn events_are_not_followed_when_they_are_switched_off() {
         r#"{"0":{"endpoint":"tcp://*:1","topic":""}}"#,
     );
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.kv_events.enabled = false;
+    parts.config.kv_events.enabled = false;
     let running = start(parts);
     running.verdict(" events=off ").await;
     assert!(running.fleet.streams().is_empty());
@@ -267,7 +267,7 @@ async fn a_side_answer_that_does_not_come_takes_nothing_away() {
         r#"{"0":{"endpoint":"tcp://*:1"},"1":{"endpoint":"tcp://*:2"}}"#,
     );
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.timeout = Duration::from_millis(300);
+    parts.config.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     let known = |view: &WorkerView| {
         (
@@ -281,7 +281,7 @@ async fn a_side_answer_that_does_not_come_takes_nothing_away() {
     let before = running.ready("w1").await;
     assert_eq!(
         (before.engine, before.dp_ranks(), before.num_blocks),
-        (Engine::Vllm, 2, Some(512))
+        (EngineKind::Vllm, 2, Some(512))
     );
 
     let sides = ["/version", "/metrics", "/kv_event_sources"];

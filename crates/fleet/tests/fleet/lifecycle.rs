@@ -4,7 +4,7 @@ use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
 use contract_id::contract;
 use fleet::{FailureKind, WorkerState};
-use kv_blocks::{HashScheme, Identity};
+use kv_blocks::{HashScheme, PromptIdentity};
 
 use crate::{
     fake_engine::FakeEngine,
@@ -69,7 +69,7 @@ async fn a_refused_request_takes_the_worker_out_at_once_and_a_restart_brings_it_
 async fn a_process_that_ended_is_counted_once_also_when_it_is_back_before_anybody_looked() {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    parts.config.health_checks.unhealthy_threshold = NonZeroU32::MIN;
     let running = start(parts);
     let view = running.ready("w1").await;
     assert_eq!(view.ended, 0);
@@ -235,7 +235,7 @@ async fn a_worker_that_accepts_and_never_answers_holds_up_nobody() {
         worker("stuck", &stuck.url()),
         worker("well", &well.url()),
     ]);
-    parts.roster.health_checks.timeout = Duration::from_millis(300);
+    parts.config.health_checks.timeout = Duration::from_millis(300);
     let running = start(parts);
     running.ready("well").await;
     running
@@ -251,7 +251,7 @@ async fn stopping_in_the_middle_of_a_check_does_not_wait_for_its_answer() {
     let stuck = FakeEngine::serving("m").await;
     stuck.hang("/health");
     let mut parts = parts(vec![worker("stuck", &stuck.url())]);
-    parts.roster.health_checks.timeout = Duration::from_secs(3600);
+    parts.config.health_checks.timeout = Duration::from_secs(3600);
     let running = start(parts);
     while stuck.heads().is_empty() {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -289,8 +289,8 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
     let mut engine = FakeEngine::serving("m").await;
     engine.vllm(32);
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.recovery_interval = Duration::from_millis(250);
-    parts.roster.health_checks.recovery_max_interval = Duration::from_millis(250);
+    parts.config.health_checks.recovery_interval = Duration::from_millis(250);
+    parts.config.health_checks.recovery_max_interval = Duration::from_millis(250);
     let running = start(parts);
     let view = running.ready("w1").await;
     let clock = net::Clock::system();
@@ -336,12 +336,12 @@ async fn a_restarted_worker_is_back_in_use_soon_after_it_answers_however_slow_it
 async fn a_refused_request_empties_the_predictions_also_of_a_worker_that_was_down_already() {
     let engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.unhealthy_threshold = NonZeroU32::MIN;
+    parts.config.health_checks.unhealthy_threshold = NonZeroU32::MIN;
     let (index, clock) = (Arc::clone(&parts.index), parts.clock);
     let running = start(parts);
     let view = running.ready("w1").await;
     let candidate = running.fleet.snapshot().model("m").unwrap().candidates[0].clone();
-    let namespace = candidate.namespace(None, Identity::Tokens);
+    let namespace = candidate.namespace(None, PromptIdentity::Tokens);
     let chain = HashScheme::default().chain(None, &[7; 64], candidate.block_size());
     engine.answer("/health", 500, "");
     running

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use contract_id::contract;
 use fleet::FailureKind;
-use kv_blocks::{BlockSize, DpRank, Identity, Namespace, SequenceHash, Target, Tier};
+use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, SequenceHash, Target, Tier};
 use kv_index::KvIndex;
 
 use crate::{
@@ -22,7 +22,7 @@ fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size,
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 

@@ -5,13 +5,13 @@
     reason = "a set-up that does not work is a failed test"
 )]
 
+mod config;
 mod events;
 mod fake_engine;
 mod identity;
 mod lifecycle;
 mod lost_cache;
 mod requests;
-mod roster;
 mod setup;
 mod sources;
 mod tokenizers;

@@ -51,7 +51,7 @@ async fn when_no_worker_is_ready_those_that_served_before_are_offered_and_said_t
 {
     let mut engine = FakeEngine::serving("m").await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.roster.health_checks.interval = std::time::Duration::from_millis(20);
+    parts.config.health_checks.interval = std::time::Duration::from_millis(20);
     let running = start(parts);
     running.ready("w1").await;
     // The probe path is broken; the port is not.

@@ -7,11 +7,12 @@ use std::{
 };
 
 use config::{
-    BlockHashKind, ChatTemplate, CircuitBreaker, EventSource, HealthCheck, HealthChecks,
-    KvCacheIndex, KvEvents, Model, Models, Offloading, Prediction, ReplayEndpoint, Scoring,
-    Tokenizer, Worker, WorkerKvEvents,
+    BlockHashKind, ChatTemplateSetting, CircuitBreakerSection, EventSource, HealthCheck,
+    HealthChecksSection, KvCacheIndexSection, KvEventsSection, ModelEntry, ModelsSection,
+    Offloading, PredictionSection, ReplayEndpoint, ScoringSection, TokenizerSetting, WorkerEntry,
+    WorkerKvEvents,
 };
-use fleet::{Fleet, FleetParts, HubCache, Roster, Snapshot, WorkerView};
+use fleet::{Fleet, FleetConfig, FleetParts, HubCache, Snapshot, WorkerView};
 use kv_blocks::{HashScheme, Role, Tier};
 use kv_index::{IndexSettings, KvIndex};
 use parking_lot::Mutex;
@@ -20,8 +21,8 @@ use prometheus_client::registry::Registry;
 /// Long enough for a loaded machine; a test that has to wait this long fails.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) fn worker(name: &str, url: &str) -> Worker {
-    Worker {
+pub(crate) fn worker(name: &str, url: &str) -> WorkerEntry {
+    WorkerEntry {
         name: name.to_owned(),
         url: url.to_owned(),
         found: false,
@@ -56,11 +57,11 @@ pub(crate) fn worker(name: &str, url: &str) -> Worker {
     }
 }
 
-pub(crate) fn models(tokenizer: Tokenizer) -> Models {
-    Models {
-        defaults: Model {
+pub(crate) fn models(tokenizer: TokenizerSetting) -> ModelsSection {
+    ModelsSection {
+        defaults: ModelEntry {
             tokenizer,
-            chat_template: ChatTemplate::Auto,
+            chat_template: ChatTemplateSetting::Auto,
         },
         entries: Default::default(),
         rules: Vec::new(),
@@ -68,12 +69,12 @@ pub(crate) fn models(tokenizer: Tokenizer) -> Models {
     }
 }
 
-pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
+pub(crate) fn parts(workers: Vec<WorkerEntry>) -> FleetParts {
     let few = |number| NonZeroU32::new(number).unwrap();
     FleetParts {
-        roster: Roster {
+        config: FleetConfig {
             workers,
-            kv_events: KvEvents {
+            kv_events: KvEventsSection {
                 enabled: true,
                 memory_budget: 1 << 26,
                 block_hash: BlockHashKind::Xxh3,
@@ -86,13 +87,13 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
                 queue_batches: 1024,
                 max_events_per_second: 1_000_000,
                 stale_after: Duration::from_secs(60),
-                prediction: Prediction {
+                prediction: PredictionSection {
                     ttl: Duration::from_secs(120),
                     max_blocks: 1024,
                     prune_target_ratio: 0.8,
                 },
             },
-            health_checks: HealthChecks {
+            health_checks: HealthChecksSection {
                 enabled: true,
                 interval: Duration::from_secs(30),
                 timeout: Duration::from_secs(10),
@@ -104,7 +105,7 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
                 recovery_interval: Duration::from_millis(50),
                 recovery_max_interval: Duration::from_millis(200),
             },
-            circuit_breaker: CircuitBreaker {
+            circuit_breaker: CircuitBreakerSection {
                 enabled: true,
                 consecutive_failures: few(5),
                 sweep: Duration::from_secs(10),
@@ -113,14 +114,14 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
             },
             connect_timeout: Duration::from_secs(1),
         },
-        models: models(Tokenizer::Auto),
+        models: models(TokenizerSetting::Auto),
         max_prefix_length: 1024,
-        kv_cache_index: KvCacheIndex {
+        kv_cache_index: KvCacheIndexSection {
             redis: None,
             enabled: false,
             max_entries: NonZeroUsize::MIN,
             entry_ttl: PATIENCE,
-            scoring: Scoring {
+            scoring: ScoringSection {
                 relative: false,
                 overlap_weight: 0.6,
                 load_weight: 0.3,
@@ -142,26 +143,26 @@ pub(crate) fn parts(workers: Vec<Worker>) -> FleetParts {
 }
 
 /// A running fleet, the verdicts it said and its metrics.
-pub(crate) struct Running {
+pub(crate) struct RunningFleet {
     pub(crate) fleet: Fleet,
     pub(crate) verdicts: Arc<Mutex<Vec<String>>>,
     pub(crate) registry: Registry,
 }
 
-pub(crate) fn start(mut parts: FleetParts) -> Running {
+pub(crate) fn start(mut parts: FleetParts) -> RunningFleet {
     let verdicts: Arc<Mutex<Vec<String>>> = Arc::default();
     let said = Arc::clone(&verdicts);
     parts.on_verdict = Arc::new(move |verdict| said.lock().push(verdict.to_string()));
     let mut registry = Registry::default();
     let fleet = Fleet::start(parts, &mut registry).unwrap();
-    Running {
+    RunningFleet {
         fleet,
         verdicts,
         registry,
     }
 }
 
-impl Running {
+impl RunningFleet {
     /// Polls until the snapshot is as wanted.
     pub(crate) async fn until(
         &self,

@@ -7,7 +7,7 @@ use fleet::CacheSource;
 use kv_blocks::{DpRank, Target, WorkerId};
 use kv_events::{
     frames,
-    vllm::{HashForm, Shape, WireEvent, WireStored, encode},
+    vllm::{EventLayout, HashForm, WireEvent, WireStored, encode},
 };
 use serde_json::json;
 use test_programs::ReservedPort;
@@ -16,7 +16,7 @@ use zmtp::{Endpoint, Pub, PubSettings};
 use crate::{
     events::TARGET,
     fake_engine::FakeEngine,
-    setup::{Running, parts, start, worker},
+    setup::{RunningFleet, parts, start, worker},
 };
 
 fn worker_number(id: u32) -> Target {
@@ -49,14 +49,14 @@ fn send(publisher: &Pub, topic: &str, seq: u64, first_token: u32) {
         1.0,
         Some(0),
         &[WireEvent::Stored(stored)],
-        Shape::Map,
+        EventLayout::Map,
         HashForm::Int,
     );
     publisher.send(&frames::encode_live(topic.as_bytes(), seq, &payload));
 }
 
 /// The state of the streams of a worker, as operators see them.
-fn stream_states(running: &Running, worker: &str) -> Vec<&'static str> {
+fn stream_states(running: &RunningFleet, worker: &str) -> Vec<&'static str> {
     running
         .fleet
         .streams()

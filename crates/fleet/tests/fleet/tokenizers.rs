@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use config::Tokenizer;
+use config::TokenizerSetting;
 use contract_id::contract;
 use fleet::{HubCache, TokenizerSource, artefacts::check_dir};
 
@@ -60,7 +60,7 @@ async fn a_configured_directory_is_loaded_once_for_all_workers_of_its_model() {
         worker("w1", &engines[0].url()),
         worker("w2", &engines[1].url()),
     ]);
-    parts.models = models(Tokenizer::Directory(fixture()));
+    parts.models = models(TokenizerSetting::Directory(fixture()));
     let running = start(parts);
     running.verdict("w1 ").await;
     let said = running.verdict("w2 ").await;
@@ -212,10 +212,10 @@ async fn a_configured_directory_beats_what_would_be_found_and_none_means_none() 
     let engine = engine_with_root(&fixture().display().to_string()).await;
     for (tokenizer, source) in [
         (
-            Tokenizer::Directory(own.path().to_owned()),
+            TokenizerSetting::Directory(own.path().to_owned()),
             TokenizerSource::Dir(own.path().to_owned()),
         ),
-        (Tokenizer::None, TokenizerSource::None),
+        (TokenizerSetting::None, TokenizerSource::None),
     ] {
         let mut parts = parts(vec![worker("w1", &engine.url())]);
         parts.models = models(tokenizer);
@@ -314,7 +314,7 @@ async fn another_servers_route_of_that_name_is_not_taken_for_it() {
 async fn a_configured_engine_is_asked_though_files_could_be_had() {
     let engine = engine_with_root(&fixture().display().to_string()).await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.models = models(Tokenizer::Engine);
+    parts.models = models(TokenizerSetting::Engine);
     let running = start(parts);
     running.ready("w1").await;
     assert_eq!(
@@ -334,12 +334,12 @@ async fn a_configured_engine_is_asked_though_files_could_be_had() {
 async fn a_configured_directory_is_known_before_any_worker_has_answered() {
     let engine = FakeEngine::bound().await;
     let mut parts = parts(vec![worker("w1", &engine.url())]);
-    parts.models = models(Tokenizer::None);
+    parts.models = models(TokenizerSetting::None);
     let own = parts.models.defaults.clone();
     parts.models.entries.insert(
         "tiny".into(),
-        config::Model {
-            tokenizer: Tokenizer::Directory(fixture()),
+        config::ModelEntry {
+            tokenizer: TokenizerSetting::Directory(fixture()),
             ..own
         },
     );
@@ -374,8 +374,8 @@ async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_mode
     // Other files make another tokenizer of it.
     fs::write(other.path().join("tokenizer_config.json"), "{}").unwrap();
     let own = parts.models.defaults.clone();
-    let configured = config::Model {
-        tokenizer: Tokenizer::Directory(other.path().to_owned()),
+    let configured = config::ModelEntry {
+        tokenizer: TokenizerSetting::Directory(other.path().to_owned()),
         ..own
     };
     parts.models.entries.insert("tiny".into(), configured);
@@ -404,7 +404,7 @@ async fn a_tokenizer_is_known_for_as_long_as_it_is_loaded_whoever_lists_its_mode
         .unwrap();
     assert!(knows(&m));
     engine.models(&["n"]);
-    running.fleet.doubt(running.ready("w1").await.id);
+    running.fleet.request_recheck(running.ready("w1").await.id);
     drop(
         running
             .until("the model gone", |snapshot| snapshot.model("m").is_none())

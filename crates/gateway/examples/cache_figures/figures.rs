@@ -4,7 +4,7 @@ use std::fmt;
 
 /// A figure and the most that it may be.
 #[derive(Clone, Debug)]
-pub(crate) struct Figure {
+pub(crate) struct BoundedFigure {
     /// The promise, by its id.
     pub(crate) contract: &'static str,
     pub(crate) what: String,
@@ -13,13 +13,13 @@ pub(crate) struct Figure {
     pub(crate) unit: &'static str,
 }
 
-impl Figure {
+impl BoundedFigure {
     pub(crate) fn is_kept(&self) -> bool {
         self.measured <= self.at_most
     }
 }
 
-impl fmt::Display for Figure {
+impl fmt::Display for BoundedFigure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             contract,

@@ -3,18 +3,18 @@
 use std::{hint::black_box, sync::Arc};
 
 use bytes::Bytes;
-use dialect::{Anchor, Repeated};
+use dialect::{Anchor, RepeatabilityView};
 use net::Clock;
 use prometheus_client::registry::Registry;
-use response_cache::{CacheKey, Entry, Lookup, ResponseCache};
+use response_cache::{CacheEntry, CacheKey, CacheLookup, ResponseCache};
 use tokio::runtime::Runtime;
 
-use crate::{figures::Figure, stopwatch::us_per_call};
+use crate::{figures::BoundedFigure, stopwatch::us_per_call};
 
 const CALLS: u32 = 10_000;
 const ENTRIES: u32 = 1_000;
 
-pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn std::error::Error>> {
+pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn std::error::Error>> {
     let system = "You are a careful assistant. ".repeat(300);
     let prefix = us_per_call(CALLS, |_| {
         black_box(Anchor::System(black_box(system.as_str()).into()).key("a-model", 1024));
@@ -30,7 +30,7 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn std::error::Error>> {
             r#"{{"model":"a-model","temperature":0,"max_tokens":64,"messages":[{{"role":"user","content":"{text}"}}]}}"#
         );
         let key = us_per_call(CALLS, |_| {
-            let repeated = Repeated::read(black_box(body.as_bytes()));
+            let repeated = RepeatabilityView::read(black_box(body.as_bytes()));
             black_box(repeated.map(|it| it.key("default", "/v1/chat/completions", &[])));
         });
         figures.push(promised(
@@ -50,8 +50,8 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn std::error::Error>> {
     Ok(figures)
 }
 
-fn promised(what: String, measured: f64, at_most: f64) -> Figure {
-    Figure {
+fn promised(what: String, measured: f64, at_most: f64) -> BoundedFigure {
+    BoundedFigure {
         contract: "CK79",
         what,
         measured,
@@ -61,7 +61,7 @@ fn promised(what: String, measured: f64, at_most: f64) -> Figure {
 }
 
 fn hit() -> Result<f64, Box<dyn std::error::Error>> {
-    let source = config::Source {
+    let source = config::ConfigSource {
         name: "figures",
         text: Some("response_cache: {enabled: true}\n"),
         env: &[],
@@ -84,7 +84,7 @@ fn hit() -> Result<f64, Box<dyn std::error::Error>> {
         CacheKey(bytes)
     };
     for n in 0..ENTRIES {
-        let entry = Entry {
+        let entry = CacheEntry {
             label: 1,
             stored_at: 0,
             body: Bytes::from(vec![b'x'; 4_096]),
@@ -98,7 +98,8 @@ fn hit() -> Result<f64, Box<dyn std::error::Error>> {
             let key = key(n % ENTRIES);
             let mut lookup = std::pin::pin!(cache.get(&key));
             let mut context = std::task::Context::from_waker(std::task::Waker::noop());
-            if let std::task::Poll::Ready(Lookup::Found(entry)) = lookup.as_mut().poll(&mut context)
+            if let std::task::Poll::Ready(CacheLookup::Found(entry)) =
+                lookup.as_mut().poll(&mut context)
             {
                 found += u32::from(!black_box(entry).body.is_empty());
             }

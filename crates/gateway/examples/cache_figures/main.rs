@@ -11,11 +11,11 @@ mod view;
 
 use std::{error::Error, process::ExitCode};
 
-use figures::Figure;
+use figures::BoundedFigure;
 
 #[expect(clippy::print_stdout, reason = "it measures and prints, nothing else")]
 fn main() -> Result<ExitCode, Box<dyn Error>> {
-    let figures: Vec<Figure> = [keys::figures()?, view::figures()?, scoring::figures()]
+    let figures: Vec<BoundedFigure> = [keys::figures()?, view::figures()?, scoring::figures()]
         .into_iter()
         .flatten()
         .collect();
@@ -24,7 +24,7 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
         "", "figure", "measured", "promised"
     );
     figures.iter().for_each(|figure| println!("{figure}"));
-    Ok(if figures.iter().all(Figure::is_kept) {
+    Ok(if figures.iter().all(BoundedFigure::is_kept) {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

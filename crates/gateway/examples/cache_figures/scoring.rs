@@ -2,30 +2,30 @@
 
 use std::hint::black_box;
 
-use routing::{Scorable, ScoringSettings};
+use routing::{ScoringInput, ScoringSettings};
 
-use crate::{figures::Figure, stopwatch::us_per_call};
+use crate::{figures::BoundedFigure, stopwatch::us_per_call};
 
 /// Candidates of one request.
 const CANDIDATES: u32 = 8;
 const CALLS: u32 = 10_000;
 
-pub(crate) fn figures() -> Vec<Figure> {
+pub(crate) fn figures() -> Vec<BoundedFigure> {
     let settings = ScoringSettings::default();
-    let candidates: Vec<Scorable> = (0..CANDIDATES)
-        .map(|n| Scorable {
+    let candidates: Vec<ScoringInput> = (0..CANDIDATES)
+        .map(|n| ScoringInput {
             held: Some((128 * n, n % 2 == 0)),
             in_flight: n,
             health: 1.0 - f64::from(n) / 100.0,
         })
         .collect();
-    let scored = |candidates: &[Scorable]| {
+    let scored = |candidates: &[ScoringInput]| {
         us_per_call(CALLS, |n| {
             black_box(settings.scores(black_box(1024 + n % 7), black_box(candidates)));
         })
     };
     let (all, one) = (scored(&candidates), scored(&candidates[..1]));
-    let figure = |what: String, measured, at_most, unit| Figure {
+    let figure = |what: String, measured, at_most, unit| BoundedFigure {
         contract: "CK80",
         what,
         measured,

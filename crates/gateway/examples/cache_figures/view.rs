@@ -8,14 +8,14 @@ use prefix_view::{
     EventKind, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Unavailable, ViewSettings,
 };
 
-use crate::{figures::Figure, stopwatch::us_per_call};
+use crate::{figures::BoundedFigure, stopwatch::us_per_call};
 
 /// The usual `max_entries`.
 const PREFIXES: u32 = 100_000;
 const BACKENDS: u32 = 8;
 const CALLS: u32 = 10_000;
 
-pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
+pub(crate) fn figures() -> Result<Vec<BoundedFigure>, Box<dyn Error>> {
     let bytes = [1, 2, BACKENDS]
         .map(bytes_per_pair)
         .into_iter()
@@ -32,7 +32,7 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
             let _ = black_box(view.query(&prefix(PREFIXES + n), Moment::START));
         }
     });
-    let query = |what: &str, measured| Figure {
+    let query = |what: &str, measured| BoundedFigure {
         contract: "CK80",
         what: format!(
             "query of a view in memory, {PREFIXES} prefixes x {BACKENDS} backends: {what}"
@@ -43,7 +43,7 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
     };
     let mut figures = vec![query("found", found), query("nobody", nobody)];
     #[expect(clippy::cast_precision_loss, reason = "a count")]
-    figures.push(Figure {
+    figures.push(BoundedFigure {
         contract: "CK80",
         what: format!("allocations of {CALLS} queries that find nobody"),
         measured: allocated.count_total as f64,
@@ -54,7 +54,7 @@ pub(crate) fn figures() -> Result<Vec<Figure>, Box<dyn Error>> {
     Ok(figures)
 }
 
-fn bytes_per_pair(backends: u32) -> Result<Figure, Box<dyn Error>> {
+fn bytes_per_pair(backends: u32) -> Result<BoundedFigure, Box<dyn Error>> {
     let mut view = None;
     let taken = measure(|| view = Some(filled(backends)));
     drop(view.ok_or("it was filled")??);
@@ -62,7 +62,7 @@ fn bytes_per_pair(backends: u32) -> Result<Figure, Box<dyn Error>> {
     #[expect(clippy::cast_precision_loss, reason = "bytes")]
     let measured = taken.bytes_current as f64 / pairs;
     let what = format!("bytes per pair of prefix and backend, {PREFIXES} prefixes x {backends}");
-    Ok(Figure {
+    Ok(BoundedFigure {
         contract: "CK82",
         what,
         measured,

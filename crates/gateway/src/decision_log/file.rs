@@ -9,13 +9,13 @@ use std::{
 
 /// A file by its path; opened for every write, so that one that was moved away or deleted comes anew.
 #[derive(Debug)]
-pub(super) struct File {
+pub(super) struct LogFile {
     path: PathBuf,
     /// Whether the last write failed: that is logged once, and a line may have been cut.
     failing: bool,
 }
 
-impl File {
+impl LogFile {
     pub(super) fn new(path: PathBuf) -> Self {
         Self {
             path,
@@ -74,7 +74,7 @@ mod tests {
     fn lines_are_added_to_what_is_there_and_a_new_file_is_its_owners_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log.jsonl");
-        let mut file = File::new(path.clone());
+        let mut file = LogFile::new(path.clone());
         assert!(
             file.append(b""),
             "a file can be made before there is a line"
@@ -94,11 +94,11 @@ mod tests {
     fn what_failed_is_said_to_have_and_the_next_line_stands_alone() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("later").join("log.jsonl");
-        let mut file = File::new(path.clone());
+        let mut file = LogFile::new(path.clone());
         assert!(!file.append(b"lost\n") && !file.append(b"lost\n"));
         fs::create_dir(path.parent().unwrap()).unwrap();
         assert!(file.append(b"kept\n"));
         assert_eq!(fs::read(&path).unwrap(), b"\nkept\n");
-        assert!(!File::new(folder.path().to_owned()).append(b"a folder\n"));
+        assert!(!LogFile::new(folder.path().to_owned()).append(b"a folder\n"));
     }
 }

@@ -22,7 +22,7 @@ use serde::Serialize;
 use supervision::supervise;
 use tokio::sync::watch;
 
-use self::{file::File, queue::Queue};
+use self::{file::LogFile, queue::LogEntryQueue};
 
 /// How decisions are logged.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ const CHUNK: usize = 1 << 20;
 #[derive(Debug)]
 pub struct DecisionLog {
     settings: DecisionLogSettings,
-    queue: Queue,
+    queue: LogEntryQueue,
     written: Counter,
     lost: Family<[(&'static str, &'static str); 1], Counter>,
     errors: Family<[(&'static str, &'static str); 1], Counter>,
@@ -67,14 +67,14 @@ impl fmt::Debug for RequestText {
 
 /// One line.
 #[derive(Debug)]
-struct Entry {
+struct LogEntry {
     receipt: Receipt,
     chain: Option<Arc<[SequenceHash]>>,
     text: Option<RequestText>,
 }
 
 #[derive(Serialize)]
-struct Line<'a> {
+struct LogLine<'a> {
     #[serde(flatten)]
     receipt: &'a Receipt,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -88,12 +88,12 @@ const NOT_WRITTEN: [(&str, &str); 1] = [("reason", "write_failed")];
 const SINK: [(&str, &str); 1] = [("sink", "decision_log")];
 
 /// Lines that were taken from the queue; dropped where a panic keeps them from being written.
-struct Unwritten<'a> {
+struct UnwrittenLines<'a> {
     log: &'a DecisionLog,
     lines: u64,
 }
 
-impl Drop for Unwritten<'_> {
+impl Drop for UnwrittenLines<'_> {
     fn drop(&mut self) {
         self.log.lost.get_or_create(&NOT_WRITTEN).inc_by(self.lines);
     }
@@ -104,7 +104,7 @@ impl DecisionLog {
     pub fn new(settings: DecisionLogSettings, registry: &mut Registry) -> Arc<Self> {
         let log = Self {
             settings,
-            queue: Queue::default(),
+            queue: LogEntryQueue::default(),
             written: Counter::default(),
             lost: Family::default(),
             errors: Family::default(),
@@ -153,7 +153,7 @@ impl DecisionLog {
             .and_then(|decision| BlockSize::new(decision.block_size.into()).ok());
         // Hashed for the decision already.
         let chain = prompt.zip(size).map(|(prompt, size)| prompt.chain(size));
-        if !self.queue.push(Entry {
+        if !self.queue.push(LogEntry {
             receipt,
             chain,
             text,
@@ -172,11 +172,11 @@ impl DecisionLog {
     }
 
     async fn write_until(self: Arc<Self>, mut stop: watch::Receiver<bool>) {
-        let mut file = File::new(self.settings.path.clone());
+        let mut file = LogFile::new(self.settings.path.clone());
         // A path that cannot be written is told of at the start, and not with the first request.
         let mut entries = Vec::new();
         loop {
-            let unwritten = Unwritten {
+            let unwritten = UnwrittenLines {
                 log: &self,
                 lines: u64::try_from(entries.len()).unwrap_or(u64::MAX),
             };
@@ -191,7 +191,7 @@ impl DecisionLog {
                     std::mem::forget(unwritten);
                     file
                 }
-                Err(_) => File::new(self.settings.path.clone()),
+                Err(_) => LogFile::new(self.settings.path.clone()),
             };
             if *stop.borrow() && self.queue.is_empty() {
                 break;
@@ -209,7 +209,7 @@ impl DecisionLog {
         }
     }
 
-    fn append(&self, file: &mut File, entries: &[Entry]) {
+    fn append(&self, file: &mut LogFile, entries: &[LogEntry]) {
         let mut lines = Vec::new();
         let mut count = 0;
         for entry in entries {
@@ -221,7 +221,7 @@ impl DecisionLog {
             let request_text = entry.text.as_ref().map(|text| &*text.0);
             if serde_json::to_writer(
                 &mut lines,
-                &Line {
+                &LogLine {
                     receipt: &entry.receipt,
                     chain,
                     request_text,
@@ -241,7 +241,7 @@ impl DecisionLog {
         self.append_lines(file, &lines, count);
     }
 
-    fn append_lines(&self, file: &mut File, lines: &[u8], count: u64) {
+    fn append_lines(&self, file: &mut LogFile, lines: &[u8], count: u64) {
         if file.append(lines) {
             self.written.inc_by(count);
         } else {

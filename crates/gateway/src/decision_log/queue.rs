@@ -3,7 +3,7 @@
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use super::Entry;
+use super::LogEntry;
 
 /// Most that wait, by number and by bytes: some 20 000 receipts of usual size, and far fewer with the chains of long
 /// prompts. What comes on top is refused.
@@ -11,20 +11,20 @@ const MOST_ENTRIES: usize = 1 << 16;
 const MOST_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
-pub(super) struct Queue {
-    waiting: Mutex<Waiting>,
+pub(super) struct LogEntryQueue {
+    waiting: Mutex<PendingEntries>,
     half: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Waiting {
-    entries: Vec<Entry>,
+struct PendingEntries {
+    entries: Vec<LogEntry>,
     bytes: usize,
 }
 
-impl Queue {
+impl LogEntryQueue {
     /// False if there is no room.
-    pub(super) fn push(&self, entry: Entry) -> bool {
+    pub(super) fn push(&self, entry: LogEntry) -> bool {
         let size = bytes(&entry);
         let mut waiting = self.waiting.lock();
         if waiting.entries.len() >= MOST_ENTRIES || waiting.bytes + size > MOST_BYTES {
@@ -42,7 +42,7 @@ impl Queue {
     }
 
     /// Everything that waits, in the order it came.
-    pub(super) fn take(&self) -> Vec<Entry> {
+    pub(super) fn take(&self) -> Vec<LogEntry> {
         std::mem::take(&mut *self.waiting.lock()).entries
     }
 
@@ -56,7 +56,7 @@ impl Queue {
     }
 }
 
-fn bytes(entry: &Entry) -> usize {
+fn bytes(entry: &LogEntry) -> usize {
     let text = entry.text.as_ref().map_or(0, |text| text.0.len());
     entry.receipt.bytes()
         + entry

@@ -5,19 +5,19 @@
 //! **Invariant**: a stage lasts until the memory in use is [`SLACK`] below where it begins, so that none flickers.
 
 mod relief;
-mod watching;
+mod watcher;
 
 use dialect::{ApiError, ErrorCode};
 use prometheus_client::{metrics::gauge::Gauge, registry::Registry};
 use tokio::sync::watch;
 
-pub(crate) use watching::{ThisProcess, watch};
+pub(crate) use watcher::{ProcessMemory, watch};
 
 use crate::metrics::MEMORY;
 
 /// What is given up now. Each stage gives up what those before it do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Stage {
+pub(crate) enum MemoryStage {
     /// Nothing.
     #[default]
     Normal,
@@ -32,11 +32,11 @@ pub(crate) enum Stage {
 }
 
 /// Each stage but the first, and the share of the budget, in percent, from which on it holds.
-const STEPS: [(Stage, u64); 4] = [
-    (Stage::SmallCaches, 80),
-    (Stage::SmallBodies, 90),
-    (Stage::Shedding, 95),
-    (Stage::NotAccepting, 98),
+const STEPS: [(MemoryStage, u64); 4] = [
+    (MemoryStage::SmallCaches, 80),
+    (MemoryStage::SmallBodies, 90),
+    (MemoryStage::Shedding, 95),
+    (MemoryStage::NotAccepting, 98),
 ];
 /// In percent of the budget.
 const SLACK: u64 = 2;
@@ -45,7 +45,7 @@ pub(crate) const SMALL_BODY: u64 = 1024 * 1024;
 /// When to come back.
 const RETRY_S: u32 = 2;
 
-impl Stage {
+impl MemoryStage {
     /// The stage that follows on this one when so many of `budget` bytes are in use.
     fn next(self, used: u64, budget: u64) -> Self {
         let holds = |stage: Self, percent: u64| {
@@ -77,12 +77,12 @@ impl Stage {
 
 /// The stage that the process is in.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    stage: watch::Sender<Stage>,
+pub(crate) struct MemoryPressure {
+    stage: watch::Sender<MemoryStage>,
     gauge: Gauge,
 }
 
-impl Memory {
+impl MemoryPressure {
     pub(crate) fn registered(registry: &mut Registry) -> Self {
         let memory = Self::default();
         let help = "What is given up for want of memory: 0 nothing, 1 half of the caches, 2 large bodies, 3 new requests, \
@@ -92,17 +92,23 @@ impl Memory {
     }
 
     /// The stage now.
-    pub(crate) fn stage(&self) -> Stage {
+    pub(crate) fn stage(&self) -> MemoryStage {
         *self.stage.borrow()
     }
 
     /// So many bytes are in use; `None`: without a budget, or not known. Returns the stage before and the new one, if it
     /// is another one.
-    pub(crate) fn observe(&self, used: Option<u64>, budget: Option<u64>) -> Option<(Stage, Stage)> {
+    pub(crate) fn observe(
+        &self,
+        used: Option<u64>,
+        budget: Option<u64>,
+    ) -> Option<(MemoryStage, MemoryStage)> {
         let before = self.stage();
         let now = used
             .zip(budget)
-            .map_or(Stage::Normal, |(used, budget)| before.next(used, budget));
+            .map_or(MemoryStage::Normal, |(used, budget)| {
+                before.next(used, budget)
+            });
         if before == now {
             return None;
         }
@@ -113,15 +119,17 @@ impl Memory {
 
     /// Resolves when new connections may be accepted.
     pub(crate) async fn has_room(&self) {
-        self.reached(|stage| stage < Stage::NotAccepting).await;
+        self.reached(|stage| stage < MemoryStage::NotAccepting)
+            .await;
     }
 
     /// Resolves when none may be.
     pub(crate) async fn is_full(&self) {
-        self.reached(|stage| stage >= Stage::NotAccepting).await;
+        self.reached(|stage| stage >= MemoryStage::NotAccepting)
+            .await;
     }
 
-    async fn reached(&self, is_it: impl Fn(Stage) -> bool) {
+    async fn reached(&self, is_it: impl Fn(MemoryStage) -> bool) {
         // The sender is this one's own: it does not go away meanwhile.
         drop(self.stage.subscribe().wait_for(|stage| is_it(*stage)).await);
     }
@@ -129,13 +137,13 @@ impl Memory {
     /// Whether a request with a body of so many bytes, as far as is known, may be taken now.
     pub(crate) fn admit(&self, body_bytes: u64) -> Result<(), ApiError> {
         let message = match self.stage() {
-            Stage::Normal | Stage::SmallCaches => return Ok(()),
-            Stage::SmallBodies if body_bytes <= SMALL_BODY => return Ok(()),
-            Stage::SmallBodies => format!(
+            MemoryStage::Normal | MemoryStage::SmallCaches => return Ok(()),
+            MemoryStage::SmallBodies if body_bytes <= SMALL_BODY => return Ok(()),
+            MemoryStage::SmallBodies => format!(
                 "the router is short of memory (server.memory_budget) and takes bodies of at most {SMALL_BODY} bytes, this \
                  one has {body_bytes} or more: try again"
             ),
-            Stage::Shedding | Stage::NotAccepting => {
+            MemoryStage::Shedding | MemoryStage::NotAccepting => {
                 "the router is out of memory (server.memory_budget) and takes no requests: try again".to_owned()
             }
         };
@@ -152,8 +160,8 @@ mod tests {
     use super::*;
 
     /// Stages that follow on each other as these percentages of the budget are in use.
-    fn stages(percentages: &[u64]) -> Vec<Stage> {
-        let memory = Memory::default();
+    fn stages(percentages: &[u64]) -> Vec<MemoryStage> {
+        let memory = MemoryPressure::default();
         let mut seen = Vec::new();
         for percent in percentages {
             memory.observe(Some(percent * 10), Some(1000));
@@ -165,7 +173,7 @@ mod tests {
     #[test]
     #[contract("F75")]
     fn each_step_holds_from_its_share_of_the_budget_on_and_until_well_below_it() {
-        use Stage::{Normal, NotAccepting, Shedding, SmallBodies, SmallCaches};
+        use MemoryStage::{Normal, NotAccepting, Shedding, SmallBodies, SmallCaches};
         assert_eq!(
             stages(&[79, 80, 89, 90, 94, 95, 97, 98, 200]),
             [
@@ -200,16 +208,16 @@ mod tests {
     #[test]
     #[contract("F75", "I10")]
     fn every_transition_is_told_once_and_the_gauge_follows() {
-        let memory = Memory::default();
+        let memory = MemoryPressure::default();
         assert_eq!(
             memory.observe(Some(96), Some(100)),
-            Some((Stage::Normal, Stage::Shedding))
+            Some((MemoryStage::Normal, MemoryStage::Shedding))
         );
         assert_eq!(memory.gauge.get(), 3);
         assert_eq!(memory.observe(Some(96), Some(100)), None);
         assert_eq!(
             memory.observe(Some(96), None),
-            Some((Stage::Shedding, Stage::Normal)),
+            Some((MemoryStage::Shedding, MemoryStage::Normal)),
             "the budget was taken away"
         );
         assert_eq!(memory.gauge.get(), 0);
@@ -220,14 +228,14 @@ mod tests {
         );
         assert_eq!(
             memory.observe(Some(u64::MAX), Some(1)).map(|(_, now)| now),
-            Some(Stage::NotAccepting)
+            Some(MemoryStage::NotAccepting)
         );
     }
 
     #[test]
     #[contract("F75")]
     fn large_bodies_are_refused_before_all_requests_are() {
-        let memory = Memory::default();
+        let memory = MemoryPressure::default();
         let refused = |percent: u64, bytes: u64| {
             memory.observe(Some(percent), Some(100));
             memory.admit(bytes).err().map(|error| {

@@ -2,15 +2,18 @@
 
 use response_cache::Relief;
 
-use super::Stage;
+use super::MemoryStage;
 use crate::Gateway;
 
 impl Gateway {
     /// Brings the caches of the request path in line with the stage. Doing it again changes nothing.
     pub(crate) fn relieve(&self) {
         let stage = self.memory.stage();
-        let (small, takes_new) = (stage >= Stage::SmallCaches, stage < Stage::SmallBodies);
-        self.identify.take_new(takes_new);
+        let (small, takes_new) = (
+            stage >= MemoryStage::SmallCaches,
+            stage < MemoryStage::SmallBodies,
+        );
+        self.tokenization.set_accepts_new(takes_new);
         self.cache.relieve(match (small, takes_new) {
             (false, _) => Relief::Nothing,
             (true, true) => Relief::Shrink,
@@ -24,13 +27,13 @@ impl Gateway {
             }
         }
         if let Some(prefixes) = &self.shared_prefixes {
-            prefixes.take_new(takes_new);
+            prefixes.set_accepts_new(takes_new);
             if small {
                 prefixes.shrink();
             }
         }
         if small {
-            self.identify.shrink();
+            self.tokenization.shrink();
         }
     }
 }

@@ -13,27 +13,27 @@ use kv_blocks::Moment;
 use net::server::PeerAddress;
 use routing::Policy;
 
-use super::{body_budget::BodyLimits, held_body::HeldBody};
+use super::{body_budget::BodyLimits, buffered_body::BufferedBody};
 use crate::{
     Gateway,
-    keys::Presented,
-    routes::{self, Body, Endpoint, Found, Route, Scope},
+    inbound_key::PresentedKey,
+    routes::{self, BodyMode, Route, RouteHandler, RouteMatch, Scope},
 };
 
 /// A request whose route is known and whose caller may use it.
 #[derive(Clone, Debug)]
-pub(crate) struct Call {
+pub(crate) struct AcceptedRequest {
     pub(crate) request_id: Arc<str>,
     pub(crate) received: Moment,
     pub(crate) target: PathAndQuery,
     pub(crate) headers: HeaderMap,
-    pub(crate) body: HeldBody,
-    pub(crate) overrides: Overrides,
+    pub(crate) body: BufferedBody,
+    pub(crate) overrides: HeaderOverrides,
 }
 
 /// What the caller asked of the decision, in headers.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Overrides {
+pub(crate) struct HeaderOverrides {
     /// Worker name, or `name/rank`.
     pub(crate) worker: Option<Box<str>>,
     pub(crate) policy: Option<Policy>,
@@ -42,10 +42,10 @@ pub(crate) struct Overrides {
     pub(crate) priority: i32,
 }
 
-impl Call {
+impl AcceptedRequest {
     /// The same call in other words.
-    pub(crate) fn said(&self, target: PathAndQuery, body: Bytes) -> Self {
-        let body = self.body.beside(body);
+    pub(crate) fn with_dialect(&self, target: PathAndQuery, body: Bytes) -> Self {
+        let body = self.body.with_extra(body);
         let (mut headers, overrides) = (self.headers.clone(), self.overrides.clone());
         // Its reply is read here.
         headers.remove(header::ACCEPT_ENCODING);
@@ -77,15 +77,15 @@ const BODY_BYTES_PER_SECOND: u64 = 1024;
 pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
     let path = parts.uri.path();
     match routes::find(&parts.method, path) {
-        Found::Route(route) => Ok(route),
-        Found::OtherMethod(route) => Err(ApiError::new(
+        RouteMatch::Route(route) => Ok(route),
+        RouteMatch::OtherMethod(route) => Err(ApiError::new(
             ErrorCode::MethodNotAllowed,
             format!(
                 "{} does not answer {}: use {}",
                 route.path, parts.method, route.method
             ),
         )),
-        Found::Nothing => Err(ApiError::new(
+        RouteMatch::Nothing => Err(ApiError::new(
             ErrorCode::UnknownRoute,
             format!(
                 "no route {}: the API of this router is under /v1/",
@@ -96,31 +96,31 @@ pub(crate) fn route(parts: &Parts) -> Result<&'static Route, ApiError> {
 }
 
 /// What a path that exists would answer, for the `Allow` of a 405.
-pub(crate) fn allowed(parts: &Parts) -> Option<&'static str> {
+pub(crate) fn allowed_methods(parts: &Parts) -> Option<&'static str> {
     match routes::find(&parts.method, parts.uri.path()) {
-        Found::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
-        Found::OtherMethod(route) if route.endpoint == Endpoint::PrefillComplete => {
+        RouteMatch::OtherMethod(route) if route.method == Method::GET => Some("GET, HEAD"),
+        RouteMatch::OtherMethod(route) if route.endpoint == RouteHandler::PrefillComplete => {
             Some("DELETE, POST")
         }
-        Found::OtherMethod(_) => Some("POST"),
-        Found::Route(_) | Found::Nothing => None,
+        RouteMatch::OtherMethod(_) => Some("POST"),
+        RouteMatch::Route(_) | RouteMatch::Nothing => None,
     }
 }
 
 /// Checks the head and the key, reads the body and the override headers.
-pub(crate) async fn call(
+pub(crate) async fn accept(
     gateway: &Gateway,
     parts: Parts,
     body: &mut Incoming,
     route: &'static Route,
     request_id: Arc<str>,
     received: Moment,
-) -> Result<Call, ApiError> {
+) -> Result<AcceptedRequest, ApiError> {
     head_fits(&parts, gateway.limits.max_head_bytes)?;
     host_is_plain(&parts.headers, &parts.uri)?;
     match route.scope {
         Scope::Public => {}
-        Scope::Inference => gateway.keys.check(Presented::of(&parts.headers))?,
+        Scope::Inference => gateway.keys.check(PresentedKey::of(&parts.headers))?,
     }
     identity_encoding(&parts.headers)?;
     let overrides = overrides(&parts.headers)?;
@@ -131,15 +131,15 @@ pub(crate) async fn call(
         .copied()
         .unwrap_or(PeerAddress::Local);
     let body = match route.body {
-        Body::None => HeldBody::new(Bytes::new(), gateway.bodies.empty(peer)),
-        Body::Limited => read(gateway, body, peer).await?,
+        BodyMode::None => BufferedBody::new(Bytes::new(), gateway.bodies.empty(peer)),
+        BodyMode::Limited => read(gateway, body, peer).await?,
     };
     let target = parts
         .uri
         .path_and_query()
         .cloned()
         .unwrap_or_else(|| PathAndQuery::from_static("/"));
-    Ok(Call {
+    Ok(AcceptedRequest {
         request_id,
         received,
         target,
@@ -217,7 +217,7 @@ async fn read(
     gateway: &Gateway,
     body: &mut Incoming,
     peer: PeerAddress,
-) -> Result<HeldBody, ApiError> {
+) -> Result<BufferedBody, ApiError> {
     let limit = gateway.limits.max_body_bytes;
     let limits = BodyLimits {
         max_held: gateway.limits.max_held_bytes,
@@ -234,7 +234,7 @@ async fn read(
         return Err(too_large(size));
     }
     gateway.memory.admit(announced.unwrap_or(0))?;
-    let mut room = gateway.bodies.begin(peer, announced, limits)?;
+    let mut room = gateway.bodies.reserve(peer, announced, limits)?;
     // Nearly every body comes in one or two frames: the first is kept as it is, and copied only if a second follows.
     let mut first = Bytes::new();
     let mut rest = BytesMut::new();
@@ -272,7 +272,7 @@ async fn read(
             rest.extend_from_slice(&data);
         }
     }
-    Ok(HeldBody::new(
+    Ok(BufferedBody::new(
         if rest.is_empty() {
             first
         } else {
@@ -295,7 +295,7 @@ fn too_slow(size: usize, most: Duration) -> ApiError {
 
 /// Reads what is left of a body that nobody wants, so that the client gets its answer and not a reset connection. Gives
 /// up after a while: then the connection cannot be used again. A client that waits to be asked for its body is not asked.
-pub(crate) async fn drained(body: &mut Incoming, asks_first: bool) -> bool {
+pub(crate) async fn drain_body(body: &mut Incoming, asks_first: bool) -> bool {
     if body.is_end_stream() {
         return true;
     }
@@ -317,7 +317,7 @@ pub(crate) async fn drained(body: &mut Incoming, asks_first: bool) -> bool {
         .unwrap_or(false)
 }
 
-fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
+fn overrides(headers: &HeaderMap) -> Result<HeaderOverrides, ApiError> {
     let text = |name: &'static str| -> Result<Option<&str>, ApiError> {
         headers
             .get(name)
@@ -357,7 +357,7 @@ fn overrides(headers: &HeaderMap) -> Result<Overrides, ApiError> {
             .filter(|priority| (-100..=100).contains(priority))
             .ok_or_else(|| bad("x-warmroute-priority", value, "an integer from -100 to 100"))?,
     };
-    Ok(Overrides {
+    Ok(HeaderOverrides {
         worker: text("x-warmroute-worker")?.map(|name| name.trim().into()),
         policy,
         overlap_weight: number("x-warmroute-overlap-weight", OVERLAP_WEIGHT)?,

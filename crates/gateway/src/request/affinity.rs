@@ -9,28 +9,28 @@ use prefix_view::{Holder, PrefixHash, StorageTier};
 use routing::{Affinity, Policy, PrefixHolder, SessionKeys, SessionMode};
 use xxhash_rust::xxh3::xxh3_64;
 
-use super::{clusters::Membership, lmcache, prefill::Policies, session};
+use super::{clusters::ClusterMembership, lmcache, prefill::RequestPolicies, session};
 use crate::Gateway;
 
 /// What is known of that.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Ties {
+pub(crate) struct AffinityKeys {
     pub(crate) keys: Affinity,
     /// By what its session is recognised; `None`: it has none, or nobody asks.
     pub(crate) session: Option<Arc<SessionKeys>>,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none, or nobody asks.
     pub(crate) holders: Option<Vec<PrefixHolder>>,
     /// What LMCache's controller says of who holds it; `None`: there is none, or nobody asks.
-    pub(crate) lmcache: Option<lmcache::Told>,
+    pub(crate) lmcache: Option<lmcache::LmcacheAnswer>,
     /// The workers that it is kept on.
-    pub(crate) cluster: Option<Membership>,
+    pub(crate) cluster: Option<ClusterMembership>,
     /// Under which who serves it is remembered.
     beginning: Option<u64>,
 }
 
-impl Ties {
+impl AffinityKeys {
     /// The same for a request of this cluster, whose name is its session's as if the client had sent it.
-    pub(super) fn in_cluster(mut self, cluster: Option<Membership>) -> Self {
+    pub(super) fn with_cluster(mut self, cluster: Option<ClusterMembership>) -> Self {
         if let Some(cluster) = &cluster {
             self.keys.session_key = self
                 .keys
@@ -41,7 +41,7 @@ impl Ties {
     }
 
     /// The same with who served a prompt that began alike, where that is remembered at all.
-    pub(super) fn beginning(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
+    pub(super) fn with_prefix_memory(mut self, gateway: &Gateway, view: &RequestView<'_>) -> Self {
         let Some(prefixes) = &gateway.shared_prefixes else {
             return self;
         };
@@ -53,14 +53,14 @@ impl Ties {
     }
 
     /// The same with what LMCache's controller says.
-    pub(super) fn held_in(self, lmcache: Option<lmcache::Told>) -> Self {
+    pub(super) fn with_lmcache(self, lmcache: Option<lmcache::LmcacheAnswer>) -> Self {
         Self { lmcache, ..self }
     }
 
     /// This worker took the request.
-    pub(super) fn served(&self, gateway: &Gateway, worker: WorkerId) {
+    pub(super) fn record_served(&self, gateway: &Gateway, worker: WorkerId) {
         if let (Some(prefixes), Some(key)) = (&gateway.shared_prefixes, self.beginning) {
-            prefixes.served(gateway.clock.now(), key, worker, gateway.ids.draw());
+            prefixes.record_served(gateway.clock.now(), key, worker, gateway.ids.next_number());
         }
     }
 }
@@ -69,22 +69,22 @@ impl Ties {
 /// ask.
 pub(super) async fn of(
     gateway: &Gateway,
-    policies: Policies,
+    policies: RequestPolicies,
     headers: &HeaderMap,
     body: &[u8],
     view: &RequestView<'_>,
-) -> Ties {
+) -> AffinityKeys {
     let mode = gateway.router.session_mode(policies.decode);
     let keyed = policies.any(Policy::is_keyed);
     if !keyed && mode == SessionMode::Off {
-        return Ties::default();
+        return AffinityKeys::default();
     }
     let name = session::name(&gateway.rules.session_headers, headers, view);
     let session = session::keys(mode, name, view);
     if !keyed {
-        return Ties {
+        return AffinityKeys {
             session,
-            ..Ties::default()
+            ..AffinityKeys::default()
         };
     }
     let max_bytes = gateway.rules.max_prefix_bytes;
@@ -94,16 +94,16 @@ pub(super) async fn of(
         session_key: Some(xxh3_64(name.unwrap_or(body))),
         served_by: None,
     };
-    let holders = if policies.any(Policy::asks_for_holders) {
+    let holders = if policies.any(Policy::needs_prefix_holders) {
         prefix_holders(gateway, &keys).await
     } else {
         None
     };
-    Ties {
+    AffinityKeys {
         keys,
         session,
         holders,
-        ..Ties::default()
+        ..AffinityKeys::default()
     }
 }
 
@@ -114,12 +114,14 @@ async fn prefix_holders(gateway: &Gateway, keys: &Affinity) -> Option<Vec<Prefix
         return Some(Vec::new());
     };
     let prefix = PrefixHash::Key(key);
-    let holders = match prefixes.standing(&prefix) {
+    let holders = match prefixes.cached_holders(&prefix) {
         Some(holders) => holders,
         None => {
             let asked = gateway.clock.now();
             let holders = prefixes.holders(&prefix).await;
-            gateway.kv_tally.queried(gateway.clock.now().since(asked));
+            gateway
+                .kv_tally
+                .record_query(gateway.clock.now().since(asked));
             holders
         }
     };

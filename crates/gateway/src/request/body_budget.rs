@@ -29,26 +29,26 @@ const ANNOUNCED_PART: u64 = 16 * 1024;
 /// The bytes of all bodies that are held.
 #[derive(Debug)]
 pub(crate) struct BodyBudget {
-    state: Mutex<State>,
+    state: Mutex<BudgetState>,
     gauge: Gauge,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    all: Bytes,
+struct BudgetState {
+    all: HeldBytes,
     /// Bounded by the number of connections: only addresses that hold bytes are in it.
-    peers: HashMap<PeerAddress, Bytes>,
+    peers: HashMap<PeerAddress, HeldBytes>,
 }
 
 /// What somebody holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Bytes {
+struct HeldBytes {
     total: u64,
     /// Those of bodies that are not small.
     large: u64,
 }
 
-impl Bytes {
+impl HeldBytes {
     fn of_body(bytes: u64, large: bool) -> Self {
         Self {
             total: bytes,
@@ -84,15 +84,15 @@ impl BodyLimits {
         SMALL_BODY.min(self.max_body / 8)
     }
 
-    fn of_all(self) -> Bytes {
-        Bytes {
+    fn of_all(self) -> HeldBytes {
+        HeldBytes {
             total: self.max_held,
             large: self.all_but(8),
         }
     }
 
-    fn of_one_address(self) -> Bytes {
-        Bytes {
+    fn of_one_address(self) -> HeldBytes {
+        HeldBytes {
             total: self.all_but(8),
             large: self.all_but(4),
         }
@@ -115,27 +115,27 @@ impl BodyBudget {
 
     /// Room for a body of `peer` that is about to come. One that would not fit as it is announced is refused at once, but
     /// room is taken for little of it: the rest counts as it arrives.
-    pub(crate) fn begin(
+    pub(crate) fn reserve(
         self: &Arc<Self>,
         peer: PeerAddress,
         announced: Option<u64>,
         limits: BodyLimits,
-    ) -> Result<Room, ApiError> {
+    ) -> Result<BodyPermit, ApiError> {
         let mut room = self.empty(peer);
         let Some(announced) = announced else {
             return Ok(room);
         };
         room.large = announced > limits.small();
         if announced > ANNOUNCED_PART {
-            room.take(announced, limits, Take::Nothing)?;
+            room.take(announced, limits, ReserveMode::Nothing)?;
         }
-        room.take(announced.min(ANNOUNCED_PART), limits, Take::Bytes)?;
+        room.take(announced.min(ANNOUNCED_PART), limits, ReserveMode::Bytes)?;
         Ok(room)
     }
 
     /// Room for nothing.
-    pub(crate) fn empty(self: &Arc<Self>, peer: PeerAddress) -> Room {
-        Room {
+    pub(crate) fn empty(self: &Arc<Self>, peer: PeerAddress) -> BodyPermit {
+        BodyPermit {
             bytes: 0,
             large: false,
             peer,
@@ -144,8 +144,8 @@ impl BodyBudget {
     }
 }
 
-impl State {
-    fn change(&mut self, peer: PeerAddress, old: Bytes, new: Bytes) -> u64 {
+impl BudgetState {
+    fn change(&mut self, peer: PeerAddress, old: HeldBytes, new: HeldBytes) -> u64 {
         self.all = self.all.changed(old, new);
         let of_peer = self
             .peers
@@ -153,7 +153,7 @@ impl State {
             .copied()
             .unwrap_or_default()
             .changed(old, new);
-        if of_peer == Bytes::default() {
+        if of_peer == HeldBytes::default() {
             self.peers.remove(&peer);
         } else {
             self.peers.insert(peer, of_peer);
@@ -161,7 +161,7 @@ impl State {
         self.all.total
     }
 
-    fn fits(&self, peer: PeerAddress, old: Bytes, new: Bytes, limits: BodyLimits) -> bool {
+    fn fits(&self, peer: PeerAddress, old: HeldBytes, new: HeldBytes, limits: BodyLimits) -> bool {
         let of_peer = self.peers.get(&peer).copied().unwrap_or_default();
         self.all.changed(old, new).fit(limits.of_all())
             && of_peer.changed(old, new).fit(limits.of_one_address())
@@ -169,7 +169,7 @@ impl State {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Take {
+enum ReserveMode {
     Bytes,
     /// Only looks whether they would fit.
     Nothing,
@@ -177,34 +177,34 @@ enum Take {
 
 /// Room for a body. Dropping it gives the room back.
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct BodyPermit {
     bytes: u64,
     large: bool,
     peer: PeerAddress,
     budget: Arc<BodyBudget>,
 }
 
-impl Room {
+impl BodyPermit {
     /// The body has so many bytes by now. Those that were announced have room already.
     pub(crate) fn grow_to(&mut self, bytes: u64, limits: BodyLimits) -> Result<(), ApiError> {
         if bytes <= self.bytes {
             return Ok(());
         }
-        self.take(bytes, limits, Take::Bytes)
+        self.take(bytes, limits, ReserveMode::Bytes)
     }
 
-    fn take(&mut self, bytes: u64, limits: BodyLimits, take: Take) -> Result<(), ApiError> {
+    fn take(&mut self, bytes: u64, limits: BodyLimits, take: ReserveMode) -> Result<(), ApiError> {
         let large = self.large || bytes > limits.small();
         let (old, new) = (
-            Bytes::of_body(self.bytes, self.large),
-            Bytes::of_body(bytes, large),
+            HeldBytes::of_body(self.bytes, self.large),
+            HeldBytes::of_body(bytes, large),
         );
         let mut state = self.budget.state.lock();
         // Room for nothing is always there.
         if bytes > 0 && !state.fits(self.peer, old, new, limits) {
             return Err(refusal(bytes, limits));
         }
-        if take == Take::Bytes {
+        if take == ReserveMode::Bytes {
             self.budget
                 .gauge
                 .set(signed(state.change(self.peer, old, new)));
@@ -219,8 +219,8 @@ impl Room {
             return;
         }
         let (old, new) = (
-            Bytes::of_body(self.bytes, self.large),
-            Bytes::of_body(bytes, self.large),
+            HeldBytes::of_body(self.bytes, self.large),
+            HeldBytes::of_body(bytes, self.large),
         );
         let mut state = self.budget.state.lock();
         self.budget
@@ -230,7 +230,7 @@ impl Room {
     }
 
     /// Room for so many bytes beside these, whether they fit or not.
-    pub(crate) fn beside(&self, bytes: u64) -> Self {
+    pub(crate) fn reserve_extra(&self, bytes: u64) -> Self {
         let mut room = self.budget.empty(self.peer);
         room.large = self.large;
         room.set(bytes);
@@ -238,7 +238,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for BodyPermit {
     fn drop(&mut self) {
         self.set(0);
     }
@@ -280,9 +280,9 @@ mod tests {
     }
 
     /// As many bodies of so many bytes as have room.
-    fn fill(budget: &Arc<BodyBudget>, peer: PeerAddress, bytes: u64) -> Vec<Room> {
+    fn fill(budget: &Arc<BodyBudget>, peer: PeerAddress, bytes: u64) -> Vec<BodyPermit> {
         let body = || {
-            let mut room = budget.begin(peer, None, LIMITS)?;
+            let mut room = budget.reserve(peer, None, LIMITS)?;
             room.grow_to(bytes, LIMITS).map(|()| room)
         };
         std::iter::from_fn(|| body().ok()).take(1000).collect()
@@ -295,14 +295,14 @@ mod tests {
         let small = fill(&budget, ONE, 10);
         assert_eq!(gauge.get(), 700, "an eighth is left to other addresses");
         let refused = budget
-            .begin(ONE, Some(1), LIMITS)
+            .reserve(ONE, Some(1), LIMITS)
             .expect_err("one byte too many");
         assert_eq!(
             (refused.status, refused.counted_as(), refused.retry_after()),
             (503, "held_bytes", Some(1))
         );
         assert!(
-            budget.begin(ONE, Some(0), LIMITS).is_ok(),
+            budget.reserve(ONE, Some(0), LIMITS).is_ok(),
             "nothing always fits"
         );
         let others = fill(&budget, OTHER, 10);
@@ -335,17 +335,17 @@ mod tests {
             max_body: 400 << 10,
         };
         let silent: Vec<_> = (0..13)
-            .map(|_| budget.begin(ONE, Some(400 << 10), limits).expect("room"))
+            .map(|_| budget.reserve(ONE, Some(400 << 10), limits).expect("room"))
             .collect();
         assert_eq!(gauge.get(), 13 * (16 << 10));
-        let refused = budget.begin(ONE, Some(400 << 10), limits).err();
+        let refused = budget.reserve(ONE, Some(400 << 10), limits).err();
         assert_eq!(
             refused.map(|error| error.status),
             Some(503),
             "it would not fit any more"
         );
         drop(silent);
-        let mut room = budget.begin(ONE, Some(400 << 10), limits).expect("room");
+        let mut room = budget.reserve(ONE, Some(400 << 10), limits).expect("room");
         assert!(room.grow_to(1, limits).is_ok());
         assert_eq!(gauge.get(), 16 << 10);
         assert!(room.grow_to(400 << 10, limits).is_ok());
@@ -359,8 +359,8 @@ mod tests {
             max_held: 800,
             max_body: 800,
         };
-        let mut room = budget.begin(ONE, Some(800), limits).expect("room");
+        let mut room = budget.reserve(ONE, Some(800), limits).expect("room");
         assert!(room.grow_to(800, limits).is_ok());
-        assert!(budget.begin(ONE, Some(1), limits).is_err());
+        assert!(budget.reserve(ONE, Some(1), limits).is_err());
     }
 }

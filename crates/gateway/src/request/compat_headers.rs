@@ -3,8 +3,8 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 
 use super::{
+    record::{RequestGuard, Selection},
     reply,
-    settle::{Settle, Won},
 };
 
 /// Which headers tell of the routing.
@@ -20,7 +20,7 @@ pub struct ReplyHeaders {
 const BY_CACHE: [&str; 4] = ["warm", "kv_aware", "dynamo_cost", "continuum"];
 
 /// Adds them. The cache's status repeats `X-Cache`, so that must stand there already.
-pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
+pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &RequestGuard, won: &Selection) {
     let told = settle.told_of();
     let method = if told.cluster().is_some() {
         "cluster"
@@ -50,7 +50,7 @@ pub(super) fn vllm_router(fields: &mut HeaderMap, settle: &Settle, won: &Won) {
 }
 
 /// What hooks said: also of a request that went no further.
-pub(super) fn hooks(fields: &mut HeaderMap, settle: &Settle) {
+pub(super) fn hooks(fields: &mut HeaderMap, settle: &RequestGuard) {
     if let Some(hooks) = settle.told_of().hooks() {
         reply::insert(
             fields,

@@ -13,29 +13,29 @@ use kv_blocks::Moment;
 use prompt::PromptModel;
 
 use super::{
-    accept::Call,
-    identify::text_of,
+    accept::AcceptedRequest,
+    record::RequestGuard,
     refused,
     reply::{self, ReplyBody},
-    settle::Settle,
-    tokenize,
-    wording::{Spoken, VOLATILE_PREFIX, Wording},
+    tokenization::text_of,
+    tokenize_api,
+    translate::{ApiSupport, RequestTranslator, VOLATILE_PREFIX},
 };
 use crate::Gateway;
 
 /// Answers, here or by a worker.
 pub(super) async fn count_tokens(
     gateway: &Arc<Gateway>,
-    mut call: Call,
-    mut settle: Settle,
+    mut call: AcceptedRequest,
+    mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
     let asked = async {
-        let wording = Wording::of(gateway, Dialect::Messages, &mut call).await?;
-        let (dialect, chat) = wording.routed_by(&call);
+        let wording = RequestTranslator::of(gateway, Dialect::Messages, &mut call).await?;
+        let (dialect, chat) = wording.routing_body(&call);
         if wording.shortened {
-            settle.told().rewrote(VOLATILE_PREFIX);
+            settle.notes().record_rewrite(VOLATILE_PREFIX);
         }
-        let id: Arc<str> = Arc::from(&*wording.seen(dialect, &chat)?.model);
+        let id: Arc<str> = Arc::from(&*wording.request_view(dialect, &chat)?.model);
         let snapshot = gateway.fleet.snapshot();
         let own = match snapshot
             .model(&id)
@@ -68,20 +68,26 @@ pub(super) async fn count_tokens(
         if model
             .candidates
             .iter()
-            .any(|candidate| Spoken::Native.by(&candidate.worker))
+            .any(|candidate| ApiSupport::Native.by(&candidate.worker))
         {
-            return tokenize::forwarded(gateway, call, Arc::clone(model), Spoken::Native, settle)
-                .await;
+            return tokenize_api::forward(
+                gateway,
+                call,
+                Arc::clone(model),
+                ApiSupport::Native,
+                settle,
+            )
+            .await;
         }
         counted = by_engine(gateway, model, &chat, call.received + gateway.rules.timeout).await;
     }
     match counted {
         Some(count) => {
-            settle.passed(200);
+            settle.record_passthrough(200);
             let body = format!(r#"{{"input_tokens":{count}}}"#).into_bytes();
             let mut response = reply::bytes(200, body, settle.request_id());
             // What was counted is what a worker would be sent.
-            reply::tell_rewrites(response.headers_mut(), settle.told_of().rewrites());
+            reply::add_rewrite_header(response.headers_mut(), settle.told_of().rewrites());
             response
         }
         None => {
@@ -99,7 +105,7 @@ async fn by_own(
     received: Moment,
 ) -> Option<usize> {
     let clock = gateway.clock;
-    let limit = tokenize::longest_wait(gateway, received);
+    let limit = tokenize_api::max_wait(gateway, received);
     let own = Arc::clone(&tokenizer);
     let count = move || {
         let view = dialect::view(Dialect::Chat, &chat).ok()?;
@@ -110,8 +116,8 @@ async fn by_own(
             .map(|tokens| tokens.len())
     };
     gateway
-        .identify
-        .side_seats()
+        .tokenization
+        .low_priority_pool()
         .compute(&tokenizer, limit, clock, count)
         .await
         .ok()
@@ -126,8 +132,8 @@ async fn by_engine(
 ) -> Option<usize> {
     let view = dialect::view(Dialect::Chat, chat).ok()?;
     let found = gateway
-        .identify
-        .run_aside(&model.artefacts, Dialect::Chat, chat, &view, deadline)
+        .tokenization
+        .run_low_priority(&model.artefacts, Dialect::Chat, chat, &view, deadline)
         .await;
     found.source.is_exact().then_some(found.tokens as usize)
 }

@@ -3,26 +3,26 @@
 use std::{sync::Arc, time::Duration};
 
 use dialect::{ApiError, ErrorCode};
-use fleet::{ModelView, Snapshot, Unusable, WorkerState, WorkerView};
-use kv_blocks::{DpRank, Identity, Moment, WorkerId};
+use fleet::{ModelView, Snapshot, UnusableTarget, WorkerState, WorkerView};
+use kv_blocks::{DpRank, Moment, PromptIdentity, WorkerId};
 use routing::{
-    Answer, Candidate, Decision, ExcludeReason, Excluded, Job, Method, Overrides, Patience, Pin,
-    Plan, Policy, PotentialLoad, PrefillLeg, PrefillPool, Refusal, Stopwatch,
+    Candidate, Decision, ExcludeReason, ExcludedTarget, Job, Method, Overrides, Pin, Plan, Policy,
+    PotentialLoad, PrefillLeg, PrefillPool, Refusal, ReplyMode, Stopwatch, WaitBudget,
 };
 
 use super::{
     accept,
-    affinity::Ties,
-    clusters::Membership,
+    affinity::AffinityKeys,
+    clusters::ClusterMembership,
     dispatch,
-    identify::Identified,
-    prefill::{Handover, Policies},
-    wording::Spoken,
+    prefill::{Handover, RequestPolicies},
+    tokenization::TokenizedPrompt,
+    translate::ApiSupport,
 };
 use crate::{
     Gateway,
     lease::Lease,
-    queue_waiters::{Decided, Waiter},
+    queue_waiters::{QueueDecision, Waiter},
 };
 
 /// When to come back if all are busy: about as long as the figure they are busy by is believed.
@@ -30,40 +30,40 @@ pub(super) const BUSY_RETRY_S: u32 = 5;
 
 /// What the decision needs to know of a request, gathered once and used by every attempt.
 #[derive(Debug)]
-pub(crate) struct Placement<'a> {
-    pub(crate) overrides: &'a accept::Overrides,
-    pub(crate) prompt: &'a Identified,
-    pub(crate) ties: &'a Ties,
+pub(crate) struct PlacementRequest<'a> {
+    pub(crate) overrides: &'a accept::HeaderOverrides,
+    pub(crate) prompt: &'a TokenizedPrompt,
+    pub(crate) affinity: &'a AffinityKeys,
     pub(crate) salt: Option<Arc<str>>,
     pub(crate) expected_output_tokens: Option<u32>,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ReplyMode,
     pub(crate) pin: Option<Pin>,
     /// Whether its prompt may be computed elsewhere.
     pub(crate) handover: &'a Handover,
     /// Where it failed before.
     pub(crate) failed: &'a [Pin],
     /// Who has words for it.
-    pub(crate) spoken: Spoken,
+    pub(crate) spoken: ApiSupport,
     /// Only who takes the very words that this one was sent; `None`: they are chosen for whoever it will be.
     pub(crate) worded_for: Option<&'a WorkerView>,
 }
 
 /// A decision with its load already counted, and the guard that frees it.
 #[derive(Debug)]
-pub(crate) struct Placed {
+pub(crate) struct PlacedAttempt {
     pub(crate) decision: Decision,
     pub(crate) lease: Lease,
     /// Who computes the prompt, if that is another one; its load is in the lease.
     pub(crate) prefill: Option<PrefillLeg>,
     /// Its place among those that wait in the engine.
-    pub(crate) turn: i64,
+    pub(crate) engine_priority: i64,
 }
 
 /// What the router said.
 #[derive(Debug)]
-pub(crate) enum Place {
-    Found(Box<Placed>),
-    Held(Waiter),
+pub(crate) enum PlacementOutcome {
+    Placed(Box<PlacedAttempt>),
+    Queued(Waiter),
     Refused(Refusal),
 }
 
@@ -84,11 +84,13 @@ pub(crate) fn pin(
         )
         .param(param)
     };
-    named(snapshot, asked).map(Some).ok_or_else(unknown)
+    resolve_worker(snapshot, asked)
+        .map(Some)
+        .ok_or_else(unknown)
 }
 
 /// What `name` or `name/rank` stands for, if anything.
-pub(crate) fn named(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
+pub(crate) fn resolve_worker(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
     if let Some(worker) = snapshot.worker_named(asked) {
         return Some(Pin {
             worker: worker.id,
@@ -111,31 +113,45 @@ pub(crate) fn named(snapshot: &Snapshot, asked: &str) -> Option<Pin> {
 pub(crate) fn place(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
-    patience: Option<Patience>,
-) -> Place {
-    let lot = gateway.ids.draw_lot();
+    placement: &PlacementRequest<'_>,
+    patience: Option<WaitBudget>,
+) -> PlacementOutcome {
+    let lot = gateway.ids.next_random();
     let decided = with_job(gateway, model, placement, lot, |now, job| {
-        gateway.waiters.decide(now, &Job { patience, ..*job })
+        gateway.waiters.decide(
+            now,
+            &Job {
+                wait_budget: patience,
+                ..*job
+            },
+        )
     });
     match decided {
-        Decided::Now(plan) => Place::Found(Box::new(placed(gateway, model, placement, *plan))),
-        Decided::Later(waiter) => Place::Held(waiter),
-        Decided::Never(refusal) => Place::Refused(refusal),
+        QueueDecision::Now(plan) => {
+            PlacementOutcome::Placed(Box::new(into_attempt(gateway, model, placement, *plan)))
+        }
+        QueueDecision::Later(waiter) => PlacementOutcome::Queued(waiter),
+        QueueDecision::Never(refusal) => PlacementOutcome::Refused(refusal),
     }
 }
 
 /// Puts a request into the queue that nobody can take; `None`: the queue is full.
-pub(crate) fn hold(
+pub(crate) fn enqueue(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
-    patience: Patience,
+    placement: &PlacementRequest<'_>,
+    patience: WaitBudget,
 ) -> Option<Waiter> {
-    let lot = gateway.ids.draw_lot();
+    let lot = gateway.ids.next_random();
     let patience = Some(patience);
     with_job(gateway, model, placement, lot, |now, job| {
-        gateway.waiters.hold(now, &Job { patience, ..*job })
+        gateway.waiters.enqueue(
+            now,
+            &Job {
+                wait_budget: patience,
+                ..*job
+            },
+        )
     })
 }
 
@@ -143,23 +159,29 @@ pub(crate) fn hold(
 pub(crate) fn replace_candidates(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
+    placement: &PlacementRequest<'_>,
     waiter: &Waiter,
-    patience: Option<Patience>,
+    patience: Option<WaitBudget>,
 ) {
-    let lot = gateway.ids.draw_lot();
+    let lot = gateway.ids.next_random();
     with_job(gateway, model, placement, lot, |now, job| {
-        waiter.replace_candidates(now, &Job { patience, ..*job });
+        waiter.replace_candidates(
+            now,
+            &Job {
+                wait_budget: patience,
+                ..*job
+            },
+        );
     });
 }
 
 /// The plan, with the guard that frees its load.
-pub(crate) fn placed(
+pub(crate) fn into_attempt(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
+    placement: &PlacementRequest<'_>,
     plan: Plan,
-) -> Placed {
+) -> PlacedAttempt {
     let lease = |id, target| Lease::new(Arc::clone(&gateway.waiters), id, target);
     let prefill = plan
         .prefill
@@ -168,23 +190,23 @@ pub(crate) fn placed(
     let lease = lease(plan.reservation, plan.decode.target).with_prefill(prefill);
     gateway
         .prefix_tally
-        .count(&plan.decision, &placement.ties.keys);
+        .count(&plan.decision, &placement.affinity.keys);
     gateway.kv_tally.count(&plan.decision);
     let (uses_caches, by_view) = (
         plan.decision.cache_use.is_some(),
-        placement.ties.holders.is_some(),
+        placement.affinity.holders.is_some(),
     );
     if uses_caches && !by_view && plan.decision.policy != Policy::Continuum {
         // The blocks were asked; the view of prefixes is timed where it is.
-        gateway.kv_tally.queried(Duration::from_secs_f64(
+        gateway.kv_tally.record_query(Duration::from_secs_f64(
             plan.decision.lookup_us.max(0.0) / 1e6,
         ));
     }
-    Placed {
+    PlacedAttempt {
         decision: as_told(plan.decision, model, placement),
         lease,
         prefill: plan.prefill,
-        turn: plan.turn,
+        engine_priority: plan.engine_priority,
     }
 }
 
@@ -192,9 +214,9 @@ pub(crate) fn placed(
 pub(crate) fn preview(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
+    placement: &PlacementRequest<'_>,
 ) -> Result<Decision, Refusal> {
-    let lot = gateway.ids.next_lot();
+    let lot = gateway.ids.peek_random();
     let decision = with_job(gateway, model, placement, lot, |now, job| {
         gateway.router.preview(now, job)
     })?;
@@ -205,9 +227,9 @@ pub(crate) fn preview(
 pub(crate) fn potential_loads(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
+    placement: &PlacementRequest<'_>,
 ) -> Result<Vec<PotentialLoad>, Refusal> {
-    let lot = gateway.ids.next_lot();
+    let lot = gateway.ids.peek_random();
     with_job(gateway, model, placement, lot, |now, job| {
         gateway.router.potential_loads(now, job)
     })
@@ -229,7 +251,11 @@ pub(crate) fn refusal_error(refusal: &Refusal) -> ApiError {
 
 /// The receipt also says what the router was not told: that no worker is healthy, and the last good ones are asked all the
 /// same, since a probe may be wrong; and why nobody was offered for the prompt.
-fn as_told(mut decision: Decision, model: &ModelView, placement: &Placement<'_>) -> Decision {
+fn as_told(
+    mut decision: Decision,
+    model: &ModelView,
+    placement: &PlacementRequest<'_>,
+) -> Decision {
     if model.panic {
         decision.method = Method::Panic;
     }
@@ -243,14 +269,14 @@ fn as_told(mut decision: Decision, model: &ModelView, placement: &Placement<'_>)
 fn with_job<T>(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
+    placement: &PlacementRequest<'_>,
     lot: u64,
     act: impl FnOnce(Moment, &Job<'_>) -> T,
 ) -> T {
-    let Placement {
+    let PlacementRequest {
         overrides,
         prompt,
-        ties,
+        affinity: ties,
         salt,
         expected_output_tokens,
         answer,
@@ -266,15 +292,15 @@ fn with_job<T>(
         .filter(|_| !matches!(placement.handover, Handover::NoPrompt));
     let (own, policies) = (
         gateway.rules.by_model.of(model),
-        Policies::of(gateway, overrides, model),
+        RequestPolicies::of(gateway, overrides, model),
     );
     let busy_threshold = own.busy_threshold.or(gateway.rules.busy_threshold);
     let identity = prompt
         .blocks
         .as_ref()
-        .map_or(Identity::TextPrefix, |blocks| blocks.identity());
+        .map_or(PromptIdentity::TextPrefix, |blocks| blocks.identity());
     let mut candidates = Vec::with_capacity(model.candidates.len());
-    let mut excluded: Vec<Excluded> = model.unusable.iter().map(unusable).collect();
+    let mut excluded: Vec<ExcludedTarget> = model.unusable.iter().map(unusable).collect();
     let (mut prefill, mut not_prefill) = (Vec::new(), Vec::new());
     for candidate in &model.candidates {
         let worker = &candidate.worker;
@@ -291,7 +317,7 @@ fn with_job<T>(
                 worker.only_prefills() && is_above(worker.load.kv_usage_ratio, busy_threshold);
             (asked_for && busy).then_some(ExcludeReason::Busy)
         };
-        let out = |reason| Excluded {
+        let out = |reason| ExcludedTarget {
             target: candidate.target,
             name: Arc::clone(&worker.name),
             reason,
@@ -318,7 +344,9 @@ fn with_job<T>(
             weight: worker.weight,
             cache: match (candidate.cache(), identity) {
                 // Events speak of tokens: a prompt known by its text only is predicted, whatever the worker publishes.
-                (fleet::CacheSource::Events, Identity::Tokens) => routing::CacheSource::Events,
+                (fleet::CacheSource::Events, PromptIdentity::Tokens) => {
+                    routing::CacheSource::Events
+                }
                 _ => routing::CacheSource::Predicted,
             },
             total_blocks: worker.num_blocks,
@@ -339,9 +367,9 @@ fn with_job<T>(
         pin = pin.filter(|pin| !prefill.iter().any(|candidate| pin.allows(candidate.target)));
         prefill.clear();
     }
-    if !gateway.on_hold.is_empty() {
+    if !gateway.cooldowns.is_empty() {
         let now = gateway.clock.now();
-        let on_hold = |worker| gateway.on_hold.has(worker, now);
+        let on_hold = |worker| gateway.cooldowns.is_cooling_down(worker, now);
         spare(on_hold, pin, busy_threshold, &mut candidates, &mut excluded);
         spare(on_hold, pin, busy_threshold, &mut prefill, &mut not_prefill);
     }
@@ -355,7 +383,7 @@ fn with_job<T>(
         policy: policies.prefill,
         uncached_token_threshold: rules.uncached_token_threshold,
     });
-    let stopwatch = Since(gateway.clock);
+    let stopwatch = ClockStopwatch(gateway.clock);
     let job = Job {
         policy: Some(policies.decode),
         pin,
@@ -366,7 +394,7 @@ fn with_job<T>(
         prompt_tokens: prompt.tokens,
         expected_output_tokens: *expected_output_tokens,
         answer: *answer,
-        patience: None,
+        wait_budget: None,
         busy_threshold,
         candidates: &candidates,
         excluded: &excluded,
@@ -389,7 +417,7 @@ fn spare(
     pin: Option<Pin>,
     busy_threshold: Option<f64>,
     candidates: &mut Vec<Candidate>,
-    excluded: &mut Vec<Excluded>,
+    excluded: &mut Vec<ExcludedTarget>,
 ) {
     let may_be_asked = |candidate: &Candidate| {
         pin.is_none_or(|pin| pin.allows(candidate.target))
@@ -404,7 +432,7 @@ fn spare(
         return;
     }
     for candidate in candidates.extract_if(.., |candidate| spared(candidate)) {
-        excluded.push(Excluded {
+        excluded.push(ExcludedTarget {
             target: candidate.target,
             name: candidate.name,
             reason: ExcludeReason::Busy,
@@ -414,10 +442,10 @@ fn spare(
 
 /// Leaves out who is not of the cluster, unless nobody of it is there.
 fn keep_together(
-    cluster: &Membership,
+    cluster: &ClusterMembership,
     busy_threshold: Option<f64>,
     candidates: &mut Vec<Candidate>,
-    excluded: &mut Vec<Excluded>,
+    excluded: &mut Vec<ExcludedTarget>,
 ) {
     let is_there = |candidate: &Candidate| {
         cluster.has(&candidate.name) && !is_above(candidate.usage, busy_threshold)
@@ -429,7 +457,7 @@ fn keep_together(
         let stays = cluster.has(&candidate.name);
         if !stays {
             let name = Arc::clone(&candidate.name);
-            excluded.push(Excluded {
+            excluded.push(ExcludedTarget {
                 target: candidate.target,
                 name,
                 reason: ExcludeReason::OtherCluster,
@@ -439,8 +467,8 @@ fn keep_together(
     });
 }
 
-fn unusable(unusable: &Unusable) -> Excluded {
-    Excluded {
+fn unusable(unusable: &UnusableTarget) -> ExcludedTarget {
+    ExcludedTarget {
         target: unusable.target,
         name: Arc::clone(&unusable.name),
         reason: match unusable.state {
@@ -467,9 +495,9 @@ fn is_above(usage: Option<f64>, threshold: Option<f64>) -> bool {
 }
 
 /// The router's stopwatch, on the process's clock.
-struct Since(net::Clock);
+struct ClockStopwatch(net::Clock);
 
-impl Stopwatch for Since {
+impl Stopwatch for ClockStopwatch {
     fn elapsed_us(&self) -> f64 {
         self.0.now().since_start().as_secs_f64() * 1e6
     }

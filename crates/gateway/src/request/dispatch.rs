@@ -14,29 +14,29 @@ use hyper::body::Incoming;
 use kv_blocks::{Moment, Target};
 use routing::receipt::{AttemptClass, AttemptResult};
 
-use super::{accept::Call, headers};
+use super::{accept::AcceptedRequest, headers};
 use crate::{
     Gateway,
-    upstream::{Answer, Connection, NotSent, Outgoing, SendFailure},
+    upstream::{NotSent, OutgoingRequest, SendFailure, UpstreamConnection, UpstreamReply},
 };
 
 /// A reply worth committing to.
 #[derive(Debug)]
-pub(crate) struct Committed {
+pub(crate) struct CommittedReply {
     pub(crate) head: Parts,
-    pub(crate) content: Content,
+    pub(crate) content: BodyContent,
 }
 
 /// What is known of the reply's body at the commit point.
 #[derive(Debug)]
-pub(crate) enum Content {
+pub(crate) enum BodyContent {
     /// All of it: the connection is already back in its pool, or closed.
     Whole(Bytes),
     /// Its first bytes; more follow.
     Begun {
         first: Bytes,
         rest: Incoming,
-        connection: Connection,
+        connection: UpstreamConnection,
         kind: BodyKind,
     },
 }
@@ -52,7 +52,7 @@ pub(crate) enum BodyKind {
 
 /// An attempt that gave nothing to forward.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct AttemptFailure {
     /// `None`: not to be tried again, whatever the class table says.
     pub(crate) class: Option<AttemptClass>,
     /// The word in the receipt's `attempts`.
@@ -63,12 +63,12 @@ pub(crate) struct Failure {
     /// The worker asked to be left alone for so long.
     pub(crate) wait: Option<Duration>,
     /// What the client gets when nothing else is tried.
-    pub(crate) reply: LastWord,
+    pub(crate) reply: FinalError,
 }
 
 /// What the client gets when attempts are used up.
 #[derive(Debug)]
-pub(crate) enum LastWord {
+pub(crate) enum FinalError {
     /// An error of ours.
     Error(ApiError),
     /// The worker's own reply (a 429: the client's limit at the engine is the client's business).
@@ -83,46 +83,46 @@ const ERROR_BODY: usize = 64 * 1024;
 /// Sends `body` under the request's head to `target` and waits for something to forward, until `deadline`.
 pub(crate) async fn attempt(
     gateway: &Gateway,
-    call: &Call,
+    call: &AcceptedRequest,
     body: Bytes,
     worker: &WorkerView,
     target: Target,
     deadline: Moment,
-) -> Result<Committed, Failure> {
+) -> Result<CommittedReply, AttemptFailure> {
     let left = deadline.since(gateway.clock.now());
     tokio::select! {
         result = tokio::time::timeout(left, within(gateway, call, body, worker, target)) => match result {
             Ok(result) => result,
-            Err(_) => Err(Failure::timeout(gateway.rules.timeout)),
+            Err(_) => Err(AttemptFailure::timeout(gateway.rules.timeout)),
         },
-        () = gateway.cut.thrown() => Err(Failure::going_down()),
+        () = gateway.cut.aborted() => Err(AttemptFailure::draining()),
     }
 }
 
 async fn within(
     gateway: &Gateway,
-    call: &Call,
+    call: &AcceptedRequest,
     body: Bytes,
     worker: &WorkerView,
     target: Target,
-) -> Result<Committed, Failure> {
-    let outgoing = Outgoing {
+) -> Result<CommittedReply, AttemptFailure> {
+    let outgoing = OutgoingRequest {
         worker: worker.id,
         url: &worker.url,
         request: request(call, body, worker, target),
         connect_timeout: gateway.rules.connect_timeout,
     };
-    let Answer {
+    let UpstreamReply {
         response,
         connection,
     } = gateway
         .pools
         .send(outgoing, &gateway.clock)
         .await
-        .map_err(Failure::of_send)?;
+        .map_err(AttemptFailure::from_send_failure)?;
     let (head, body) = response.into_parts();
-    if headers::tell_two_lengths(&head.headers) {
-        return Err(Failure::protocol(
+    if headers::has_conflicting_lengths(&head.headers) {
+        return Err(AttemptFailure::protocol(
             "the worker's reply tells its length in two ways: try again".to_owned(),
         ));
     }
@@ -130,11 +130,11 @@ async fn within(
         200..=299 => content(gateway, worker, head, body, connection).await,
         429 | 502 | 503 | 504 => {
             let body = small_body(gateway, worker, body, connection).await;
-            Err(Failure::of_status(head, body))
+            Err(AttemptFailure::from_status(head, body))
         }
         400..=499 => content(gateway, worker, head, body, connection).await,
-        status @ 500..=599 => Err(Failure::internal(status)),
-        status => Err(Failure::protocol(format!(
+        status @ 500..=599 => Err(AttemptFailure::internal(status)),
+        status => Err(AttemptFailure::protocol(format!(
             "a worker answered with the unexpected status {status}"
         ))),
     }
@@ -142,14 +142,14 @@ async fn within(
 
 /// The client's request as the worker gets it: its body, spliced or not, under a head of our making.
 pub(super) fn request(
-    call: &Call,
+    call: &AcceptedRequest,
     bytes: Bytes,
     worker: &WorkerView,
     target: Target,
 ) -> Request<Full<Bytes>> {
     let host = HeaderValue::try_from(worker.url.authority())
         .unwrap_or(HeaderValue::from_static("localhost"));
-    let mut fields = headers::upstream(
+    let mut fields = headers::upstream_head(
         &call.headers,
         host,
         worker.api_key.as_ref().map(|key| key.expose()),
@@ -180,49 +180,47 @@ async fn content(
     worker: &WorkerView,
     head: Parts,
     mut body: Incoming,
-    connection: Connection,
-) -> Result<Committed, Failure> {
+    connection: UpstreamConnection,
+) -> Result<CommittedReply, AttemptFailure> {
     if is_event_stream(&head.headers) {
         // The head alone is no answer yet: an engine that dies before its first event has not started to answer.
         return match next_data(&mut body).await {
             Some(Ok(first)) => {
-                let content = Content::Begun {
+                let content = BodyContent::Begun {
                     first,
                     rest: body,
                     connection,
                     kind: BodyKind::Events,
                 };
-                Ok(Committed { head, content })
+                Ok(CommittedReply { head, content })
             }
-            None if gateway.rules.stream.strict => Err(Failure::unfinished(
+            None if gateway.rules.stream.strict => Err(AttemptFailure::unfinished(
                 "the worker's stream ended before its first event: try again".to_owned(),
             )),
             None => {
-                gateway
-                    .pools
-                    .give_back(worker.id, connection, gateway.clock);
-                Ok(Committed {
+                gateway.pools.release(worker.id, connection, gateway.clock);
+                Ok(CommittedReply {
                     head,
-                    content: Content::Whole(Bytes::new()),
+                    content: BodyContent::Whole(Bytes::new()),
                 })
             }
-            Some(Err(_)) => Err(Failure::no_answer()),
+            Some(Err(_)) => Err(AttemptFailure::no_answer()),
         };
     }
-    let mut held = Held::default();
+    let mut held = BodyBuffer::default();
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else {
             // The engine had the answer when it sent the head: it would be computed again, so this is not tried again.
-            return Err(Failure::protocol(
+            return Err(AttemptFailure::protocol(
                 "the worker's reply ended before its announced end: try again".to_owned(),
             ));
         };
         held.push(data);
         if held.len() > HELD_REPLY {
             let first = held.into_bytes();
-            return Ok(Committed {
+            return Ok(CommittedReply {
                 head,
-                content: Content::Begun {
+                content: BodyContent::Begun {
                     first,
                     rest: body,
                     connection,
@@ -231,12 +229,10 @@ async fn content(
             });
         }
     }
-    gateway
-        .pools
-        .give_back(worker.id, connection, gateway.clock);
-    Ok(Committed {
+    gateway.pools.release(worker.id, connection, gateway.clock);
+    Ok(CommittedReply {
         head,
-        content: Content::Whole(held.into_bytes()),
+        content: BodyContent::Whole(held.into_bytes()),
     })
 }
 
@@ -245,9 +241,9 @@ async fn small_body(
     gateway: &Gateway,
     worker: &WorkerView,
     mut body: Incoming,
-    connection: Connection,
+    connection: UpstreamConnection,
 ) -> Bytes {
-    let mut held = Held::default();
+    let mut held = BodyBuffer::default();
     while let Some(data) = next_data(&mut body).await {
         let Ok(data) = data else { return Bytes::new() };
         held.push(data);
@@ -255,9 +251,7 @@ async fn small_body(
             return Bytes::new();
         }
     }
-    gateway
-        .pools
-        .give_back(worker.id, connection, gateway.clock);
+    gateway.pools.release(worker.id, connection, gateway.clock);
     held.into_bytes()
 }
 
@@ -288,12 +282,12 @@ pub(super) fn is_event_stream(headers: &HeaderMap) -> bool {
 
 /// A body in the making: one frame is kept as it is, several are joined.
 #[derive(Debug, Default)]
-pub(super) struct Held {
+pub(super) struct BodyBuffer {
     first: Bytes,
     joined: BytesMut,
 }
 
-impl Held {
+impl BodyBuffer {
     pub(super) fn len(&self) -> usize {
         if self.joined.is_empty() {
             self.first.len()
@@ -322,8 +316,8 @@ impl Held {
     }
 }
 
-impl Failure {
-    pub(super) fn of_send(failure: SendFailure) -> Self {
+impl AttemptFailure {
+    pub(super) fn from_send_failure(failure: SendFailure) -> Self {
         match failure {
             SendFailure::NotSent(NotSent::Refused) => {
                 Self::not_sent(FailureKind::Refused, no_worker())
@@ -348,7 +342,7 @@ impl Failure {
             status: None,
             kind: Some(kind),
             wait: None,
-            reply: LastWord::Error(error),
+            reply: FinalError::Error(error),
         }
     }
 
@@ -359,7 +353,7 @@ impl Failure {
             status: None,
             kind: Some(FailureKind::ResetBeforeHead),
             wait: None,
-            reply: LastWord::Error(ApiError::new(
+            reply: FinalError::Error(ApiError::new(
                 ErrorCode::UpstreamReset,
                 "the worker closed the connection before it answered, and no other worker could take the request: \
                  try again",
@@ -367,7 +361,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn of_status(mut head: Parts, body: Bytes) -> Self {
+    pub(super) fn from_status(mut head: Parts, body: Bytes) -> Self {
         let status = head.status;
         let wait = retry_after(&head.headers);
         let reply = match status {
@@ -377,20 +371,20 @@ impl Failure {
                     header::RETRY_AFTER,
                     HeaderValue::from(wait.unwrap_or(1).max(1)),
                 );
-                LastWord::Pass(head, body)
+                FinalError::Pass(head, body)
             }
-            StatusCode::SERVICE_UNAVAILABLE => LastWord::Error(
+            StatusCode::SERVICE_UNAVAILABLE => FinalError::Error(
                 ApiError::new(
                     ErrorCode::Overloaded,
                     "every worker that could take the request is busy or loading: try again",
                 )
                 .with_retry_after(wait.unwrap_or(1)),
             ),
-            StatusCode::GATEWAY_TIMEOUT => LastWord::Error(ApiError::new(
+            StatusCode::GATEWAY_TIMEOUT => FinalError::Error(ApiError::new(
                 ErrorCode::FirstByteTimeout,
                 "the worker gave up waiting for its own engine: try again",
             )),
-            _ => LastWord::Error(ApiError::new(
+            _ => FinalError::Error(ApiError::new(
                 ErrorCode::UpstreamProtocol,
                 "the worker could not reach its own engine: try again",
             )),
@@ -421,7 +415,7 @@ impl Failure {
             status: Some(status),
             kind: Some(FailureKind::Status),
             wait: None,
-            reply: LastWord::Error(
+            reply: FinalError::Error(
                 ApiError::new(
                     ErrorCode::Internal,
                     format!(
@@ -440,7 +434,7 @@ impl Failure {
             status: None,
             kind: Some(FailureKind::Protocol),
             wait: None,
-            reply: LastWord::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
+            reply: FinalError::Error(ApiError::new(ErrorCode::UpstreamProtocol, message)),
         }
     }
 
@@ -459,7 +453,7 @@ impl Failure {
             status: None,
             kind: Some(FailureKind::FirstByteTimeout),
             wait: None,
-            reply: LastWord::Error(ApiError::new(
+            reply: FinalError::Error(ApiError::new(
                 ErrorCode::FirstByteTimeout,
                 format!(
                     "no answer within {} s (request.timeout): try again later",
@@ -470,14 +464,14 @@ impl Failure {
     }
 
     /// The time of a drain is up.
-    pub(super) fn going_down() -> Self {
+    pub(super) fn draining() -> Self {
         Self {
             class: None,
             result: AttemptResult::Timeout,
             status: None,
             kind: None,
             wait: None,
-            reply: LastWord::Error(
+            reply: FinalError::Error(
                 ApiError::new(
                     ErrorCode::Draining,
                     "the router is going down and could not wait for the answer: try again",
@@ -490,8 +484,8 @@ impl Failure {
     /// Seconds that the worker asked to be left alone.
     pub(crate) fn retry_after(&self) -> Option<u32> {
         match &self.reply {
-            LastWord::Error(error) => error.retry_after_s,
-            LastWord::Pass(head, _) => retry_after(&head.headers),
+            FinalError::Error(error) => error.retry_after_s,
+            FinalError::Pass(head, _) => retry_after(&head.headers),
         }
     }
 }
@@ -540,12 +534,12 @@ mod tests {
     #[test]
     fn a_body_in_one_frame_is_not_copied_and_several_are_joined() {
         let frame = Bytes::from(vec![7; 10]);
-        let mut held = Held::default();
+        let mut held = BodyBuffer::default();
         held.push(frame.clone());
         assert_eq!(held.len(), 10);
         held.push(frame.clone());
         assert_eq!(held.into_bytes(), [7; 20].as_slice());
-        let mut one = Held::default();
+        let mut one = BodyBuffer::default();
         one.push(frame.clone());
         assert_eq!(one.into_bytes().as_ptr(), frame.as_ptr());
     }

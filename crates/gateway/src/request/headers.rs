@@ -1,6 +1,6 @@
 //! Which header fields cross the router, in both directions.
 
-use fleet::Engine;
+use fleet::EngineKind;
 use http::{
     HeaderMap, HeaderName, HeaderValue,
     header::{
@@ -38,11 +38,11 @@ const OURS: &str = "x-warmroute-";
 pub(crate) const DP_RANK: HeaderName = HeaderName::from_static("x-data-parallel-rank");
 
 /// The head of the upstream request: the client's fields in their order, less those that must not cross.
-pub(crate) fn upstream(
+pub(crate) fn upstream_head(
     client: &HeaderMap,
     host: HeaderValue,
     api_key: Option<&str>,
-    engine: Engine,
+    engine: EngineKind,
 ) -> HeaderMap {
     let named = named_by_connection(client);
     let mut out = HeaderMap::with_capacity(client.len() + 2);
@@ -81,7 +81,7 @@ fn is_of_proxies(name: &HeaderName) -> bool {
 
 /// The head of the client's reply: the worker's fields, less those of its connection and those about its insides.
 /// The length is not taken over: where the worker framed its reply by chunks it means nothing, and it would frame ours.
-pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
+pub(crate) fn reply_head(worker: &HeaderMap) -> HeaderMap {
     let named = named_by_connection(worker);
     let mut out = HeaderMap::with_capacity(worker.len() + 6);
     for (name, value) in worker {
@@ -106,7 +106,7 @@ pub(crate) fn downstream(worker: &HeaderMap) -> HeaderMap {
 
 /// Whether a reply tells its length in two ways: two readers could see its end in two places, so its connection is not used
 /// again.
-pub(crate) fn tell_two_lengths(reply: &HeaderMap) -> bool {
+pub(crate) fn has_conflicting_lengths(reply: &HeaderMap) -> bool {
     reply.contains_key(TRANSFER_ENCODING) && reply.contains_key(CONTENT_LENGTH)
 }
 
@@ -155,11 +155,11 @@ mod tests {
             ("x-custom", "kept"),
             ("traceparent", "00-1-2-01"),
         ]);
-        let sent = upstream(
+        let sent = upstream_head(
             &client,
             HeaderValue::from_static("engine:8000"),
             Some("worker-key"),
-            Engine::Vllm,
+            EngineKind::Vllm,
         );
         let want = map(&[
             ("host", "engine:8000"),
@@ -169,22 +169,22 @@ mod tests {
             ("authorization", "Bearer worker-key"),
         ]);
         assert_eq!(sent, want);
-        let without_key = upstream(
+        let without_key = upstream_head(
             &client,
             HeaderValue::from_static("engine:8000"),
             None,
-            Engine::Vllm,
+            EngineKind::Vllm,
         );
         assert!(!without_key.contains_key("authorization"));
         let key = |map: &HeaderMap, name: &str| {
             map.get(name)
                 .map(|value| value.to_str().unwrap().to_owned())
         };
-        let messages = upstream(
+        let messages = upstream_head(
             &client,
             HeaderValue::from_static("api:443"),
             Some("worker-key"),
-            Engine::Anthropic,
+            EngineKind::Anthropic,
         );
         assert_eq!(key(&messages, "x-api-key").as_deref(), Some("worker-key"));
         assert_eq!(key(&messages, "authorization"), None);
@@ -193,11 +193,11 @@ mod tests {
             Some("2023-06-01")
         );
         let versioned = map(&[("anthropic-version", "2024-01-01"), ("anthropic-beta", "b")]);
-        let versioned = upstream(
+        let versioned = upstream_head(
             &versioned,
             HeaderValue::from_static("api:443"),
             None,
-            Engine::Anthropic,
+            EngineKind::Anthropic,
         );
         assert_eq!(versioned.get_all("anthropic-version").iter().count(), 1);
         assert_eq!(
@@ -223,7 +223,7 @@ mod tests {
             ("content-type", "text/event-stream"),
             ("x-engine-hint", "kept"),
         ]);
-        assert_eq!(downstream(&reply), want);
+        assert_eq!(reply_head(&reply), want);
     }
 
     #[test]
@@ -237,11 +237,11 @@ mod tests {
             ("x-forwarded_proto", "https"),
             ("x_custom", "1"),
         ]);
-        let out = upstream(
+        let out = upstream_head(
             &client,
             HeaderValue::from_static("engine"),
             None,
-            Engine::Vllm,
+            EngineKind::Vllm,
         );
         let names: Vec<_> = out.keys().map(HeaderName::as_str).collect();
         assert_eq!(names, ["host", "x_custom"]);

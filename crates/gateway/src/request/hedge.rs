@@ -13,17 +13,17 @@ use prometheus_client::registry::Registry;
 use routing::Pin;
 
 use super::{
-    accept::Call,
-    decide::{self, Place, Placed, Placement},
-    dispatch::{self, Committed, Failure},
-    settle::Settle,
+    accept::AcceptedRequest,
+    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest},
+    dispatch::{self, AttemptFailure, CommittedReply},
+    record::RequestGuard,
 };
-use crate::{Gateway, metrics::Results};
+use crate::{Gateway, metrics::ResultCounters};
 
 /// Requests that a second worker was asked for, by who answered.
-pub(crate) fn results(registry: &mut Registry) -> Results {
+pub(crate) fn results(registry: &mut Registry) -> ResultCounters {
     let help = "Requests that a second worker was asked for because the first took its time, by who answered";
-    Results::registered(
+    ResultCounters::registered(
         registry,
         "warmroute_hedged_requests",
         help,
@@ -33,16 +33,16 @@ pub(crate) fn results(registry: &mut Registry) -> Results {
 
 /// Who was asked.
 #[derive(Clone, Debug)]
-pub(super) struct Asked {
+pub(super) struct HedgeTarget {
     pub(super) worker: Arc<WorkerView>,
     pub(super) target: Target,
 }
 
 /// What came of the attempt, from whom, and who else failed it.
 #[derive(Debug)]
-pub(super) struct Answered {
-    pub(super) result: Result<Committed, Failure>,
-    pub(super) by: Asked,
+pub(super) struct HedgeOutcome {
+    pub(super) result: Result<CommittedReply, AttemptFailure>,
+    pub(super) by: HedgeTarget,
     pub(super) failed: Option<Pin>,
 }
 
@@ -50,14 +50,14 @@ pub(super) struct Answered {
 #[expect(clippy::too_many_arguments, reason = "an attempt is all of this")]
 pub(super) async fn attempt(
     gateway: &Gateway,
-    (call, body): (&Call, Bytes),
+    (call, body): (&AcceptedRequest, Bytes),
     may_ask_two: bool,
     model: &ModelView,
-    placement: &Placement<'_>,
-    first: Asked,
+    placement: &PlacementRequest<'_>,
+    first: HedgeTarget,
     deadline: Moment,
-    settle: &mut Settle,
-) -> Answered {
+    settle: &mut RequestGuard,
+) -> HedgeOutcome {
     let one = Box::pin(dispatch::attempt(
         gateway,
         call,
@@ -71,7 +71,7 @@ pub(super) async fn attempt(
         .hedge_after
         .filter(|_| may_ask_two && placement.pin.is_none());
     let Some(after) = after else {
-        return Answered {
+        return HedgeOutcome {
             result: one.await,
             by: first.clone(),
             failed: None,
@@ -80,7 +80,7 @@ pub(super) async fn attempt(
     let hedging = &gateway.hedging;
     let one = match select(one, Box::pin(tokio::time::sleep(after))).await {
         Either::Left((result, _)) => {
-            return Answered {
+            return HedgeOutcome {
                 result,
                 by: first.clone(),
                 failed: None,
@@ -93,7 +93,7 @@ pub(super) async fn attempt(
         .as_ref()
         .and_then(|_| elsewhere(gateway, model, placement, &first));
     let Some((placed, second)) = second else {
-        return Answered {
+        return HedgeOutcome {
             result: one.await,
             by: first.clone(),
             failed: None,
@@ -108,7 +108,7 @@ pub(super) async fn attempt(
         second.target,
         deadline,
     ));
-    let pin = |asked: &Asked| {
+    let pin = |asked: &HedgeTarget| {
         Some(Pin {
             worker: asked.target.worker,
             rank: None,
@@ -117,8 +117,8 @@ pub(super) async fn attempt(
     match select(one, other).await {
         Either::Left((Ok(committed), _)) => {
             hedging.count("first");
-            settle.hedge_lost(placed, since, None);
-            Answered {
+            settle.record_hedge_lost(placed, since, None);
+            HedgeOutcome {
                 result: Ok(committed),
                 by: first.clone(),
                 failed: None,
@@ -126,8 +126,8 @@ pub(super) async fn attempt(
         }
         Either::Right((Ok(committed), _)) => {
             hedging.count("second");
-            settle.hedge_won(placed, since, None);
-            Answered {
+            settle.record_hedge_won(placed, since, None);
+            HedgeOutcome {
                 result: Ok(committed),
                 by: second.clone(),
                 failed: None,
@@ -135,21 +135,21 @@ pub(super) async fn attempt(
         }
         // One failed: the other is all there is.
         Either::Left((Err(failure), other)) => {
-            settle.hedge_won(placed, since, Some(&failure));
+            settle.record_hedge_won(placed, since, Some(&failure));
             let result = other.await;
             hedging.count(if result.is_ok() { "second" } else { "nobody" });
-            Answered {
+            HedgeOutcome {
                 result,
                 by: second.clone(),
                 failed: pin(&first),
             }
         }
         Either::Right((Err(failure), one)) => {
-            settle.hedge_lost(placed, since, Some(&failure));
+            settle.record_hedge_lost(placed, since, Some(&failure));
             let result = one.await;
             hedging.count(if result.is_ok() { "first" } else { "nobody" });
             let failed = pin(&second);
-            Answered {
+            HedgeOutcome {
                 result,
                 by: first.clone(),
                 failed,
@@ -162,23 +162,23 @@ pub(super) async fn attempt(
 fn elsewhere(
     gateway: &Gateway,
     model: &ModelView,
-    placement: &Placement<'_>,
-    first: &Asked,
-) -> Option<(Placed, Asked)> {
+    placement: &PlacementRequest<'_>,
+    first: &HedgeTarget,
+) -> Option<(PlacedAttempt, HedgeTarget)> {
     let mut failed = placement.failed.to_vec();
     failed.push(Pin {
         worker: first.target.worker,
         rank: None,
     });
     let worded_for = Some(&*first.worker);
-    let other = Placement {
+    let other = PlacementRequest {
         salt: placement.salt.clone(),
         pin: None,
         failed: &failed,
         worded_for,
         ..*placement
     };
-    let Place::Found(placed) = decide::place(gateway, model, &other, None) else {
+    let PlacementOutcome::Placed(placed) = decide::place(gateway, model, &other, None) else {
         return None;
     };
     let target = placed.lease.target();
@@ -192,5 +192,5 @@ fn elsewhere(
         return None;
     };
     let worker = Arc::clone(&found.worker);
-    Some((*placed, Asked { worker, target }))
+    Some((*placed, HedgeTarget { worker, target }))
 }

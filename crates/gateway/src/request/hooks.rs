@@ -17,8 +17,8 @@ use prometheus_client::{
 };
 
 use super::{
-    accept::{Call, printable},
-    settle::Settle,
+    accept::{AcceptedRequest, printable},
+    record::RequestGuard,
 };
 use crate::{Gateway, ids::REQUEST_ID, model_names, routes::Route};
 
@@ -56,12 +56,12 @@ struct HookResult {
 /// All of them, in their order.
 #[derive(Clone, Debug)]
 pub(crate) struct Hooks {
-    hooks: Vec<Hook>,
+    hooks: Vec<HookClient>,
     results: Family<HookResult, Counter>,
 }
 
 #[derive(Clone, Debug)]
-struct Hook {
+struct HookClient {
     settings: HookSettings,
     /// The URL without its path, and the path.
     origin: WorkerUrl,
@@ -69,7 +69,7 @@ struct Hook {
 }
 
 /// What came of asking one.
-enum Outcome {
+enum HookOutcome {
     Allow,
     Transform(Bytes),
     Reject {
@@ -91,7 +91,7 @@ impl Hooks {
     }
 
     /// Others, counted in the same place.
-    pub(crate) fn replaced(&self, settings: Vec<HookSettings>) -> Self {
+    pub(crate) fn with_hooks(&self, settings: Vec<HookSettings>) -> Self {
         Self::of(settings, self.results.clone())
     }
 
@@ -105,18 +105,18 @@ impl Hooks {
             }
         }
         Self {
-            hooks: settings.into_iter().map(Hook::new).collect(),
+            hooks: settings.into_iter().map(HookClient::new).collect(),
             results,
         }
     }
 
     /// Asks each that is for the request's model. An error is what the client gets.
-    pub(super) async fn ask(
+    pub(super) async fn call(
         &self,
         gateway: &Gateway,
         route: &Route,
-        call: &mut Call,
-        settle: &mut Settle,
+        call: &mut AcceptedRequest,
+        settle: &mut RequestGuard,
     ) -> Result<(), ApiError> {
         for hook in &self.hooks {
             let model = dialect::named_model(call.body.bytes());
@@ -132,13 +132,13 @@ impl Hooks {
             }
             let outcome = hook.outcome(gateway, route, call).await;
             let (result, refusal) = match outcome {
-                Ok(Outcome::Allow) => ("allow", None),
-                Ok(Outcome::Transform(body)) => {
+                Ok(HookOutcome::Allow) => ("allow", None),
+                Ok(HookOutcome::Transform(body)) => {
                     call.body.replace(body);
-                    settle.told().rewrote(REWRITE);
+                    settle.notes().record_rewrite(REWRITE);
                     ("transform", None)
                 }
-                Ok(Outcome::Reject { status, message }) => {
+                Ok(HookOutcome::Reject { status, message }) => {
                     ("reject", Some(hook.rejection(status, message)))
                 }
                 Err(reason) => {
@@ -155,7 +155,7 @@ impl Hooks {
                     result,
                 })
                 .inc();
-            settle.told().hook(&hook.settings.name, result);
+            settle.notes().hook(&hook.settings.name, result);
             if let Some(error) = refusal {
                 return Err(error);
             }
@@ -164,7 +164,7 @@ impl Hooks {
     }
 }
 
-impl Hook {
+impl HookClient {
     fn new(settings: HookSettings) -> Self {
         let url = &settings.url;
         let path = if url.base().is_empty() {
@@ -192,8 +192,8 @@ impl Hook {
         &self,
         gateway: &Gateway,
         route: &Route,
-        call: &Call,
-    ) -> Result<Outcome, String> {
+        call: &AcceptedRequest,
+    ) -> Result<HookOutcome, String> {
         let question = dialect::hook_question(&call.request_id, route.path, call.body.bytes())
             .ok_or("the request is not one JSON object")?;
         let mut headers = HeaderMap::new();
@@ -211,15 +211,15 @@ impl Hook {
         );
         let reply = tokio::select! {
             reply = asked => reply.map_err(|error| error.to_string())?,
-            () = gateway.cut.thrown() => return Err("the router is going down".to_owned()),
+            () = gateway.cut.aborted() => return Err("the router is going down".to_owned()),
         };
         if reply.status.as_u16() != 200 {
             return Err(format!("status {} in place of 200", reply.status.as_u16()));
         }
         match dialect::hook_answer(&reply.body) {
             None => Err("the reply is none of allow, reject and transform".to_owned()),
-            Some(HookAnswer::Allow) => Ok(Outcome::Allow),
-            Some(HookAnswer::Reject { status, message }) => Ok(Outcome::Reject {
+            Some(HookAnswer::Allow) => Ok(HookOutcome::Allow),
+            Some(HookAnswer::Reject { status, message }) => Ok(HookOutcome::Reject {
                 status,
                 message: message.map(|message| printable(&message)),
             }),
@@ -227,7 +227,7 @@ impl Hook {
                 "a body of {} bytes, at most {most} are accepted",
                 body.as_str().len()
             )),
-            Some(HookAnswer::Transform(body)) => Ok(Outcome::Transform(
+            Some(HookAnswer::Transform(body)) => Ok(HookOutcome::Transform(
                 reply.body.slice_ref(body.as_str().as_bytes()),
             )),
         }

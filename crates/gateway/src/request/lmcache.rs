@@ -5,22 +5,22 @@
 
 use std::sync::Arc;
 
-use ::lmcache::{Matched, Occupancy};
+use ::lmcache::{MatchedTokens, Occupancy};
 use fleet::{ModelView, WorkerView};
-use kv_blocks::Identity;
+use kv_blocks::PromptIdentity;
 use routing::{LmcacheFacts, Policy};
 
-use super::{identify::Identified, prefill::Policies};
+use super::{prefill::RequestPolicies, tokenization::TokenizedPrompt};
 use crate::Gateway;
 
 /// What it said.
 #[derive(Clone, Debug)]
-pub(crate) struct Told {
+pub(crate) struct LmcacheAnswer {
     occupancy: Option<Arc<Occupancy>>,
-    matched: Option<Matched>,
+    matched: Option<MatchedTokens>,
 }
 
-impl Told {
+impl LmcacheAnswer {
     /// What that means for one worker.
     pub(super) fn of(&self, worker: &WorkerView) -> LmcacheFacts {
         let (name, host_port) = (&*worker.name, worker.url.authority());
@@ -39,17 +39,17 @@ impl Told {
 
 /// Whether there is somebody to choose from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Choice {
+pub(super) enum CandidateChoice {
     /// As the policy says.
     Open,
     /// The request names its worker.
-    Made,
+    Pinned,
 }
 
-impl Choice {
+impl CandidateChoice {
     pub(super) fn of(pin: Option<routing::Pin>) -> Self {
         if pin.is_some() {
-            Self::Made
+            Self::Pinned
         } else {
             Self::Open
         }
@@ -59,20 +59,20 @@ impl Choice {
 /// `None` where no controller is configured, or the policy does not ask.
 pub(super) async fn of(
     gateway: &Gateway,
-    policies: Policies,
+    policies: RequestPolicies,
     model: &ModelView,
-    prompt: &Identified,
-    choice: Choice,
-) -> Option<Told> {
+    prompt: &TokenizedPrompt,
+    choice: CandidateChoice,
+) -> Option<LmcacheAnswer> {
     let controller = gateway
         .lmcache
         .as_ref()
-        .filter(|_| policies.any(Policy::asks_lmcache))?;
-    let asks = choice == Choice::Open && model.candidates.len() > 1;
+        .filter(|_| policies.any(Policy::needs_lmcache))?;
+    let asks = choice == CandidateChoice::Open && model.candidates.len() > 1;
     let tokens = prompt
         .blocks
         .as_ref()
-        .filter(|blocks| blocks.identity() == Identity::Tokens);
+        .filter(|blocks| blocks.identity() == PromptIdentity::Tokens);
     let matched = match asks {
         true => {
             controller
@@ -81,7 +81,7 @@ pub(super) async fn of(
         }
         false => None,
     };
-    Some(Told {
+    Some(LmcacheAnswer {
         occupancy: controller.occupancy(),
         matched,
     })

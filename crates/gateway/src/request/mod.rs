@@ -7,37 +7,37 @@
 
 mod accept;
 mod affinity;
-mod ask;
-mod before;
 mod body_budget;
-mod cached;
+mod buffered_body;
 mod clusters;
 mod compat_headers;
+mod count_limits;
 mod count_tokens;
-mod counts;
 mod decide;
 mod dispatch;
+mod engine_priority;
 mod guarded_body;
 mod headers;
 mod hedge;
-mod held_body;
-mod hold;
 mod hooks;
-mod identify;
 mod lmcache;
-mod looked_up;
 mod prefill;
+mod prefix_expectation;
+mod preprocess;
+mod queue_wait;
 mod receipt;
+mod record;
 mod relay;
 mod reply;
+mod reply_cache;
+mod retry_state;
 mod route_api;
+mod routing_notes;
 mod session;
-mod settle;
-mod tokenize;
-mod told;
-mod tries;
-mod turn;
-mod wording;
+mod tokenization;
+mod tokenize_api;
+mod translate;
+mod worker_query;
 
 use std::{panic::AssertUnwindSafe, sync::Arc};
 
@@ -47,47 +47,47 @@ use futures_util::FutureExt;
 use http::{Request, Response, header::EXPECT};
 use hyper::body::Incoming;
 use kv_blocks::{Moment, WorkerId};
-use routing::{Answer, Pin, receipt::AttemptClass};
+use routing::{Pin, ReplyMode, receipt::AttemptClass};
 
-pub(crate) use ask::{Question, Unanswered, ask};
 pub(crate) use body_budget::BodyBudget;
-pub(crate) use cached::{Kept, Sought};
 pub(crate) use clusters::Clusters;
 pub use clusters::{Cluster, ClusterSettings};
 pub use compat_headers::ReplyHeaders;
 pub(crate) use dispatch::no_worker;
 pub(crate) use guarded_body::GuardedBody;
 pub(crate) use hedge::results as hedge_results;
-pub use hold::WaitLimits;
 pub use hooks::HookSettings;
 pub(crate) use hooks::Hooks;
-pub(crate) use identify::{EngineTokens, Identify, ToldTokens};
-pub use identify::{SharedTokens, SharedTokensError, TokenCache};
-pub(crate) use prefill::Prefills;
+pub(crate) use prefill::PrefillContext;
 pub use prefill::{Connector, Disaggregation};
+pub use queue_wait::WaitLimits;
+pub(crate) use record::{RequestGuard, Selection};
 pub(crate) use relay::StreamLimits;
 pub(crate) use reply::ReplyBody;
-pub(crate) use settle::{Settle, Won};
-pub use wording::Rewriting;
+pub(crate) use reply_cache::{FillingBody, SimilarQuery};
+pub(crate) use tokenization::{EngineTokenSettings, EngineTokenizer, TokenizationStage};
+pub use tokenization::{RedisTokenStore, SharedTokensError, TokenCacheSettings};
+pub use translate::RewriteSettings;
+pub(crate) use worker_query::{WorkerQuery, WorkerQueryError, query_worker};
 
 use self::{
-    accept::Call,
-    affinity::Ties,
-    clusters::Membership,
-    decide::{Placed, Placement},
-    dispatch::{Content, LastWord},
-    hold::{TurnedAway, Wait},
-    looked_up::LookedUp,
-    prefill::{Handover, Legs, Policies, Sent},
-    receipt::About,
-    relay::{Begun, Relay},
-    tries::Tries,
-    wording::{Asked, Wording, Words},
+    accept::AcceptedRequest,
+    affinity::AffinityKeys,
+    clusters::ClusterMembership,
+    decide::{PlacedAttempt, PlacementRequest},
+    dispatch::{BodyContent, FinalError},
+    prefill::{Handover, LegsOutcome, PrefillDecodeLegs, RequestPolicies},
+    prefix_expectation::PrefixExpectation,
+    queue_wait::{Rejection, WaitRecord},
+    receipt::RequestFacts,
+    relay::{ReplyRelay, ReplyStart},
+    retry_state::RetryState,
+    translate::{ReplyContext, RequestTranslator, StreamTranslator},
 };
 use crate::{
     Gateway,
-    health::Probe,
-    routes::{Endpoint, Route, Shape},
+    health::ProbeResponse,
+    routes::{ErrorShape, Route, RouteHandler},
 };
 
 /// Answers one request, whatever it is.
@@ -98,14 +98,19 @@ pub(crate) async fn answer(
     let received = gateway.clock.now();
     let request_id: Arc<str> = gateway.ids.request_id(request.headers()).into();
     let head_only = accept::is_head(request.method());
-    let shape = Shape::of(request.uri().path());
-    let answering = AssertUnwindSafe(routed(&gateway, request, Arc::clone(&request_id), received))
-        .catch_unwind();
+    let shape = ErrorShape::of(request.uri().path());
+    let answering = AssertUnwindSafe(handle_route(
+        &gateway,
+        request,
+        Arc::clone(&request_id),
+        received,
+    ))
+    .catch_unwind();
     // A panic costs one request. Its guards have run: load, receipt and connection are settled.
     let response = answering
         .await
         .unwrap_or_else(|_| panicked(&gateway, shape, &request_id));
-    let response = reply::identified(shape, &request_id, response);
+    let response = reply::with_request_id(shape, &request_id, response);
     let response = if head_only {
         response.map(|_| ReplyBody::empty())
     } else {
@@ -114,7 +119,7 @@ pub(crate) async fn answer(
     response.map(|body| GuardedBody::new(body, gateway))
 }
 
-fn probed(probe: &Probe, request_id: &str) -> Response<ReplyBody> {
+fn probed(probe: &ProbeResponse, request_id: &str) -> Response<ReplyBody> {
     reply::json(
         if probe.reasons.is_empty() { 200 } else { 503 },
         probe,
@@ -122,7 +127,7 @@ fn probed(probe: &Probe, request_id: &str) -> Response<ReplyBody> {
     )
 }
 
-fn panicked(gateway: &Gateway, shape: Shape, request_id: &str) -> Response<ReplyBody> {
+fn panicked(gateway: &Gateway, shape: ErrorShape, request_id: &str) -> Response<ReplyBody> {
     gateway.metrics.panics.inc();
     let error = ApiError::new(
         ErrorCode::Internal,
@@ -131,7 +136,7 @@ fn panicked(gateway: &Gateway, shape: Shape, request_id: &str) -> Response<Reply
     reply::error(&error, shape, request_id)
 }
 
-async fn routed(
+async fn handle_route(
     gateway: &Arc<Gateway>,
     request: Request<Incoming>,
     request_id: Arc<str>,
@@ -143,13 +148,13 @@ async fn routed(
     let route = match accept::route(&parts) {
         Ok(route) => route,
         Err(error) => {
-            let error = reply::error(&error, Shape::of(parts.uri.path()), &request_id);
-            let response = reply::allowing(accept::allowed(&parts), error);
-            return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
+            let error = reply::error(&error, ErrorShape::of(parts.uri.path()), &request_id);
+            let response = reply::with_allow(accept::allowed_methods(&parts), error);
+            return reply::close_unless(accept::drain_body(&mut body, asks_first).await, response);
         }
     };
-    let mut settle = Settle::open(gateway, route, Arc::clone(&request_id), received);
-    let mut call = match accept::call(
+    let mut settle = RequestGuard::open(gateway, route, Arc::clone(&request_id), received);
+    let mut call = match accept::accept(
         gateway,
         parts,
         &mut body,
@@ -162,45 +167,47 @@ async fn routed(
         Ok(call) => call,
         Err(error) => {
             let response = refused(settle, &error);
-            return reply::closing_unless(accept::drained(&mut body, asks_first).await, response);
+            return reply::close_unless(accept::drain_body(&mut body, asks_first).await, response);
         }
     };
     settle.timing().accept = gateway.clock.now().ms_since(received) * 1e3;
-    if let Err(error) = before::routing(gateway, route, &mut call, &mut settle).await {
+    if let Err(error) = preprocess::preprocess(gateway, route, &mut call, &mut settle).await {
         return refused(settle, &error);
     }
     let result = match route.endpoint {
-        Endpoint::Generate(dialect) => {
-            return cached::generate(gateway, call, dialect, settle).await;
+        RouteHandler::Generate(dialect) => {
+            return reply_cache::generate(gateway, call, dialect, settle).await;
         }
-        Endpoint::CountTokens => return count_tokens::count_tokens(gateway, call, settle).await,
-        Endpoint::Tokenize => return tokenize::tokenize(gateway, call, settle).await,
-        Endpoint::Detokenize => return tokenize::detokenize(gateway, call, settle).await,
-        Endpoint::Route => route_api::route(gateway, &call).await,
-        Endpoint::PotentialLoads => route_api::potential_loads(gateway, &call).await,
-        Endpoint::PrefillComplete => {
+        RouteHandler::CountTokens => {
+            return count_tokens::count_tokens(gateway, call, settle).await;
+        }
+        RouteHandler::Tokenize => return tokenize_api::tokenize(gateway, call, settle).await,
+        RouteHandler::Detokenize => return tokenize_api::detokenize(gateway, call, settle).await,
+        RouteHandler::Route => route_api::route(gateway, &call).await,
+        RouteHandler::PotentialLoads => route_api::potential_loads(gateway, &call).await,
+        RouteHandler::PrefillComplete => {
             route_api::prefill_complete(gateway, &call, below(route, call.target.path()))
         }
-        Endpoint::FreeReservation => {
+        RouteHandler::FreeReservation => {
             route_api::free(gateway, &call, below(route, call.target.path()))
         }
-        Endpoint::Models => {
+        RouteHandler::Models => {
             gateway.fresh_model_list().await;
             Ok(reply::json(200, &gateway.model_list(), &request_id))
         }
-        Endpoint::Model => {
+        RouteHandler::Model => {
             gateway.fresh_model_list().await;
             gateway
                 .one_model(below(route, call.target.path()))
                 .map(|model| reply::json(200, &model, &request_id))
         }
-        Endpoint::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
-        Endpoint::Live => Ok(probed(&gateway.live(), &request_id)),
-        Endpoint::Ready => Ok(probed(&gateway.ready(), &request_id)),
+        RouteHandler::Health => Ok(reply::json(200, &gateway.health(), &request_id)),
+        RouteHandler::Live => Ok(probed(&gateway.live(), &request_id)),
+        RouteHandler::Ready => Ok(probed(&gateway.ready(), &request_id)),
     };
     match result {
         Ok(response) => {
-            settle.passed(response.status().as_u16());
+            settle.record_passthrough(response.status().as_u16());
             response
         }
         Err(error) => refused(settle, &error),
@@ -215,46 +222,49 @@ fn below<'a>(route: &Route, path: &'a str) -> &'a str {
 /// The stages of a generation.
 async fn generate(
     gateway: &Arc<Gateway>,
-    mut call: Call,
+    mut call: AcceptedRequest,
     dialect: Dialect,
-    mut settle: Settle,
+    mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
-    let wording = match Wording::of(gateway, dialect, &mut call).await {
+    let wording = match RequestTranslator::of(gateway, dialect, &mut call).await {
         Ok(wording) => wording,
         Err(error) => return refused(settle, &error),
     };
     let asked_in = dialect;
-    let (dialect, body) = wording.routed_by(&call);
-    let view = match wording.seen(dialect, &body) {
+    let (dialect, body) = wording.routing_body(&call);
+    let view = match wording.request_view(dialect, &body) {
         Ok(view) => view,
         Err(error) => return refused(settle, &error),
     };
-    let allowed = prefill::transfer_fields_are_ours(&view)
-        .and_then(|()| counts::are_allowed(&gateway.limits.counts, asked_in, &view));
+    let allowed = prefill::check_transfer_fields(&view)
+        .and_then(|()| count_limits::check_counts(&gateway.limits.counts, asked_in, &view));
     if let Err(error) = allowed {
         return refused(settle, &error);
     }
-    let mut wait = Wait::new(
+    let mut wait = WaitRecord::new(
         call.body.bytes().len(),
         call.received + gateway.rules.timeout,
     );
-    let found = hold::model(gateway, &view.model, &mut wait)
+    let found = queue_wait::model(gateway, &view.model, &mut wait)
         .await
         .and_then(|model| {
-            wording.is_spoken(&model)?;
+            wording.check_supported(&model)?;
             let pin = decide::pin(
                 &gateway.fleet.snapshot(),
                 call.overrides.worker.as_deref(),
                 "x-warmroute-worker",
             )?;
-            Ok((model, pin.or_else(|| wording.home(gateway, call.received))))
+            Ok((
+                model,
+                pin.or_else(|| wording.response_worker(gateway, call.received)),
+            ))
         });
     let (model, pin) = match found {
         Ok(found) => found,
         Err(error) => return refused(settle, &error),
     };
     let (prompt, cluster) = tokio::join!(
-        gateway.identify.run(
+        gateway.tokenization.run(
             &model.artefacts,
             dialect,
             &body,
@@ -265,87 +275,94 @@ async fn generate(
     );
     settle.timing().render = prompt.render_us;
     settle.timing().tokenize = prompt.tokenize_us;
-    let note = cluster.as_ref().map(Membership::note);
-    settle.about(About {
+    let note = cluster.as_ref().map(ClusterMembership::note);
+    settle.set_request_facts(RequestFacts {
         cluster: note,
-        ..About::of(&view, &model, call.overrides.priority, &prompt)
+        ..RequestFacts::of(&view, &model, call.overrides.priority, &prompt)
     });
-    settle.looked_up(LookedUp::of(dialect, &view, &prompt));
+    settle.set_prefix_expectation(PrefixExpectation::of(dialect, &view, &prompt));
     if wording.keeps_state {
-        settle.will_be_kept();
+        settle.mark_response_stored();
     }
     settle.prompt(prompt.blocks.as_ref());
     settle.text(&view);
-    gateway.metrics.identified(prompt.source.as_str());
-    let policies = Policies::of(gateway, &call.overrides, &model);
+    gateway.metrics.record_prompt_source(prompt.source.as_str());
+    let policies = RequestPolicies::of(gateway, &call.overrides, &model);
     let ties = affinity::of(gateway, policies, &call.headers, call.body.bytes(), &view).await;
     if let Some(cluster) = &cluster {
-        cluster.tell(&mut call.headers);
+        cluster.add_header(&mut call.headers);
     }
-    let lmcache = lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
+    let lmcache = lmcache::of(
+        gateway,
+        policies,
+        &model,
+        &prompt,
+        lmcache::CandidateChoice::of(pin),
+    )
+    .await;
     let (prompt_is_exact, prompt_tokens) = (prompt.source.is_exact(), prompt.tokens);
-    let errand = Errand {
+    let errand = RoutedRequest {
         model,
         prompt,
-        ties: ties
-            .in_cluster(cluster)
-            .beginning(gateway, &view)
-            .held_in(lmcache),
+        affinity: ties
+            .with_cluster(cluster)
+            .with_prefix_memory(gateway, &view)
+            .with_lmcache(lmcache),
         salt: view.cache_salt.as_deref().map(Arc::from),
         expected_output_tokens: view.max_tokens,
         answer: if view.stream {
-            Answer::Streamed
+            ReplyMode::Streamed
         } else {
-            Answer::Whole
+            ReplyMode::Whole
         },
         pin,
-        handover: if wording.may_be_split() {
+        handover: if wording.can_split() {
             Handover::of(&view)
         } else {
-            Handover::unsplittable()
+            Handover::without_split()
         },
         own_priority: view.priority.is_some(),
-        asked: Asked {
+        reply_context: ReplyContext {
             model: Arc::from(&*view.model),
             prompt_tokens: if prompt_is_exact { prompt_tokens } else { 0 },
             include_usage: view.include_usage,
         },
-        wording,
+        translator: wording,
     };
     drop(view);
     // On the heap: the larger part of a request's state, which would be moved with every future around it.
-    Box::pin(carried(gateway, call, errand, wait, settle)).await
+    Box::pin(place_and_send(gateway, call, errand, wait, settle)).await
 }
 
 /// What is carried to a worker beside the client's bytes.
 #[derive(Debug)]
-struct Errand {
+struct RoutedRequest {
     model: Arc<ModelView>,
-    prompt: identify::Identified,
-    ties: Ties,
+    prompt: tokenization::TokenizedPrompt,
+    affinity: AffinityKeys,
     salt: Option<Arc<str>>,
     expected_output_tokens: Option<u32>,
-    answer: Answer,
+    answer: ReplyMode,
     pin: Option<Pin>,
     handover: Handover,
     /// The client tells engines its place itself.
     own_priority: bool,
-    wording: Wording,
-    asked: Asked,
+    translator: RequestTranslator,
+    reply_context: ReplyContext,
 }
 
 /// The stages from the decision on.
-async fn carried(
+async fn place_and_send(
     gateway: &Arc<Gateway>,
-    call: Call,
-    errand: Errand,
-    mut wait: Wait,
-    mut settle: Settle,
+    call: AcceptedRequest,
+    errand: RoutedRequest,
+    mut wait: WaitRecord,
+    mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
-    let Errand {
+    let RoutedRequest {
         mut model,
         prompt,
-        ties,
+        affinity: ties,
         salt,
         expected_output_tokens,
         answer,
@@ -353,19 +370,19 @@ async fn carried(
         mut handover,
         ..
     } = errand;
-    let Errand {
+    let RoutedRequest {
         own_priority,
-        wording,
-        asked,
+        translator: wording,
+        reply_context: asked,
         ..
     } = errand;
     let deadline = call.received + gateway.rules.timeout;
-    let mut tries = Tries::default();
+    let mut tries = RetryState::default();
     loop {
-        let placement = Placement {
+        let placement = PlacementRequest {
             overrides: &call.overrides,
             prompt: &prompt,
-            ties: &ties,
+            affinity: &ties,
             salt: salt.clone(),
             expected_output_tokens,
             answer,
@@ -378,28 +395,30 @@ async fn carried(
         // One that is tried again has waited, unless nobody was left to try it; and one without a prompt asks for no work worth waiting for.
         let may_wait = (tries.last.is_none() || tries.waits_for_anybody)
             && !matches!(handover, Handover::NoPrompt);
-        let placed = hold::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
-        settle.waited(wait.told());
-        let Placed {
+        let placed = queue_wait::place(gateway, &mut model, &placement, may_wait, &mut wait).await;
+        settle.record_wait(wait.receipt_wait());
+        let PlacedAttempt {
             decision,
             lease,
             prefill,
-            turn,
+            engine_priority: turn,
         } = match placed {
             Ok(placed) => placed,
-            Err(TurnedAway { .. }) if pin.is_none() && tries.waits_after_all(gateway) => continue,
-            Err(TurnedAway { refusal, error }) => {
-                settle.refused(refusal);
+            Err(Rejection { .. }) if pin.is_none() && tries.may_wait_for_worker(gateway) => {
+                continue;
+            }
+            Err(Rejection { refusal, error }) => {
+                settle.record_refusal(refusal);
                 return last_word(
                     settle,
                     tries
                         .last
-                        .map_or_else(|| LastWord::Error(error), |it| it.reply),
+                        .map_or_else(|| FinalError::Error(error), |it| it.reply),
                 );
             }
         };
         let target = lease.target();
-        settle.placed(decision, lease, prefill.clone());
+        settle.record_placement(decision, lease, prefill.clone());
         let found = |target| {
             model
                 .candidates
@@ -410,25 +429,25 @@ async fn carried(
             return refused(settle, &dispatch::no_worker());
         };
         let said = match wording
-            .to(gateway, &call, &worker.worker, prefill.is_some(), &asked)
+            .upstream_request(gateway, &call, &worker.worker, prefill.is_some(), &asked)
             .await
         {
             Ok(said) => said,
             Err(error) => return refused(settle, &error),
         };
         let (call, back) = (&*said.call, said.back);
-        settle.rewrote(said.rewrites);
+        settle.record_rewrite(said.rewrites);
         if !said.is_openai {
-            settle.counts_otherwise();
+            settle.mark_foreign_count();
         }
-        let mut answering = hedge::Asked {
+        let mut answering = hedge::HedgeTarget {
             worker: Arc::clone(&worker.worker),
             target,
         };
         let mut also_failed = None;
         let legs = prefill.and_then(|leg| {
             let (decode, prefill) = (&*worker.worker, &*found(leg.target)?.worker);
-            Some(Legs {
+            Some(PrefillDecodeLegs {
                 gateway,
                 call,
                 decode,
@@ -440,10 +459,14 @@ async fn carried(
         });
         let sent = match legs {
             None => {
-                let told = !own_priority && said.is_openai && turn::told(gateway, &worker.worker);
-                let with_turn = told.then(|| turn::with(call.body.bytes(), turn)).flatten();
+                let told = !own_priority
+                    && said.is_openai
+                    && engine_priority::is_sent_to(gateway, &worker.worker);
+                let with_turn = told
+                    .then(|| engine_priority::add_priority(call.body.bytes(), turn))
+                    .flatten();
                 // A retry may go to an engine that is not told.
-                settle.rewrote(with_turn.iter().map(|_| turn::REWRITE).collect());
+                settle.record_rewrite(with_turn.iter().map(|_| engine_priority::REWRITE).collect());
                 let body = with_turn.unwrap_or_else(|| call.body.bytes().clone());
                 let answered = {
                     let may_ask_two = !wording.keeps_state;
@@ -462,13 +485,13 @@ async fn carried(
                 };
                 answering = answered.by;
                 also_failed = answered.failed;
-                Sent::Decode(Box::new(answered.result))
+                LegsOutcome::Decode(Box::new(answered.result))
             }
             Some(legs) => prefill::send(&legs, &mut settle).await,
         };
         let answer = match sent {
-            Sent::Decode(answer) => *answer,
-            Sent::PrefillFailed => {
+            LegsOutcome::Decode(answer) => *answer,
+            LegsOutcome::PrefillFailed => {
                 handover = settle.without_prefill();
                 continue;
             }
@@ -483,9 +506,9 @@ async fn carried(
         let failure = match answer {
             Ok(committed) => {
                 if committed.head.status.is_success() {
-                    ties.served(gateway, answering.target.worker);
+                    ties.record_served(gateway, answering.target.worker);
                 }
-                return relayed(
+                return relay_reply(
                     gateway,
                     committed,
                     answering.worker.id,
@@ -495,7 +518,7 @@ async fn carried(
             }
             Err(failure) => failure,
         };
-        settle.attempt_failed(&failure);
+        settle.fail_attempt(&failure);
         // What an engine keeps it may have begun to compute: only one that has not seen the request may be asked then.
         if wording.keeps_state && failure.class == Some(AttemptClass::C1) {
             return last_word(settle, failure.reply);
@@ -504,17 +527,17 @@ async fn carried(
         let last = answering.target.worker;
         let pinned = pin.is_some_and(|pin| pin.worker == last);
         if let Some(other) = also_failed {
-            tries.also(other);
+            tries.record_hedge_failure(other);
         }
         if !tries
-            .again(gateway, &model, last, pinned, failure, &mut wait)
+            .next_attempt(gateway, &model, last, pinned, failure, &mut wait)
             .await
         {
             return last_word(
                 settle,
                 tries
                     .last
-                    .map_or_else(|| LastWord::Error(dispatch::no_worker()), |it| it.reply),
+                    .map_or_else(|| FinalError::Error(dispatch::no_worker()), |it| it.reply),
             );
         }
         // Workers may have gone or come back since: what was learned from this attempt is in the new snapshot.
@@ -525,36 +548,36 @@ async fn carried(
 }
 
 /// Commits to a reply: its head goes out, and its body carries the rest of the request with it.
-fn relayed(
+fn relay_reply(
     gateway: &Arc<Gateway>,
-    committed: dispatch::Committed,
+    committed: dispatch::CommittedReply,
     worker: WorkerId,
-    stream: Option<Words>,
-    mut settle: Settle,
+    stream: Option<StreamTranslator>,
+    mut settle: RequestGuard,
 ) -> Response<ReplyBody> {
-    let dispatch::Committed { head, content } = committed;
-    settle.committed(head.status.as_u16(), &content);
-    let is_empty = matches!(&content, Content::Whole(bytes) if bytes.is_empty());
+    let dispatch::CommittedReply { head, content } = committed;
+    settle.commit(head.status.as_u16(), &content);
+    let is_empty = matches!(&content, BodyContent::Whole(bytes) if bytes.is_empty());
     let empty_stream =
         is_empty && settle.expected_ending().is_some() && dispatch::is_event_stream(&head.headers);
     let head = reply::head(&head, &settle);
     let body = match content {
-        Content::Whole(bytes) => {
+        BodyContent::Whole(bytes) => {
             if empty_stream {
-                settle.unfinished();
+                settle.record_incomplete();
             }
-            if let Some(chunk) = dialect::Chunk::read(&bytes) {
-                settle.note(&chunk);
+            if let Some(chunk) = dialect::StreamChunk::read(&bytes) {
+                settle.record_chunk(&chunk);
             }
             ReplyBody::whole(bytes, settle)
         }
-        Content::Begun {
+        BodyContent::Begun {
             first,
             rest,
             connection,
             kind,
-        } => ReplyBody::Relay(Box::new(Relay::new(
-            Begun {
+        } => ReplyBody::Relay(Box::new(ReplyRelay::new(
+            ReplyStart {
                 first,
                 rest,
                 connection,
@@ -563,7 +586,7 @@ fn relayed(
                 limits: gateway.rules.stream,
                 pools: gateway.pools.clone(),
                 clock: gateway.clock,
-                cutting: gateway.cut.thrown(),
+                cutting: gateway.cut.aborted(),
                 stream,
             },
             settle,
@@ -573,19 +596,19 @@ fn relayed(
 }
 
 /// The client gets an error of ours.
-fn refused(mut settle: Settle, error: &ApiError) -> Response<ReplyBody> {
-    settle.answered(error);
-    let mut response = reply::error(error, settle.shape(), settle.request_id());
-    reply::explain(response.headers_mut(), &settle);
+fn refused(mut settle: RequestGuard, error: &ApiError) -> Response<ReplyBody> {
+    settle.record_own_error(error);
+    let mut response = reply::error(error, settle.error_shape(), settle.request_id());
+    reply::add_routing_headers(response.headers_mut(), &settle);
     response
 }
 
 /// The client gets what was left when nothing more was tried.
-fn last_word(mut settle: Settle, word: LastWord) -> Response<ReplyBody> {
+fn last_word(mut settle: RequestGuard, word: FinalError) -> Response<ReplyBody> {
     match word {
-        LastWord::Error(error) => refused(settle, &error),
-        LastWord::Pass(head, bytes) => {
-            settle.passed(head.status.as_u16());
+        FinalError::Error(error) => refused(settle, &error),
+        FinalError::Pass(head, bytes) => {
+            settle.record_passthrough(head.status.as_u16());
             let head = reply::head(&head, &settle);
             reply::with_head(head, ReplyBody::whole(bytes, settle))
         }

@@ -4,13 +4,15 @@ use std::sync::Arc;
 
 use dialect::RequestView;
 use fleet::ModelView;
-use routing::receipt::{ClusterNote, DecisionId, Hold, PromptNote, Receipt, Timing, Verdict};
+use routing::receipt::{
+    ClusterNote, DecisionId, PromptNote, QueueWait, Receipt, RouterAnswer, RouterTiming,
+};
 
-use super::identify::Identified;
+use super::tokenization::TokenizedPrompt;
 
 /// What is known of a request before anything is decided.
 #[derive(Clone, Debug)]
-pub(crate) struct About {
+pub(crate) struct RequestFacts {
     pub(crate) model: Arc<str>,
     pub(crate) served_model: Option<Arc<str>>,
     pub(crate) lora: Option<Arc<str>>,
@@ -20,13 +22,13 @@ pub(crate) struct About {
     pub(crate) prompt: PromptNote,
 }
 
-impl About {
+impl RequestFacts {
     /// What is known of the request that `view` was read from.
     pub(super) fn of(
         view: &RequestView<'_>,
         model: &ModelView,
         priority: i32,
-        prompt: &Identified,
+        prompt: &TokenizedPrompt,
     ) -> Self {
         let served = model.candidates.first();
         Self {
@@ -45,8 +47,8 @@ impl About {
     }
 
     /// The receipt of what was decided: nothing sent yet, and nothing come of it.
-    pub(crate) fn receipt(self, decided: Decided) -> Receipt {
-        let Decided {
+    pub(crate) fn receipt(self, decided: DecisionFacts) -> Receipt {
+        let DecisionFacts {
             id,
             at_unix_ms,
             request_id,
@@ -87,12 +89,12 @@ impl About {
 
 /// What was decided about a request, where and when.
 #[derive(Debug)]
-pub(crate) struct Decided {
+pub(crate) struct DecisionFacts {
     pub(crate) id: DecisionId,
     pub(crate) at_unix_ms: u64,
     pub(crate) request_id: Arc<str>,
     pub(crate) route: &'static str,
-    pub(crate) verdict: Verdict,
-    pub(crate) hold: Hold,
-    pub(crate) timing: Timing,
+    pub(crate) verdict: RouterAnswer,
+    pub(crate) hold: QueueWait,
+    pub(crate) timing: RouterTiming,
 }

@@ -8,7 +8,7 @@
 //! most one error event of ours. Dropping the body (the client hung up) drops the worker's connection with it.
 
 mod ending;
-mod translated;
+mod translation;
 
 use std::{
     cell::LazyCell,
@@ -20,7 +20,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use dialect::{ApiError, Chunk, ErrorCode, SseEvent, SseSplitter, is_done};
+use dialect::{ApiError, ErrorCode, SseEvent, SseSplitter, StreamChunk, is_done};
 use fleet::FailureKind;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -28,11 +28,11 @@ use kv_blocks::{Moment, WorkerId};
 use net::Clock;
 use tokio::time::{Sleep, sleep};
 
-use self::{ending::Ending, translated::Translation};
-use super::{dispatch::BodyKind, settle::Settle, wording::Words};
+use self::{ending::EndingTracker, translation::StreamTranslation};
+use super::{dispatch::BodyKind, record::RequestGuard, translate::StreamTranslator};
 use crate::{
-    cut_switch::Cutting,
-    upstream::{Connection, Pools},
+    abort_switch::AbortSignal,
+    upstream::{ConnectionPools, UpstreamConnection},
 };
 
 /// How long the start of an event may be kept.
@@ -53,27 +53,27 @@ pub(crate) struct StreamLimits {
 
 /// The parts of a reply that has begun.
 #[derive(Debug)]
-pub(crate) struct Begun {
+pub(crate) struct ReplyStart {
     pub(crate) first: Bytes,
     pub(crate) rest: Incoming,
-    pub(crate) connection: Connection,
+    pub(crate) connection: UpstreamConnection,
     pub(crate) kind: BodyKind,
     pub(crate) worker: WorkerId,
     pub(crate) limits: StreamLimits,
-    pub(crate) pools: Pools,
+    pub(crate) pools: ConnectionPools,
     pub(crate) clock: Clock,
-    pub(crate) cutting: Cutting,
+    pub(crate) cutting: AbortSignal,
     /// What puts its events into the client's words.
-    pub(crate) stream: Option<Words>,
+    pub(crate) stream: Option<StreamTranslator>,
 }
 
 /// A reply on its way. It owns everything the request still holds: the worker's connection, the load, the receipt.
 #[derive(Debug)]
-pub(crate) struct Relay {
+pub(crate) struct ReplyRelay {
     upstream: Incoming,
-    connection: Option<Connection>,
+    connection: Option<UpstreamConnection>,
     worker: WorkerId,
-    pools: Pools,
+    pools: ConnectionPools,
     clock: Clock,
     limits: StreamLimits,
     started: Moment,
@@ -81,17 +81,17 @@ pub(crate) struct Relay {
     alarm: Pin<Box<Sleep>>,
     last_byte: Moment,
     /// Resolves when the router goes down and cannot wait any longer.
-    cutting: Cutting,
-    events: Option<Events>,
-    translation: Option<Translation>,
+    cutting: AbortSignal,
+    events: Option<SseTracker>,
+    translation: Option<StreamTranslation>,
     /// Complete bytes that may go out now.
     ready: VecDeque<Bytes>,
-    end: End,
-    settle: Settle,
+    end: RelayEnd,
+    guard: RequestGuard,
 }
 
 #[derive(Debug)]
-enum End {
+enum RelayEnd {
     /// More may come.
     Open,
     /// The worker ended its reply properly.
@@ -104,11 +104,11 @@ enum End {
 
 /// What is tracked of an event stream.
 #[derive(Debug)]
-struct Events {
+struct SseTracker {
     splitter: SseSplitter,
     /// `None` where nothing is expected of the stream's ending.
-    ending: Option<Ending>,
-    torn: Vec<Bytes>,
+    ending: Option<EndingTracker>,
+    partial_event: Vec<Bytes>,
     torn_bytes: usize,
     torn_since: Option<Moment>,
     /// Part of an event is out already.
@@ -117,7 +117,7 @@ struct Events {
 
 /// Why a running reply was cut by us.
 #[derive(Clone, Copy, Debug)]
-enum Cut {
+enum CutReason {
     Broken,
     Idle,
     TooLong,
@@ -125,9 +125,9 @@ enum Cut {
     Unfinished,
 }
 
-impl Relay {
-    pub(crate) fn new(begun: Begun, settle: Settle) -> Self {
-        let Begun {
+impl ReplyRelay {
+    pub(crate) fn new(begun: ReplyStart, settle: RequestGuard) -> Self {
+        let ReplyStart {
             first,
             rest,
             connection,
@@ -151,12 +151,12 @@ impl Relay {
             last_byte: now,
             cutting,
             events: (kind == BodyKind::Events)
-                .then(|| Events::new(settle.expected_ending().and_then(Ending::of))),
-            translation: stream.map(Translation::new),
+                .then(|| SseTracker::new(settle.expected_ending().and_then(EndingTracker::of))),
+            translation: stream.map(StreamTranslation::new),
             ready: VecDeque::new(),
-            end: End::Open,
+            end: RelayEnd::Open,
             clock,
-            settle,
+            guard: settle,
         };
         relay.take_in(first);
         relay
@@ -172,7 +172,7 @@ impl Relay {
             self.ready.push_back(data);
             return;
         };
-        let (settle, ending) = (&mut self.settle, &mut events.ending);
+        let (settle, ending) = (&mut self.guard, &mut events.ending);
         let pushed = events
             .splitter
             .push(&data, |event| seen(settle, ending, event));
@@ -210,7 +210,7 @@ impl Relay {
             return true;
         }
         if now.since(self.last_byte) >= self.limits.idle {
-            self.cut(Cut::Idle);
+            self.cut(CutReason::Idle);
             return true;
         }
         if let Some(events) = &mut self.events
@@ -225,72 +225,76 @@ impl Relay {
     }
 
     /// Ends the reply early: the error event where there is a place for one, then an unclean end.
-    fn cut(&mut self, why: Cut) {
+    fn cut(&mut self, why: CutReason) {
         // Closes the worker's connection: whatever it still computes for us, it can stop.
         self.connection = None;
-        if self.translation.as_ref().is_some_and(Translation::is_whole) {
-            self.end = End::Clean;
+        if self
+            .translation
+            .as_ref()
+            .is_some_and(StreamTranslation::is_whole)
+        {
+            self.end = RelayEnd::Clean;
             return;
         }
         let (code, message, kind) = match why {
-            Cut::Broken => (
+            CutReason::Broken => (
                 ErrorCode::StreamInterrupted,
                 "the worker's reply broke off: what came before this event is incomplete",
                 Some(FailureKind::MidStream),
             ),
-            Cut::Idle => (
+            CutReason::Idle => (
                 ErrorCode::StreamIdleTimeout,
                 "the worker sent nothing for request.stream_idle_timeout: what came before this event is incomplete",
                 Some(FailureKind::MidStream),
             ),
-            Cut::TooLong => (
+            CutReason::TooLong => (
                 ErrorCode::StreamTooLong,
                 "the reply ran longer than request.stream_max_duration: what came before this event is incomplete",
                 // Our own limit: the worker did nothing wrong.
                 None,
             ),
-            Cut::GoingDown => (
+            CutReason::GoingDown => (
                 ErrorCode::StreamInterrupted,
                 "the router is going down: what came before this event is incomplete",
                 None,
             ),
-            Cut::Unfinished => (
+            CutReason::Unfinished => (
                 ErrorCode::StreamInterrupted,
                 "the worker's reply ended without saying that it is whole: what came before this event may be incomplete",
                 Some(FailureKind::Incomplete),
             ),
         };
-        self.settle.cut(code, kind);
+        self.guard.record_cut(code, kind);
         if let Some(events) = &mut self.events {
             // The start of an event that will never be whole is no use to anybody. If part of it is out already, it is
             // closed first, so that the error stands as an event of its own.
-            events.torn.clear();
+            events.partial_event.clear();
             events.torn_since = None;
             let error = self
-                .settle
-                .shape()
-                .stream_event(&ApiError::new(code, message), self.settle.request_id());
+                .guard
+                .error_shape()
+                .stream_event(&ApiError::new(code, message), self.guard.request_id());
             let lead: &[u8] = if events.part_out { b"\n\n" } else { b"" };
             self.ready.push_back([lead, &error].concat().into());
         }
-        self.end = End::Breaking(Box::pin(sleep(FLUSH)));
+        self.end = RelayEnd::Breaking(Box::pin(sleep(FLUSH)));
     }
 
     fn ended(&mut self) {
         if self.translation.is_some() {
-            return self.translated_end();
+            return self.finish();
         }
         if let Some(events) = &mut self.events {
-            let (settle, ending) = (&mut self.settle, &mut events.ending);
+            let (settle, ending) = (&mut self.guard, &mut events.ending);
             events.splitter.finish(|event| seen(settle, ending, event));
-            let unfinished =
-                ending.as_ref().is_some_and(|ending| !ending.was_seen()) && settle.told_no_error();
+            let unfinished = ending.as_ref().is_some_and(|ending| !ending.is_complete())
+                && settle.has_no_in_band_error();
             if unfinished && self.limits.strict {
-                return self.cut(Cut::Unfinished);
+                return self.cut(CutReason::Unfinished);
             }
             events.let_go(&mut self.ready);
             if unfinished {
-                settle.unfinished();
+                settle.record_incomplete();
             }
         }
         self.finished();
@@ -299,59 +303,59 @@ impl Relay {
     /// The worker's connection is free for another request.
     fn finished(&mut self) {
         if let Some(connection) = self.connection.take() {
-            self.pools.give_back(self.worker, connection, self.clock);
+            self.pools.release(self.worker, connection, self.clock);
         }
-        self.end = End::Clean;
+        self.end = RelayEnd::Clean;
     }
 }
 
 /// Takes from one event what it says. Engines name the reason to stop, still empty, in every chunk of a chat: what is read is
 /// read once.
-fn seen(settle: &mut Settle, ending: &mut Option<Ending>, event: SseEvent<'_>) {
+fn seen(settle: &mut RequestGuard, ending: &mut Option<EndingTracker>, event: SseEvent<'_>) {
     match event {
         SseEvent::Data { data, .. } => {
-            let chunk = LazyCell::new(|| Chunk::read(&data));
+            let chunk = LazyCell::new(|| StreamChunk::read(&data));
             if let Some(ending) = ending {
-                ending.look(&data, || chunk.as_ref());
+                ending.observe_event(&data, || chunk.as_ref());
             }
             if tells(settle, &data)
                 && let Some(chunk) = &*chunk
             {
-                settle.note(chunk);
+                settle.record_chunk(chunk);
             }
         }
         SseEvent::Oversized => {
             if let Some(ending) = ending {
-                ending.overlooked();
+                ending.skip_event();
             }
         }
     }
 }
 
 /// Reads the few facts that accounting needs from one event.
-fn note(settle: &mut Settle, data: &[u8]) {
+fn note(settle: &mut RequestGuard, data: &[u8]) {
     if tells(settle, data)
-        && let Some(chunk) = Chunk::read(data)
+        && let Some(chunk) = StreamChunk::read(data)
     {
-        settle.note(&chunk);
+        settle.record_chunk(&chunk);
     }
 }
 
 /// Whether such a fact may stand in an event.
-fn tells(settle: &Settle, data: &[u8]) -> bool {
+fn tells(settle: &RequestGuard, data: &[u8]) -> bool {
     let worth = |word: &[u8]| data.windows(word.len()).any(|window| window == word);
     let told = || worth(b"\"usage\"") || worth(b"finish_reason") || worth(b"\"error\"");
-    let begins = || settle.is_kept() && worth(b"response.created");
+    let begins = || settle.stores_response() && worth(b"response.created");
     !is_done(data) && (told() || begins())
 }
 
-impl Events {
-    fn new(ending: Option<Ending>) -> Self {
+impl SseTracker {
+    fn new(ending: Option<EndingTracker>) -> Self {
         let splitter = SseSplitter::new();
         Self {
             splitter,
             ending,
-            torn: Vec::new(),
+            partial_event: Vec::new(),
             torn_bytes: 0,
             torn_since: None,
             part_out: false,
@@ -361,7 +365,7 @@ impl Events {
     /// `complete` bytes of `data` end whole events; the rest waits.
     fn sort(&mut self, mut data: Bytes, complete: usize, now: Moment, ready: &mut VecDeque<Bytes>) {
         if complete > 0 {
-            ready.extend(self.torn.drain(..));
+            ready.extend(self.partial_event.drain(..));
             self.torn_bytes = 0;
             self.torn_since = None;
             self.part_out = false;
@@ -371,7 +375,7 @@ impl Events {
             return;
         }
         self.torn_bytes += data.len();
-        self.torn.push(data);
+        self.partial_event.push(data);
         self.torn_since.get_or_insert(now);
         if self.torn_bytes > TORN_BYTES {
             self.let_go(ready);
@@ -380,14 +384,14 @@ impl Events {
 
     /// Stops waiting for the rest of an event.
     fn let_go(&mut self, ready: &mut VecDeque<Bytes>) {
-        self.part_out |= !self.torn.is_empty();
-        ready.extend(self.torn.drain(..));
+        self.part_out |= !self.partial_event.is_empty();
+        ready.extend(self.partial_event.drain(..));
         self.torn_bytes = 0;
         self.torn_since = None;
     }
 }
 
-impl Body for Relay {
+impl Body for ReplyRelay {
     type Data = Bytes;
     type Error = io::Error;
 
@@ -398,31 +402,31 @@ impl Body for Relay {
         let relay = self.get_mut();
         loop {
             if let Some(bytes) = relay.ready.pop_front() {
-                if relay.ready.is_empty() && matches!(relay.end, End::Clean) {
-                    relay.end = End::Over;
-                    relay.settle.whole();
+                if relay.ready.is_empty() && matches!(relay.end, RelayEnd::Clean) {
+                    relay.end = RelayEnd::Over;
+                    relay.guard.complete();
                 }
                 return Poll::Ready(Some(Ok(Frame::data(bytes))));
             }
-            if matches!(relay.end, End::Open) && relay.is_too_long() {
-                relay.cut(Cut::TooLong);
+            if matches!(relay.end, RelayEnd::Open) && relay.is_too_long() {
+                relay.cut(CutReason::TooLong);
                 continue;
             }
             match &mut relay.end {
-                End::Open => {}
-                End::Clean => {
-                    relay.end = End::Over;
-                    relay.settle.whole();
+                RelayEnd::Open => {}
+                RelayEnd::Clean => {
+                    relay.end = RelayEnd::Over;
+                    relay.guard.complete();
                     return Poll::Ready(None);
                 }
-                End::Breaking(pause) => {
+                RelayEnd::Breaking(pause) => {
                     ready!(pause.as_mut().poll(cx));
-                    relay.end = End::Over;
+                    relay.end = RelayEnd::Over;
                     return Poll::Ready(Some(Err(io::Error::other(
                         "the worker's reply broke off",
                     ))));
                 }
-                End::Over => return Poll::Ready(None),
+                RelayEnd::Over => return Poll::Ready(None),
             }
             match Pin::new(&mut relay.upstream).poll_frame(cx) {
                 Poll::Ready(Some(Ok(frame))) => {
@@ -438,12 +442,12 @@ impl Body for Relay {
                 }
                 Poll::Ready(Some(Err(error))) => {
                     tracing::debug!(%error, "a worker's reply broke off");
-                    relay.cut(Cut::Broken);
+                    relay.cut(CutReason::Broken);
                 }
                 Poll::Ready(None) => relay.ended(),
                 Poll::Pending => {
                     if Pin::new(&mut relay.cutting).poll(cx).is_ready() {
-                        relay.cut(Cut::GoingDown);
+                        relay.cut(CutReason::GoingDown);
                         continue;
                     }
                     ready!(relay.arm(cx));
@@ -458,7 +462,7 @@ impl Body for Relay {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.end, End::Over) && self.ready.is_empty()
+        matches!(self.end, RelayEnd::Over) && self.ready.is_empty()
     }
 
     fn size_hint(&self) -> SizeHint {

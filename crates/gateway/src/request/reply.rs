@@ -12,20 +12,20 @@ use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header, res
 use http_body::{Body, Frame, SizeHint};
 use serde::Serialize;
 
-use super::{Kept, compat_headers, headers, relay::Relay, settle::Settle};
-use crate::{alike::SharedBody, ids::REQUEST_ID, routes::Shape};
+use super::{FillingBody, compat_headers, headers, record::RequestGuard, relay::ReplyRelay};
+use crate::{coalesce::SharedBody, ids::REQUEST_ID, routes::ErrorShape};
 
 /// The body of a reply.
 #[derive(Debug)]
 pub(crate) enum ReplyBody {
     /// Bytes of our own, or a worker's whole reply with the request's account, which is settled when they are out.
-    Whole(Option<Bytes>, Option<Box<Settle>>),
+    Whole(Option<Bytes>, Option<Box<RequestGuard>>),
     /// A worker's reply on its way.
-    Relay(Box<Relay>),
+    Relay(Box<ReplyRelay>),
     /// A reply that others may read too.
     Shared(Box<SharedBody>),
     /// A reply that is kept if all of it goes out.
-    Kept(Box<Kept>),
+    Kept(Box<FillingBody>),
 }
 
 impl ReplyBody {
@@ -37,10 +37,10 @@ impl ReplyBody {
         Self::Whole(Some(bytes.into()), None)
     }
 
-    pub(crate) fn whole(bytes: Bytes, mut settle: Settle) -> Self {
+    pub(crate) fn whole(bytes: Bytes, mut settle: RequestGuard) -> Self {
         if bytes.is_empty() {
             // An empty body is never asked for.
-            settle.whole();
+            settle.complete();
             return Self::empty();
         }
         Self::Whole(Some(bytes), Some(Box::new(settle)))
@@ -58,7 +58,7 @@ impl Body for ReplyBody {
         match self.get_mut() {
             Self::Whole(bytes, settle) => {
                 if let Some(mut settle) = settle.take() {
-                    settle.whole();
+                    settle.complete();
                 }
                 Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes))))
             }
@@ -90,25 +90,27 @@ impl Body for ReplyBody {
 }
 
 /// The head of a reply that came from a worker.
-pub(crate) fn head(worker: &Parts, settle: &Settle) -> (StatusCode, HeaderMap) {
-    let mut fields = headers::downstream(&worker.headers);
+pub(crate) fn head(worker: &Parts, settle: &RequestGuard) -> (StatusCode, HeaderMap) {
+    let mut fields = headers::reply_head(&worker.headers);
     insert(
         &mut fields,
         HeaderName::from_static(REQUEST_ID),
         settle.request_id(),
     );
-    explain(&mut fields, settle);
+    add_routing_headers(&mut fields, settle);
     (worker.status, fields)
 }
 
 /// Headers about the routing: who, by what rule, under which decision, and what was expected of its cache.
-pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
+pub(crate) fn add_routing_headers(fields: &mut HeaderMap, settle: &RequestGuard) {
     let shown = settle.reply_headers();
     if shown.expose && shown.vllm_router {
         compat_headers::hooks(fields, settle);
     }
-    let Some(won) = settle.won() else { return };
-    tell_rewrites(fields, settle.rewrites());
+    let Some(won) = settle.selection() else {
+        return;
+    };
+    add_rewrite_header(fields, settle.rewrites());
     if !shown.expose {
         return;
     }
@@ -137,7 +139,7 @@ pub(crate) fn explain(fields: &mut HeaderMap, settle: &Settle) {
 }
 
 /// Lists what was changed of the client's body, if anything was.
-pub(super) fn tell_rewrites(fields: &mut HeaderMap, rewrites: &[&str]) {
+pub(super) fn add_rewrite_header(fields: &mut HeaderMap, rewrites: &[&str]) {
     if !rewrites.is_empty() {
         insert(
             fields,
@@ -158,7 +160,7 @@ pub(crate) fn with_head(
 }
 
 /// An error in the shape of the route.
-pub(crate) fn error(error: &ApiError, shape: Shape, request_id: &str) -> Response<ReplyBody> {
+pub(crate) fn error(error: &ApiError, shape: ErrorShape, request_id: &str) -> Response<ReplyBody> {
     let mut response = bytes(error.status, shape.body(error, request_id), request_id);
     let fields = response.headers_mut();
     if let Some(seconds) = error.retry_after() {
@@ -171,7 +173,7 @@ pub(crate) fn error(error: &ApiError, shape: Shape, request_id: &str) -> Respons
 }
 
 /// The same reply, with the methods that its path does answer, where there are any.
-pub(crate) fn allowing(
+pub(crate) fn with_allow(
     methods: Option<&'static str>,
     mut response: Response<ReplyBody>,
 ) -> Response<ReplyBody> {
@@ -185,7 +187,7 @@ pub(crate) fn allowing(
 
 /// The same reply, after which the connection is closed unless the request's body was read to its end: what follows on
 /// it could not be told apart from the rest of that body.
-pub(crate) fn closing_unless(
+pub(crate) fn close_unless(
     drained: bool,
     mut response: Response<ReplyBody>,
 ) -> Response<ReplyBody> {
@@ -198,12 +200,12 @@ pub(crate) fn closing_unless(
 }
 
 /// The same reply with the request's id under the name that Anthropic's clients read too, on their routes.
-pub(crate) fn identified(
-    shape: Shape,
+pub(crate) fn with_request_id(
+    shape: ErrorShape,
     request_id: &str,
     mut response: Response<ReplyBody>,
 ) -> Response<ReplyBody> {
-    if shape == Shape::Anthropic {
+    if shape == ErrorShape::Anthropic {
         insert(
             response.headers_mut(),
             HeaderName::from_static("request-id"),

@@ -13,29 +13,28 @@ use fleet::ModelView;
 use http::{HeaderMap, Response};
 use kv_blocks::Moment;
 use routing::{
-    Answer, Decision, Pin,
-    receipt::{Hold, Receipt, Timing, Verdict},
+    Decision, Pin, ReplyMode,
+    receipt::{QueueWait, Receipt, RouterAnswer, RouterTiming},
 };
 use serde::Serialize;
 use serde_json::json;
 
-use self::body::Asked;
+use self::body::RouteBody;
 use super::{
-    accept::{Call, Overrides},
-    affinity::{self, Ties},
-    clusters::{self, Membership},
-    decide::{self, Place, Placed, Placement},
-    dispatch,
-    identify::Identified,
-    lmcache,
-    prefill::{Handover, Policies},
-    receipt::{About, Decided},
+    accept::{AcceptedRequest, HeaderOverrides},
+    affinity::{self, AffinityKeys},
+    clusters::{self, ClusterMembership},
+    decide::{self, PlacedAttempt, PlacementOutcome, PlacementRequest},
+    dispatch, lmcache,
+    prefill::{Handover, RequestPolicies},
+    receipt::{DecisionFacts, RequestFacts},
     reply::{self, ReplyBody},
-    wording::Spoken,
+    tokenization::TokenizedPrompt,
+    translate::ApiSupport,
 };
 use crate::{
     Gateway,
-    reservations::{CallTime, Held},
+    reservations::{CallTime, OpenReservation},
 };
 
 /// The route's path, as receipts name it.
@@ -46,10 +45,10 @@ const PREFILL_COMPLETE: &str = "/prefill_complete";
 /// `POST /v1/route`.
 pub(super) async fn route(
     gateway: &Arc<Gateway>,
-    call: &Call,
+    call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(
+    let asking = DryRunRequest::prepare(
         gateway,
         call.body.bytes(),
         &call.headers,
@@ -57,7 +56,7 @@ pub(super) async fn route(
         call.received,
     )
     .await?;
-    let answer = match asking.asked.request_id.clone() {
+    let answer = match asking.body.request_id.clone() {
         None => RouteReply {
             receipt: asking.dry_run(Arc::clone(&call.request_id))?,
             reservation: None,
@@ -70,10 +69,10 @@ pub(super) async fn route(
 /// `POST /v1/route/potential_loads`.
 pub(super) async fn potential_loads(
     gateway: &Arc<Gateway>,
-    call: &Call,
+    call: &AcceptedRequest,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let asked = body::read(call.body.bytes(), &call.overrides)?;
-    let asking = Asking::prepare(
+    let asking = DryRunRequest::prepare(
         gateway,
         call.body.bytes(),
         &call.headers,
@@ -100,7 +99,7 @@ pub(super) async fn potential_loads(
 /// `POST /v1/route/{request_id}/prefill_complete`.
 pub(super) fn prefill_complete(
     gateway: &Gateway,
-    call: &Call,
+    call: &AcceptedRequest,
     rest: &str,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let Some(id) = rest.strip_suffix(PREFILL_COMPLETE) else {
@@ -123,7 +122,7 @@ pub(super) fn prefill_complete(
 /// `DELETE /v1/route/{request_id}`.
 pub(super) fn free(
     gateway: &Gateway,
-    call: &Call,
+    call: &AcceptedRequest,
     rest: &str,
 ) -> Result<Response<ReplyBody>, ApiError> {
     let id = id_in_path(rest)?;
@@ -145,14 +144,14 @@ impl Gateway {
     ///
     /// As the route answers; also a body that asks for a reservation.
     pub async fn dry_run(self: &Arc<Self>, body: Bytes) -> Result<Receipt, ApiError> {
-        let asked = body::read(&body, &Overrides::default())?;
+        let asked = body::read(&body, &HeaderOverrides::default())?;
         if asked.request_id.is_some() {
             let message = "request_id asks for a reservation: those are made on the data listener";
             return Err(ApiError::new(ErrorCode::InvalidRequest, message).param("request_id"));
         }
         let asking =
-            Asking::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
-        asking.dry_run(format!("req-{:016x}", self.ids.draw()).into())
+            DryRunRequest::prepare(self, &body, &HeaderMap::new(), asked, self.clock.now()).await?;
+        asking.dry_run(format!("req-{:016x}", self.ids.next_number()).into())
     }
 }
 
@@ -162,37 +161,37 @@ struct RouteReply {
     #[serde(flatten)]
     receipt: Receipt,
     #[serde(skip_serializing_if = "Option::is_none")]
-    reservation: Option<Kept>,
+    reservation: Option<ReservationInfo>,
 }
 
 #[derive(Debug, Serialize)]
-struct Kept {
+struct ReservationInfo {
     request_id: Arc<str>,
     expires_at: String,
 }
 
 /// A request that is asked about, up to the decision.
-struct Asking<'a> {
+struct DryRunRequest<'a> {
     gateway: &'a Arc<Gateway>,
-    asked: Asked<'a>,
+    body: RouteBody<'a>,
     received: Moment,
     model: Arc<ModelView>,
     pin: Option<Pin>,
     exclude: Vec<Pin>,
     handover: Handover,
-    prompt: Identified,
-    ties: Ties,
+    prompt: TokenizedPrompt,
+    affinity: AffinityKeys,
     salt: Option<Arc<str>>,
-    timing: Timing,
+    timing: RouterTiming,
 }
 
-impl<'a> Asking<'a> {
+impl<'a> DryRunRequest<'a> {
     /// Finds model and workers, and identifies the prompt. `bytes` is the body that `asked` was read from.
     async fn prepare(
         gateway: &'a Arc<Gateway>,
         bytes: &Bytes,
         headers: &HeaderMap,
-        asked: Asked<'a>,
+        asked: RouteBody<'a>,
         received: Moment,
     ) -> Result<Self, ApiError> {
         let snapshot = gateway.fleet.snapshot();
@@ -206,11 +205,11 @@ impl<'a> Asking<'a> {
         let exclude = asked
             .exclude
             .iter()
-            .filter_map(|name| decide::named(&snapshot, name))
+            .filter_map(|name| decide::resolve_worker(&snapshot, name))
             .collect();
         let accept = gateway.clock.now().ms_since(received) * 1e3;
         // Behind a place that is kept waits a generation, if not here; behind a question nothing does.
-        let identify = &gateway.identify;
+        let identify = &gateway.tokenization;
         let deadline = received + gateway.rules.timeout;
         let prompt = match asked.request_id {
             Some(_) => {
@@ -226,7 +225,7 @@ impl<'a> Asking<'a> {
             }
             None => {
                 identify
-                    .run_aside(
+                    .run_low_priority(
                         &model.artefacts,
                         asked.dialect,
                         bytes,
@@ -236,51 +235,57 @@ impl<'a> Asking<'a> {
                     .await
             }
         };
-        let timing = Timing {
+        let timing = RouterTiming {
             accept,
             render: prompt.render_us,
             tokenize: prompt.tokenize_us,
-            ..Timing::default()
+            ..RouterTiming::default()
         };
         let salt = asked.view.cache_salt.as_deref().map(Arc::from);
-        let policies = Policies::of(gateway, &asked.overrides, &model);
+        let policies = RequestPolicies::of(gateway, &asked.overrides, &model);
         let ties = affinity::of(gateway, policies, headers, bytes, &asked.view).await;
         let cluster = clusters::of(gateway, headers, &asked.view).await;
-        let lmcache =
-            lmcache::of(gateway, policies, &model, &prompt, lmcache::Choice::of(pin)).await;
+        let lmcache = lmcache::of(
+            gateway,
+            policies,
+            &model,
+            &prompt,
+            lmcache::CandidateChoice::of(pin),
+        )
+        .await;
         let ties = ties
-            .in_cluster(cluster)
-            .beginning(gateway, &asked.view)
-            .held_in(lmcache);
+            .with_cluster(cluster)
+            .with_prefix_memory(gateway, &asked.view)
+            .with_lmcache(lmcache);
         let handover = Handover::of(&asked.view);
         Ok(Self {
             gateway,
-            asked,
+            body: asked,
             received,
             model,
             pin,
             exclude,
             handover,
             prompt,
-            ties,
+            affinity: ties,
             salt,
             timing,
         })
     }
 
-    fn placement(&self) -> Placement<'_> {
-        Placement {
-            overrides: &self.asked.overrides,
+    fn placement(&self) -> PlacementRequest<'_> {
+        PlacementRequest {
+            overrides: &self.body.overrides,
             prompt: &self.prompt,
-            ties: &self.ties,
+            affinity: &self.affinity,
             salt: self.salt.clone(),
-            expected_output_tokens: self.asked.expected_output_tokens,
+            expected_output_tokens: self.body.expected_output_tokens,
             // Whoever sends it says when the prompt is computed.
-            answer: Answer::Elsewhere,
+            answer: ReplyMode::Elsewhere,
             pin: self.pin,
             handover: &self.handover,
             failed: &self.exclude,
-            spoken: Spoken::All,
+            spoken: ApiSupport::All,
             worded_for: None,
         }
     }
@@ -299,14 +304,16 @@ impl<'a> Asking<'a> {
         let receipt =
             gateway
                 .reservations
-                .hold(id, self.most_blocks(), at, &gateway.ring, || {
-                    let Placed {
+                .reserve(id, self.most_blocks(), at, &gateway.ring, || {
+                    let PlacedAttempt {
                         decision, lease, ..
                     } = match decide::place(gateway, &self.model, &self.placement(), None) {
-                        Place::Found(placed) => *placed,
-                        Place::Refused(refusal) => return Err(decide::refusal_error(&refusal)),
+                        PlacementOutcome::Placed(placed) => *placed,
+                        PlacementOutcome::Refused(refusal) => {
+                            return Err(decide::refusal_error(&refusal));
+                        }
                         // Without patience nothing is held.
-                        Place::Held(_) => return Err(dispatch::no_worker()),
+                        PlacementOutcome::Queued(_) => return Err(dispatch::no_worker()),
                     };
                     let worker = self
                         .model
@@ -314,9 +321,11 @@ impl<'a> Asking<'a> {
                         .iter()
                         .find(|candidate| candidate.target == lease.target());
                     let worker = &worker.ok_or_else(dispatch::no_worker)?.worker;
-                    gateway.metrics.identified(self.prompt.source.as_str());
+                    gateway
+                        .metrics
+                        .record_prompt_source(self.prompt.source.as_str());
                     let took_us = decision.lookup_us + decision.decide_us;
-                    gateway.metrics.decided(
+                    gateway.metrics.record_decision(
                         decision.policy.as_str(),
                         decision.method.as_str(),
                         took_us,
@@ -324,14 +333,14 @@ impl<'a> Asking<'a> {
                     let receipt = self.receipt(decision, Arc::clone(id), false);
                     gateway.ring.push(receipt.clone());
                     Ok((
-                        Held::new(lease, worker, receipt.id, self.received, at),
+                        OpenReservation::new(lease, worker, receipt.id, self.received, at),
                         receipt,
                     ))
                 })?;
         let expires_at = net::rfc3339(gateway.clock.wall_at(at.now + gateway.reservations.ttl()));
         Ok(RouteReply {
             receipt,
-            reservation: Some(Kept {
+            reservation: Some(ReservationInfo {
                 request_id: Arc::clone(id),
                 expires_at,
             }),
@@ -356,28 +365,28 @@ impl<'a> Asking<'a> {
 
     fn receipt(&self, decision: Decision, request_id: Arc<str>, dry_run: bool) -> Receipt {
         let gateway = self.gateway;
-        let timing = Timing {
+        let timing = RouterTiming {
             hash: decision.hash_us,
             lookup: decision.lookup_us,
             decide: decision.decide_us,
             ..self.timing
         };
-        let decided = Decided {
+        let decided = DecisionFacts {
             id: gateway.decision_ids.next_id(),
             at_unix_ms: gateway.clock.unix_ms(),
             request_id,
             route: ROUTE,
-            verdict: Verdict::Decided(Box::new(decision)),
-            hold: Hold::default(),
+            verdict: RouterAnswer::Decided(Box::new(decision)),
+            hold: QueueWait::default(),
             timing,
         };
-        let about = About::of(
-            &self.asked.view,
+        let about = RequestFacts::of(
+            &self.body.view,
             &self.model,
-            self.asked.overrides.priority,
+            self.body.overrides.priority,
             &self.prompt,
         );
-        let cluster = self.ties.cluster.as_ref().map(Membership::note);
+        let cluster = self.affinity.cluster.as_ref().map(ClusterMembership::note);
         Receipt {
             dry_run,
             cluster,

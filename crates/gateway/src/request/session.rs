@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use dialect::{PromptPart, RequestView};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use routing::{Growth, SessionKeys, SessionMode};
+use routing::{PromptGrowth, SessionKeys, SessionMode};
 use xxhash_rust::xxh3::{xxh3_64, xxh3_64_with_seed};
 
 /// Headers in which clients of agents name a session, after the configured ones: Claude Code; Codex CLI, now and before;
@@ -66,7 +66,7 @@ const CHAT: u64 = 1;
 const TEXT: u64 = 2;
 const IDS: u64 = 3;
 
-fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<Growth> {
+fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<PromptGrowth> {
     let seed = |kind: u64| xxh3_64_with_seed(&kind.to_le_bytes(), apart);
     match prompt {
         PromptPart::Messages(messages) => {
@@ -83,12 +83,12 @@ fn growth(apart: u64, prompt: &PromptPart<'_>) -> Option<Growth> {
             let turns = messages
                 .iter()
                 .map(|(message, is_reply)| (message.as_bytes(), *is_reply));
-            Growth::of_turns(seed(CHAT), turns)
+            PromptGrowth::of_turns(seed(CHAT), turns)
         }
-        PromptPart::Text(text) => Growth::of_text(seed(TEXT), text.as_bytes()),
+        PromptPart::Text(text) => PromptGrowth::of_text(seed(TEXT), text.as_bytes()),
         PromptPart::TokenIds(ids) => {
             let bytes: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
-            Growth::of_text(seed(IDS), &bytes)
+            PromptGrowth::of_text(seed(IDS), &bytes)
         }
         PromptPart::Batch { .. } | PromptPart::None => None,
     }
@@ -167,20 +167,20 @@ mod tests {
             r#", {"role": "assistant", "content": "two"}, {"role": "user", "content": "three"}"#;
         let growth = |body: &str| of(SessionMode::Soft, &[], body).and_then(|keys| keys.growth);
         let (first, second) = (growth(&chat("")).unwrap(), growth(&chat(more)).unwrap());
-        assert!(second.grew_from(&first));
+        assert!(second.extends(&first));
         assert!(
-            !second.grew_from(&growth(&chat("").replace("\"m\"", "\"n\"")).unwrap()),
+            !second.extends(&growth(&chat("").replace("\"m\"", "\"n\"")).unwrap()),
             "another model"
         );
         let text = "a".repeat(400);
         let prompt =
             |text: &str| growth(&format!(r#"{{"model": "m", "prompt": "{text}"}}"#)).unwrap();
-        assert!(prompt(&format!("{text} and more")).grew_from(&prompt(&text)));
+        assert!(prompt(&format!("{text} and more")).extends(&prompt(&text)));
         let ids = |count: u32| {
             let ids: Vec<u32> = (0..count).collect();
             growth(&format!(r#"{{"model": "m", "prompt": {ids:?}}}"#)).unwrap()
         };
-        assert!(ids(130).grew_from(&ids(100)));
+        assert!(ids(130).extends(&ids(100)));
     }
 
     #[test]

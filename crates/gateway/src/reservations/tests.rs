@@ -1,32 +1,32 @@
 use contract_id::contract;
 use fleet::WorkerState;
-use kv_blocks::{BlockSize, DpRank, Identity, Namespace, Role, Target};
+use kv_blocks::{BlockSize, DpRank, Namespace, PromptIdentity, Role, Target};
 use kv_index::{IndexSettings, KvIndex};
 use net::Clock;
 use routing::{
-    Answer, CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, Router,
-    RoutingSettings, Tiers, receipt::RingLimits,
+    CacheSource, Candidate, Dispatch, Job, LmcacheFacts, NoStopwatch, ReplyMode, Router,
+    RoutingSettings, Tiers, receipt::ReceiptRingLimits,
 };
 
 use super::{
-    places::{MOST, MOST_BLOCKS},
+    table::{MOST, MOST_BLOCKS},
     *,
 };
 
 const TTL: Duration = Duration::from_secs(300);
 
-struct Desk {
+struct ReservationsFixture {
     router: Arc<Router>,
-    ring: Ring,
+    ring: ReceiptRing,
     reservations: Reservations,
 }
 
-impl Desk {
+impl ReservationsFixture {
     fn new() -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
         Self {
             router: Arc::new(Router::new(RoutingSettings::default(), index)),
-            ring: Ring::new(RingLimits::default()),
+            ring: ReceiptRing::new(ReceiptRingLimits::default()),
             reservations: Reservations::new(TTL),
         }
     }
@@ -38,11 +38,11 @@ impl Desk {
     fn hold_blocks(&self, id: &str, blocks: u64, now: Moment) -> Result<(), ErrorCode> {
         let place = || Ok((self.place(now), ()));
         self.reservations
-            .hold(&id.into(), blocks, call(now), &self.ring, place)
+            .reserve(&id.into(), blocks, call(now), &self.ring, place)
             .map_err(|error| error.code)
     }
 
-    fn place(&self, now: Moment) -> Held {
+    fn place(&self, now: Moment) -> OpenReservation {
         let Dispatch::Plan(plan) = self.router.decide(now, &job(&[candidate()])) else {
             panic!("one is free")
         };
@@ -54,7 +54,7 @@ impl Desk {
             plan.reservation,
             plan.decode.target,
         );
-        Held::new(lease, &worker(), DecisionId(1), now, call(now))
+        OpenReservation::new(lease, &worker(), DecisionId(1), now, call(now))
     }
 
     fn tick(&self, now: Moment, workers: &[WorkerView]) {
@@ -99,7 +99,7 @@ fn candidate() -> Candidate {
             lora: None,
             salt: None,
             block_size: BlockSize::new(16).expect("a size"),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         },
         weight: 1.0,
         cache: CacheSource::Events,
@@ -118,14 +118,14 @@ fn worker() -> WorkerView {
         name: "w1".into(),
         url: "http://127.0.0.1:1".parse().expect("a url"),
         verified: true,
-        engine: fleet::Engine::Generic,
+        engine: fleet::EngineKind::Generic,
         version: None,
         state: WorkerState::Ready,
         since: Clock::system().wall(),
         models: Vec::new(),
         loras: Vec::new(),
         namespace_model: None,
-        messages: fleet::Messages::Translate,
+        messages: fleet::MessagesMode::Translate,
         role: Role::Unified,
         bootstrap_port: None,
         weight: 1.0,
@@ -151,8 +151,8 @@ fn job(candidates: &[Candidate]) -> Job<'_> {
         prefix_holders: None,
         prompt_tokens: 100,
         expected_output_tokens: None,
-        answer: Answer::Elsewhere,
-        patience: None,
+        answer: ReplyMode::Elsewhere,
+        wait_budget: None,
         busy_threshold: None,
         candidates,
         excluded: &[],
@@ -170,24 +170,24 @@ fn after(seconds: u64) -> Moment {
 #[test]
 #[contract("DY28", "DY32")]
 fn one_id_holds_one_place_and_freeing_gives_it_back() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     assert_eq!(desk.hold("r1", after(0)), Ok(()));
     assert_eq!(desk.hold("r1", after(1)), Err(ErrorCode::ReservationExists));
     assert_eq!(desk.hold("r2", after(1)), Ok(()));
-    assert_eq!(desk.router.leases(), 2);
+    assert_eq!(desk.router.open_reservations(), 2);
     assert_eq!(desk.free("r1", after(2)), Ok(()));
     assert_eq!(
         desk.free("r1", after(2)),
         Err(ErrorCode::ReservationNotFound)
     );
-    assert_eq!(desk.router.leases(), 1);
+    assert_eq!(desk.router.open_reservations(), 1);
     assert_eq!(desk.hold("r1", after(3)), Ok(()));
 }
 
 #[test]
 #[contract("DY31")]
 fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     desk.hold("called", after(0)).expect("free");
     desk.hold("silent", after(0)).expect("free");
     assert_eq!(desk.complete("called", after(299)), Ok(()));
@@ -195,7 +195,7 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
         desk.complete("silent", after(300)),
         Err(ErrorCode::ReservationNotFound)
     );
-    assert_eq!(desk.router.leases(), 1);
+    assert_eq!(desk.router.open_reservations(), 1);
     assert_eq!(desk.complete("called", after(598)), Ok(()));
     assert_eq!(
         desk.free("called", after(898)),
@@ -203,12 +203,12 @@ fn a_call_keeps_a_reservation_alive_and_silence_ends_it() {
     );
     desk.hold("silent", after(900))
         .expect("what ran out may be held again");
-    assert_eq!(desk.router.leases(), 1);
+    assert_eq!(desk.router.open_reservations(), 1);
 }
 
 #[test]
 fn a_tick_ends_what_ran_out_and_what_its_process_took_along() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     let ended = WorkerView {
         ended: 1,
         ..worker()
@@ -216,7 +216,7 @@ fn a_tick_ends_what_ran_out_and_what_its_process_took_along() {
     for workers in [&[][..], &[ended]] {
         desk.hold("r1", after(0)).expect("free");
         desk.tick(after(1), workers);
-        assert_eq!(desk.router.leases(), 0);
+        assert_eq!(desk.router.open_reservations(), 0);
         assert_eq!(
             desk.free("r1", after(1)),
             Err(ErrorCode::ReservationNotFound)
@@ -224,12 +224,12 @@ fn a_tick_ends_what_ran_out_and_what_its_process_took_along() {
     }
     desk.hold("r1", after(0)).expect("free");
     desk.tick(after(300), &[worker()]);
-    assert_eq!(desk.router.leases(), 0);
+    assert_eq!(desk.router.open_reservations(), 0);
 }
 
 #[test]
 fn a_worker_that_fails_its_checks_keeps_its_reservations() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     desk.hold("r1", after(0)).expect("free");
     for state in WorkerState::ALL {
         desk.tick(after(1), &[WorkerView { state, ..worker() }]);
@@ -239,9 +239,9 @@ fn a_worker_that_fails_its_checks_keeps_its_reservations() {
 
 #[test]
 fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
-    let desk = Desk::new();
-    let nowhere = || Err::<(Held, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
-    let refused = desk.reservations.hold(
+    let desk = ReservationsFixture::new();
+    let nowhere = || Err::<(OpenReservation, ()), _>(ApiError::new(ErrorCode::NoWorker, "nobody"));
+    let refused = desk.reservations.reserve(
         &"r0".into(),
         MOST_BLOCKS,
         call(after(0)),
@@ -263,7 +263,7 @@ fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
         "known ids are told as such"
     );
     assert_eq!(
-        (desk.router.leases(), desk.reservations.count()),
+        (desk.router.open_reservations(), desk.reservations.count()),
         (MOST, MOST)
     );
     desk.free("r7", after(0)).expect("held");
@@ -272,7 +272,7 @@ fn there_is_a_most_of_them_and_one_that_could_not_be_placed_holds_nothing() {
 
 #[test]
 fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     for end in ["freed", "silent", "gone"] {
         assert_eq!(
             desk.hold_blocks("long", MOST_BLOCKS - 7, after(0)),
@@ -311,7 +311,7 @@ fn there_is_a_most_of_their_prompts_and_every_end_gives_its_part_back() {
 
 #[test]
 fn while_a_place_is_found_its_id_is_taken_and_nothing_else_waits() {
-    let desk = Desk::new();
+    let desk = ReservationsFixture::new();
     let place = || {
         assert_eq!(desk.hold("r1", after(0)), Err(ErrorCode::ReservationExists));
         assert_eq!(
@@ -327,8 +327,8 @@ fn while_a_place_is_found_its_id_is_taken_and_nothing_else_waits() {
         Ok((desk.place(after(0)), ()))
     };
     desk.reservations
-        .hold(&"r1".into(), 7, call(after(0)), &desk.ring, place)
+        .reserve(&"r1".into(), 7, call(after(0)), &desk.ring, place)
         .expect("free");
     assert_eq!(desk.free("r1", after(1)), Ok(()));
-    assert_eq!(desk.router.leases(), 1);
+    assert_eq!(desk.router.open_reservations(), 1);
 }

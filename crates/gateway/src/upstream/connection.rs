@@ -12,12 +12,12 @@ const READ_BUFFER: usize = 64 * 1024;
 /// An open connection. Dropping it closes the socket at once, whatever it is doing: that is how a client that hangs up
 /// reaches the engine. Only [`super::Pools::give_back`] keeps one alive.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub(crate) struct UpstreamConnection {
     sender: SendRequest<Full<Bytes>>,
     driver: AbortHandle,
 }
 
-impl Connection {
+impl UpstreamConnection {
     /// Speaks HTTP/1 on a fresh stream.
     pub(crate) async fn handshake(stream: net::Stream) -> hyper::Result<Self> {
         let (sender, connection) = hyper::client::conn::http1::Builder::new()
@@ -50,7 +50,7 @@ impl Connection {
     }
 }
 
-impl Drop for Connection {
+impl Drop for UpstreamConnection {
     fn drop(&mut self) {
         self.driver.abort();
     }

@@ -22,12 +22,12 @@ impl LocalFaults {
         registry.register("warmroute_local_failures", help, self.count.clone());
     }
 
-    pub(super) fn note(&self, fault: LocalFault, error: &std::io::Error, now: Moment) {
+    pub(super) fn record(&self, fault: LocalFault, error: &std::io::Error, now: Moment) {
         self.count.inc();
         let mut logged = self.logged.lock();
         if logged.is_none_or(|at| now.since(at) >= LOG_PAUSE) {
             *logged = Some(now);
-            tracing::error!(%error, advice = fault.advice(), "no connection to a worker could be opened, and no worker is to blame");
+            tracing::error!(%error, advice = fault.remedy(), "no connection to a worker could be opened, and no worker is to blame");
         }
     }
 }

@@ -8,6 +8,6 @@ mod local_faults;
 mod pool;
 mod send;
 
-pub(crate) use connection::Connection;
-pub(crate) use pool::Pools;
-pub(crate) use send::{Answer, NotSent, Outgoing, SendFailure, ask_once};
+pub(crate) use connection::UpstreamConnection;
+pub(crate) use pool::ConnectionPools;
+pub(crate) use send::{NotSent, OutgoingRequest, SendFailure, UpstreamReply, send_once};

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use kv_blocks::{Moment, WorkerId};
 use parking_lot::Mutex;
 
-use super::{Connection, local_faults::LocalFaults};
+use super::{UpstreamConnection, local_faults::LocalFaults};
 
 /// How long a connection may be idle before it is closed: below the 5 s after which Python engines close theirs, so that
 /// a request rarely meets a connection that is going away.
@@ -14,18 +14,18 @@ const IDLE_LIMIT: Duration = Duration::from_secs(4);
 const PER_WORKER: usize = 512;
 
 /// The idle connections to one worker, and since when each is idle; the last one was used last.
-type Idle = Vec<(Moment, Connection)>;
+type IdleConnections = Vec<(Moment, UpstreamConnection)>;
 
 /// The idle connections to all workers.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Pools {
-    idle: Arc<Mutex<HashMap<WorkerId, Idle>>>,
+pub(crate) struct ConnectionPools {
+    idle: Arc<Mutex<HashMap<WorkerId, IdleConnections>>>,
     pub(crate) local_faults: Arc<LocalFaults>,
 }
 
-impl Pools {
+impl ConnectionPools {
     /// The most recently used connection that can still be used.
-    pub(crate) fn take(&self, worker: WorkerId, now: Moment) -> Option<Connection> {
+    pub(crate) fn take(&self, worker: WorkerId, now: Moment) -> Option<UpstreamConnection> {
         let mut idle = self.idle.lock();
         let kept = idle.get_mut(&worker)?;
         while let Some((since, connection)) = kept.pop() {
@@ -42,10 +42,10 @@ impl Pools {
     }
 
     /// Keeps a connection whose reply was read to its end.
-    pub(crate) fn give_back(
+    pub(crate) fn release(
         &self,
         worker: WorkerId,
-        mut connection: Connection,
+        mut connection: UpstreamConnection,
         clock: net::Clock,
     ) {
         if connection.is_ready() {
@@ -62,19 +62,19 @@ impl Pools {
     }
 
     /// Closes the idle connections to a worker that went down or away.
-    pub(crate) fn forget(&self, worker: WorkerId) {
+    pub(crate) fn close_worker(&self, worker: WorkerId) {
         self.idle.lock().remove(&worker);
     }
 
     /// Closes what has been idle for too long, also of workers that are gone.
-    pub(crate) fn reap(&self, now: Moment) {
+    pub(crate) fn close_idle(&self, now: Moment) {
         self.idle.lock().retain(|_, kept| {
             kept.retain(|(since, _)| now.since(*since) < IDLE_LIMIT);
             !kept.is_empty()
         });
     }
 
-    fn keep(&self, worker: WorkerId, connection: Connection, now: Moment) {
+    fn keep(&self, worker: WorkerId, connection: UpstreamConnection, now: Moment) {
         let mut idle = self.idle.lock();
         let kept = idle.entry(worker).or_default();
         if kept.len() < PER_WORKER {

@@ -9,11 +9,11 @@ use hyper::body::Incoming;
 use kv_blocks::WorkerId;
 use net::{Address, Clock, LocalFault, WorkerUrl};
 
-use super::{Connection, Pools};
+use super::{ConnectionPools, UpstreamConnection};
 
 /// What to send, and where.
 #[derive(Debug)]
-pub(crate) struct Outgoing<'a> {
+pub(crate) struct OutgoingRequest<'a> {
     pub(crate) worker: WorkerId,
     pub(crate) url: &'a WorkerUrl,
     pub(crate) request: Request<Full<Bytes>>,
@@ -22,9 +22,9 @@ pub(crate) struct Outgoing<'a> {
 
 /// A reply whose head has arrived, and the connection its body still comes through.
 #[derive(Debug)]
-pub(crate) struct Answer {
+pub(crate) struct UpstreamReply {
     pub(crate) response: Response<Incoming>,
-    pub(crate) connection: Connection,
+    pub(crate) connection: UpstreamConnection,
 }
 
 /// How far an attempt without a reply's head got.
@@ -49,14 +49,14 @@ pub(crate) enum NotSent {
     Local(LocalFault),
 }
 
-impl Pools {
+impl ConnectionPools {
     /// Sends one request. Dropping the future closes the connection, so the worker sees a client that hung up.
     pub(crate) async fn send(
         &self,
-        outgoing: Outgoing<'_>,
+        outgoing: OutgoingRequest<'_>,
         clock: &Clock,
-    ) -> Result<Answer, SendFailure> {
-        let Outgoing {
+    ) -> Result<UpstreamReply, SendFailure> {
+        let OutgoingRequest {
             worker,
             url,
             mut request,
@@ -65,7 +65,7 @@ impl Pools {
         if let Some(mut connection) = self.take(worker, clock.now()) {
             match connection.sender().try_send_request(request).await {
                 Ok(response) => {
-                    return Ok(Answer {
+                    return Ok(UpstreamReply {
                         response,
                         connection,
                     });
@@ -80,18 +80,18 @@ impl Pools {
         }
         // Large, and most requests find a connection: it must not lie in the future of every one of them.
         let connection = Box::pin(open(net::dial(url, connect_timeout), |fault, error| {
-            self.local_faults.note(fault, error, clock.now());
+            self.local_faults.record(fault, error, clock.now());
         }));
         send_on(connection.await?, request).await
     }
 }
 
 /// Asks a server beside the workers one thing, on a connection that nobody uses again.
-pub(crate) async fn ask_once(
+pub(crate) async fn send_once(
     address: &Address,
     request: Request<Full<Bytes>>,
     connect_timeout: Duration,
-) -> Result<Answer, SendFailure> {
+) -> Result<UpstreamReply, SendFailure> {
     send_on(
         open(net::connect(address, connect_timeout), |_, _| {}).await?,
         request,
@@ -101,11 +101,11 @@ pub(crate) async fn ask_once(
 
 /// Sends the first request of a connection.
 async fn send_on(
-    mut connection: Connection,
+    mut connection: UpstreamConnection,
     request: Request<Full<Bytes>>,
-) -> Result<Answer, SendFailure> {
+) -> Result<UpstreamReply, SendFailure> {
     match connection.sender().try_send_request(request).await {
-        Ok(response) => Ok(Answer {
+        Ok(response) => Ok(UpstreamReply {
             response,
             connection,
         }),
@@ -129,7 +129,7 @@ fn no_head(error: &hyper::Error) -> SendFailure {
 async fn open(
     opening: impl Future<Output = io::Result<net::Stream>>,
     local: impl FnOnce(LocalFault, &io::Error),
-) -> Result<Connection, SendFailure> {
+) -> Result<UpstreamConnection, SendFailure> {
     let stream = opening.await.map_err(|error| {
         tracing::debug!(%error, "no connection to a worker");
         SendFailure::NotSent(match (LocalFault::of(&error), error.kind()) {
@@ -141,7 +141,7 @@ async fn open(
             (None, _) => NotSent::Unreachable,
         })
     })?;
-    Connection::handshake(stream)
+    UpstreamConnection::handshake(stream)
         .await
         .map_err(|_| SendFailure::NotSent(NotSent::Unreachable))
 }

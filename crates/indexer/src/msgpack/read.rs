@@ -18,7 +18,7 @@ pub(crate) fn read<'de, S: DeserializeSeed<'de>>(
     bytes: &'de [u8],
     seed: S,
 ) -> Result<S::Value, Error> {
-    let mut reader = Reader {
+    let mut reader = MsgpackReader {
         rest: bytes,
         depth: 0,
     };
@@ -42,12 +42,12 @@ impl serde::de::Error for Error {
 }
 
 /// A cursor over msgpack bytes.
-struct Reader<'de> {
+struct MsgpackReader<'de> {
     rest: &'de [u8],
     depth: u8,
 }
 
-impl<'de> Reader<'de> {
+impl<'de> MsgpackReader<'de> {
     fn take(&mut self, length: usize) -> Result<&'de [u8], Error> {
         let (taken, rest) = self.rest.split_at_checked(length).ok_or_else(ends_early)?;
         self.rest = rest;
@@ -120,7 +120,7 @@ fn ends_early() -> Error {
     Error("the bytes end too early".to_owned())
 }
 
-impl<'de> Deserializer<'de> for &mut Reader<'de> {
+impl<'de> Deserializer<'de> for &mut MsgpackReader<'de> {
     type Error = Error;
 
     fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Error> {
@@ -196,7 +196,7 @@ fn signed<'de, V: Visitor<'de>>(number: i64, visitor: V) -> Result<V::Value, Err
 
 /// The values of a list or map that are still to come.
 struct Children<'a, 'de> {
-    reader: &'a mut Reader<'de>,
+    reader: &'a mut MsgpackReader<'de>,
     left: &'a mut usize,
 }
 

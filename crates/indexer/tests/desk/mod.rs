@@ -13,12 +13,12 @@ use axum::{
 use http_body_util::BodyExt;
 use hyper::service::Service;
 use hyper_util::service::TowerToHyperService;
-use indexer::{Indexer, IndexerParts, Residents, stand_alone};
+use indexer::{Indexer, IndexerParts, ResidentInstances, stand_alone};
 use kv_blocks::HashScheme;
 use kv_events::{
     frames,
     standard::{self, StandardChange, StandardEvent, StreamKey},
-    vllm::{self, HashForm, Shape, WireEvent, WireRemoved, WireStored},
+    vllm::{self, EventLayout, HashForm, WireEvent, WireRemoved, WireStored},
 };
 use kv_index::{IndexSettings, KvIndex};
 use net::{Clock, Destinations};
@@ -28,18 +28,18 @@ use zmtp::{Endpoint, Pub, PubSettings};
 /// Longer than anything here takes; only a broken test waits it out.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-pub(crate) struct Desk {
+pub(crate) struct IndexerFixture {
     pub(crate) index: Arc<KvIndex>,
     routes: TowerToHyperService<Router>,
 }
 
-pub(crate) struct Answer {
+pub(crate) struct CallReply {
     pub(crate) status: u16,
     pub(crate) kind: String,
     pub(crate) bytes: Vec<u8>,
 }
 
-impl Answer {
+impl CallReply {
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes)
             .unwrap_or_else(|_| panic!("not JSON: {:?}", String::from_utf8_lossy(&self.bytes)))
@@ -60,15 +60,15 @@ impl Answer {
     }
 }
 
-impl Desk {
+impl IndexerFixture {
     pub(crate) fn open() -> Self {
         Self::with(
-            Residents::none(),
+            ResidentInstances::none(),
             Arc::new(KvIndex::new(IndexSettings::default())),
         )
     }
 
-    pub(crate) fn with(residents: Residents, index: Arc<KvIndex>) -> Self {
+    pub(crate) fn with(residents: ResidentInstances, index: Arc<KvIndex>) -> Self {
         let indexer = Indexer::start(IndexerParts {
             index: Arc::clone(&index),
             scheme: HashScheme::default(),
@@ -82,7 +82,7 @@ impl Desk {
         }
     }
 
-    pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
+    pub(crate) async fn send(&self, request: Request<Body>) -> CallReply {
         let response: Response<Body> = self.routes.call(request).await.unwrap();
         let kind = response.headers()[header::CONTENT_TYPE]
             .to_str()
@@ -96,7 +96,7 @@ impl Desk {
             .unwrap()
             .to_bytes()
             .to_vec();
-        Answer {
+        CallReply {
             status,
             kind,
             bytes,
@@ -108,7 +108,7 @@ impl Desk {
         path: &str,
         headers: &[(&str, &str)],
         body: Vec<u8>,
-    ) -> Answer {
+    ) -> CallReply {
         let mut request = Request::post(path);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -116,7 +116,7 @@ impl Desk {
         self.send(request.body(Body::from(body)).unwrap()).await
     }
 
-    pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> CallReply {
         self.post_bytes(
             path,
             &[("content-type", "application/json")],
@@ -179,13 +179,13 @@ impl Desk {
 }
 
 /// A publisher as engines have one.
-pub(crate) struct Publisher {
+pub(crate) struct TestPublisher {
     socket: Pub,
     pub(crate) endpoint: String,
     next: std::cell::Cell<u64>,
 }
 
-impl Publisher {
+impl TestPublisher {
     pub(crate) async fn bind() -> Self {
         let any: Endpoint = "tcp://127.0.0.1:0".parse().unwrap();
         let (socket, endpoint) = Pub::bind(&any, PubSettings::default()).await.unwrap();
@@ -208,7 +208,7 @@ impl Publisher {
 
     pub(crate) fn publish(&self, event: WireEvent) {
         let seq = self.next.replace(self.next.get() + 1);
-        let payload = vllm::encode(1.0, Some(0), &[event], Shape::Map, HashForm::Int);
+        let payload = vllm::encode(1.0, Some(0), &[event], EventLayout::Map, HashForm::Int);
         self.socket.send(&frames::encode_live(b"", seq, &payload));
     }
 
@@ -248,7 +248,7 @@ impl Publisher {
     }
 
     /// A sequence from its beginning, whose blocks are named by their position in `names`.
-    pub(crate) fn store(&self, sequence: &Sequence<'_>) {
+    pub(crate) fn store(&self, sequence: &StoredSequence<'_>) {
         let size = sequence.block_size;
         let blocks = sequence.tokens.len() / size as usize;
         self.publish(WireEvent::Stored(WireStored {
@@ -291,7 +291,7 @@ pub(crate) enum StoreChange {
 }
 
 /// What a publisher stores.
-pub(crate) struct Sequence<'a> {
+pub(crate) struct StoredSequence<'a> {
     pub(crate) tokens: &'a [u32],
     pub(crate) block_size: u32,
     /// What the engine calls the first block; the others follow.
@@ -301,7 +301,7 @@ pub(crate) struct Sequence<'a> {
     pub(crate) salt: Option<&'a str>,
 }
 
-impl Default for Sequence<'_> {
+impl Default for StoredSequence<'_> {
     fn default() -> Self {
         Self {
             tokens: &[],

@@ -2,10 +2,10 @@
 
 use kv_blocks::{IndexUpdate, Tier};
 
-use super::{Action, Codec, Counts};
+use super::{Action, Codec, SequencerCounts};
 use crate::{
     standard::{self, StandardChange, StandardEvent},
-    vllm::{self, Event, Medium, Normaliser},
+    vllm::{self, Medium, Normaliser, VllmEvent},
 };
 
 /// Reads batches one after the other and remembers what they said about their publisher.
@@ -13,7 +13,7 @@ use crate::{
 pub(super) struct Batches {
     codec: Codec,
     normaliser: Normaliser,
-    pub(super) counts: Counts,
+    pub(super) counts: SequencerCounts,
     pub(super) ts: Option<f64>,
     pub(super) rank: Option<u32>,
     pub(super) block_size: Option<u32>,
@@ -93,21 +93,21 @@ impl Batches {
         self.normaliser = Normaliser::default();
     }
 
-    fn take(&mut self, event: &Event, actions: &mut Vec<Action>) {
+    fn take(&mut self, event: &VllmEvent, actions: &mut Vec<Action>) {
         let medium = match event {
-            Event::Stored(event) => {
+            VllmEvent::Stored(event) => {
                 self.counts.stored += 1;
                 Medium::parse(event.medium.as_deref(), None)
             }
-            Event::Removed(event) => {
+            VllmEvent::Removed(event) => {
                 self.counts.removed += 1;
                 Medium::parse(event.medium.as_deref(), None)
             }
-            Event::Cleared => {
+            VllmEvent::Cleared => {
                 self.counts.cleared += 1;
                 Medium::Known(Tier::Device)
             }
-            Event::Unknown { .. } => Medium::Known(Tier::Device),
+            VllmEvent::Unknown { .. } => Medium::Known(Tier::Device),
         };
         self.counts.unlisted_media += u64::from(medium == Medium::Unlisted);
         match self.normaliser.update(event) {
@@ -127,8 +127,8 @@ impl Batches {
     fn fault(&mut self, error: String, actions: &mut Vec<Action>) {
         self.counts.decode_errors += 1;
         self.last_error = Some(error);
-        if actions.last() != Some(&Action::Hole) {
-            actions.push(Action::Hole);
+        if actions.last() != Some(&Action::Loss) {
+            actions.push(Action::Loss);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::vllm::IgnoredReason;
 /// Totals of a stream's life. Every event ends as exactly one of applied, ignored, orphans or decode errors (which also
 /// count unusable batches), once [`record`](super::Sequencer::record) was told what the index did.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SequencerCounts {
     /// Batches applied, unusable ones included.
     pub batches: u64,
     /// Events in them.
@@ -23,7 +23,7 @@ pub struct Counts {
     /// Times numbers were missing on the live socket.
     pub gaps: u64,
     /// Batches that stayed missing.
-    pub holes: u64,
+    pub lost_batches: u64,
     /// Restarts of the publisher noticed.
     pub restarts: u64,
     /// Batches dropped because the buffer beside a replay was full.
@@ -39,7 +39,7 @@ pub struct Counts {
     ignored_by: [u64; IgnoredReason::ALL.len()],
 }
 
-impl Counts {
+impl SequencerCounts {
     /// Events ignored for this reason before they reached the index.
     pub fn ignored_by(&self, reason: IgnoredReason) -> u64 {
         self.ignored_by[reason.index()]

@@ -135,7 +135,7 @@ pub enum Action {
     Clear,
     /// Removals may have been lost here, in batches that are gone for good or cannot be read; or what was applied is being
     /// repeated. What a target holds more than once is no longer to be counted on.
-    Hole,
+    Loss,
     /// Ask the replay endpoint, over a connection of its own, and feed its answers. What is left of an earlier answer is
     /// dropped with its connection: nothing of it may be fed any more.
     RequestReplay {

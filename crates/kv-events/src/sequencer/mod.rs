@@ -28,18 +28,21 @@ use std::hash::{DefaultHasher, Hasher};
 use kv_blocks::Moment;
 
 use batches::Batches;
-pub use counts::Counts;
+pub use counts::SequencerCounts;
 pub use input::{Action, Codec, Input, SequencerSettings, StreamState};
-use pending::Pending;
-use phase::{Missing, Phase, Position, Purpose, Replay, Retry, Taken};
+use pending::PendingQueue;
+use phase::{
+    BatchDisposition, GapAction, Purpose, ReplayProgress, ReplayRetry, SequencerPhase,
+    StreamPosition,
+};
 
 /// The state machine of one stream.
 #[derive(Debug)]
 pub struct Sequencer {
     settings: SequencerSettings,
-    phase: Phase,
+    phase: SequencerPhase,
     /// The last batch applied of this life.
-    last: Option<Position>,
+    last: Option<StreamPosition>,
     /// The last number seen on the live socket in this life; below it lies a restart.
     last_live: Option<u64>,
     /// Connected again, and not known yet whether to the same life of the publisher.
@@ -47,25 +50,25 @@ pub struct Sequencer {
     /// Whether batches without a number were applied.
     unnumbered: bool,
     epoch: u64,
-    pending: Pending,
+    pending: PendingQueue,
     batches: Batches,
     last_event_at: Option<Moment>,
     /// When a replay that failed is tried again, as a resync.
-    retry: Option<Retry>,
+    retry: Option<ReplayRetry>,
     /// Everything is to be fetched anew, because somebody wants it or a replay failed; until a whole replay was had.
     resync_wanted: bool,
     /// While a resync repeats what was applied before: the last of that.
-    repeated_until: Option<Position>,
+    repeated_until: Option<StreamPosition>,
 }
 
 impl Sequencer {
     /// A stream nobody connected yet.
     pub fn new(settings: SequencerSettings) -> Self {
         Self {
-            pending: Pending::new(settings.max_pending_batches, settings.max_pending_bytes),
+            pending: PendingQueue::new(settings.max_pending_batches, settings.max_pending_bytes),
             batches: Batches::new(settings.codec),
             settings,
-            phase: Phase::Connecting,
+            phase: SequencerPhase::Connecting,
             last: None,
             last_live: None,
             returning: false,
@@ -84,35 +87,35 @@ impl Sequencer {
         match input {
             Input::Connected => self.connected(&mut actions),
             Input::Disconnected => {
-                self.phase = Phase::Connecting;
+                self.phase = SequencerPhase::Connecting;
                 self.pending.clear();
             }
             Input::Live { seq, payload } => {
                 self.last_event_at = Some(now);
-                if matches!(self.phase, Phase::Connecting) {
+                if matches!(self.phase, SequencerPhase::Connecting) {
                     self.connected(&mut actions);
                 }
                 self.live(seq, payload, &mut actions);
             }
             Input::ReplayBatch { seq, payload } => {
-                if let Phase::Replaying(replay) = self.phase {
+                if let SequencerPhase::Replaying(replay) = self.phase {
                     self.last_event_at = Some(now);
                     self.replayed(replay, seq, payload, &mut actions);
                 }
             }
             Input::ReplayEnd => {
-                if let Phase::Replaying(replay) = self.phase {
+                if let SequencerPhase::Replaying(replay) = self.phase {
                     self.replay_ended(replay, &mut actions);
                 }
             }
             Input::ReplayFailed => {
-                if let Phase::Replaying(replay) = self.phase {
+                if let SequencerPhase::Replaying(replay) = self.phase {
                     self.replay_failed(replay, now, &mut actions);
                 }
             }
             Input::Resync => self.resync(&mut actions),
             Input::Tick => {
-                if matches!(self.phase, Phase::Following)
+                if matches!(self.phase, SequencerPhase::Following)
                     && self.retry.is_some_and(|retry| retry.at <= now)
                 {
                     self.ask(0, Purpose::Resync, &mut actions);
@@ -130,19 +133,19 @@ impl Sequencer {
     /// Where the stream stands.
     pub fn state(&self) -> StreamState {
         match self.phase {
-            Phase::Connecting => StreamState::Connecting,
-            Phase::Replaying(Replay {
+            SequencerPhase::Connecting => StreamState::Connecting,
+            SequencerPhase::Replaying(ReplayProgress {
                 purpose: Purpose::Gap,
                 ..
             }) => StreamState::Gapped,
-            Phase::Replaying(_) => StreamState::Replaying,
-            Phase::Following if self.retry.is_some() => StreamState::Stale,
-            Phase::Following => StreamState::Live,
+            SequencerPhase::Replaying(_) => StreamState::Replaying,
+            SequencerPhase::Following if self.retry.is_some() => StreamState::Stale,
+            SequencerPhase::Following => StreamState::Live,
         }
     }
 
     /// Totals so far.
-    pub fn counts(&self) -> &Counts {
+    pub fn counts(&self) -> &SequencerCounts {
         &self.batches.counts
     }
 
@@ -192,7 +195,7 @@ impl Sequencer {
     fn connected(&mut self, actions: &mut Vec<Action>) {
         self.pending.clear();
         self.returning = self.last.is_some() || self.unnumbered;
-        self.phase = Phase::Following;
+        self.phase = SequencerPhase::Following;
         if self.settings.replay {
             match self.last {
                 // The last batch once more: a publisher that answers with the same bytes has not restarted.
@@ -207,7 +210,7 @@ impl Sequencer {
             purpose,
             Purpose::History | Purpose::Rebirth | Purpose::Resync
         );
-        self.phase = Phase::Replaying(Replay {
+        self.phase = SequencerPhase::Replaying(ReplayProgress {
             purpose,
             whole,
             brought: 0,
@@ -218,9 +221,9 @@ impl Sequencer {
 
     fn resync(&mut self, actions: &mut Vec<Action>) {
         match self.phase {
-            _ if !self.settings.replay => return actions.push(Action::Hole),
-            Phase::Following => self.ask(0, Purpose::Resync, actions),
-            Phase::Replaying(_) | Phase::Connecting => {}
+            _ if !self.settings.replay => return actions.push(Action::Loss),
+            SequencerPhase::Following => self.ask(0, Purpose::Resync, actions),
+            SequencerPhase::Replaying(_) | SequencerPhase::Connecting => {}
         }
         self.resync_wanted = true;
     }
@@ -232,10 +235,10 @@ impl Sequencer {
     }
 
     fn live(&mut self, seq: Option<u64>, payload: &[u8], actions: &mut Vec<Action>) {
-        if matches!(self.phase, Phase::Replaying(_)) {
+        if matches!(self.phase, SequencerPhase::Replaying(_)) {
             self.batches.counts.dropped += self.pending.push(seq, payload);
-        } else if let Taken::Missing { from, purpose } =
-            self.take_live(seq, payload, Missing::Ask, actions)
+        } else if let BatchDisposition::Missing { from, purpose } =
+            self.take_live(seq, payload, GapAction::Ask, actions)
         {
             self.batches.counts.dropped += self.pending.push(seq, payload);
             self.ask(from, purpose, actions);
@@ -246,9 +249,9 @@ impl Sequencer {
         &mut self,
         seq: Option<u64>,
         payload: &[u8],
-        missing: Missing,
+        missing: GapAction,
         actions: &mut Vec<Action>,
-    ) -> Taken {
+    ) -> BatchDisposition {
         let Some(seq) = seq else {
             // Without numbers a lost connection is the only sign of a restart there can be.
             if std::mem::take(&mut self.returning) {
@@ -256,20 +259,20 @@ impl Sequencer {
             }
             self.unnumbered = true;
             self.batches.apply(payload, actions);
-            return Taken::Done;
+            return BatchDisposition::Done;
         };
         let mut missing = missing;
         if self.is_restart(seq, payload) {
             self.restart(actions);
             // Whatever is known to be lost was lost in the life before.
-            missing = Missing::Ask;
+            missing = GapAction::Ask;
         }
         if let Some(last) = self.last.filter(|last| self.returning && seq > last.seq)
-            && missing == Missing::Ask
+            && missing == GapAction::Ask
             && self.settings.replay
         {
             // The number would fit the old life. Now that the publisher has something to answer, it can be told apart.
-            return Taken::Missing {
+            return BatchDisposition::Missing {
                 from: last.seq,
                 purpose: Purpose::Recognise,
             };
@@ -281,37 +284,37 @@ impl Sequencer {
                 let twice = self.last_live == Some(seq);
                 self.batches.counts.duplicates += u64::from(twice);
                 self.last_live = Some(seq);
-                return Taken::Done;
+                return BatchDisposition::Done;
             }
             let expected = last.seq.saturating_add(1);
             if seq > expected {
-                if missing == Missing::Ask {
+                if missing == GapAction::Ask {
                     self.batches.counts.gaps += 1;
                     if self.settings.replay {
-                        return Taken::Missing {
+                        return BatchDisposition::Missing {
                             from: expected,
                             purpose: Purpose::Gap,
                         };
                     }
                 }
-                self.accept_hole(seq - expected, actions);
+                self.accept_loss(seq - expected, actions);
             }
         } else if seq == 0 {
             // The life is known from its first batch on: a replay that failed before does not matter any more. One that
             // fails now does, for the batches behind this one.
-            if missing == Missing::Ask {
+            if missing == GapAction::Ask {
                 self.complete();
             }
-        } else if missing == Missing::Ask && self.settings.replay {
+        } else if missing == GapAction::Ask && self.settings.replay {
             // The beginning was missed: it may have been published since the last replay was answered.
-            return Taken::Missing {
+            return BatchDisposition::Missing {
                 from: 0,
                 purpose: Purpose::History,
             };
         }
         self.last_live = Some(seq);
         self.apply(seq, payload, actions);
-        Taken::Done
+        BatchDisposition::Done
     }
 
     fn is_restart(&self, seq: u64, payload: &[u8]) -> bool {
@@ -339,16 +342,16 @@ impl Sequencer {
         actions.push(Action::Clear);
     }
 
-    fn accept_hole(&mut self, batches: u64, actions: &mut Vec<Action>) {
+    fn accept_loss(&mut self, batches: u64, actions: &mut Vec<Action>) {
         if batches > 0 {
-            actions.push(Action::Hole);
+            actions.push(Action::Loss);
         }
-        let holes = &mut self.batches.counts.holes;
+        let holes = &mut self.batches.counts.lost_batches;
         *holes = holes.saturating_add(batches);
     }
 
     fn apply(&mut self, seq: u64, payload: &[u8], actions: &mut Vec<Action>) {
-        self.last = Some(Position {
+        self.last = Some(StreamPosition {
             seq,
             digest: digest(payload),
         });
@@ -358,7 +361,7 @@ impl Sequencer {
             .take_if(|until| until.seq <= seq)
             .is_some()
         {
-            actions.push(Action::Hole);
+            actions.push(Action::Loss);
         }
     }
 
@@ -368,8 +371,12 @@ impl Sequencer {
         let epoch = self.epoch;
         while let Some(waiting) = self.pending.pop() {
             let known = self.epoch == epoch && waiting.arrival <= known;
-            let missing = if known { Missing::Accept } else { Missing::Ask };
-            if let Taken::Missing { from, purpose } =
+            let missing = if known {
+                GapAction::Accept
+            } else {
+                GapAction::Ask
+            };
+            if let BatchDisposition::Missing { from, purpose } =
                 self.take_live(waiting.seq, &waiting.payload, missing, actions)
             {
                 self.pending.put_back(waiting);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 /// A live batch that waits.
 #[derive(Debug)]
-pub(super) struct Waiting {
+pub(super) struct PendingBatch {
     /// 1 for the first that ever waited, and so on.
     pub(super) arrival: u64,
     pub(super) seq: Option<u64>,
@@ -13,15 +13,15 @@ pub(super) struct Waiting {
 
 /// A queue bounded by batches and bytes; when full the oldest go, because a replay can bring them back.
 #[derive(Debug)]
-pub(super) struct Pending {
-    batches: VecDeque<Waiting>,
+pub(super) struct PendingQueue {
+    batches: VecDeque<PendingBatch>,
     bytes: usize,
     arrivals: u64,
     max_batches: usize,
     max_bytes: usize,
 }
 
-impl Pending {
+impl PendingQueue {
     pub(super) fn new(max_batches: usize, max_bytes: usize) -> Self {
         Self {
             batches: VecDeque::new(),
@@ -36,7 +36,7 @@ impl Pending {
     pub(super) fn push(&mut self, seq: Option<u64>, payload: &[u8]) -> u64 {
         self.bytes += payload.len();
         self.arrivals += 1;
-        self.batches.push_back(Waiting {
+        self.batches.push_back(PendingBatch {
             arrival: self.arrivals,
             seq,
             payload: payload.to_vec(),
@@ -52,14 +52,14 @@ impl Pending {
         dropped
     }
 
-    pub(super) fn pop(&mut self) -> Option<Waiting> {
+    pub(super) fn pop(&mut self) -> Option<PendingBatch> {
         let batch = self.batches.pop_front()?;
         self.bytes -= batch.payload.len();
         Some(batch)
     }
 
     /// Undoes a [`Pending::pop`].
-    pub(super) fn put_back(&mut self, waiting: Waiting) {
+    pub(super) fn put_back(&mut self, waiting: PendingBatch) {
         self.bytes += waiting.payload.len();
         self.batches.push_front(waiting);
     }

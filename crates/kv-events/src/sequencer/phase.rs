@@ -9,14 +9,14 @@ const RETRY_FIRST: Duration = Duration::from_secs(2);
 const RETRY_MAX: Duration = Duration::from_secs(60);
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Phase {
+pub(super) enum SequencerPhase {
     Connecting,
-    Replaying(Replay),
+    Replaying(ReplayProgress),
     Following,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Replay {
+pub(super) struct ReplayProgress {
     pub(super) purpose: Purpose,
     /// Whether it brings all that the publisher still has.
     pub(super) whole: bool,
@@ -43,20 +43,20 @@ pub(super) enum Purpose {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Position {
+pub(super) struct StreamPosition {
     pub(super) seq: u64,
     /// Of the payload, to recognise the publisher's life by.
     pub(super) digest: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Retry {
+pub(super) struct ReplayRetry {
     pub(super) at: Moment,
     pause: Duration,
 }
 
 /// What became of a live batch.
-pub(super) enum Taken {
+pub(super) enum BatchDisposition {
     Done,
     /// It must wait until a replay from there has come.
     Missing {
@@ -67,12 +67,12 @@ pub(super) enum Taken {
 
 /// What to do about missing numbers in front of a live batch.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum GapAction {
     Ask,
     Accept,
 }
 
-impl Retry {
+impl ReplayRetry {
     /// The retry after a failure at `now`, which may have been a retry itself.
     pub(super) fn after(failed: Option<Self>, now: Moment) -> Self {
         let pause = failed.map_or(RETRY_FIRST, |failed| (failed.pause * 2).min(RETRY_MAX));

@@ -11,7 +11,7 @@
 
 use kv_blocks::Moment;
 
-use super::{Action, Phase, Purpose, Replay, Retry, Sequencer, digest};
+use super::{Action, Purpose, ReplayProgress, ReplayRetry, Sequencer, SequencerPhase, digest};
 
 /// Batches from which on an answer may have lost some. A queue that overflowed has delivered its first 1000 or so
 /// before; the distance allows for publishers with a smaller one.
@@ -20,7 +20,7 @@ const LONG: u64 = 256;
 impl Sequencer {
     pub(super) fn replayed(
         &mut self,
-        replay: Replay,
+        replay: ReplayProgress,
         seq: u64,
         payload: &[u8],
         actions: &mut Vec<Action>,
@@ -52,11 +52,11 @@ impl Sequencer {
         } else {
             Purpose::History
         };
-        let mut replay = Replay { purpose, ..replay };
+        let mut replay = ReplayProgress { purpose, ..replay };
         if let Some(last) = self.last
             && seq <= last.seq
         {
-            self.phase = Phase::Replaying(replay);
+            self.phase = SequencerPhase::Replaying(replay);
             return;
         }
         let skipped = self.last.map_or(0, |last| seq - last.seq - 1);
@@ -64,13 +64,13 @@ impl Sequencer {
             return self.ask_for_the_rest(replay, actions);
         }
         // Replays are in order: what a short one skipped is not in the publisher's buffer.
-        self.accept_hole(skipped, actions);
+        self.accept_loss(skipped, actions);
         replay.brought += 1;
-        self.phase = Phase::Replaying(replay);
+        self.phase = SequencerPhase::Replaying(replay);
         self.apply(seq, payload, actions);
     }
 
-    pub(super) fn replay_ended(&mut self, replay: Replay, actions: &mut Vec<Action>) {
+    pub(super) fn replay_ended(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
         if replay.brought >= LONG {
             return self.ask_for_the_rest(replay, actions);
         }
@@ -81,27 +81,32 @@ impl Sequencer {
             Purpose::History | Purpose::Gap | Purpose::Rebirth | Purpose::Resync => {
                 if replay.purpose == Purpose::Resync {
                     // Not a single batch came: the publisher keeps none.
-                    actions.push(Action::Hole);
+                    actions.push(Action::Loss);
                 }
                 if replay.whole {
                     self.complete();
                 }
-                self.phase = Phase::Following;
+                self.phase = SequencerPhase::Following;
                 self.drain(actions, replay.asked_after);
-                if self.resync_wanted && matches!(self.phase, Phase::Following) {
+                if self.resync_wanted && matches!(self.phase, SequencerPhase::Following) {
                     self.ask(0, Purpose::Resync, actions);
                 }
             }
         }
     }
 
-    pub(super) fn replay_failed(&mut self, replay: Replay, now: Moment, actions: &mut Vec<Action>) {
+    pub(super) fn replay_failed(
+        &mut self,
+        replay: ReplayProgress,
+        now: Moment,
+        actions: &mut Vec<Action>,
+    ) {
         if replay.brought >= LONG {
             return self.ask_for_the_rest(replay, actions);
         }
-        self.retry = Some(Retry::after(self.retry, now));
+        self.retry = Some(ReplayRetry::after(self.retry, now));
         self.resync_wanted = true;
-        self.phase = Phase::Following;
+        self.phase = SequencerPhase::Following;
         // Going on with a hole is better than standing still; the retry starts over.
         self.drain(actions, u64::MAX);
     }
@@ -117,7 +122,7 @@ impl Sequencer {
         if first <= known.seq {
             self.last = None;
             self.repeated_until = Some(known);
-            actions.push(Action::Hole);
+            actions.push(Action::Loss);
         }
     }
 
@@ -127,9 +132,9 @@ impl Sequencer {
     }
 
     /// Goes on with the same replay behind what a long answer brought; what it cleared stays cleared.
-    fn ask_for_the_rest(&mut self, replay: Replay, actions: &mut Vec<Action>) {
+    fn ask_for_the_rest(&mut self, replay: ReplayProgress, actions: &mut Vec<Action>) {
         let from = self.last.map_or(0, |last| last.seq.saturating_add(1));
-        self.phase = Phase::Replaying(Replay {
+        self.phase = SequencerPhase::Replaying(ReplayProgress {
             brought: 0,
             asked_after: self.pending.arrivals(),
             ..replay

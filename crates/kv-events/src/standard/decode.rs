@@ -8,24 +8,24 @@ use serde::{
 };
 use serde_json::value::RawValue;
 
-use super::{event::StandardEvent, field::Fields, read, value::Packed};
+use super::{event::StandardEvent, field::StandardFields, read, value::PackedValue};
 use crate::{
     BatchError, EventError,
     errors::cut,
     json,
-    wire::{Broken, Head, Reader},
+    wire::{MsgpackError, MsgpackHead, MsgpackReader},
 };
 
 /// Events in one payload at most: publishers send some dozens. A decoded event takes more memory than its shortest bytes
 /// do, so the number must not be the sender's choice.
 pub const MAX_EVENTS: usize = 1 << 16;
 
-type Events = Vec<Result<StandardEvent, EventError>>;
+type DecodedEvents = Vec<Result<StandardEvent, EventError>>;
 
 /// Reads one event as a JSON object, or several as an array; one that is wrong in itself does not cost its neighbours.
 ///
 /// Hashes may be decimal text, for senders whose numbers end at 2^53. Further fields are skipped.
-pub fn decode_json(payload: &[u8]) -> Result<Events, BatchError> {
+pub fn decode_json(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
     let unusable = |reason: String| BatchError {
         bytes: payload.len(),
         reason: cut(reason),
@@ -59,57 +59,57 @@ fn too_many() -> String {
 }
 
 fn object(event: &RawValue) -> Result<StandardEvent, EventError> {
-    struct Pairs;
-    impl<'de> Visitor<'de> for Pairs {
-        type Value = Fields<&'de RawValue>;
+    struct PairVisitor;
+    impl<'de> Visitor<'de> for PairVisitor {
+        type Value = StandardFields<&'de RawValue>;
 
         fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
             f.write_str("an event object")
         }
 
         fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
-            let mut fields = Fields::new();
+            let mut fields = StandardFields::new();
             while let Some((name, value)) = map.next_entry::<Cow<'de, str>, &RawValue>()? {
                 fields.put(name.as_bytes(), value);
             }
             Ok(fields)
         }
     }
-    let fields = serde_json::Deserializer::from_str(event.get()).deserialize_map(Pairs);
+    let fields = serde_json::Deserializer::from_str(event.get()).deserialize_map(PairVisitor);
     read::event(&fields.map_err(|error| EventError::new(error.to_string()))?)
 }
 
 /// Reads a batch in msgpack: `[timestamp, events]` with or without a rank behind (which says nothing here: every event has
 /// its own), a map with `events`, an array of events, or a single event.
-pub fn decode_msgpack(payload: &[u8]) -> Result<Events, BatchError> {
+pub fn decode_msgpack(payload: &[u8]) -> Result<DecodedEvents, BatchError> {
     batch(payload).map_err(|reason| BatchError {
         bytes: payload.len(),
         reason: cut(reason),
     })
 }
 
-impl From<Broken> for String {
-    fn from(Broken(reason): Broken) -> Self {
+impl From<MsgpackError> for String {
+    fn from(MsgpackError(reason): MsgpackError) -> Self {
         reason.into()
     }
 }
 
-fn batch(payload: &[u8]) -> Result<Events, String> {
-    let mut reader = Reader::new(payload);
+fn batch(payload: &[u8]) -> Result<DecodedEvents, String> {
+    let mut reader = MsgpackReader::new(payload);
     let whole = reader.value()?;
     if !reader.is_at_end() {
         return Err("bytes follow the batch".into());
     }
-    let mut reader = Reader::new(whole);
+    let mut reader = MsgpackReader::new(whole);
     match reader.head()? {
-        Head::Map(_) => match fields(whole)? {
+        MsgpackHead::Map(_) => match fields(whole)? {
             (_, Some(events)) => list(events),
             (fields, None) => Ok(vec![read::event(&fields)]),
         },
-        Head::Array(0) => Ok(Vec::new()),
-        Head::Array(len) => {
+        MsgpackHead::Array(0) => Ok(Vec::new()),
+        MsgpackHead::Array(len) => {
             let first = reader.value()?;
-            if matches!(Reader::new(first).head()?, Head::Map(_)) {
+            if matches!(MsgpackReader::new(first).head()?, MsgpackHead::Map(_)) {
                 return list(whole);
             }
             if len < 2 {
@@ -121,9 +121,9 @@ fn batch(payload: &[u8]) -> Result<Events, String> {
     }
 }
 
-fn list(events: &[u8]) -> Result<Events, String> {
-    let mut reader = Reader::new(events);
-    let Head::Array(len) = reader.head()? else {
+fn list(events: &[u8]) -> Result<DecodedEvents, String> {
+    let mut reader = MsgpackReader::new(events);
+    let MsgpackHead::Array(len) = reader.head()? else {
         return Err("its events are no array".into());
     };
     if len > MAX_EVENTS {
@@ -133,8 +133,8 @@ fn list(events: &[u8]) -> Result<Events, String> {
     let mut events = Vec::with_capacity(len.min(64));
     for _ in 0..len {
         let event = reader.value()?;
-        events.push(match Reader::new(event).head()? {
-            Head::Map(_) => read::event(&fields(event)?.0),
+        events.push(match MsgpackReader::new(event).head()? {
+            MsgpackHead::Map(_) => read::event(&fields(event)?.0),
             _ => Err(EventError::new(
                 "it is no map: expected the fields of an event by their names",
             )),
@@ -144,21 +144,21 @@ fn list(events: &[u8]) -> Result<Events, String> {
 }
 
 /// The fields of a map, and what it has under `events`.
-fn fields(map: &[u8]) -> Result<(Fields<Packed<'_>>, Option<&[u8]>), Broken> {
-    let mut reader = Reader::new(map);
-    let Head::Map(pairs) = reader.head()? else {
-        return Err(Broken("it is no map"));
+fn fields(map: &[u8]) -> Result<(StandardFields<PackedValue<'_>>, Option<&[u8]>), MsgpackError> {
+    let mut reader = MsgpackReader::new(map);
+    let MsgpackHead::Map(pairs) = reader.head()? else {
+        return Err(MsgpackError("it is no map"));
     };
-    let (mut fields, mut events) = (Fields::new(), None);
+    let (mut fields, mut events) = (StandardFields::new(), None);
     for _ in 0..pairs {
         let (key, value) = (reader.value()?, reader.value()?);
-        let Head::Text(name) = Reader::new(key).head()? else {
+        let MsgpackHead::Text(name) = MsgpackReader::new(key).head()? else {
             continue;
         };
         if name == b"events" {
             events = Some(value);
         }
-        fields.put(name, Packed(value));
+        fields.put(name, PackedValue(value));
     }
     Ok((fields, events))
 }

@@ -7,7 +7,7 @@ use super::event::{StandardChange, StandardEvent};
 
 /// Writes one event as a JSON object, on one line. Hashes are numbers.
 pub fn encode_json(event: &StandardEvent) -> String {
-    serde_json::to_string(&Json(event)).expect("texts and numbers are always JSON")
+    serde_json::to_string(&JsonEvent(event)).expect("texts and numbers are always JSON")
 }
 
 /// Writes a batch as `[timestamp in ms, events, nil]`, the event's maps with the same names as in JSON.
@@ -33,9 +33,9 @@ pub fn encode_msgpack(events: &[StandardEvent]) -> Vec<u8> {
 /// Names in the order of the contract.
 const ENVELOPE: usize = 11;
 
-struct Json<'a>(&'a StandardEvent);
+struct JsonEvent<'a>(&'a StandardEvent);
 
-impl Serialize for Json<'_> {
+impl Serialize for JsonEvent<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let StandardEvent {
             event_id,

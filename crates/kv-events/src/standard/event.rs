@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, Identity, Namespace};
+use kv_blocks::{BlockSize, Namespace, PromptIdentity};
 
 /// One event. Source: RFC 1527, contract MC8 and MC9.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -102,7 +102,7 @@ impl StreamKey {
             lora: self.lora.clone(),
             salt: self.salt.clone(),
             block_size: BlockSize::new(self.block_size?.into()).ok()?,
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         })
     }
 }

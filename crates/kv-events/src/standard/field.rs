@@ -2,7 +2,7 @@
 
 /// Everything an event may carry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum StandardField {
     EventId,
     Timestamp,
     EventType,
@@ -27,29 +27,29 @@ pub(super) enum Field {
     ParentBlockHash,
 }
 
-const FIELDS: [(&str, Field); 19] = [
-    ("event_id", Field::EventId),
-    ("timestamp", Field::Timestamp),
-    ("event_type", Field::EventType),
-    ("model_name", Field::ModelName),
-    ("block_size", Field::BlockSize),
-    ("additional_salt", Field::AdditionalSalt),
-    ("lora_name", Field::LoraName),
-    ("tenant_id", Field::TenantId),
-    ("backend_id", Field::BackendId),
-    ("medium", Field::Medium),
-    ("dp_rank", Field::DpRank),
-    ("seq_hashes", Field::SeqHashes),
-    ("base_block_idx", Field::BaseBlockIdx),
-    ("parent_hash", Field::ParentHash),
-    ("token_ids", Field::TokenIds),
-    ("object_key", Field::ObjectKey),
-    ("type", Field::Type),
-    ("block_hashes", Field::BlockHashes),
-    ("parent_block_hash", Field::ParentBlockHash),
+const FIELDS: [(&str, StandardField); 19] = [
+    ("event_id", StandardField::EventId),
+    ("timestamp", StandardField::Timestamp),
+    ("event_type", StandardField::EventType),
+    ("model_name", StandardField::ModelName),
+    ("block_size", StandardField::BlockSize),
+    ("additional_salt", StandardField::AdditionalSalt),
+    ("lora_name", StandardField::LoraName),
+    ("tenant_id", StandardField::TenantId),
+    ("backend_id", StandardField::BackendId),
+    ("medium", StandardField::Medium),
+    ("dp_rank", StandardField::DpRank),
+    ("seq_hashes", StandardField::SeqHashes),
+    ("base_block_idx", StandardField::BaseBlockIdx),
+    ("parent_hash", StandardField::ParentHash),
+    ("token_ids", StandardField::TokenIds),
+    ("object_key", StandardField::ObjectKey),
+    ("type", StandardField::Type),
+    ("block_hashes", StandardField::BlockHashes),
+    ("parent_block_hash", StandardField::ParentBlockHash),
 ];
 
-impl Field {
+impl StandardField {
     pub(super) fn name(self) -> &'static str {
         FIELDS[self as usize].0
     }
@@ -64,12 +64,12 @@ impl Field {
 
 /// The undecoded values of one event.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<V> {
+pub(super) struct StandardFields<V> {
     values: [Option<V>; FIELDS.len()],
-    twice: Option<Field>,
+    twice: Option<StandardField>,
 }
 
-impl<V: Copy> Fields<V> {
+impl<V: Copy> StandardFields<V> {
     pub(super) fn new() -> Self {
         Self {
             values: [None; FIELDS.len()],
@@ -79,19 +79,19 @@ impl<V: Copy> Fields<V> {
 
     /// Takes a value under the name it was sent with; unknown names are skipped.
     pub(super) fn put(&mut self, name: &[u8], value: V) {
-        if let Some(field) = Field::named(name)
+        if let Some(field) = StandardField::named(name)
             && self.values[field as usize].replace(value).is_some()
         {
             self.twice = Some(field);
         }
     }
 
-    pub(super) fn get(&self, field: Field) -> Option<V> {
+    pub(super) fn get(&self, field: StandardField) -> Option<V> {
         self.values[field as usize]
     }
 
     /// A field that was sent twice.
-    pub(super) fn twice(&self) -> Option<Field> {
+    pub(super) fn twice(&self) -> Option<StandardField> {
         self.twice
     }
 }
@@ -104,7 +104,11 @@ mod tests {
     fn every_field_finds_its_own_name() {
         for (at, (name, field)) in FIELDS.iter().enumerate() {
             assert_eq!(
-                (*field as usize, field.name(), Field::named(name.as_bytes())),
+                (
+                    *field as usize,
+                    field.name(),
+                    StandardField::named(name.as_bytes())
+                ),
                 (at, *name, Some(*field))
             );
         }

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{EngineHash, IndexUpdate, Named, Removed, Stored, Tier};
+use kv_blocks::{EngineHash, IndexUpdate, NamedBlocks, RemovedBlocks, StoredBlocks, Tier};
 
 use super::{
     event::{StandardChange, StandardEvent},
-    hashed::{block_size, enough, once},
-    refused::Refused,
+    hash_keyed::{block_size, enough, once},
+    rejection::EventRejection,
 };
 use crate::vllm::Medium;
 
@@ -16,7 +16,7 @@ use crate::vllm::Medium;
 /// With tokens a stored event says what is in the blocks. Without, they are blocks that an engine has told of, which are
 /// in the event's medium too: the Mooncake store's master never says more. Such a store may know its objects by a key
 /// instead, as vLLM's connector makes them: the engine's digest, behind an `@`.
-pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, Refused> {
+pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, EventRejection> {
     let tier = Medium::parse(event.stream.medium.as_deref(), None).tier();
     match &event.change {
         StandardChange::Stored {
@@ -30,9 +30,9 @@ pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, Refused> {
             enough(seq_hashes, tokens, block_size)?;
             match base_block_idx {
                 Some(base) if *base > 0 && parent_hash.is_none() => {
-                    Err(Refused::Unplaced { base: *base })
+                    Err(EventRejection::Unplaced { base: *base })
                 }
-                _ => Ok(IndexUpdate::Stored(Stored {
+                _ => Ok(IndexUpdate::Stored(StoredBlocks {
                     hashes: engine(seq_hashes),
                     parent: parent_hash.map(EngineHash),
                     tokens: tokens.clone(),
@@ -43,17 +43,17 @@ pub fn to_named(event: &StandardEvent) -> Result<IndexUpdate, Refused> {
                 })),
             }
         }
-        StandardChange::Stored { .. } if tier == Tier::Device => Err(Refused::OnDevice),
-        StandardChange::Stored { seq_hashes, .. } => Ok(IndexUpdate::Named(Named {
+        StandardChange::Stored { .. } if tier == Tier::Device => Err(EventRejection::OnDevice),
+        StandardChange::Stored { seq_hashes, .. } => Ok(IndexUpdate::Named(NamedBlocks {
             hashes: names(seq_hashes, event.object_key.as_ref())?,
             tier,
         })),
-        StandardChange::Removed { seq_hashes, .. } => Ok(IndexUpdate::Removed(Removed {
+        StandardChange::Removed { seq_hashes, .. } => Ok(IndexUpdate::Removed(RemovedBlocks {
             hashes: names(seq_hashes, event.object_key.as_ref())?,
             tier,
         })),
         StandardChange::Cleared if tier == Tier::Device => Ok(IndexUpdate::Cleared),
-        StandardChange::Cleared => Err(Refused::NoNamespace {
+        StandardChange::Cleared => Err(EventRejection::NoNamespace {
             tier: tier.as_str(),
         }),
     }
@@ -63,12 +63,13 @@ fn engine(hashes: &[u64]) -> Vec<EngineHash> {
     hashes.iter().copied().map(EngineHash).collect()
 }
 
-fn names(hashes: &[u64], key: Option<&Arc<str>>) -> Result<Vec<EngineHash>, Refused> {
+fn names(hashes: &[u64], key: Option<&Arc<str>>) -> Result<Vec<EngineHash>, EventRejection> {
     if !hashes.is_empty() {
         return Ok(engine(hashes));
     }
     Ok(vec![
-        key.and_then(|key| digest(key)).ok_or(Refused::NoNames)?,
+        key.and_then(|key| digest(key))
+            .ok_or(EventRejection::NoNames)?,
     ])
 }
 

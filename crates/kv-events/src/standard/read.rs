@@ -6,8 +6,8 @@ use kv_blocks::BlockSize;
 
 use super::{
     event::{StandardChange, StandardEvent, StreamKey},
-    field::{Field, Fields},
-    value::{Scalar, Value},
+    field::{StandardField, StandardFields},
+    value::{LazyValue, Scalar},
 };
 use crate::EventError;
 
@@ -17,40 +17,40 @@ const MAX_NAME: usize = 1_024;
 /// Bytes of an object key at most; it is not remembered.
 const MAX_OBJECT_KEY: usize = 4_096;
 
-pub(super) fn event<V: Value>(fields: &Fields<V>) -> Result<StandardEvent, EventError> {
+pub(super) fn event<V: LazyValue>(fields: &StandardFields<V>) -> Result<StandardEvent, EventError> {
     if let Some(field) = fields.twice() {
         return Err(EventError::new(format!(
             "{} occurs twice: expected it once",
             field.name()
         )));
     }
-    let fields = Given(fields);
-    let object_key = fields.text(Field::ObjectKey, MAX_OBJECT_KEY)?;
+    let fields = FieldAccess(fields);
+    let object_key = fields.text(StandardField::ObjectKey, MAX_OBJECT_KEY)?;
     Ok(StandardEvent {
         event_id: fields
-            .number(Field::EventId, u64::MAX)?
-            .ok_or_else(|| missing(Field::EventId, "its number"))?,
+            .number(StandardField::EventId, u64::MAX)?
+            .ok_or_else(|| missing(StandardField::EventId, "its number"))?,
         timestamp_ms: fields.timestamp(),
         stream: StreamKey {
-            model: fields.text(Field::ModelName, MAX_NAME)?,
+            model: fields.text(StandardField::ModelName, MAX_NAME)?,
             block_size: fields.block_size()?,
-            salt: fields.text(Field::AdditionalSalt, MAX_NAME)?,
-            lora: fields.text(Field::LoraName, MAX_NAME)?,
-            tenant: fields.text(Field::TenantId, MAX_NAME)?,
-            backend_id: fields.text(Field::BackendId, MAX_NAME)?,
-            medium: fields.text(Field::Medium, MAX_NAME)?,
-            dp_rank: fields.short(Field::DpRank)?,
+            salt: fields.text(StandardField::AdditionalSalt, MAX_NAME)?,
+            lora: fields.text(StandardField::LoraName, MAX_NAME)?,
+            tenant: fields.text(StandardField::TenantId, MAX_NAME)?,
+            backend_id: fields.text(StandardField::BackendId, MAX_NAME)?,
+            medium: fields.text(StandardField::Medium, MAX_NAME)?,
+            dp_rank: fields.short(StandardField::DpRank)?,
         },
         change: fields.change(object_key.is_some())?,
         object_key,
     })
 }
 
-fn missing(field: Field, expected: &str) -> EventError {
+fn missing(field: StandardField, expected: &str) -> EventError {
     EventError::new(format!("{} is missing: expected {expected}", field.name()))
 }
 
-fn wrong<V: Value>(field: Field, value: V, expected: &str) -> EventError {
+fn wrong<V: LazyValue>(field: StandardField, value: V, expected: &str) -> EventError {
     EventError::new(format!(
         "{} is {}: expected {expected}",
         field.name(),
@@ -66,17 +66,17 @@ enum Sign {
     Folded,
 }
 
-struct Given<'f, V>(&'f Fields<V>);
+struct FieldAccess<'f, V>(&'f StandardFields<V>);
 
-impl<V: Value> Given<'_, V> {
+impl<V: LazyValue> FieldAccess<'_, V> {
     /// The value of a field; null counts as absent.
-    fn get(&self, field: Field) -> Option<V> {
+    fn get(&self, field: StandardField) -> Option<V> {
         self.0
             .get(field)
             .filter(|value| value.scalar() != Scalar::Nil)
     }
 
-    fn number(&self, field: Field, most: u64) -> Result<Option<u64>, EventError> {
+    fn number(&self, field: StandardField, most: u64) -> Result<Option<u64>, EventError> {
         let Some(value) = self.get(field) else {
             return Ok(None);
         };
@@ -89,13 +89,13 @@ impl<V: Value> Given<'_, V> {
         }
     }
 
-    fn short(&self, field: Field) -> Result<Option<u32>, EventError> {
+    fn short(&self, field: StandardField) -> Result<Option<u32>, EventError> {
         let number = self.number(field, u32::MAX.into())?;
         Ok(number.and_then(|number| u32::try_from(number).ok()))
     }
 
     fn block_size(&self) -> Result<Option<u32>, EventError> {
-        let Some(tokens) = self.number(Field::BlockSize, u64::MAX)? else {
+        let Some(tokens) = self.number(StandardField::BlockSize, u64::MAX)? else {
             return Ok(None);
         };
         BlockSize::new(tokens)
@@ -105,13 +105,13 @@ impl<V: Value> Given<'_, V> {
 
     /// Informational: one that is of no use costs nothing.
     fn timestamp(&self) -> Option<i64> {
-        match self.get(Field::Timestamp)?.scalar() {
+        match self.get(StandardField::Timestamp)?.scalar() {
             Scalar::Number(number) => i64::try_from(number).ok(),
             _ => None,
         }
     }
 
-    fn text(&self, field: Field, most: usize) -> Result<Option<Arc<str>>, EventError> {
+    fn text(&self, field: StandardField, most: usize) -> Result<Option<Arc<str>>, EventError> {
         let Some(value) = self.get(field) else {
             return Ok(None);
         };
@@ -130,25 +130,30 @@ impl<V: Value> Given<'_, V> {
     }
 
     fn change(&self, has_key: bool) -> Result<StandardChange, EventError> {
-        let (field, value) = match (self.get(Field::EventType), self.get(Field::Type)) {
-            (Some(value), _) => (Field::EventType, value),
-            (None, Some(value)) => (Field::Type, value),
-            (None, None) => return Err(missing(Field::EventType, "stored, removed or cleared")),
+        let (field, value) = match (
+            self.get(StandardField::EventType),
+            self.get(StandardField::Type),
+        ) {
+            (Some(value), _) => (StandardField::EventType, value),
+            (None, Some(value)) => (StandardField::Type, value),
+            (None, None) => {
+                return Err(missing(
+                    StandardField::EventType,
+                    "stored, removed or cleared",
+                ));
+            }
         };
         match (field, value.text().as_deref()) {
-            (Field::EventType, Some("stored")) | (Field::Type, Some("BlockStored")) => {
-                self.stored(has_key)
-            }
-            (Field::EventType, Some("removed")) | (Field::Type, Some("BlockRemoved")) => {
-                Ok(StandardChange::Removed {
-                    seq_hashes: self.seq_hashes(has_key)?,
-                    base_block_idx: self.number(Field::BaseBlockIdx, u64::MAX)?,
-                })
-            }
-            (Field::EventType, Some("cleared")) | (Field::Type, Some("AllBlocksCleared")) => {
-                Ok(StandardChange::Cleared)
-            }
-            (Field::Type, _) => Err(wrong(
+            (StandardField::EventType, Some("stored"))
+            | (StandardField::Type, Some("BlockStored")) => self.stored(has_key),
+            (StandardField::EventType, Some("removed"))
+            | (StandardField::Type, Some("BlockRemoved")) => Ok(StandardChange::Removed {
+                seq_hashes: self.seq_hashes(has_key)?,
+                base_block_idx: self.number(StandardField::BaseBlockIdx, u64::MAX)?,
+            }),
+            (StandardField::EventType, Some("cleared"))
+            | (StandardField::Type, Some("AllBlocksCleared")) => Ok(StandardChange::Cleared),
+            (StandardField::Type, _) => Err(wrong(
                 field,
                 value,
                 "BlockStored, BlockRemoved or AllBlocksCleared",
@@ -159,7 +164,7 @@ impl<V: Value> Given<'_, V> {
 
     fn stored(&self, has_key: bool) -> Result<StandardChange, EventError> {
         let seq_hashes = self.seq_hashes(has_key)?;
-        let base_block_idx = self.number(Field::BaseBlockIdx, u64::MAX)?;
+        let base_block_idx = self.number(StandardField::BaseBlockIdx, u64::MAX)?;
         let parent_hash = self.parent()?;
         match (base_block_idx, parent_hash) {
             (None, None) => {
@@ -184,12 +189,15 @@ impl<V: Value> Given<'_, V> {
     }
 
     fn seq_hashes(&self, has_key: bool) -> Result<Vec<u64>, EventError> {
-        let (field, sign) = match self.get(Field::SeqHashes) {
-            Some(_) => (Field::SeqHashes, Sign::Unsigned),
-            None => (Field::BlockHashes, Sign::Folded),
+        let (field, sign) = match self.get(StandardField::SeqHashes) {
+            Some(_) => (StandardField::SeqHashes, Sign::Unsigned),
+            None => (StandardField::BlockHashes, Sign::Folded),
         };
         let Some(value) = self.get(field) else {
-            return Err(missing(Field::SeqHashes, "the hashes of the blocks"));
+            return Err(missing(
+                StandardField::SeqHashes,
+                "the hashes of the blocks",
+            ));
         };
         let hashes = match value.numbers() {
             Some(hashes) => hashes,
@@ -217,14 +225,12 @@ impl<V: Value> Given<'_, V> {
                 .map(|value| number_of_hash(field, value, sign))
                 .transpose()
         };
-        Ok(
-            sent(Field::ParentHash, Sign::Unsigned)?
-                .or(sent(Field::ParentBlockHash, Sign::Folded)?),
-        )
+        Ok(sent(StandardField::ParentHash, Sign::Unsigned)?
+            .or(sent(StandardField::ParentBlockHash, Sign::Folded)?))
     }
 
     fn tokens(&self) -> Result<Option<Vec<u32>>, EventError> {
-        let field = Field::TokenIds;
+        let field = StandardField::TokenIds;
         let Some(value) = self.get(field) else {
             return Ok(None);
         };
@@ -245,7 +251,11 @@ impl<V: Value> Given<'_, V> {
     }
 }
 
-fn number_of_hash<V: Value>(field: Field, value: V, sign: Sign) -> Result<u64, EventError> {
+fn number_of_hash<V: LazyValue>(
+    field: StandardField,
+    value: V,
+    sign: Sign,
+) -> Result<u64, EventError> {
     let number = match (value.scalar(), sign) {
         (Scalar::Digits(number), _) => Some(number),
         (Scalar::Number(number), Sign::Unsigned) => u64::try_from(number).ok(),

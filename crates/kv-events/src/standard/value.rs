@@ -7,7 +7,7 @@ use serde_json::value::RawValue;
 
 use crate::{
     EventError, json,
-    wire::{Head, Reader},
+    wire::{MsgpackHead, MsgpackReader},
 };
 
 /// A scalar, as far as events have any use for it.
@@ -22,7 +22,7 @@ pub(super) enum Scalar {
 }
 
 /// A value that is read when it is asked for.
-pub(super) trait Value: Copy {
+pub(super) trait LazyValue: Copy {
     fn scalar(self) -> Scalar;
 
     /// The text, if it is one.
@@ -44,7 +44,7 @@ pub(super) trait Value: Copy {
 /// So much of a value is quoted.
 const QUOTED: usize = 60;
 
-impl Value for &RawValue {
+impl LazyValue for &RawValue {
     fn scalar(self) -> Scalar {
         match self.get() {
             "null" => Scalar::Nil,
@@ -77,21 +77,21 @@ impl Value for &RawValue {
 
 /// A whole msgpack value, found by a [`Reader`].
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Packed<'a>(pub(super) &'a [u8]);
+pub(super) struct PackedValue<'a>(pub(super) &'a [u8]);
 
-impl<'a> Packed<'a> {
-    fn head(self) -> Option<Head<'a>> {
-        Reader::new(self.0).head().ok()
+impl<'a> PackedValue<'a> {
+    fn head(self) -> Option<MsgpackHead<'a>> {
+        MsgpackReader::new(self.0).head().ok()
     }
 }
 
-impl Value for Packed<'_> {
+impl LazyValue for PackedValue<'_> {
     fn scalar(self) -> Scalar {
         match self.head() {
-            Some(Head::Nil) => Scalar::Nil,
-            Some(Head::Unsigned(value)) => Scalar::Number(value.into()),
-            Some(Head::Negative(value)) => Scalar::Number(value.into()),
-            Some(Head::Text(bytes)) => std::str::from_utf8(bytes)
+            Some(MsgpackHead::Nil) => Scalar::Nil,
+            Some(MsgpackHead::Unsigned(value)) => Scalar::Number(value.into()),
+            Some(MsgpackHead::Negative(value)) => Scalar::Number(value.into()),
+            Some(MsgpackHead::Text(bytes)) => std::str::from_utf8(bytes)
                 .ok()
                 .and_then(json::digits)
                 .map_or(Scalar::Other, Scalar::Digits),
@@ -101,7 +101,7 @@ impl Value for Packed<'_> {
 
     fn text(self) -> Option<Arc<str>> {
         match self.head()? {
-            Head::Text(bytes) => std::str::from_utf8(bytes).ok().map(Arc::from),
+            MsgpackHead::Text(bytes) => std::str::from_utf8(bytes).ok().map(Arc::from),
             _ => None,
         }
     }
@@ -110,8 +110,8 @@ impl Value for Packed<'_> {
         self,
         mut take: impl FnMut(Self) -> Result<(), EventError>,
     ) -> Option<Result<(), EventError>> {
-        let mut reader = Reader::new(self.0);
-        let Ok(Head::Array(len)) = reader.head() else {
+        let mut reader = MsgpackReader::new(self.0);
+        let Ok(MsgpackHead::Array(len)) = reader.head() else {
             return None;
         };
         for _ in 0..len {
@@ -126,14 +126,14 @@ impl Value for Packed<'_> {
     }
 
     fn numbers<T: TryFrom<u64> + DeserializeOwned>(self) -> Option<Vec<T>> {
-        let mut reader = Reader::new(self.0);
-        let Ok(Head::Array(len)) = reader.head() else {
+        let mut reader = MsgpackReader::new(self.0);
+        let Ok(MsgpackHead::Array(len)) = reader.head() else {
             return None;
         };
         // `head` has checked that so many values can follow.
         let mut numbers = Vec::with_capacity(len);
         for _ in 0..len {
-            let Ok(Head::Unsigned(number)) = reader.head() else {
+            let Ok(MsgpackHead::Unsigned(number)) = reader.head() else {
                 return None;
             };
             numbers.push(T::try_from(number).ok()?);
@@ -143,19 +143,19 @@ impl Value for Packed<'_> {
 
     fn show(self) -> String {
         match self.head() {
-            Some(Head::Nil) => "nil".into(),
-            Some(Head::Unsigned(value)) => value.to_string(),
-            Some(Head::Negative(value)) => value.to_string(),
-            Some(Head::Float(value)) => value.to_string(),
-            Some(Head::Text(bytes)) => {
+            Some(MsgpackHead::Nil) => "nil".into(),
+            Some(MsgpackHead::Unsigned(value)) => value.to_string(),
+            Some(MsgpackHead::Negative(value)) => value.to_string(),
+            Some(MsgpackHead::Float(value)) => value.to_string(),
+            Some(MsgpackHead::Text(bytes)) => {
                 let text: String =
                     String::from_utf8_lossy(&bytes[..bytes.len().min(QUOTED)]).into();
                 format!("{text:?}")
             }
-            Some(Head::Bytes(bytes)) => format!("{} bytes", bytes.len()),
-            Some(Head::Array(len)) => format!("an array of {len}"),
-            Some(Head::Map(_)) => "a map".into(),
-            Some(Head::Other) | None => "a boolean or an extension".into(),
+            Some(MsgpackHead::Bytes(bytes)) => format!("{} bytes", bytes.len()),
+            Some(MsgpackHead::Array(len)) => format!("an array of {len}"),
+            Some(MsgpackHead::Map(_)) => "a map".into(),
+            Some(MsgpackHead::Other) | None => "a boolean or an extension".into(),
         }
     }
 }

@@ -9,7 +9,7 @@ use serde_json::value::RawValue;
 use crate::{
     BatchError, EventError,
     errors::cut,
-    json::{self, Name},
+    json::{self, JsonHash},
 };
 
 /// Events in one list at most. A decoded event takes more memory than its shortest text does.
@@ -100,46 +100,46 @@ struct Envelope<'a> {
 }
 
 #[derive(Deserialize)]
-struct Kind<'a> {
+struct DataKind<'a> {
     #[serde(borrow, rename = "type")]
     kind: Cow<'a, str>,
 }
 
 #[derive(Deserialize)]
-struct Stored {
-    parent_hash: Option<Name>,
-    blocks: Vec<SentBlock>,
+struct StoredData {
+    parent_hash: Option<JsonHash>,
+    blocks: Vec<WireBlock>,
 }
 
 #[derive(Deserialize)]
-struct SentBlock {
-    block_hash: Name,
-    tokens: Vec<SentToken>,
+struct WireBlock {
+    block_hash: JsonHash,
+    tokens: Vec<WireToken>,
     cache_level: Option<u32>,
     /// Images and the like, in newer releases.
     mm_keys: Option<Vec<IgnoredAny>>,
 }
 
 #[derive(Deserialize)]
-struct SentToken {
+struct WireToken {
     token_id: u32,
     /// Tells equal tokens of different images or prompt tables apart; 0 where there are none.
     token_extra_id: Option<u64>,
 }
 
 #[derive(Deserialize)]
-struct Removed {
-    block_hashes: Vec<Name>,
+struct RemovedData {
+    block_hashes: Vec<JsonHash>,
 }
 
 #[derive(Deserialize)]
-struct Updated {
-    block_hash: Name,
-    cache_level: Option<Change>,
+struct UpdatedData {
+    block_hash: JsonHash,
+    cache_level: Option<LevelChange>,
 }
 
 #[derive(Deserialize)]
-struct Change {
+struct LevelChange {
     new_value: u32,
     old_value: u32,
 }
@@ -156,24 +156,24 @@ fn read(event: &RawValue) -> Result<TrtEvent, EventError> {
 }
 
 fn data(data: &RawValue) -> Result<TrtData, EventError> {
-    let kind: Kind<'_> = parse(data)?;
+    let kind: DataKind<'_> = parse(data)?;
     Ok(match &*kind.kind {
         "created" => TrtData::Created,
         "stored" => {
-            let stored: Stored = parse(data)?;
+            let stored: StoredData = parse(data)?;
             TrtData::Stored {
                 parent: stored.parent_hash.map(hash),
                 blocks: stored.blocks.into_iter().map(block).collect(),
             }
         }
         "removed" => {
-            let removed: Removed = parse(data)?;
+            let removed: RemovedData = parse(data)?;
             TrtData::Removed {
                 hashes: removed.block_hashes.into_iter().map(hash).collect(),
             }
         }
         "updated" => {
-            let updated: Updated = parse(data)?;
+            let updated: UpdatedData = parse(data)?;
             let level = updated
                 .cache_level
                 .map(|change| (change.old_value, change.new_value));
@@ -190,11 +190,11 @@ fn parse<'a, T: Deserialize<'a>>(value: &'a RawValue) -> Result<T, EventError> {
     serde_json::from_str(value.get()).map_err(|error| EventError::new(error.to_string()))
 }
 
-fn hash(name: Name) -> EngineHash {
+fn hash(name: JsonHash) -> EngineHash {
     EngineHash(name.0)
 }
 
-fn block(sent: SentBlock) -> TrtBlock {
+fn block(sent: WireBlock) -> TrtBlock {
     let no_extra = sent
         .tokens
         .iter()

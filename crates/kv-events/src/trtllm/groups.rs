@@ -1,6 +1,6 @@
 //! A stored event cut into the updates it stands for.
 
-use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Stored, Tier};
+use kv_blocks::{BlockSize, EngineHash, IndexUpdate, StoredBlocks, Tier};
 
 use super::{counts::TrtCounts, event::TrtBlock};
 
@@ -20,7 +20,7 @@ pub(super) fn updates(
     }
     let plain = blocks.iter().take_while(|block| block.is_plain).count();
     counts.not_plain_blocks += (blocks.len() - plain) as u64;
-    let mut updates: Vec<Stored> = Vec::new();
+    let mut updates: Vec<StoredBlocks> = Vec::new();
     let mut parent = parent;
     for block in blocks.into_iter().take(plain) {
         if block.tokens.len() < size.len() {
@@ -33,7 +33,7 @@ pub(super) fn updates(
                 last.hashes.push(block.hash);
                 last.tokens.extend_from_slice(&block.tokens);
             }
-            _ => updates.push(Stored {
+            _ => updates.push(StoredBlocks {
                 hashes: vec![block.hash],
                 parent,
                 tokens: block.tokens,

@@ -1,6 +1,6 @@
 //! What came before, and what an event means then.
 
-use kv_blocks::{BlockSize, EngineHash, IndexUpdate, Named, Removed, Tier};
+use kv_blocks::{BlockSize, EngineHash, IndexUpdate, NamedBlocks, RemovedBlocks, Tier};
 
 use super::{
     counts::TrtCounts,
@@ -50,13 +50,13 @@ pub enum TrtAction {
 #[derive(Debug)]
 pub struct TrtStream {
     block_size: BlockSize,
-    ranks: Vec<Rank>,
+    ranks: Vec<TrtRank>,
     counts: TrtCounts,
     last_error: Option<EventError>,
 }
 
 #[derive(Debug)]
-struct Rank {
+struct TrtRank {
     number: Option<u32>,
     /// The number of the next event; `None` if nobody knows.
     next: Option<u64>,
@@ -169,7 +169,7 @@ impl TrtStream {
     fn rank(&mut self, number: Option<u32>) -> Option<usize> {
         let known = self.ranks.iter().position(|rank| rank.number == number);
         if known.is_none() && self.ranks.len() < MAX_RANKS {
-            self.ranks.push(Rank {
+            self.ranks.push(TrtRank {
                 number,
                 next: None,
                 window: None,
@@ -182,7 +182,7 @@ impl TrtStream {
     }
 }
 
-impl Rank {
+impl TrtRank {
     fn clear(&mut self, actions: &mut Vec<TrtAction>) {
         actions.push(TrtAction::Clear { rank: self.number });
         self.has_applied = false;
@@ -220,7 +220,7 @@ impl Rank {
                 self.tiers[tier(new).index()] = true;
                 // In this order it is known in between, too.
                 Some(vec![
-                    IndexUpdate::Named(Named {
+                    IndexUpdate::Named(NamedBlocks {
                         hashes: vec![hash],
                         tier: tier(new),
                     }),
@@ -239,5 +239,5 @@ impl Rank {
 }
 
 fn removed(hashes: Vec<EngineHash>, tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed { hashes, tier })
+    IndexUpdate::Removed(RemovedBlocks { hashes, tier })
 }

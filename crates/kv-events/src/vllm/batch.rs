@@ -1,10 +1,10 @@
 //! The envelope around events.
 
 use super::{
-    event::{Event, EventError},
-    fields::Fields,
+    event::{VllmEvent, VllmEventError},
+    fields::VllmFields,
 };
-use crate::wire::{Broken, Head, Reader};
+use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// Events in one batch at most: far more than an engine has blocks to speak of in one step. A decoded event takes more
 /// memory than its shortest bytes do, so the number must not be the sender's choice.
@@ -12,11 +12,11 @@ const MAX_EVENTS: usize = 1 << 20;
 
 /// One decoded batch.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Batch {
+pub struct EventBatch {
     /// The publisher's wall clock, as it gives it (vLLM: seconds); `None` when it is no usable number.
     pub ts: Option<f64>,
     /// The events in order; one that is wrong in itself is an error in its place.
-    pub events: Vec<Result<Event, EventError>>,
+    pub events: Vec<Result<VllmEvent, VllmEventError>>,
     /// The data-parallel rank the publisher names. The registration of the stream is the better authority.
     pub dp_rank: Option<u32>,
 }
@@ -24,7 +24,7 @@ pub struct Batch {
 /// Why a whole payload is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event batch of {bytes} bytes is unusable: {reason}")]
-pub struct BatchError {
+pub struct VllmBatchError {
     /// Length of the payload.
     pub bytes: usize,
     /// What is wrong.
@@ -44,8 +44,8 @@ pub struct BatchError {
 /// assert_eq!(batch.events, [Ok(Event::Cleared)]);
 /// assert!(decode(&payload[1..]).is_err());
 /// ```
-pub fn decode(payload: &[u8]) -> Result<Batch, BatchError> {
-    envelope(payload).map_err(|Broken(reason)| BatchError {
+pub fn decode(payload: &[u8]) -> Result<EventBatch, VllmBatchError> {
+    envelope(payload).map_err(|MsgpackError(reason)| VllmBatchError {
         bytes: payload.len(),
         reason,
     })
@@ -61,46 +61,49 @@ pub fn decode(payload: &[u8]) -> Result<Batch, BatchError> {
 /// assert_eq!(rank_of(b"garbage"), None);
 /// ```
 pub fn rank_of(payload: &[u8]) -> Option<u32> {
-    let mut reader = Reader::new(payload);
+    let mut reader = MsgpackReader::new(payload);
     let (_, _, rank) = match reader.head().ok()? {
-        Head::Array(len) => array_members(&mut reader, len).ok()?,
-        Head::Map(pairs) => map_members(&mut reader, pairs).ok()?,
+        MsgpackHead::Array(len) => array_members(&mut reader, len).ok()?,
+        MsgpackHead::Map(pairs) => map_members(&mut reader, pairs).ok()?,
         _ => return None,
     };
-    match Reader::new(rank?).head().ok()? {
-        Head::Unsigned(rank) => u32::try_from(rank).ok(),
+    match MsgpackReader::new(rank?).head().ok()? {
+        MsgpackHead::Unsigned(rank) => u32::try_from(rank).ok(),
         _ => None,
     }
 }
 
-fn envelope(payload: &[u8]) -> Result<Batch, Broken> {
-    let mut reader = Reader::new(payload);
+fn envelope(payload: &[u8]) -> Result<EventBatch, MsgpackError> {
+    let mut reader = MsgpackReader::new(payload);
     let (ts, events, rank) = match reader.head()? {
-        Head::Array(len) => array_members(&mut reader, len)?,
-        Head::Map(pairs) => map_members(&mut reader, pairs)?,
-        _ => return Err(Broken("a batch is an array or a map")),
+        MsgpackHead::Array(len) => array_members(&mut reader, len)?,
+        MsgpackHead::Map(pairs) => map_members(&mut reader, pairs)?,
+        _ => return Err(MsgpackError("a batch is an array or a map")),
     };
     if !reader.is_at_end() {
-        return Err(Broken("bytes follow the batch"));
+        return Err(MsgpackError("bytes follow the batch"));
     }
-    let ts = match ts.map(|ts| Reader::new(ts).head()).transpose()? {
-        None | Some(Head::Nil) => None,
-        Some(Head::Float(ts)) => Some(ts).filter(|ts| ts.is_finite()),
+    let ts = match ts.map(|ts| MsgpackReader::new(ts).head()).transpose()? {
+        None | Some(MsgpackHead::Nil) => None,
+        Some(MsgpackHead::Float(ts)) => Some(ts).filter(|ts| ts.is_finite()),
         #[expect(
             clippy::cast_precision_loss,
             reason = "a clock: the last microsecond does not matter"
         )]
-        Some(Head::Unsigned(ts)) => Some(ts as f64),
-        _ => return Err(Broken("ts is no number")),
+        Some(MsgpackHead::Unsigned(ts)) => Some(ts as f64),
+        _ => return Err(MsgpackError("ts is no number")),
     };
-    let dp_rank = match rank.map(|rank| Reader::new(rank).head()).transpose()? {
-        None | Some(Head::Nil) => None,
-        Some(Head::Unsigned(rank)) => {
-            Some(u32::try_from(rank).map_err(|_| Broken("data_parallel_rank is out of range"))?)
-        }
-        _ => return Err(Broken("data_parallel_rank is no whole number")),
+    let dp_rank = match rank
+        .map(|rank| MsgpackReader::new(rank).head())
+        .transpose()?
+    {
+        None | Some(MsgpackHead::Nil) => None,
+        Some(MsgpackHead::Unsigned(rank)) => Some(
+            u32::try_from(rank).map_err(|_| MsgpackError("data_parallel_rank is out of range"))?,
+        ),
+        _ => return Err(MsgpackError("data_parallel_rank is no whole number")),
     };
-    Ok(Batch {
+    Ok(EventBatch {
         ts,
         events: read_events(events)?,
         dp_rank,
@@ -108,11 +111,14 @@ fn envelope(payload: &[u8]) -> Result<Batch, Broken> {
 }
 
 /// The bytes of ts, events and rank.
-type Members<'a> = (Option<&'a [u8]>, &'a [u8], Option<&'a [u8]>);
+type BatchMembers<'a> = (Option<&'a [u8]>, &'a [u8], Option<&'a [u8]>);
 
-fn array_members<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Members<'a>, Broken> {
+fn array_members<'a>(
+    reader: &mut MsgpackReader<'a>,
+    len: usize,
+) -> Result<BatchMembers<'a>, MsgpackError> {
     if len < 2 {
-        return Err(Broken("a batch has at least ts and events"));
+        return Err(MsgpackError("a batch has at least ts and events"));
     }
     let (ts, events) = (reader.value()?, reader.value()?);
     let rank = if len > 2 { Some(reader.value()?) } else { None };
@@ -122,39 +128,42 @@ fn array_members<'a>(reader: &mut Reader<'a>, len: usize) -> Result<Members<'a>,
     Ok((Some(ts), events, rank))
 }
 
-fn map_members<'a>(reader: &mut Reader<'a>, pairs: usize) -> Result<Members<'a>, Broken> {
+fn map_members<'a>(
+    reader: &mut MsgpackReader<'a>,
+    pairs: usize,
+) -> Result<BatchMembers<'a>, MsgpackError> {
     let (mut ts, mut events, mut rank) = (None, None, None);
     for _ in 0..pairs {
         let (key, value) = (reader.value()?, reader.value()?);
-        let member = match Reader::new(key).head()? {
-            Head::Text(b"ts") => &mut ts,
-            Head::Text(b"events") => &mut events,
-            Head::Text(b"data_parallel_rank") => &mut rank,
+        let member = match MsgpackReader::new(key).head()? {
+            MsgpackHead::Text(b"ts") => &mut ts,
+            MsgpackHead::Text(b"events") => &mut events,
+            MsgpackHead::Text(b"data_parallel_rank") => &mut rank,
             _ => continue,
         };
         if member.replace(value).is_some() {
-            return Err(Broken("a key of the batch occurs twice"));
+            return Err(MsgpackError("a key of the batch occurs twice"));
         }
     }
     Ok((
         ts,
-        events.ok_or(Broken("a batch has at least events"))?,
+        events.ok_or(MsgpackError("a batch has at least events"))?,
         rank,
     ))
 }
 
-fn read_events(bytes: &[u8]) -> Result<Vec<Result<Event, EventError>>, Broken> {
-    let mut reader = Reader::new(bytes);
-    let Head::Array(len) = reader.head()? else {
-        return Err(Broken("events are no array"));
+fn read_events(bytes: &[u8]) -> Result<Vec<Result<VllmEvent, VllmEventError>>, MsgpackError> {
+    let mut reader = MsgpackReader::new(bytes);
+    let MsgpackHead::Array(len) = reader.head()? else {
+        return Err(MsgpackError("events are no array"));
     };
     if len > MAX_EVENTS {
-        return Err(Broken("a batch has more than 1,048,576 events"));
+        return Err(MsgpackError("a batch has more than 1,048,576 events"));
     }
     // Grows as events are really there: the length is only what the sender says.
     let mut events = Vec::with_capacity(len.min(64));
     for _ in 0..len {
-        events.push(Fields::scan(&mut reader)?.and_then(|fields| Event::read(&fields)));
+        events.push(VllmFields::scan(&mut reader)?.and_then(|fields| VllmEvent::read(&fields)));
     }
     Ok(events)
 }

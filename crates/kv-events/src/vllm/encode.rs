@@ -4,7 +4,7 @@ use rmp::encode;
 
 /// How an event is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Shape {
+pub enum EventLayout {
     /// A map with the tag under `type`, as vLLM does from 0.24 on: fields at their default are left out, fields without
     /// a default are written as nil.
     Map,
@@ -87,10 +87,10 @@ pub fn encode(
     ts: f64,
     dp_rank: Option<u32>,
     events: &[WireEvent],
-    shape: Shape,
+    shape: EventLayout,
     hash_form: HashForm,
 ) -> Vec<u8> {
-    let mut writer = Writer {
+    let mut writer = BatchWriter {
         out: Vec::new(),
         hash_form,
     };
@@ -99,8 +99,8 @@ pub fn encode(
     writer.array(events.len());
     for event in events {
         match shape {
-            Shape::Map => writer.map_event(event),
-            Shape::Array => writer.array_event(event),
+            EventLayout::Map => writer.map_event(event),
+            EventLayout::Array => writer.array_event(event),
         }
     }
     writer.optional_number(dp_rank.map(u64::from));
@@ -109,12 +109,12 @@ pub fn encode(
 
 const KIND: &str = "full_attention";
 
-struct Writer {
+struct BatchWriter {
     out: Vec<u8>,
     hash_form: HashForm,
 }
 
-impl Writer {
+impl BatchWriter {
     fn map_event(&mut self, event: &WireEvent) {
         match event {
             WireEvent::Stored(event) => {

@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use kv_blocks::{BlockSize, EngineHash};
 
-use super::fields::{Field, Fields};
-use crate::wire::{Broken, Head, Reader};
+use super::fields::{VllmField, VllmFields};
+use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// One event.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Event {
+pub enum VllmEvent {
     /// Blocks became reusable.
     Stored(Box<BlockStored>),
     /// Blocks are gone from one medium.
@@ -121,23 +121,23 @@ pub struct BlockRemoved {
 /// Why one event of a batch is unusable.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event is malformed: {reason}")]
-pub struct EventError {
+pub struct VllmEventError {
     /// What is wrong.
     pub reason: &'static str,
 }
 
-impl From<Broken> for EventError {
-    fn from(Broken(reason): Broken) -> Self {
+impl From<MsgpackError> for VllmEventError {
+    fn from(MsgpackError(reason): MsgpackError) -> Self {
         Self { reason }
     }
 }
 
-fn wrong<T>(reason: &'static str) -> Result<T, EventError> {
-    Err(EventError { reason })
+fn wrong<T>(reason: &'static str) -> Result<T, VllmEventError> {
+    Err(VllmEventError { reason })
 }
 
-impl Event {
-    pub(super) fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
+impl VllmEvent {
+    pub(super) fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         Ok(match fields.tag {
             "BlockStored" => Self::Stored(Box::new(BlockStored::read(fields)?)),
             "BlockRemoved" => Self::Removed(Box::new(BlockRemoved::read(fields)?)),
@@ -150,35 +150,41 @@ impl Event {
 }
 
 impl BlockStored {
-    fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
-        if !fields.has(Field::TokenIds) || !fields.has(Field::BlockSize) {
+    fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
+        if !fields.has(VllmField::TokenIds) || !fields.has(VllmField::BlockSize) {
             return wrong("token_ids or block_size is missing");
         }
         let event = Self {
             block_hashes: block_hashes(fields)?,
             parent_block_hash: fields
-                .get(Field::ParentBlockHash)
+                .get(VllmField::ParentBlockHash)
                 .map(|mut reader| hash(&mut reader))
                 .transpose()?,
             token_ids: fields
-                .get(Field::TokenIds)
+                .get(VllmField::TokenIds)
                 .map_or_else(|| Ok(WireTokens::default()), tokens)?,
-            block_size: number(fields, Field::BlockSize)?.unwrap_or(0),
-            lora_id: fields.get(Field::LoraId).map(whole_number).transpose()?,
-            medium: text(fields, Field::Medium)?,
-            lora_name: text(fields, Field::LoraName)?,
-            extra_keys: fields.get(Field::ExtraKeys).map(extra_keys).transpose()?,
-            group_idx: number(fields, Field::GroupIdx)?,
-            kv_cache_spec_kind: text(fields, Field::SpecKind)?,
-            kv_cache_spec_sliding_window: number(fields, Field::SlidingWindow)?.map(u64::from),
-            locality: text(fields, Field::Locality)?,
-            ownership: text(fields, Field::Ownership)?,
-            session_id: text(fields, Field::SessionId)?,
+            block_size: number(fields, VllmField::BlockSize)?.unwrap_or(0),
+            lora_id: fields
+                .get(VllmField::LoraId)
+                .map(whole_number)
+                .transpose()?,
+            medium: text(fields, VllmField::Medium)?,
+            lora_name: text(fields, VllmField::LoraName)?,
+            extra_keys: fields
+                .get(VllmField::ExtraKeys)
+                .map(extra_keys)
+                .transpose()?,
+            group_idx: number(fields, VllmField::GroupIdx)?,
+            kv_cache_spec_kind: text(fields, VllmField::SpecKind)?,
+            kv_cache_spec_sliding_window: number(fields, VllmField::SlidingWindow)?.map(u64::from),
+            locality: text(fields, VllmField::Locality)?,
+            ownership: text(fields, VllmField::Ownership)?,
+            session_id: text(fields, VllmField::SessionId)?,
             lookahead_token_ids: fields
-                .get(Field::LookaheadTokenIds)
+                .get(VllmField::LookaheadTokenIds)
                 .map(lookahead)
                 .transpose()?,
-            cache_salt: text(fields, Field::CacheSalt)?,
+            cache_salt: text(fields, VllmField::CacheSalt)?,
         };
         if !event.token_ids.is_empty() {
             if BlockSize::new(event.block_size.into()).is_err() {
@@ -199,22 +205,22 @@ impl BlockStored {
 }
 
 impl BlockRemoved {
-    fn read(fields: &Fields<'_>) -> Result<Self, EventError> {
+    fn read(fields: &VllmFields<'_>) -> Result<Self, VllmEventError> {
         Ok(Self {
             block_hashes: block_hashes(fields)?,
-            medium: text(fields, Field::Medium)?,
-            group_idx: number(fields, Field::GroupIdx)?,
-            locality: text(fields, Field::Locality)?,
-            ownership: text(fields, Field::Ownership)?,
+            medium: text(fields, VllmField::Medium)?,
+            group_idx: number(fields, VllmField::GroupIdx)?,
+            locality: text(fields, VllmField::Locality)?,
+            ownership: text(fields, VllmField::Ownership)?,
         })
     }
 }
 
-fn block_hashes(fields: &Fields<'_>) -> Result<Vec<EngineHash>, EventError> {
-    let Some(mut reader) = fields.get(Field::BlockHashes) else {
+fn block_hashes(fields: &VllmFields<'_>) -> Result<Vec<EngineHash>, VllmEventError> {
+    let Some(mut reader) = fields.get(VllmField::BlockHashes) else {
         return wrong("block_hashes is missing");
     };
-    let Head::Array(len) = reader.head()? else {
+    let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("block_hashes is no array");
     };
     // `head` has checked that so many values can follow.
@@ -226,11 +232,11 @@ fn block_hashes(fields: &Fields<'_>) -> Result<Vec<EngineHash>, EventError> {
 }
 
 /// Integers by two's complement, byte strings by their last eight bytes big-endian.
-fn hash(reader: &mut Reader<'_>) -> Result<EngineHash, EventError> {
+fn hash(reader: &mut MsgpackReader<'_>) -> Result<EngineHash, VllmEventError> {
     match reader.head()? {
-        Head::Unsigned(value) => Ok(EngineHash(value)),
-        Head::Negative(value) => Ok(EngineHash(value.cast_unsigned())),
-        Head::Bytes(digest) => match digest.last_chunk() {
+        MsgpackHead::Unsigned(value) => Ok(EngineHash(value)),
+        MsgpackHead::Negative(value) => Ok(EngineHash(value.cast_unsigned())),
+        MsgpackHead::Bytes(digest) => match digest.last_chunk() {
             Some(low) => Ok(EngineHash(u64::from_be_bytes(*low))),
             None => wrong("a block hash has fewer than 8 bytes"),
         },
@@ -238,24 +244,24 @@ fn hash(reader: &mut Reader<'_>) -> Result<EngineHash, EventError> {
     }
 }
 
-fn token(head: Head<'_>) -> Result<u32, EventError> {
+fn token(head: MsgpackHead<'_>) -> Result<u32, VllmEventError> {
     match head {
-        Head::Unsigned(value) => u32::try_from(value).map_err(|_| EventError {
+        MsgpackHead::Unsigned(value) => u32::try_from(value).map_err(|_| VllmEventError {
             reason: "a token id does not fit 32 bits",
         }),
         _ => wrong("a token id is no whole number"),
     }
 }
 
-fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
-    let Head::Array(len) = reader.head()? else {
+fn tokens(mut reader: MsgpackReader<'_>) -> Result<WireTokens, VllmEventError> {
+    let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("token_ids is no array");
     };
     let mut ahead = reader;
-    if len > 0 && matches!(ahead.head()?, Head::Array(_)) {
+    if len > 0 && matches!(ahead.head()?, MsgpackHead::Array(_)) {
         let mut pairs = Vec::with_capacity(len / 2);
         for _ in 0..len {
-            let Head::Array(2) = reader.head()? else {
+            let MsgpackHead::Array(2) = reader.head()? else {
                 return wrong("token_ids mixes tokens and pairs");
             };
             pairs.push((token(reader.head()?)?, token(reader.head()?)?));
@@ -272,13 +278,13 @@ fn tokens(mut reader: Reader<'_>) -> Result<WireTokens, EventError> {
     Ok(WireTokens::Flat(flat))
 }
 
-fn lookahead(mut reader: Reader<'_>) -> Result<Vec<Vec<u32>>, EventError> {
-    let Head::Array(len) = reader.head()? else {
+fn lookahead(mut reader: MsgpackReader<'_>) -> Result<Vec<Vec<u32>>, VllmEventError> {
+    let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("lookahead_token_ids is no array");
     };
     let mut blocks = Vec::with_capacity(len);
     for _ in 0..len {
-        let WireTokens::Flat(tokens) = tokens(Reader::new(reader.value()?))? else {
+        let WireTokens::Flat(tokens) = tokens(MsgpackReader::new(reader.value()?))? else {
             return wrong("lookahead_token_ids nests too deeply");
         };
         blocks.push(tokens);
@@ -286,18 +292,18 @@ fn lookahead(mut reader: Reader<'_>) -> Result<Vec<Vec<u32>>, EventError> {
     Ok(blocks)
 }
 
-fn extra_keys(mut reader: Reader<'_>) -> Result<Vec<Vec<ExtraKey>>, EventError> {
-    let Head::Array(len) = reader.head()? else {
+fn extra_keys(mut reader: MsgpackReader<'_>) -> Result<Vec<Vec<ExtraKey>>, VllmEventError> {
+    let MsgpackHead::Array(len) = reader.head()? else {
         return wrong("extra_keys is no array");
     };
     let mut blocks = Vec::with_capacity(len);
     for _ in 0..len {
         blocks.push(match reader.head()? {
-            Head::Nil => Vec::new(),
-            Head::Array(parts) => {
+            MsgpackHead::Nil => Vec::new(),
+            MsgpackHead::Array(parts) => {
                 let mut keys = Vec::new();
                 for _ in 0..parts {
-                    keys.push(extra_key(Reader::new(reader.value()?))?);
+                    keys.push(extra_key(MsgpackReader::new(reader.value()?))?);
                 }
                 keys
             }
@@ -307,27 +313,29 @@ fn extra_keys(mut reader: Reader<'_>) -> Result<Vec<Vec<ExtraKey>>, EventError> 
     Ok(blocks)
 }
 
-fn extra_key(mut reader: Reader<'_>) -> Result<ExtraKey, EventError> {
+fn extra_key(mut reader: MsgpackReader<'_>) -> Result<ExtraKey, VllmEventError> {
     Ok(match reader.head()? {
-        Head::Text(bytes) => ExtraKey::Text(utf8(bytes)?),
-        Head::Bytes(digest) => ExtraKey::Digest(digest.to_vec()),
-        Head::Array(2) => match (reader.head()?, reader.head()?) {
-            (Head::Text(item), Head::Unsigned(offset)) => {
+        MsgpackHead::Text(bytes) => ExtraKey::Text(utf8(bytes)?),
+        MsgpackHead::Bytes(digest) => ExtraKey::Digest(digest.to_vec()),
+        MsgpackHead::Array(2) => match (reader.head()?, reader.head()?) {
+            (MsgpackHead::Text(item), MsgpackHead::Unsigned(offset)) => {
                 ExtraKey::Item(utf8(item)?, i64::try_from(offset).unwrap_or(i64::MAX))
             }
-            (Head::Text(item), Head::Negative(offset)) => ExtraKey::Item(utf8(item)?, offset),
+            (MsgpackHead::Text(item), MsgpackHead::Negative(offset)) => {
+                ExtraKey::Item(utf8(item)?, offset)
+            }
             _ => ExtraKey::Other,
         },
         _ => ExtraKey::Other,
     })
 }
 
-fn number(fields: &Fields<'_>, field: Field) -> Result<Option<u32>, EventError> {
+fn number(fields: &VllmFields<'_>, field: VllmField) -> Result<Option<u32>, VllmEventError> {
     let Some(mut reader) = fields.get(field) else {
         return Ok(None);
     };
     match reader.head()? {
-        Head::Unsigned(value) => match u32::try_from(value) {
+        MsgpackHead::Unsigned(value) => match u32::try_from(value) {
             Ok(value) => Ok(Some(value)),
             Err(_) => wrong("a number does not fit 32 bits"),
         },
@@ -335,30 +343,30 @@ fn number(fields: &Fields<'_>, field: Field) -> Result<Option<u32>, EventError> 
     }
 }
 
-fn whole_number(mut reader: Reader<'_>) -> Result<i64, EventError> {
+fn whole_number(mut reader: MsgpackReader<'_>) -> Result<i64, VllmEventError> {
     match reader.head()? {
-        Head::Unsigned(value) => i64::try_from(value).map_err(|_| EventError {
+        MsgpackHead::Unsigned(value) => i64::try_from(value).map_err(|_| VllmEventError {
             reason: "lora_id does not fit 64 bits",
         }),
-        Head::Negative(value) => Ok(value),
+        MsgpackHead::Negative(value) => Ok(value),
         _ => wrong("lora_id is no whole number"),
     }
 }
 
-fn text(fields: &Fields<'_>, field: Field) -> Result<Option<Arc<str>>, EventError> {
+fn text(fields: &VllmFields<'_>, field: VllmField) -> Result<Option<Arc<str>>, VllmEventError> {
     let Some(mut reader) = fields.get(field) else {
         return Ok(None);
     };
     match reader.head()? {
-        Head::Text(bytes) => utf8(bytes).map(Some),
+        MsgpackHead::Text(bytes) => utf8(bytes).map(Some),
         _ => wrong("a name is no text"),
     }
 }
 
-fn utf8(bytes: &[u8]) -> Result<Arc<str>, EventError> {
+fn utf8(bytes: &[u8]) -> Result<Arc<str>, VllmEventError> {
     std::str::from_utf8(bytes)
         .map(Arc::from)
-        .map_err(|_| EventError {
+        .map_err(|_| VllmEventError {
             reason: "a name is not UTF-8",
         })
 }

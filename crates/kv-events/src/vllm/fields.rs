@@ -1,11 +1,11 @@
 //! An event cut into the bytes of its fields, whichever way it is encoded.
 
-use super::event::EventError;
-use crate::wire::{Broken, Head, Reader};
+use super::event::VllmEventError;
+use crate::wire::{MsgpackError, MsgpackHead, MsgpackReader};
 
 /// Everything an event may carry, by the names of the map encoding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Field {
+pub(super) enum VllmField {
     BlockHashes,
     ParentBlockHash,
     TokenIds,
@@ -26,86 +26,95 @@ pub(super) enum Field {
 
 const COUNT: usize = 16;
 
-const NAMES: [(&[u8], Field); COUNT] = [
-    (b"block_hashes", Field::BlockHashes),
-    (b"parent_block_hash", Field::ParentBlockHash),
-    (b"token_ids", Field::TokenIds),
-    (b"block_size", Field::BlockSize),
-    (b"lora_id", Field::LoraId),
-    (b"medium", Field::Medium),
-    (b"lora_name", Field::LoraName),
-    (b"extra_keys", Field::ExtraKeys),
-    (b"group_idx", Field::GroupIdx),
-    (b"kv_cache_spec_kind", Field::SpecKind),
-    (b"kv_cache_spec_sliding_window", Field::SlidingWindow),
-    (b"locality", Field::Locality),
-    (b"ownership", Field::Ownership),
-    (b"session_id", Field::SessionId),
-    (b"lookahead_token_ids", Field::LookaheadTokenIds),
-    (b"cache_salt", Field::CacheSalt),
+const NAMES: [(&[u8], VllmField); COUNT] = [
+    (b"block_hashes", VllmField::BlockHashes),
+    (b"parent_block_hash", VllmField::ParentBlockHash),
+    (b"token_ids", VllmField::TokenIds),
+    (b"block_size", VllmField::BlockSize),
+    (b"lora_id", VllmField::LoraId),
+    (b"medium", VllmField::Medium),
+    (b"lora_name", VllmField::LoraName),
+    (b"extra_keys", VllmField::ExtraKeys),
+    (b"group_idx", VllmField::GroupIdx),
+    (b"kv_cache_spec_kind", VllmField::SpecKind),
+    (b"kv_cache_spec_sliding_window", VllmField::SlidingWindow),
+    (b"locality", VllmField::Locality),
+    (b"ownership", VllmField::Ownership),
+    (b"session_id", VllmField::SessionId),
+    (b"lookahead_token_ids", VllmField::LookaheadTokenIds),
+    (b"cache_salt", VllmField::CacheSalt),
 ];
 
 /// What the positions behind the tag mean in a `BlockStored` array; older publishers write fewer of them.
-const STORED_POSITIONS: [Field; 11] = [
-    Field::BlockHashes,
-    Field::ParentBlockHash,
-    Field::TokenIds,
-    Field::BlockSize,
-    Field::LoraId,
-    Field::Medium,
-    Field::LoraName,
-    Field::ExtraKeys,
-    Field::GroupIdx,
-    Field::SpecKind,
-    Field::SlidingWindow,
+const STORED_POSITIONS: [VllmField; 11] = [
+    VllmField::BlockHashes,
+    VllmField::ParentBlockHash,
+    VllmField::TokenIds,
+    VllmField::BlockSize,
+    VllmField::LoraId,
+    VllmField::Medium,
+    VllmField::LoraName,
+    VllmField::ExtraKeys,
+    VllmField::GroupIdx,
+    VllmField::SpecKind,
+    VllmField::SlidingWindow,
 ];
 
 /// What the positions behind the tag mean in a `BlockRemoved` array.
-const REMOVED_POSITIONS: [Field; 3] = [Field::BlockHashes, Field::Medium, Field::GroupIdx];
+const REMOVED_POSITIONS: [VllmField; 3] = [
+    VllmField::BlockHashes,
+    VllmField::Medium,
+    VllmField::GroupIdx,
+];
 
 /// The tag and the undecoded fields of one event.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fields<'a> {
+pub(super) struct VllmFields<'a> {
     pub(super) tag: &'a str,
     values: [Option<&'a [u8]>; COUNT],
 }
 
-impl<'a> Fields<'a> {
+impl<'a> VllmFields<'a> {
     /// Steps over one event. The outer error means that the batch cannot be read any further.
-    pub(super) fn scan(reader: &mut Reader<'a>) -> Result<Result<Self, EventError>, Broken> {
+    pub(super) fn scan(
+        reader: &mut MsgpackReader<'a>,
+    ) -> Result<Result<Self, VllmEventError>, MsgpackError> {
         match reader.head()? {
-            Head::Array(len) => Self::scan_array(reader, len),
-            Head::Map(pairs) => Self::scan_map(reader, pairs),
-            _ => Ok(Err(EventError {
+            MsgpackHead::Array(len) => Self::scan_array(reader, len),
+            MsgpackHead::Map(pairs) => Self::scan_map(reader, pairs),
+            _ => Ok(Err(VllmEventError {
                 reason: "an event is an array or a map",
             })),
         }
     }
 
     /// Whether the field was sent at all, be it as nil.
-    pub(super) fn has(&self, field: Field) -> bool {
+    pub(super) fn has(&self, field: VllmField) -> bool {
         self.values[field as usize].is_some()
     }
 
     /// The field's value, ready to be read; nil counts as absent.
-    pub(super) fn get(&self, field: Field) -> Option<Reader<'a>> {
+    pub(super) fn get(&self, field: VllmField) -> Option<MsgpackReader<'a>> {
         let value = self.values[field as usize]?;
         // 0xc0 is nil.
         if value == [0xc0] {
             None
         } else {
-            Some(Reader::new(value))
+            Some(MsgpackReader::new(value))
         }
     }
 
-    fn scan_array(reader: &mut Reader<'a>, len: usize) -> Result<Result<Self, EventError>, Broken> {
+    fn scan_array(
+        reader: &mut MsgpackReader<'a>,
+        len: usize,
+    ) -> Result<Result<Self, VllmEventError>, MsgpackError> {
         if len == 0 {
-            return Ok(Err(EventError {
+            return Ok(Err(VllmEventError {
                 reason: "an event array starts with its tag",
             }));
         }
         let tag = text_of(reader.value()?);
-        let positions: &[Field] = match tag {
+        let positions: &[VllmField] = match tag {
             Ok("BlockStored") => &STORED_POSITIONS,
             Ok("BlockRemoved") => &REMOVED_POSITIONS,
             _ => &[],
@@ -122,33 +131,37 @@ impl<'a> Fields<'a> {
 
     /// Where vLLM has the adapter's name, SGLang 0.5.18 and 0.5.19 put a map with the salt.
     fn with_metadata_told_apart(mut self) -> Self {
-        let name = self.values[Field::LoraName as usize];
-        let Some(Ok(Head::Map(pairs))) = name.map(|bytes| Reader::new(bytes).head()) else {
+        let name = self.values[VllmField::LoraName as usize];
+        let Some(Ok(MsgpackHead::Map(pairs))) = name.map(|bytes| MsgpackReader::new(bytes).head())
+        else {
             return self;
         };
-        self.values[Field::LoraName as usize] = None;
-        let mut reader = Reader::new(name.unwrap_or_default());
-        let mut salt = || -> Result<Option<&'a [u8]>, Broken> {
+        self.values[VllmField::LoraName as usize] = None;
+        let mut reader = MsgpackReader::new(name.unwrap_or_default());
+        let mut salt = || -> Result<Option<&'a [u8]>, MsgpackError> {
             reader.head()?;
             for _ in 0..pairs {
                 let (key, value) = (reader.value()?, reader.value()?);
-                if Reader::new(key).head()? == Head::Text(b"cache_salt") {
+                if MsgpackReader::new(key).head()? == MsgpackHead::Text(b"cache_salt") {
                     return Ok(Some(value));
                 }
             }
             Ok(None)
         };
-        self.values[Field::CacheSalt as usize] = salt().ok().flatten();
+        self.values[VllmField::CacheSalt as usize] = salt().ok().flatten();
         self
     }
 
-    fn scan_map(reader: &mut Reader<'a>, pairs: usize) -> Result<Result<Self, EventError>, Broken> {
+    fn scan_map(
+        reader: &mut MsgpackReader<'a>,
+        pairs: usize,
+    ) -> Result<Result<Self, VllmEventError>, MsgpackError> {
         let mut tag = None;
         let mut values = [None; COUNT];
         let mut twice = false;
         for _ in 0..pairs {
             let (key, value) = (reader.value()?, reader.value()?);
-            let Head::Text(key) = Reader::new(key).head()? else {
+            let MsgpackHead::Text(key) = MsgpackReader::new(key).head()? else {
                 continue;
             };
             if key == b"type" {
@@ -158,12 +171,12 @@ impl<'a> Fields<'a> {
             }
         }
         let Some(tag) = tag else {
-            return Ok(Err(EventError {
+            return Ok(Err(VllmEventError {
                 reason: "an event map has its tag under type",
             }));
         };
         if twice {
-            return Ok(Err(EventError {
+            return Ok(Err(VllmEventError {
                 reason: "a key occurs twice",
             }));
         }
@@ -171,12 +184,12 @@ impl<'a> Fields<'a> {
     }
 }
 
-fn text_of(value: &[u8]) -> Result<&str, EventError> {
-    let wrong = EventError {
+fn text_of(value: &[u8]) -> Result<&str, VllmEventError> {
+    let wrong = VllmEventError {
         reason: "the tag is no text",
     };
-    match Reader::new(value).head() {
-        Ok(Head::Text(bytes)) => std::str::from_utf8(bytes).map_err(|_| wrong),
+    match MsgpackReader::new(value).head() {
+        Ok(MsgpackHead::Text(bytes)) => std::str::from_utf8(bytes).map_err(|_| wrong),
         _ => Err(wrong),
     }
 }

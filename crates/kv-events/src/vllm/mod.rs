@@ -15,8 +15,8 @@ mod fields;
 mod medium;
 mod update;
 
-pub use batch::{Batch, BatchError, decode, rank_of};
-pub use encode::{HashForm, Shape, WireEvent, WireHash, WireRemoved, WireStored, encode};
-pub use event::{BlockRemoved, BlockStored, Event, EventError, ExtraKey, WireTokens};
+pub use batch::{EventBatch, VllmBatchError, decode, rank_of};
+pub use encode::{EventLayout, HashForm, WireEvent, WireHash, WireRemoved, WireStored, encode};
+pub use event::{BlockRemoved, BlockStored, ExtraKey, VllmEvent, VllmEventError, WireTokens};
 pub use medium::Medium;
-pub use update::{Ignored, IgnoredReason, Normaliser, to_update};
+pub use update::{IgnoredEvent, IgnoredReason, Normaliser, to_update};

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, IndexUpdate, Named, Removed, Stored, Tier};
+use kv_blocks::{BlockSize, IndexUpdate, NamedBlocks, RemovedBlocks, StoredBlocks, Tier};
 
-use super::{BlockRemoved, BlockStored, Event, ExtraKey, Medium, WireTokens};
+use super::{BlockRemoved, BlockStored, ExtraKey, Medium, VllmEvent, WireTokens};
 
 /// An event that says nothing the index can use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("event ignored: {}", .reason.as_str())]
-pub struct Ignored {
+pub struct IgnoredEvent {
     /// Why.
     pub reason: IgnoredReason,
 }
@@ -65,7 +65,7 @@ impl IgnoredReason {
 }
 
 /// Says what one event means, without knowing the events before it. A stream has a [`Normaliser`] for that.
-pub fn to_update(event: &Event) -> Result<IndexUpdate, Ignored> {
+pub fn to_update(event: &VllmEvent) -> Result<IndexUpdate, IgnoredEvent> {
     Normaliser::default().update(event)
 }
 
@@ -83,16 +83,16 @@ pub struct Normaliser {
 
 impl Normaliser {
     /// Says what one event means.
-    pub fn update(&mut self, event: &Event) -> Result<IndexUpdate, Ignored> {
+    pub fn update(&mut self, event: &VllmEvent) -> Result<IndexUpdate, IgnoredEvent> {
         match event {
-            Event::Stored(event) => self.stored(event),
-            Event::Removed(event) => self.removed(event),
-            Event::Cleared => Ok(IndexUpdate::Cleared),
-            Event::Unknown { .. } => Err(IgnoredReason::UnknownTag.into()),
+            VllmEvent::Stored(event) => self.stored(event),
+            VllmEvent::Removed(event) => self.removed(event),
+            VllmEvent::Cleared => Ok(IndexUpdate::Cleared),
+            VllmEvent::Unknown { .. } => Err(IgnoredReason::UnknownTag.into()),
         }
     }
 
-    fn stored(&mut self, event: &BlockStored) -> Result<IndexUpdate, Ignored> {
+    fn stored(&mut self, event: &BlockStored) -> Result<IndexUpdate, IgnoredEvent> {
         if let Some(kind) = event.kv_cache_spec_kind.as_deref() {
             self.learn(
                 event.group_idx.unwrap_or(0),
@@ -115,7 +115,7 @@ impl Normaliser {
             // A placeholder: what the engine has told of is in an offload or storage tier too.
             return match tier {
                 Tier::Device => Err(IgnoredReason::NoTokens.into()),
-                tier => Ok(IndexUpdate::Named(Named {
+                tier => Ok(IndexUpdate::Named(NamedBlocks {
                     hashes: event.block_hashes.clone(),
                     tier,
                 })),
@@ -138,7 +138,7 @@ impl Normaliser {
         if sorted.windows(2).any(|two| two[0] == two[1]) {
             return Err(IgnoredReason::SelfReference.into());
         }
-        let keys = Keys::read(event);
+        let keys = ExtraKeys::read(event);
         let plain = keys.plain_blocks.min(event.block_hashes.len());
         if plain == 0 {
             return Err(IgnoredReason::Multimodal.into());
@@ -150,7 +150,7 @@ impl Normaliser {
                 .map(|(token, _)| *token)
                 .collect(),
         };
-        Ok(IndexUpdate::Stored(Stored {
+        Ok(IndexUpdate::Stored(StoredBlocks {
             hashes: event.block_hashes[..plain].to_vec(),
             parent: event.parent_block_hash,
             tokens,
@@ -161,14 +161,14 @@ impl Normaliser {
         }))
     }
 
-    fn removed(&self, event: &BlockRemoved) -> Result<IndexUpdate, Ignored> {
+    fn removed(&self, event: &BlockRemoved) -> Result<IndexUpdate, IgnoredEvent> {
         if !self.holds_all_tokens(event.group_idx) {
             return Err(IgnoredReason::NotFullAttention.into());
         }
         if event.block_hashes.is_empty() {
             return Err(IgnoredReason::NoBlocks.into());
         }
-        Ok(IndexUpdate::Removed(Removed {
+        Ok(IndexUpdate::Removed(RemovedBlocks {
             hashes: event.block_hashes.clone(),
             tier: Medium::parse(event.medium.as_deref(), event.locality.as_deref()).tier(),
         }))
@@ -192,21 +192,21 @@ impl Normaliser {
     }
 }
 
-impl From<IgnoredReason> for Ignored {
+impl From<IgnoredReason> for IgnoredEvent {
     fn from(reason: IgnoredReason) -> Self {
         Self { reason }
     }
 }
 
 /// What besides the tokens tells the blocks apart.
-struct Keys {
+struct ExtraKeys {
     lora: Option<Arc<str>>,
     salt: Option<Arc<str>>,
     /// Leading blocks that depend on tokens, adapter and salt alone.
     plain_blocks: usize,
 }
 
-impl Keys {
+impl ExtraKeys {
     /// Extra keys name the adapter first (when it has a name), then multimodal items, then the salt (on the first block
     /// of a sequence only), then embeddings. Salts are bare strings, and so were multimodal identifiers in two releases:
     /// a bare string is a salt only where a salt can stand, and alone.

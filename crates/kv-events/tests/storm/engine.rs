@@ -7,11 +7,11 @@ use std::{
 
 use kv_blocks::{BlockSize, DpRank, HashScheme, IndexUpdate, SequenceHash, Target, Tier, WorkerId};
 use kv_events::vllm::{
-    self, HashForm, Normaliser, Shape, WireEvent, WireHash, WireRemoved, WireStored,
+    self, EventLayout, HashForm, Normaliser, WireEvent, WireHash, WireRemoved, WireStored,
 };
-use kv_index::{DumpPlace, IndexSettings, KvIndex, TargetDigest};
+use kv_index::{DumpCursor, IndexSettings, KvIndex, TargetDigest};
 
-use super::dice::{Dice, mix};
+use super::random::{SplitMix64, mix};
 
 pub(crate) const MODEL: &str = "m";
 pub(crate) const TARGET: Target = Target {
@@ -28,24 +28,24 @@ const GPU: &str = "GPU";
 const CPU: &str = "CPU";
 
 /// A block and all in front of it, one letter a block. The first letter also says whose namespace it is in.
-type Prefix = Vec<u8>;
+type BlockPath = Vec<u8>;
 
 /// What is in a cache: tier, adapter, salt, sequence hash.
-pub(crate) type Held = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
+pub(crate) type HeldBlock = BTreeSet<(Tier, Option<Arc<str>>, Option<Arc<str>>, SequenceHash)>;
 
 /// How it stood once a batch was published.
-pub(crate) struct Truth {
+pub(crate) struct CacheTruth {
     /// Of an index that heard every batch up to this one, each once and in order.
     pub(crate) digest: Vec<TargetDigest>,
     /// What the engine held.
-    pub(crate) held: Held,
+    pub(crate) held: HeldBlock,
     /// What it let go in this batch, maybe to hold it again at the batch's end.
-    pub(crate) left: Held,
+    pub(crate) left: HeldBlock,
 }
 
 /// How an engine behaves.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manners {
+pub(crate) struct EngineBehavior {
     /// Of a hundred batches so many use up their number and are never sent.
     pub(crate) unsent: usize,
     /// Batches kept for replay.
@@ -54,19 +54,19 @@ pub(crate) struct Manners {
 
 /// One life of an engine, from its start to its restart.
 pub(crate) struct Life {
-    manners: Manners,
+    manners: EngineBehavior,
     /// Each life calls its blocks differently, as engines with a random seed do.
     naming: u64,
-    shape: Shape,
+    shape: EventLayout,
     hash_form: HashForm,
     /// Copies of each block.
-    device: BTreeMap<Prefix, usize>,
-    host: BTreeSet<Prefix>,
+    device: BTreeMap<BlockPath, usize>,
+    host: BTreeSet<BlockPath>,
     /// What went since the last batch.
-    left: Vec<(Tier, Prefix)>,
+    left: Vec<(Tier, BlockPath)>,
     /// By number; `None` was never sent.
     published: Vec<Option<Vec<u8>>>,
-    truths: Vec<Truth>,
+    truths: Vec<CacheTruth>,
     reference: KvIndex,
     normaliser: Normaliser,
 }
@@ -81,8 +81,8 @@ pub(crate) fn index() -> KvIndex {
 }
 
 /// What an index credits the engine with.
-pub(crate) fn credited(index: &KvIndex) -> Held {
-    let mut place = DumpPlace::default();
+pub(crate) fn credited(index: &KvIndex) -> HeldBlock {
+    let mut place = DumpCursor::default();
     let rows = std::iter::from_fn(|| index.dump(&mut place)).flatten();
     rows.map(|row| {
         (
@@ -96,11 +96,11 @@ pub(crate) fn credited(index: &KvIndex) -> Held {
 }
 
 impl Life {
-    pub(crate) fn new(dice: &mut Dice, manners: Manners) -> Self {
+    pub(crate) fn new(dice: &mut SplitMix64, manners: EngineBehavior) -> Self {
         Self {
             manners,
             naming: dice.roll(),
-            shape: *dice.pick(&[Shape::Map, Shape::Array]),
+            shape: *dice.pick(&[EventLayout::Map, EventLayout::Array]),
             hash_form: *dice.pick(&[HashForm::Int, HashForm::Bytes]),
             device: BTreeMap::new(),
             host: BTreeSet::new(),
@@ -113,7 +113,7 @@ impl Life {
     }
 
     /// Works a little and publishes what that changed. Returns the batch, unless its number was used up for nothing.
-    pub(crate) fn publish(&mut self, dice: &mut Dice) -> Option<(u64, Vec<u8>)> {
+    pub(crate) fn publish(&mut self, dice: &mut SplitMix64) -> Option<(u64, Vec<u8>)> {
         let mut events = vec![self.mark()];
         for _ in 0..dice.within(1, 3) {
             self.work(dice, &mut events);
@@ -121,7 +121,7 @@ impl Life {
         let payload = vllm::encode(1.0, Some(0), &events, self.shape, self.hash_form);
         self.tell_reference(&payload);
         let left = keys_of(std::mem::take(&mut self.left));
-        self.truths.push(Truth {
+        self.truths.push(CacheTruth {
             digest: self.reference.digest(),
             held: self.held(),
             left,
@@ -151,12 +151,12 @@ impl Life {
             .collect()
     }
 
-    pub(crate) fn truth(&self, seq: u64) -> Option<&Truth> {
+    pub(crate) fn truth(&self, seq: u64) -> Option<&CacheTruth> {
         self.truths.get(usize::try_from(seq).ok()?)
     }
 
     /// The truth now; `None` before the first batch.
-    pub(crate) fn newest(&self) -> Option<&Truth> {
+    pub(crate) fn newest(&self) -> Option<&CacheTruth> {
         self.truths.last()
     }
 
@@ -174,7 +174,7 @@ impl Life {
         })
     }
 
-    fn work(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+    fn work(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         match dice.below(100) {
             0..56 => self.request(dice, events),
             56..72 => self.evict(dice, events),
@@ -189,7 +189,7 @@ impl Life {
     }
 
     /// A prompt comes: what is not held of it is stored, and copies of what is held behind that.
-    fn request(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+    fn request(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
         let held = (1..=prompt.len())
             .take_while(|end| self.device.contains_key(&prompt[..*end]))
@@ -213,7 +213,7 @@ impl Life {
     }
 
     /// Any block goes, also from the middle of a sequence: one copy of it.
-    fn evict(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+    fn evict(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let held: Vec<_> = self.device.keys().cloned().collect();
         if held.is_empty() {
             return;
@@ -229,7 +229,7 @@ impl Life {
     }
 
     /// The beginning of a prompt is copied to the host, and described or only named.
-    fn offload(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+    fn offload(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let prompt = prompt(dice);
         let held = (1..=prompt.len())
             .take_while(|end| self.device.contains_key(&prompt[..*end]))
@@ -251,7 +251,7 @@ impl Life {
         events.push(WireEvent::Stored(stored));
     }
 
-    fn forget_offloaded(&mut self, dice: &mut Dice, events: &mut Vec<WireEvent>) {
+    fn forget_offloaded(&mut self, dice: &mut SplitMix64, events: &mut Vec<WireEvent>) {
         let held: Vec<_> = self.host.iter().cloned().collect();
         if held.is_empty() {
             return;
@@ -307,7 +307,7 @@ impl Life {
         }
     }
 
-    fn held(&self) -> Held {
+    fn held(&self) -> HeldBlock {
         let device = self
             .device
             .keys()
@@ -316,8 +316,8 @@ impl Life {
     }
 }
 
-fn keys_of(blocks: impl IntoIterator<Item = (Tier, Prefix)>) -> Held {
-    let key = |(tier, block): (Tier, Prefix)| {
+fn keys_of(blocks: impl IntoIterator<Item = (Tier, BlockPath)>) -> HeldBlock {
+    let key = |(tier, block): (Tier, BlockPath)| {
         let (lora, salt) = keys(&block);
         let chain = HashScheme::default().chain(
             None,
@@ -349,7 +349,7 @@ pub(crate) fn mark_of(update: &IndexUpdate) -> Option<u64> {
         .filter(|name| name >> 63 == 0)
 }
 
-fn prompt(dice: &mut Dice) -> Prefix {
+fn prompt(dice: &mut SplitMix64) -> BlockPath {
     let first = u8::try_from(dice.below(4)).unwrap();
     let mut prompt = vec![first];
     let more = dice.below(DEEPEST);

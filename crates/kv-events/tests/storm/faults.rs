@@ -2,13 +2,17 @@
 
 use std::collections::VecDeque;
 
-use super::dice::Dice;
+use super::random::SplitMix64;
 
 /// Its frames.
-pub(crate) type Message = Vec<Vec<u8>>;
+pub(crate) type MultipartMessage = Vec<Vec<u8>>;
 
 /// Sends a message, which may be lost, doubled, or overtake those before it.
-pub(crate) fn send(dice: &mut Dice, wire: &mut VecDeque<Message>, message: Message) {
+pub(crate) fn send(
+    dice: &mut SplitMix64,
+    wire: &mut VecDeque<MultipartMessage>,
+    message: MultipartMessage,
+) {
     match dice.below(100) {
         0..8 => {}
         8..13 => wire.extend([message.clone(), message]),
@@ -18,7 +22,7 @@ pub(crate) fn send(dice: &mut Dice, wire: &mut VecDeque<Message>, message: Messa
 }
 
 /// Messages under way come twice, late, or not at all.
-pub(crate) fn disturb(dice: &mut Dice, wire: &mut VecDeque<Message>) {
+pub(crate) fn disturb(dice: &mut SplitMix64, wire: &mut VecDeque<MultipartMessage>) {
     if wire.is_empty() {
         return;
     }
@@ -31,7 +35,11 @@ pub(crate) fn disturb(dice: &mut Dice, wire: &mut VecDeque<Message>) {
 }
 
 /// In so many of a hundred cases a frame is lost or cut, or one of its bits is wrong. Returns whether that was so.
-pub(crate) fn corrupt(dice: &mut Dice, percent: usize, message: &mut Message) -> bool {
+pub(crate) fn corrupt(
+    dice: &mut SplitMix64,
+    percent: usize,
+    message: &mut MultipartMessage,
+) -> bool {
     if !dice.chance(percent) {
         return false;
     }

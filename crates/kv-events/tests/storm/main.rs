@@ -6,33 +6,33 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
-#[path = "../../../kv-index/tests/oracle/dice.rs"]
-mod dice;
 mod engine;
 mod faults;
+#[path = "../../../kv-index/tests/oracle/random.rs"]
+mod random;
 mod world;
 
 use std::time::Duration;
 
 use contract_id::contract;
-use engine::{Manners, credited};
-use world::{Storm, World};
+use engine::{EngineBehavior, credited};
+use world::{Storm, StormWorld};
 
 const STORMS: u64 = 1000;
 const STEPS: usize = 120;
-const WHOLE: Manners = Manners {
+const WHOLE: EngineBehavior = EngineBehavior {
     unsent: 0,
     kept: usize::MAX,
 };
-const FORGETFUL: Manners = Manners { unsent: 6, kept: 8 };
+const FORGETFUL: EngineBehavior = EngineBehavior { unsent: 6, kept: 8 };
 
 /// Says which storm failed.
-struct Alone {
+struct FailureReport {
     seed: u64,
     test: &'static str,
 }
 
-impl Drop for Alone {
+impl Drop for FailureReport {
     fn drop(&mut self) {
         if std::thread::panicking() {
             let Self { seed, test } = self;
@@ -48,7 +48,7 @@ fn storms(test: &'static str, mut storm: impl FnMut(u64)) {
         .ok()
         .map(|seed| seed.parse().expect("STORM_SEED is a number"));
     for seed in only.map_or(0..STORMS, |seed| seed..seed + 1) {
-        let _alone = Alone { seed, test };
+        let _alone = FailureReport { seed, test };
         storm(seed);
     }
 }
@@ -62,7 +62,7 @@ fn after_a_storm_the_index_is_as_if_there_had_been_none_and_is_never_wrong_befor
         |seed| {
             // Half of them without replays that fail: those need no time to recover.
             let failing = if seed % 2 == 0 { 0 } else { 15 };
-            let mut world = World::new(
+            let mut world = StormWorld::new(
                 seed,
                 Storm {
                     manners: WHOLE,
@@ -87,7 +87,7 @@ fn after_a_storm_the_index_is_as_if_there_had_been_none_and_is_never_wrong_befor
 fn corrupted_messages_are_over_with_the_next_resync() {
     storms("corrupted_messages_are_over_with_the_next_resync", |seed| {
         let failing = if seed % 2 == 0 { 0 } else { 10 };
-        let mut world = World::new(
+        let mut world = StormWorld::new(
             seed,
             Storm {
                 manners: WHOLE,
@@ -111,7 +111,7 @@ fn what_a_permanent_hole_leaves_behind_went_in_that_hole_and_ends_with_the_engin
     storms(
         "what_a_permanent_hole_leaves_behind_went_in_that_hole_and_ends_with_the_engines_life",
         |seed| {
-            let mut world = World::new(
+            let mut world = StormWorld::new(
                 seed,
                 Storm {
                     manners: FORGETFUL,
@@ -150,7 +150,7 @@ fn without_a_replay_endpoint_the_next_life_is_known_exactly() {
     storms(
         "without_a_replay_endpoint_the_next_life_is_known_exactly",
         |seed| {
-            let mut world = World::new(
+            let mut world = StormWorld::new(
                 seed,
                 Storm {
                     manners: WHOLE,

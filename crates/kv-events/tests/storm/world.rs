@@ -8,20 +8,20 @@ use std::{
 use kv_blocks::Moment;
 use kv_events::{
     Action, Input, Sequencer, SequencerSettings, StreamState,
-    frames::{self, Replay, ReplayForm},
+    frames::{self, ReplayForm, ReplayFrame},
 };
 use kv_index::{KvIndex, TargetDigest};
 
 use super::{
-    dice::Dice,
-    engine::{Life, Manners, TARGET, Truth, credited, index, mark_of},
-    faults::{Message, corrupt, disturb, send},
+    engine::{CacheTruth, EngineBehavior, Life, TARGET, credited, index, mark_of},
+    faults::{MultipartMessage, corrupt, disturb, send},
+    random::SplitMix64,
 };
 
 /// What a storm is made of.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Storm {
-    pub(crate) manners: Manners,
+    pub(crate) manners: EngineBehavior,
     /// Whether there is a replay endpoint.
     pub(crate) replay: bool,
     /// Of a hundred replays so many are refused or cut; nobody asks for another one by hand where it is 0.
@@ -31,15 +31,15 @@ pub(crate) struct Storm {
 }
 
 /// An engine in its latest life, those before, and the reader.
-pub(crate) struct World {
+pub(crate) struct StormWorld {
     storm: Storm,
-    dice: Dice,
+    dice: SplitMix64,
     lives: Vec<Life>,
     form: ReplayForm,
     /// Under way on the live connection.
-    wire: VecDeque<Message>,
+    wire: VecDeque<MultipartMessage>,
     /// What is left of the running replay's answer.
-    answer: Option<VecDeque<Message>>,
+    answer: Option<VecDeque<MultipartMessage>>,
     connected: bool,
     sequencer: Sequencer,
     pub(crate) index: KvIndex,
@@ -52,9 +52,9 @@ pub(crate) struct World {
     applied: BTreeSet<(usize, u64)>,
 }
 
-impl World {
+impl StormWorld {
     pub(crate) fn new(seed: u64, storm: Storm) -> Self {
-        let mut dice = Dice::new(seed);
+        let mut dice = SplitMix64::new(seed);
         let max_pending_batches = if storm.failing > 0 {
             dice.within(1, 20)
         } else {
@@ -108,7 +108,7 @@ impl World {
         self.storm = Storm {
             failing: 0,
             corrupted: 0,
-            manners: Manners {
+            manners: EngineBehavior {
                 unsent: 0,
                 ..self.storm.manners
             },
@@ -140,7 +140,7 @@ impl World {
         self.disconnect();
         let life = Life::new(
             &mut self.dice,
-            Manners {
+            EngineBehavior {
                 unsent: 0,
                 ..self.storm.manners
             },
@@ -158,7 +158,7 @@ impl World {
     }
 
     /// The truth of the latest life.
-    pub(crate) fn truth(&self) -> &Truth {
+    pub(crate) fn truth(&self) -> &CacheTruth {
         self.lives
             .last()
             .and_then(Life::newest)
@@ -266,8 +266,10 @@ impl World {
         };
         self.corrupted |= corrupt(&mut self.dice, self.storm.corrupted, &mut message);
         match frames::replay(&message) {
-            Ok(Replay::Batch { seq, payload }) => self.feed(Input::ReplayBatch { seq, payload }),
-            Ok(Replay::End) => {
+            Ok(ReplayFrame::Batch { seq, payload }) => {
+                self.feed(Input::ReplayBatch { seq, payload })
+            }
+            Ok(ReplayFrame::End) => {
                 self.answer = None;
                 self.feed(Input::ReplayEnd);
             }
@@ -334,8 +336,8 @@ impl World {
                     self.applied.clear();
                     self.doubtful = false;
                 }
-                Action::Hole => {
-                    self.index.hole(TARGET);
+                Action::Loss => {
+                    self.index.mark_loss(TARGET);
                     self.doubtful = true;
                 }
                 Action::RequestReplay { from } => self.answer = Some(self.whole_answer(from)),
@@ -351,7 +353,7 @@ impl World {
         self.lives.iter().enumerate().find_map(of)
     }
 
-    fn whole_answer(&self, from: u64) -> VecDeque<Message> {
+    fn whole_answer(&self, from: u64) -> VecDeque<MultipartMessage> {
         let batches = self.lives.last().unwrap().history(from);
         let message =
             |(seq, payload): (u64, Vec<u8>)| frames::encode_replay(self.form, b"kv", seq, &payload);
@@ -369,7 +371,7 @@ impl World {
         let Some(seq) = self.sequencer.last_seq() else {
             return assert_eq!(digest, [], "nothing was heard of this life");
         };
-        let is_so = |truth: &&Truth| {
+        let is_so = |truth: &&CacheTruth| {
             credited.is_subset(&truth.held) && (self.is_forgetful() || truth.digest == digest)
         };
         let truth = self

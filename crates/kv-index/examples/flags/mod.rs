@@ -4,9 +4,9 @@ use std::{collections::BTreeMap, process::exit};
 
 /// The flags, by name.
 #[derive(Debug)]
-pub(crate) struct Flags(BTreeMap<&'static str, u64>);
+pub(crate) struct ExampleFlags(BTreeMap<&'static str, u64>);
 
-impl Flags {
+impl ExampleFlags {
     /// Reads the arguments of this process; a wrong one ends it with exit code 2.
     pub(crate) fn read(program: &str, defaults: &[(&'static str, u64)]) -> Self {
         let mut flags: BTreeMap<_, _> = defaults.iter().copied().collect();

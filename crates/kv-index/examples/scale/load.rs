@@ -8,11 +8,11 @@
 use std::{ops::Range, sync::Arc};
 
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, Tier, WorkerId,
+    BlockSize, DpRank, HashScheme, Namespace, PromptIdentity, SequenceHash, Target, Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 
-use super::dice::{Dice, mix};
+use super::random::{SplitMix64, mix};
 
 const SYSTEM_PROMPTS: u64 = 64;
 /// Of a conversation; the rest is its own.
@@ -22,16 +22,16 @@ const HOLDERS: usize = 4;
 const STRIDE: u64 = 64;
 
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct FleetShape {
     pub(crate) targets: u32,
     /// Blocks of a conversation.
     pub(crate) depth: u32,
 }
 
 #[derive(Debug)]
-pub(crate) struct Load {
+pub(crate) struct IndexLoad {
     pub(crate) index: KvIndex,
-    pub(crate) shape: Shape,
+    pub(crate) shape: FleetShape,
     pub(crate) conversations: u64,
     pub(crate) namespace: Namespace,
     system_prompts: Vec<Vec<u32>>,
@@ -41,7 +41,7 @@ pub(crate) struct Load {
 
 /// What a lookup asks for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Asked {
+pub(crate) enum QueryKind {
     /// A conversation that somebody holds whole.
     Whole,
     /// One that leaves a known conversation at some block.
@@ -58,8 +58,8 @@ pub(crate) struct Query {
     pub(crate) best: u32,
 }
 
-impl Load {
-    pub(crate) fn new(shape: Shape, memory_budget: u64) -> Self {
+impl IndexLoad {
+    pub(crate) fn new(shape: FleetShape, memory_budget: u64) -> Self {
         let index = KvIndex::new(IndexSettings {
             memory_budget,
             ..IndexSettings::default()
@@ -99,7 +99,7 @@ impl Load {
         self.conversations += 1;
         let conversation = self.tokens(number);
         let hashes = chain(&conversation);
-        let mut dice = Dice::new(number);
+        let mut dice = SplitMix64::new(number);
         let mut holders: Vec<usize> = Vec::with_capacity(HOLDERS);
         while holders.len() < HOLDERS.min(self.shape.targets as usize) {
             let holder = dice.below(self.shape.targets as usize);
@@ -147,15 +147,15 @@ impl Load {
     }
 
     /// The query with this number, of this kind.
-    pub(crate) fn query(&self, number: u64, asked: Asked) -> Query {
-        let mut dice = Dice::new(!number);
+    pub(crate) fn query(&self, number: u64, asked: QueryKind) -> Query {
+        let mut dice = SplitMix64::new(!number);
         let known = dice.roll() % self.conversations;
         let mut asked_tokens = self.tokens(known);
         let system = self.system_prompts[self.system_prompt(known)].len();
         let best = match asked {
-            Asked::Whole => asked_tokens.len(),
-            Asked::Diverging => dice.within(system, asked_tokens.len() - 1),
-            Asked::SystemPrompt => system,
+            QueryKind::Whole => asked_tokens.len(),
+            QueryKind::Diverging => dice.within(system, asked_tokens.len() - 1),
+            QueryKind::SystemPrompt => system,
         };
         let others = tokens(u64::MAX / 2 - number, 0..self.shape.depth);
         asked_tokens[best..].copy_from_slice(&others[best..]);
@@ -184,7 +184,7 @@ fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size: block_size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 

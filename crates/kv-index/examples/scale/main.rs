@@ -10,22 +10,22 @@
     reason = "that is what it is for"
 )]
 
-#[path = "../../tests/oracle/dice.rs"]
-#[allow(dead_code, reason = "a part of it is enough here")]
-mod dice;
 #[path = "../flags/mod.rs"]
 mod flags;
 mod load;
 mod measure;
 #[path = "../../tests/soak/memory.rs"]
 mod memory;
+#[path = "../../tests/oracle/random.rs"]
+#[allow(dead_code, reason = "a part of it is enough here")]
+mod random;
 mod svg;
 
 use std::{fs, io, path::Path, process::ExitCode};
 
-use flags::Flags;
-use load::{Load, Shape};
-use measure::{Measured, measure, used};
+use flags::ExampleFlags;
+use load::{FleetShape, IndexLoad};
+use measure::{IndexMeasurement, measure, used};
 use svg::{Chart, Series, draw};
 
 const DEPTH: u32 = 1024;
@@ -39,14 +39,14 @@ fn main() -> ExitCode {
         ("--memory", 18 << 30),
         ("--plots", 1),
     ];
-    let flags = Flags::read("scale", &defaults);
+    let flags = ExampleFlags::read("scale", &defaults);
     let targets = u32::try_from(flags.number("--targets")).unwrap_or(u32::MAX);
     let memory = flags.number("--memory");
     let goal = flags.number("--memberships");
     let memberships = by_memberships(targets, goal, memory);
     let by_targets = each("targets", &below(targets, 4), |targets| {
         (
-            Shape {
+            FleetShape {
                 targets,
                 depth: DEPTH,
             },
@@ -54,7 +54,7 @@ fn main() -> ExitCode {
         )
     });
     let by_depth = each("depth", &below(16_384, 4)[2..], |depth| {
-        (Shape { targets: 64, depth }, goal.min(MIDDLE))
+        (FleetShape { targets: 64, depth }, goal.min(MIDDLE))
     });
     if flags.number("--plots") == 0 {
         return ExitCode::SUCCESS;
@@ -79,10 +79,10 @@ fn below(end: u32, base: u32) -> Vec<u32> {
 }
 
 /// One index that grows to `goal` memberships, measured every half decade.
-fn by_memberships(targets: u32, goal: u64, memory: u64) -> Vec<Measured> {
+fn by_memberships(targets: u32, goal: u64, memory: u64) -> Vec<IndexMeasurement> {
     let start = used();
-    let mut load = Load::new(
-        Shape {
+    let mut load = IndexLoad::new(
+        FleetShape {
             targets,
             depth: DEPTH,
         },
@@ -125,14 +125,18 @@ fn by_memberships(targets: u32, goal: u64, memory: u64) -> Vec<Measured> {
 }
 
 /// One index for each size.
-fn each(title: &str, sizes: &[u32], shape: impl Fn(u32) -> (Shape, u64)) -> Vec<(u32, Measured)> {
+fn each(
+    title: &str,
+    sizes: &[u32],
+    shape: impl Fn(u32) -> (FleetShape, u64),
+) -> Vec<(u32, IndexMeasurement)> {
     println!(
         "\n| {title} | memberships | distinct | lookup p50 ns | p99 ns | as pairs p50 ns |\n|---|---|---|---|---|---|"
     );
     let measured = sizes.iter().map(|size| {
         let (shape, memberships) = shape(*size);
         let start = used();
-        let mut load = Load::new(shape, u64::MAX);
+        let mut load = IndexLoad::new(shape, u64::MAX);
         load.grow(memberships, || true);
         let row = measure(&load, start);
         println!(
@@ -146,14 +150,14 @@ fn each(title: &str, sizes: &[u32], shape: impl Fn(u32) -> (Shape, u64)) -> Vec<
 
 #[expect(clippy::cast_precision_loss, reason = "it is drawn")]
 fn plot(
-    memberships: &[Measured],
-    targets: &[(u32, Measured)],
-    depth: &[(u32, Measured)],
+    memberships: &[IndexMeasurement],
+    targets: &[(u32, IndexMeasurement)],
+    depth: &[(u32, IndexMeasurement)],
 ) -> io::Result<()> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/benchmarks");
     fs::create_dir_all(&folder)?;
-    let latency = |x: &str, rows: &[(f64, &Measured)]| {
-        let series = |name, value: fn(&Measured) -> u64| Series {
+    let latency = |x: &str, rows: &[(f64, &IndexMeasurement)]| {
+        let series = |name, value: fn(&IndexMeasurement) -> u64| Series {
             name,
             points: rows
                 .iter()
@@ -175,7 +179,7 @@ fn plot(
         .iter()
         .map(|row| (row.memberships as f64, row))
         .collect();
-    let bytes = |name, value: fn(&Measured) -> f64| Series {
+    let bytes = |name, value: fn(&IndexMeasurement) -> f64| Series {
         name,
         points: memberships
             .iter()

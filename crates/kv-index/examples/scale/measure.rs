@@ -6,7 +6,7 @@ use kv_blocks::{Moment, SequenceHash};
 use kv_index::Matches;
 
 use super::{
-    load::{Asked, Load, Query},
+    load::{IndexLoad, Query, QueryKind},
     memory::resident_bytes,
 };
 
@@ -17,7 +17,7 @@ const ROUNDS: usize = 3;
 
 /// One index as it was measured.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Measured {
+pub(crate) struct IndexMeasurement {
     pub(crate) targets: u32,
     pub(crate) memberships: u64,
     pub(crate) distinct: u64,
@@ -34,12 +34,12 @@ pub(crate) struct Measured {
 /// Measures an index in a process that had `before` bytes in use without it: a third of the lookups each of whole
 /// conversations, of such that diverge, and of new ones behind a system prompt, in random order.
 #[expect(clippy::cast_precision_loss, reason = "it is printed")]
-pub(crate) fn measure(load: &Load, before: u64) -> Measured {
+pub(crate) fn measure(load: &IndexLoad, before: u64) -> IndexMeasurement {
     let stats = load.index.stats();
     let grown = used().saturating_sub(before);
     let count = (HASHES / load.shape.depth as usize).clamp(300, 30_000);
     let queries = Queries::draw(load, count);
-    let space = load.index.space(&load.namespace);
+    let space = load.index.namespace_key(&load.namespace);
     let mut matches = Matches::default();
     let mut native = latencies(&queries, |chain| {
         load.index
@@ -54,7 +54,7 @@ pub(crate) fn measure(load: &Load, before: u64) -> Measured {
             .max()
             .unwrap_or(0)
     });
-    Measured {
+    IndexMeasurement {
         targets: load.shape.targets,
         memberships: stats.memberships,
         distinct: stats.distinct,
@@ -77,7 +77,7 @@ struct Queries {
 }
 
 impl Queries {
-    fn draw(load: &Load, count: usize) -> Self {
+    fn draw(load: &IndexLoad, count: usize) -> Self {
         let depth = load.shape.depth as usize;
         let mut all = Self {
             hashes: Vec::with_capacity(depth * count),
@@ -85,7 +85,11 @@ impl Queries {
             best: Vec::with_capacity(count),
         };
         for number in 0..count {
-            let asked = [Asked::Whole, Asked::Diverging, Asked::SystemPrompt][number % 3];
+            let asked = [
+                QueryKind::Whole,
+                QueryKind::Diverging,
+                QueryKind::SystemPrompt,
+            ][number % 3];
             let Query { chain, best } = load.query(number as u64, asked);
             all.hashes.extend(chain);
             all.best.push(best);

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use flags::Flags;
+use flags::ExampleFlags;
 use memory::resident_bytes;
 use soak::Soak;
 
@@ -33,7 +33,7 @@ const MINUTE: usize = 6;
 const MIB: f64 = 1024.0 * 1024.0;
 
 fn main() -> ExitCode {
-    let flags = Flags::read("soak", &[("--minutes", 20), ("--budget", 512 << 20)]);
+    let flags = ExampleFlags::read("soak", &[("--minutes", 20), ("--budget", 512 << 20)]);
     match run(
         Duration::from_secs(60 * flags.number("--minutes")),
         flags.number("--budget"),

@@ -24,17 +24,17 @@ use std::{
     time::Instant,
 };
 
-use flags::Flags;
+use flags::ExampleFlags;
 use oracle::{
-    dice::Dice,
-    readers::{Length, Seen, race},
+    random::SplitMix64,
+    readers::{Length, ReaderTally, race},
     reduce::report,
-    setup::{Setup, Tally},
+    setup::{Setup, TrialTally},
     trial::Trial,
 };
 
 fn main() -> ExitCode {
-    let flags = Flags::read(
+    let flags = ExampleFlags::read(
         "torture",
         &[("--ops", 10_000_000), ("--seed", 1), ("--readers", 0)],
     );
@@ -64,7 +64,7 @@ fn main() -> ExitCode {
 #[expect(clippy::disallowed_methods, reason = "it measures, and prints")]
 fn alone(ops: u64, seed: u64) -> Result<(), String> {
     let started = Instant::now();
-    let (mut done, mut tally, mut trials) = (0, Tally::default(), 0);
+    let (mut done, mut tally, mut trials) = (0, TrialTally::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(trials);
         let setup = if seed % 8 == 0 {
@@ -73,7 +73,7 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
             Setup::ample(seed)
         };
         // Mostly many short ones, for many kinds of worlds; now and then a long one, for what adds up.
-        let steps = setup.steps(*Dice::new(seed).pick(&[1000, 1000, 10_000, 100_000]));
+        let steps = setup.steps(*SplitMix64::new(seed).pick(&[1000, 1000, 10_000, 100_000]));
         done += steps.len() as u64;
         trials += 1;
         tally +=
@@ -103,7 +103,7 @@ fn alone(ops: u64, seed: u64) -> Result<(), String> {
 #[expect(clippy::disallowed_methods, reason = "it measures, and prints")]
 fn beside_readers(ops: u64, seed: u64, readers: u64) -> Result<(), String> {
     let started = Instant::now();
-    let (mut done, mut all, mut races) = (0, Seen::default(), 0);
+    let (mut done, mut all, mut races) = (0, ReaderTally::default(), 0);
     while done < ops {
         let seed = seed.wrapping_add(races);
         let length = Length {

@@ -1,47 +1,47 @@
 //! From the deepest block to every target's share: from the root down, run by run, until nobody is left.
 
 use super::{
-    Core,
-    matches::{Matches, Mixed},
-    probes::Probes,
+    SharedIndex,
+    matches::{Matches, MixedHolding},
+    probes::ProbeRound,
 };
 use crate::{
     atomic::{AtomicU64, Ordering},
-    runs::{EXPECTED, Head, NO_RUN, Span, Title, WHOLE, unpack_part},
+    runs::{AreaHeader, EXPECTED, NO_RUN, RunHead, TierSpan, WHOLE, unpack_part},
 };
 
 /// One run on the way from the root to the deepest block, and how many of its blocks are on that way.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Step {
+pub(crate) struct PathStep {
     pub(super) run: u32,
     pub(super) limit: u32,
-    pub(super) head: Head,
+    pub(super) head: RunHead,
 }
 
-impl Step {
+impl PathStep {
     /// Nowhere.
     pub(super) const NONE: Self = Self {
         run: NO_RUN,
         limit: 0,
-        head: Head::NONE,
+        head: RunHead::NONE,
     };
 }
 
 /// Buffers of a lookup.
 #[derive(Debug, Default)]
 pub(crate) struct Scratch {
-    pub(super) probes: Probes,
+    pub(super) probes: ProbeRound,
     /// From the deepest run to the root.
-    pub(super) path: Vec<Step>,
+    pub(super) path: Vec<PathStep>,
     alive: Vec<u64>,
     pass: Vec<u64>,
     irregular: Vec<(u32, u32)>,
-    spans: Vec<(Span, u64)>,
+    spans: Vec<(TierSpan, u64)>,
 }
 
 /// Whose word counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Credit {
+pub(super) enum CreditSource {
     /// Trusted targets: what they announced, and what is expected of them.
     Trusted,
     /// Targets that are not trusted: what they announced.
@@ -51,12 +51,12 @@ pub(super) enum Credit {
 }
 
 /// The structure changed while it was read.
-pub(super) struct Torn;
+pub(super) struct TornRead;
 
-impl Core {
+impl SharedIndex {
     /// The way from the step that is there already to the root.
     #[inline]
-    pub(super) fn path(&self, path: &mut Vec<Step>) -> Result<(), Torn> {
+    pub(super) fn path(&self, path: &mut Vec<PathStep>) -> Result<(), TornRead> {
         loop {
             let below = path[path.len() - 1].head;
             let (run, limit) = (below.parent(), below.attach());
@@ -64,13 +64,13 @@ impl Core {
                 return if below.depth() == 0 {
                     Ok(())
                 } else {
-                    Err(Torn)
+                    Err(TornRead)
                 };
             }
-            path.push(Step {
+            path.push(PathStep {
                 run,
                 limit,
-                ..Step::NONE
+                ..PathStep::NONE
             });
             let at = path.len() - 1;
             let head = &mut path[at].head;
@@ -80,7 +80,7 @@ impl Core {
                 || limit == 0
                 || limit > head.blocks()
             {
-                return Err(Torn);
+                return Err(TornRead);
             }
             self.prefetch_beside(head);
         }
@@ -90,9 +90,9 @@ impl Core {
     pub(super) fn collect(
         &self,
         matches: &mut Matches,
-        credit: Credit,
+        credit: CreditSource,
         now: u64,
-    ) -> Result<(), Torn> {
+    ) -> Result<(), TornRead> {
         let mut scratch = std::mem::take(&mut matches.scratch);
         let done = self.walk(&mut scratch, matches, credit, now);
         matches.scratch = scratch;
@@ -104,23 +104,23 @@ impl Core {
         &self,
         scratch: &mut Scratch,
         matches: &mut Matches,
-        credit: Credit,
+        credit: CreditSource,
         now: u64,
-    ) -> Result<(), Torn> {
+    ) -> Result<(), TornRead> {
         let width = matches.width;
         scratch.alive.clear();
         scratch.pass.resize(width, 0);
         scratch.alive.resize(
             width,
-            if credit == Credit::Trusted {
+            if credit == CreditSource::Trusted {
                 u64::MAX
             } else {
                 0
             },
         );
         self.doubted(|word, bits| match credit {
-            Credit::Trusted => scratch.alive[word] &= !bits,
-            Credit::Announced | Credit::Expected => scratch.alive[word] |= bits,
+            CreditSource::Trusted => scratch.alive[word] &= !bits,
+            CreditSource::Announced | CreditSource::Expected => scratch.alive[word] |= bits,
         });
         for number in (0..scratch.path.len()).rev() {
             let step = scratch.path[number];
@@ -142,19 +142,19 @@ impl Core {
     /// One run whose holders are in an area; returns whether anybody holds all of it that counts.
     fn area(
         &self,
-        step: Step,
+        step: PathStep,
         scratch: &mut Scratch,
         matches: &mut Matches,
-        credit: Credit,
+        credit: CreditSource,
         now: u64,
-    ) -> Result<bool, Torn> {
+    ) -> Result<bool, TornRead> {
         let (line, words) = step.head.area();
-        let area = self.body.words(line, words).ok_or(Torn)?;
+        let area = self.body.words(line, words).ok_or(TornRead)?;
         let word = |at: usize| area[at].load(Ordering::Relaxed);
-        let title = Title::decode(word(0));
+        let title = AreaHeader::decode(word(0));
         // Whatever is read from here on is checked by the run's version in the end; this only keeps it in bounds.
         if title.words() != words || title.width > matches.width || words == 0 {
-            return Err(Torn);
+            return Err(TornRead);
         }
         let (base, limit) = (step.head.depth(), step.limit);
         let Scratch {
@@ -181,7 +181,7 @@ impl Core {
                 alive[*slot as usize / 64] &= !(1 << (slot % 64));
             }
         }
-        if credit != Credit::Expected {
+        if credit != CreditSource::Expected {
             for at in 0..title.width {
                 pass[at] |= word(1 + at) & alive[at];
             }
@@ -218,11 +218,16 @@ impl Core {
 
 /// One run whose few holders are named in its head.
 #[inline]
-fn inline(step: Step, scratch: &mut Scratch, matches: &mut Matches, credit: Credit) -> bool {
+fn inline(
+    step: PathStep,
+    scratch: &mut Scratch,
+    matches: &mut Matches,
+    credit: CreditSource,
+) -> bool {
     let Scratch { alive, pass, .. } = scratch;
     let base = step.head.depth();
     pass.fill(0);
-    if credit != Credit::Expected {
+    if credit != CreditSource::Expected {
         for number in 0..step.head.inline_holders().min(4) {
             single(
                 step.head.holder(number),
@@ -266,23 +271,24 @@ fn single(
 /// The spans that count now, by slot and beginning.
 fn load_spans(
     area: &[AtomicU64],
-    title: Title,
-    credit: Credit,
+    title: AreaHeader,
+    credit: CreditSource,
     now: u64,
-    spans: &mut Vec<(Span, u64)>,
+    spans: &mut Vec<(TierSpan, u64)>,
 ) {
     spans.clear();
     let word = |at: usize| area[at].load(Ordering::Relaxed);
-    if credit != Credit::Expected {
+    if credit != CreditSource::Expected {
         spans.extend(
-            (title.spans_at()..title.expected_at()).map(|at| (Span::decode(word(at)), u64::MAX)),
+            (title.spans_at()..title.expected_at())
+                .map(|at| (TierSpan::decode(word(at)), u64::MAX)),
         );
     }
-    if credit != Credit::Announced {
+    if credit != CreditSource::Announced {
         for number in 0..title.expected {
             let at = title.expected_at() + 3 * number;
             if word(at + 1) > now {
-                spans.push((Span::decode(word(at)), word(at + 1)));
+                spans.push((TierSpan::decode(word(at)), word(at + 1)));
             }
         }
     }
@@ -296,10 +302,10 @@ fn load_spans(
 )]
 fn crooked(
     area: &[AtomicU64],
-    title: Title,
-    spans: &[(Span, u64)],
+    title: AreaHeader,
+    spans: &[(TierSpan, u64)],
     alive: &[u64],
-    credit: Credit,
+    credit: CreditSource,
     limit: u32,
     irregular: &mut Vec<(u32, u32)>,
     base: u32,
@@ -318,7 +324,7 @@ fn crooked(
         if word >= alive.len() || alive[word] & bit == 0 {
             continue;
         }
-        let leading = if credit == Credit::Expected {
+        let leading = if credit == CreditSource::Expected {
             0
         } else {
             leading(area, title, slot).min(limit)
@@ -332,7 +338,7 @@ fn crooked(
 }
 
 /// Leading blocks on the device, or `WHOLE`.
-fn leading(area: &[AtomicU64], title: Title, slot: u32) -> u32 {
+fn leading(area: &[AtomicU64], title: AreaHeader, slot: u32) -> u32 {
     let word = |at: usize| area[at].load(Ordering::Relaxed);
     let (number, bit) = (slot as usize / 64, 1 << (slot % 64));
     if number < title.width {
@@ -353,7 +359,7 @@ fn leading(area: &[AtomicU64], title: Title, slot: u32) -> u32 {
 }
 
 /// How many blocks from the first on are covered without a gap.
-fn reach_of(leading: u32, spans: &[(Span, u64)], limit: u32) -> u32 {
+fn reach_of(leading: u32, spans: &[(TierSpan, u64)], limit: u32) -> u32 {
     let mut reach = leading;
     loop {
         let before = reach;
@@ -413,13 +419,13 @@ impl Matches {
     }
 
     /// Notes where the first `reach` blocks of a slot's share in one run are, as far as they are not only on the device.
-    fn add_mixed(&mut self, slot: u32, leading: u32, spans: &[(Span, u64)], reach: u32) {
+    fn add_mixed(&mut self, slot: u32, leading: u32, spans: &[(TierSpan, u64)], reach: u32) {
         let at = self
             .mixed
             .iter()
             .position(|mixed| mixed.slot == slot)
             .unwrap_or_else(|| {
-                self.mixed.push(Mixed {
+                self.mixed.push(MixedHolding {
                     slot,
                     best: [0; 5],
                     present: [0; 4],

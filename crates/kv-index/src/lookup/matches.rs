@@ -5,11 +5,11 @@ use crate::runs::each_bit;
 /// Small number of a registered target inside one index; given out in order of registration, starting with 0. A target that
 /// is cleared gets another one, and the one before is nobody's ([`crate::KvIndex::target`]) until it is given out again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub u32);
+pub struct TargetSlot(pub u32);
 
 /// What a slot's run has that is not simply on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Mixed {
+pub(crate) struct MixedHolding {
     pub(crate) slot: u32,
     /// Blocks by best tier, and expected ones; the device's share is what is left of the run.
     pub(crate) best: [u32; 5],
@@ -27,7 +27,7 @@ pub struct Matches {
     pub(crate) depths: Vec<u32>,
     pub(crate) bits: Vec<u64>,
     pub(crate) singles: Vec<(u32, u32)>,
-    pub(crate) mixed: Vec<Mixed>,
+    pub(crate) mixed: Vec<MixedHolding>,
     pub(crate) scratch: super::collect::Scratch,
 }
 
@@ -41,7 +41,7 @@ impl Matches {
     }
 
     /// Every slot that holds at least the first block, once, with how many leading blocks it holds.
-    pub fn iter(&self) -> impl Iterator<Item = (Slot, u32)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (TargetSlot, u32)> + '_ {
         let levels = self.depths.iter().enumerate().flat_map(|(level, depth)| {
             let bits = &self.bits[level * self.width..(level + 1) * self.width];
             bits.iter().enumerate().flat_map(move |(number, word)| {
@@ -52,25 +52,25 @@ impl Matches {
                     }
                     let slot = number as u32 * 64 + left.trailing_zeros();
                     left &= left - 1;
-                    Some((Slot(slot), *depth))
+                    Some((TargetSlot(slot), *depth))
                 })
             })
         });
         self.singles
             .iter()
-            .map(|(slot, depth)| (Slot(*slot), *depth))
+            .map(|(slot, depth)| (TargetSlot(*slot), *depth))
             .chain(levels)
     }
 
     /// Calls back with what [`Matches::iter`] returns, sooner.
-    pub fn each(&self, mut visit: impl FnMut(Slot, u32)) {
+    pub fn each(&self, mut visit: impl FnMut(TargetSlot, u32)) {
         for (slot, depth) in &self.singles {
-            visit(Slot(*slot), *depth);
+            visit(TargetSlot(*slot), *depth);
         }
         for (level, depth) in self.depths.iter().enumerate() {
             each_bit(
                 &self.bits[level * self.width..(level + 1) * self.width],
-                |slot| visit(Slot(slot), *depth),
+                |slot| visit(TargetSlot(slot), *depth),
             );
         }
     }
@@ -85,7 +85,7 @@ impl Matches {
     }
 
     /// How many leading blocks `slot` holds.
-    pub fn of(&self, slot: Slot) -> u32 {
+    pub fn of(&self, slot: TargetSlot) -> u32 {
         if let Some((_, depth)) = self.singles.iter().find(|(single, _)| *single == slot.0) {
             return *depth;
         }

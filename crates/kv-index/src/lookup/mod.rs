@@ -16,36 +16,36 @@ mod search;
 
 use kv_blocks::{DpRank, SequenceHash, Target, WorkerId};
 
-use self::collect::{Credit, Scratch, Step, Torn};
-pub(crate) use self::matches::Mixed;
-pub use self::matches::{Matches, Slot};
+use self::collect::{CreditSource, PathStep, Scratch, TornRead};
+pub(crate) use self::matches::MixedHolding;
+pub use self::matches::{Matches, TargetSlot};
 pub(crate) use self::probes::KNOWN_ENDS;
 use crate::{
+    arena::LineChunks,
     atomic::{AtomicU32, AtomicU64, Ordering, fence, pause},
-    lines::Chunks,
-    runs::{Heads, MAX_SLOTS},
-    table::Table,
+    runs::{MAX_SLOTS, RunHeads},
+    table::BlockTable,
 };
 
 /// What readers and the writer share.
 #[derive(Debug)]
-pub(crate) struct Core {
-    pub(crate) heads: Heads,
-    pub(crate) body: Chunks,
+pub(crate) struct SharedIndex {
+    pub(crate) heads: RunHeads,
+    pub(crate) body: LineChunks,
     /// Every block.
-    pub(crate) table: Table,
+    pub(crate) table: BlockTable,
     /// Of every run the first block, and the one where a prompt ended: so few that they stay in the cache.
-    pub(crate) marks: Table,
+    pub(crate) marks: BlockTable,
     /// Depths at which prompts part most often (the ends of system prompts); 0 for none. Only a hint where to look first.
     pub(crate) ends: [AtomicU32; KNOWN_ENDS],
     /// Words of slot bits that are in use.
     pub(crate) width: AtomicU64,
     /// The target of each slot, eight to a line; 0 while it has none.
-    targets: Chunks,
+    targets: LineChunks,
     /// Changes whenever a slot gets a target or loses it.
     pub(crate) assignments: AtomicU64,
     /// Bits of slots whose targets are not trusted, and how many those are.
-    pub(crate) doubted: Box<[AtomicU64]>,
+    pub(crate) untrusted: Box<[AtomicU64]>,
     pub(crate) doubts: AtomicU64,
 }
 
@@ -54,9 +54,14 @@ const TARGETS_LOG2: u32 = 3;
 /// Lookups that share one round of cache misses.
 const TOGETHER: usize = 16;
 
-impl Core {
-    pub(crate) fn new(heads: Heads, body: Chunks, table: Table, marks: Table) -> Self {
-        let targets = Chunks::new(MAX_SLOTS as usize >> (3 + TARGETS_LOG2), TARGETS_LOG2);
+impl SharedIndex {
+    pub(crate) fn new(
+        heads: RunHeads,
+        body: LineChunks,
+        table: BlockTable,
+        marks: BlockTable,
+    ) -> Self {
+        let targets = LineChunks::new(MAX_SLOTS as usize >> (3 + TARGETS_LOG2), TARGETS_LOG2);
         Self {
             heads,
             body,
@@ -66,7 +71,7 @@ impl Core {
             assignments: AtomicU64::new(0),
             ends: std::array::from_fn(|_| AtomicU32::new(0)),
             width: AtomicU64::new(1),
-            doubted: (0..MAX_SLOTS / 64).map(|_| AtomicU64::new(0)).collect(),
+            untrusted: (0..MAX_SLOTS / 64).map(|_| AtomicU64::new(0)).collect(),
             doubts: AtomicU64::new(0),
         }
     }
@@ -115,8 +120,8 @@ impl Core {
     }
 
     /// Says whether a slot's target is not trusted. For the writer.
-    pub(crate) fn doubt(&self, slot: u32, doubted: bool) {
-        let (word, bit) = (&self.doubted[slot as usize / 64], 1 << (slot % 64));
+    pub(crate) fn set_untrusted(&self, slot: u32, doubted: bool) {
+        let (word, bit) = (&self.untrusted[slot as usize / 64], 1 << (slot % 64));
         let now = word.load(Ordering::Relaxed);
         word.store(
             if doubted { now | bit } else { now & !bit },
@@ -138,11 +143,11 @@ impl Core {
         now: u64,
         matches: &mut Matches,
     ) {
-        self.answer(space, chain, now, Credit::Trusted, matches);
+        self.answer(space, chain, now, CreditSource::Trusted, matches);
     }
 
     /// The same for targets that are not trusted: what they announced, or what is expected of them.
-    pub(crate) fn lookup_doubted(
+    pub(crate) fn lookup_untrusted(
         &self,
         space: u64,
         chain: &[SequenceHash],
@@ -155,9 +160,9 @@ impl Core {
             chain,
             now,
             if announced {
-                Credit::Announced
+                CreditSource::Announced
             } else {
-                Credit::Expected
+                CreditSource::Expected
             },
             matches,
         );
@@ -204,7 +209,7 @@ impl Core {
                 self.first_of(space, chains[number], &mut matches[number]);
             }
             for (chain, matches) in chains.iter().zip(matches) {
-                self.conclude(space, chain, now, Credit::Trusted, matches);
+                self.conclude(space, chain, now, CreditSource::Trusted, matches);
             }
         }
     }
@@ -215,7 +220,7 @@ impl Core {
         space: u64,
         chain: &[SequenceHash],
         now: u64,
-        credit: Credit,
+        credit: CreditSource,
         matches: &mut Matches,
     ) {
         if !chain.is_empty() {
@@ -243,7 +248,7 @@ impl Core {
         space: u64,
         chain: &[SequenceHash],
         now: u64,
-        credit: Credit,
+        credit: CreditSource,
         matches: &mut Matches,
     ) {
         if chain.is_empty() {
@@ -263,7 +268,7 @@ impl Core {
     fn first_of(&self, space: u64, chain: &[SequenceHash], matches: &mut Matches) {
         let Scratch { path, probes, .. } = &mut matches.scratch;
         path.clear();
-        path.push(Step::NONE);
+        path.push(PathStep::NONE);
         self.first(space, chain, probes, &mut path[0]);
     }
 
@@ -273,15 +278,15 @@ impl Core {
         space: u64,
         chain: &[SequenceHash],
         now: u64,
-        credit: Credit,
+        credit: CreditSource,
         matches: &mut Matches,
-    ) -> Result<(), Torn> {
+    ) -> Result<(), TornRead> {
         matches.clear(self.width.load(Ordering::Acquire) as usize);
         let Scratch { path, probes, .. } = &mut matches.scratch;
         if probes.hit.is_none() {
             return Ok(());
         }
-        self.follow(space, chain, probes, &mut path[0]);
+        self.extend_match(space, chain, probes, &mut path[0]);
         self.path(path)?;
         self.collect(matches, credit, now)?;
         // Everything was read before the versions are read again.
@@ -293,7 +298,7 @@ impl Core {
         {
             Ok(())
         } else {
-            Err(Torn)
+            Err(TornRead)
         }
     }
 
@@ -304,7 +309,7 @@ impl Core {
             return;
         }
         let width = self.width.load(Ordering::Acquire) as usize;
-        for (number, word) in self.doubted.iter().take(width).enumerate() {
+        for (number, word) in self.untrusted.iter().take(width).enumerate() {
             visit(number, word.load(Ordering::Relaxed));
         }
     }

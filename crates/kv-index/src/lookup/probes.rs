@@ -1,9 +1,9 @@
 //! What a search looks at in one round, and what it learns from how searches end.
 
-use super::Core;
+use super::SharedIndex;
 use crate::{
     atomic::Ordering,
-    table::{Key, Line, Seen, State},
+    table::{DirectoryState, HomeLine, LineId, TableKey},
 };
 
 /// Probes of a round at most: all of the first one, or all of a later one.
@@ -17,26 +17,26 @@ const _: () = assert!(2 + KNOWN_ENDS <= PROBES && PARTS <= PROBES + 1);
 
 /// One round of a search, deepest position first.
 #[derive(Debug)]
-pub(crate) struct Probes {
+pub(crate) struct ProbeRound {
     pub(super) count: usize,
     pub(super) positions: [u32; PROBES],
-    pub(super) keys: [Key; PROBES],
-    pub(super) states: [State; PROBES],
-    pub(super) lines: [Line; PROBES],
-    pub(super) seen: [Seen; PROBES],
+    pub(super) keys: [TableKey; PROBES],
+    pub(super) states: [DirectoryState; PROBES],
+    pub(super) lines: [LineId; PROBES],
+    pub(super) seen: [HomeLine; PROBES],
     /// Position of the deepest block found.
     pub(super) hit: Option<usize>,
     /// Positions from here on are not there.
     pub(super) end: usize,
     /// How often of late chains were known to their last block, and it was marked.
-    whole: Share,
+    whole: DecayingShare,
     /// How often they ended where prompts are known to part.
-    ends: [Share; KNOWN_ENDS],
+    ends: [DecayingShare; KNOWN_ENDS],
     /// Whether this round looks at marked blocks only.
     pub(super) marked: bool,
 }
 
-impl Probes {
+impl ProbeRound {
     /// Adds a position, once; deeper ones come first.
     #[inline]
     fn insert(&mut self, position: u32) {
@@ -57,7 +57,7 @@ impl Probes {
     /// Each probe has to be fetched, and takes its time of those beside it: so what is not likely to be needed waits for a
     /// second round.
     #[inline]
-    pub(super) fn begin(&mut self, core: &Core, len: usize) {
+    pub(super) fn begin(&mut self, core: &SharedIndex, len: usize) {
         self.hit = None;
         self.end = len;
         self.count = 1;
@@ -69,7 +69,7 @@ impl Probes {
     }
 
     /// What is looked at beside the last block.
-    fn widen(&mut self, core: &Core) {
+    fn widen(&mut self, core: &SharedIndex) {
         for (end, share) in core.ends.iter().zip(self.ends) {
             let end = end.load(Ordering::Relaxed);
             if end > 0 && (end as usize) < self.end && share.0 >= RARE {
@@ -81,7 +81,7 @@ impl Probes {
 
     /// The second round, if the first one looked for the last block only and did not find it.
     #[inline]
-    pub(super) fn go_on(&mut self, core: &Core, len: usize) -> bool {
+    pub(super) fn go_on(&mut self, core: &SharedIndex, len: usize) -> bool {
         self.whole.note(self.hit == Some(len - 1));
         let more = self.count == 1 && len > 1 && self.hit.is_none();
         if more {
@@ -93,7 +93,7 @@ impl Probes {
 
     /// Learns where a chain's known part ended.
     #[inline]
-    pub(super) fn learn(&mut self, core: &Core, blocks: u32) {
+    pub(super) fn learn(&mut self, core: &SharedIndex, blocks: u32) {
         for (end, share) in core.ends.iter().zip(&mut self.ends) {
             share.note(end.load(Ordering::Relaxed) == blocks);
         }
@@ -114,9 +114,9 @@ impl Probes {
 
 /// A share that forgets, of 4096.
 #[derive(Clone, Copy, Debug)]
-struct Share(u32);
+struct DecayingShare(u32);
 
-impl Share {
+impl DecayingShare {
     #[inline]
     fn note(&mut self, once: bool) {
         self.0 = self.0 - self.0 / 32 + if once { 128 } else { 0 };
@@ -128,19 +128,19 @@ const LIKELY: u32 = 2700;
 /// Below this share it is not worth looking.
 const RARE: u32 = 100;
 
-impl Default for Probes {
+impl Default for ProbeRound {
     fn default() -> Self {
         Self {
             count: 0,
             positions: [0; PROBES],
-            keys: [Key::NONE; PROBES],
-            states: [State::NONE; PROBES],
-            lines: [Line::NONE; PROBES],
-            seen: [Seen::Nothing; PROBES],
+            keys: [TableKey::NONE; PROBES],
+            states: [DirectoryState::NONE; PROBES],
+            lines: [LineId::NONE; PROBES],
+            seen: [HomeLine::Nothing; PROBES],
             hit: None,
             end: 0,
-            whole: Share(0),
-            ends: [Share(RARE); KNOWN_ENDS],
+            whole: DecayingShare(0),
+            ends: [DecayingShare(RARE); KNOWN_ENDS],
             marked: false,
         }
     }

@@ -9,15 +9,15 @@
 use kv_blocks::SequenceHash;
 
 use super::{
-    Core,
-    collect::Step,
-    probes::{PARTS, Probes},
+    SharedIndex,
+    collect::PathStep,
+    probes::{PARTS, ProbeRound},
 };
 use crate::{
+    arena::prefetch,
     atomic::{Ordering, fence},
-    lines::prefetch,
-    runs::{Head, NO_RUN},
-    table::{Key, Seen, Spot, Table},
+    runs::{NO_RUN, RunHead},
+    table::{BlockRef, BlockTable, HomeLine, TableKey},
 };
 
 /// Runs that are followed one by one before what is left is cut into parts.
@@ -25,17 +25,22 @@ const FOLLOWED: u32 = 3;
 /// With fewer blocks left it is not worth it.
 const FEW: usize = 4 * PARTS;
 
-impl Core {
+impl SharedIndex {
     /// Begins a search: asks for all that the first round will look at.
     #[inline]
-    pub(super) fn probe(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) {
+    pub(super) fn probe(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
         probes.begin(self, chain.len());
         self.ask(space, chain, probes);
     }
 
     /// Asks for what the second round will look at, if there is one.
     #[inline]
-    pub(super) fn probe_on(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) -> bool {
+    pub(super) fn probe_on(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        probes: &mut ProbeRound,
+    ) -> bool {
         let more = probes.go_on(self, chain.len());
         if more {
             self.ask(space, chain, probes);
@@ -45,7 +50,7 @@ impl Core {
 
     /// One step for all probes before the next one for any: so the processor has the misses of a step under way together.
     #[inline]
-    fn ask(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes) {
+    fn ask(&self, space: u64, chain: &[SequenceHash], probes: &mut ProbeRound) {
         let table = self.asked(probes);
         for position in &probes.positions[..probes.count] {
             prefetch(&chain[*position as usize]);
@@ -62,7 +67,7 @@ impl Core {
 
     /// Where a round looks.
     #[inline]
-    fn asked(&self, probes: &Probes) -> &Table {
+    fn asked(&self, probes: &ProbeRound) -> &BlockTable {
         if probes.marked {
             &self.marks
         } else {
@@ -72,7 +77,7 @@ impl Core {
 
     /// Sees what may be there, and asks for the heads of all those runs: they are likely to be on the way to the root.
     #[inline]
-    pub(super) fn scan(&self, probes: &mut Probes) {
+    pub(super) fn scan(&self, probes: &mut ProbeRound) {
         let table = self.asked(probes);
         for number in 0..probes.count {
             let seen = table.peek(
@@ -83,9 +88,9 @@ impl Core {
             );
             probes.seen[number] = seen;
             match seen {
-                Seen::Perhaps(spot) => self.heads.prefetch(&self.body, spot.run),
-                Seen::Elsewhere => table.prefetch_further(&self.body, probes.keys[number]),
-                Seen::Nothing => {}
+                HomeLine::Perhaps(spot) => self.heads.prefetch(&self.body, spot.run),
+                HomeLine::Elsewhere => table.prefetch_further(&self.body, probes.keys[number]),
+                HomeLine::Nothing => {}
             }
         }
     }
@@ -97,20 +102,20 @@ impl Core {
         &self,
         space: u64,
         chain: &[SequenceHash],
-        probes: &mut Probes,
-        found: &mut Step,
+        probes: &mut ProbeRound,
+        found: &mut PathStep,
     ) {
         let table = self.asked(probes);
         for number in 0..probes.count {
             let position = probes.positions[number] as usize;
             let there = match probes.seen[number] {
-                Seen::Nothing => false,
+                HomeLine::Nothing => false,
                 // Where only those 22 bits were the same, another entry may be the one.
-                Seen::Perhaps(spot) => {
+                HomeLine::Perhaps(spot) => {
                     self.is_at(space, chain, position, spot, found)
                         || self.look(table, space, chain, position, probes.keys[number], found)
                 }
-                Seen::Elsewhere => {
+                HomeLine::Elsewhere => {
                     self.look(table, space, chain, position, probes.keys[number], found)
                 }
             };
@@ -133,7 +138,7 @@ impl Core {
 
     /// Asks for what the way to the root needs beside a run's parent: who holds the run, and one run further on.
     #[inline]
-    pub(super) fn prefetch_beside(&self, head: &Head) {
+    pub(super) fn prefetch_beside(&self, head: &RunHead) {
         if head.has_area() {
             self.body.prefetch(head.area().0);
         }
@@ -144,19 +149,25 @@ impl Core {
 
     /// Goes on from the deepest block that the rounds found to the deepest one that is there.
     #[inline]
-    pub(super) fn follow(
+    pub(super) fn extend_match(
         &self,
         space: u64,
         chain: &[SequenceHash],
-        probes: &mut Probes,
-        found: &mut Step,
+        probes: &mut ProbeRound,
+        found: &mut PathStep,
     ) {
         self.go_along(space, chain, probes, found);
         probes.learn(self, found.head.depth() + found.limit);
     }
 
     #[inline]
-    fn go_along(&self, space: u64, chain: &[SequenceHash], probes: &mut Probes, found: &mut Step) {
+    fn go_along(
+        &self,
+        space: u64,
+        chain: &[SequenceHash],
+        probes: &mut ProbeRound,
+        found: &mut PathStep,
+    ) {
         let Some(mut position) = probes.hit else {
             return;
         };
@@ -182,7 +193,7 @@ impl Core {
             if position >= end || !found.head.has_children() {
                 return;
             }
-            let mut further = Step::NONE;
+            let mut further = PathStep::NONE;
             if followed == FOLLOWED && end - position > FEW {
                 followed = 0;
                 probes.cut(position);
@@ -209,7 +220,7 @@ impl Core {
 
     /// How many blocks of the run behind the one found are the chain's; `chain` begins with the one found.
     #[inline]
-    fn equal_blocks(&self, found: &Step, chain: &[SequenceHash]) -> usize {
+    fn equal_blocks(&self, found: &PathStep, chain: &[SequenceHash]) -> usize {
         let (at, most) = (found.limit as usize - 1, chain.len() - 1);
         let blocks = found.head.blocks() as usize;
         let Some(hashes) = self.body.words(found.head.hashes(), blocks) else {
@@ -257,12 +268,12 @@ impl Core {
     #[inline]
     fn look(
         &self,
-        table: &Table,
+        table: &BlockTable,
         space: u64,
         chain: &[SequenceHash],
         position: usize,
-        key: Key,
-        found: &mut Step,
+        key: TableKey,
+        found: &mut PathStep,
     ) -> bool {
         table
             .find(&self.body, key, |spot| {
@@ -279,8 +290,8 @@ impl Core {
         space: u64,
         chain: &[SequenceHash],
         position: usize,
-        spot: Spot,
-        found: &mut Step,
+        spot: BlockRef,
+        found: &mut PathStep,
     ) -> bool {
         if !self.block_at(space, chain[position].0, spot, &mut found.head) {
             return false;
@@ -292,7 +303,13 @@ impl Core {
 
     /// Whether block `spot` is there and is called `hash`; `head` gets its run's head.
     #[inline]
-    pub(crate) fn block_at(&self, space: u64, hash: u64, spot: Spot, head: &mut Head) -> bool {
+    pub(crate) fn block_at(
+        &self,
+        space: u64,
+        hash: u64,
+        spot: BlockRef,
+        head: &mut RunHead,
+    ) -> bool {
         loop {
             if !self.heads.read(&self.body, spot.run, head)
                 || head.space() != space

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use contract_id::contract;
-use kv_blocks::{BlockSize, EngineHash, Identity, SequenceHash, Stored};
+use kv_blocks::{BlockSize, EngineHash, PromptIdentity, SequenceHash, StoredBlocks};
 use proptest::{prelude::*, test_runner::TestCaseError};
 
 use super::*;
@@ -17,8 +17,8 @@ fn size(tokens: u64) -> BlockSize {
 }
 
 /// Blocks of two tokens by these names behind `parent`; a block's tokens are its name and twice its name.
-fn store(parent: u64, names: &[u64]) -> Stored {
-    Stored {
+fn store(parent: u64, names: &[u64]) -> StoredBlocks {
+    StoredBlocks {
         hashes: names.iter().copied().map(EngineHash).collect(),
         parent: Some(EngineHash(parent)),
         tokens: names
@@ -33,28 +33,28 @@ fn store(parent: u64, names: &[u64]) -> Stored {
     }
 }
 
-fn keep(orphans: &mut Orphans, slot: u32, stored: Stored) {
-    orphans.keep(slot, Late::Named(stored));
+fn keep(orphans: &mut Orphans, slot: u32, stored: StoredBlocks) {
+    orphans.keep(slot, OrphanBlocks::Named(stored));
 }
 
-fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> Vec<Stored> {
+fn arrived_of(orphans: &mut Orphans, slot: u32, name: u64, size: BlockSize) -> Vec<StoredBlocks> {
     let named = |late| match late {
-        Late::Named(stored) => stored,
-        Late::Hashed(hashed) => panic!("{hashed:?} has no names"),
+        OrphanBlocks::Named(stored) => stored,
+        OrphanBlocks::Hashed(hashed) => panic!("{hashed:?} has no names"),
     };
     orphans
-        .arrived(slot, Scope::Size(size.tokens()), name)
+        .arrived(slot, NumberScope::Size(size.tokens()), name)
         .into_iter()
         .map(named)
         .collect()
 }
 
-fn arrived(orphans: &mut Orphans, slot: u32, name: u64) -> Vec<Stored> {
+fn arrived(orphans: &mut Orphans, slot: u32, name: u64) -> Vec<StoredBlocks> {
     arrived_of(orphans, slot, name, size(2))
 }
 
 fn removed(orphans: &mut Orphans, slot: u32, name: u64) -> bool {
-    orphans.removed(slot, Numbers::Names, name, Tier::Device)
+    orphans.removed(slot, NumberSet::Names, name, Tier::Device)
 }
 
 fn namespace(salt: &str) -> Namespace {
@@ -64,13 +64,13 @@ fn namespace(salt: &str) -> Namespace {
         lora: None,
         salt,
         block_size: size(2),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
 /// Blocks by these hashes behind `parent`, in the namespace of a salt of one letter.
-fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> Late {
-    Late::Hashed(Hashed {
+fn hashed(salt: &str, parent: u64, hashes: &[u64]) -> OrphanBlocks {
+    OrphanBlocks::Hashed(HashKeyedBlocks {
         namespace: namespace(salt),
         space: salt.as_bytes()[0].into(),
         parent: Some(SequenceHash(parent)),
@@ -86,11 +86,14 @@ fn blocks_named_by_hash_wait_for_the_hash_of_their_parent_in_their_namespace() {
     orphans.keep(0, hashed("a", 1, &[2, 3, 4]));
     orphans.keep(0, hashed("b", 1, &[2]));
     keep(&mut orphans, 0, store(1, &[5]));
-    let (a, b) = (Scope::Space(b'a'.into()), Scope::Space(b'b'.into()));
+    let (a, b) = (
+        NumberScope::Space(b'a'.into()),
+        NumberScope::Space(b'b'.into()),
+    );
     assert_eq!(orphans.arrived(1, a, 1), []);
-    assert!(orphans.removed(0, Numbers::Space(b'a'.into()), 3, Tier::Device));
+    assert!(orphans.removed(0, NumberSet::Space(b'a'.into()), 3, Tier::Device));
     assert!(
-        !orphans.removed(0, Numbers::Space(b'a'.into()), 5, Tier::Device),
+        !orphans.removed(0, NumberSet::Space(b'a'.into()), 5, Tier::Device),
         "that is a name"
     );
     assert_eq!(orphans.arrived(0, a, 1), [hashed("a", 1, &[2])]);
@@ -109,7 +112,7 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
         keep(
             &mut orphans,
             0,
-            Stored {
+            StoredBlocks {
                 lora: None,
                 salt: Some(Arc::from(salt)),
                 ..store(3, &[4])
@@ -119,7 +122,7 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
     keep(
         &mut orphans,
         0,
-        Stored {
+        StoredBlocks {
             lora: None,
             tier: Tier::Host,
             ..store(3, &[5])
@@ -128,15 +131,15 @@ fn clearing_a_stream_takes_what_is_or_may_be_of_its_namespace_and_tier() {
     keep(
         &mut orphans,
         0,
-        Stored {
+        StoredBlocks {
             lora: None,
             ..store(3, &[6])
         },
     );
     orphans.clear_stream(0, &namespace("a"), Tier::Device);
-    assert_eq!(orphans.arrived(0, Scope::Space(b'a'.into()), 1), []);
+    assert_eq!(orphans.arrived(0, NumberScope::Space(b'a'.into()), 1), []);
     assert_eq!(
-        orphans.arrived(0, Scope::Space(b'b'.into()), 1),
+        orphans.arrived(0, NumberScope::Space(b'b'.into()), 1),
         [hashed("b", 1, &[2])]
     );
     let left: Vec<_> = arrived(&mut orphans, 0, 3)
@@ -239,7 +242,7 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
     keep(
         &mut orphans,
         0,
-        Stored {
+        StoredBlocks {
             tier: Tier::Host,
             ..store(1, &[2])
         },
@@ -248,7 +251,7 @@ fn a_removal_reaches_every_waiting_copy_of_its_own_tier_and_target() {
     assert!(removed(&mut orphans, 0, 2));
     assert_eq!(
         arrived(&mut orphans, 0, 1),
-        [Stored {
+        [StoredBlocks {
             tier: Tier::Host,
             ..store(1, &[2])
         }]
@@ -265,7 +268,7 @@ fn clearing_takes_one_target_or_one_tier_of_it() {
         keep(
             &mut orphans,
             slot,
-            Stored {
+            StoredBlocks {
                 tier: Tier::Host,
                 ..store(1, &[3])
             },
@@ -274,7 +277,7 @@ fn clearing_takes_one_target_or_one_tier_of_it() {
     orphans.clear_tier(0, Tier::Device);
     assert_eq!(
         arrived(&mut orphans, 0, 1),
-        [Stored {
+        [StoredBlocks {
             tier: Tier::Host,
             ..store(1, &[3])
         }]
@@ -341,7 +344,7 @@ fn what_is_no_orphan_does_not_wait() {
     keep(
         &mut orphans,
         0,
-        Stored {
+        StoredBlocks {
             parent: None,
             ..store(1, &[2])
         },
@@ -350,7 +353,7 @@ fn what_is_no_orphan_does_not_wait() {
     keep(
         &mut orphans,
         0,
-        Stored {
+        StoredBlocks {
             tokens: vec![1],
             ..store(1, &[2])
         },
@@ -359,7 +362,7 @@ fn what_is_no_orphan_does_not_wait() {
 }
 
 #[derive(Clone, Debug)]
-enum Step {
+enum OrphanStep {
     Keep {
         slot: u32,
         parent: u64,
@@ -384,29 +387,29 @@ enum Step {
     },
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = OrphanStep> {
     let tier = || prop::sample::select(vec![Tier::Device, Tier::Host]);
     let names = || prop::collection::vec(0_u64..12, 1..6);
     prop_oneof![
         6 => (0..2_u32, 0..12_u64, names(), tier())
-            .prop_map(|(slot, parent, names, tier)| Step::Keep { slot, parent, names, tier }),
-        3 => (0..2_u32, 0..12_u64).prop_map(|(slot, name)| Step::Arrived { slot, name }),
-        5 => (0..2_u32, 0..12_u64, tier()).prop_map(|(slot, name, tier)| Step::Removed { slot, name, tier }),
-        1 => (0..2_u32).prop_map(|slot| Step::Clear { slot }),
-        1 => (0..2_u32, tier()).prop_map(|(slot, tier)| Step::ClearTier { slot, tier }),
+            .prop_map(|(slot, parent, names, tier)| OrphanStep::Keep { slot, parent, names, tier }),
+        3 => (0..2_u32, 0..12_u64).prop_map(|(slot, name)| OrphanStep::Arrived { slot, name }),
+        5 => (0..2_u32, 0..12_u64, tier()).prop_map(|(slot, name, tier)| OrphanStep::Removed { slot, name, tier }),
+        1 => (0..2_u32).prop_map(|slot| OrphanStep::Clear { slot }),
+        1 => (0..2_u32, tier()).prop_map(|(slot, tier)| OrphanStep::ClearTier { slot, tier }),
     ]
 }
 
 /// Waiting stores as plain stores, in the order they came; what a removal leaves stands where the store stood.
-type Model = Vec<(u32, Stored)>;
+type OrphanModel = Vec<(u32, StoredBlocks)>;
 
-fn without(stored: &Stored, name: u64) -> Vec<Stored> {
+fn without(stored: &StoredBlocks, name: u64) -> Vec<StoredBlocks> {
     let mut pieces = Vec::new();
     let mut parent = stored.parent.unwrap().0;
     let mut names: Vec<u64> = Vec::new();
     for next in stored.hashes.iter().map(|hash| hash.0) {
         if next == name {
-            pieces.push(Stored {
+            pieces.push(StoredBlocks {
                 tier: stored.tier,
                 ..store(parent, &std::mem::take(&mut names))
             });
@@ -415,7 +418,7 @@ fn without(stored: &Stored, name: u64) -> Vec<Stored> {
             names.push(next);
         }
     }
-    pieces.push(Stored {
+    pieces.push(StoredBlocks {
         tier: stored.tier,
         ..store(parent, &names)
     });
@@ -423,23 +426,27 @@ fn without(stored: &Stored, name: u64) -> Vec<Stored> {
     pieces
 }
 
-fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), TestCaseError> {
+fn apply(
+    orphans: &mut Orphans,
+    model: &mut OrphanModel,
+    step: OrphanStep,
+) -> Result<(), TestCaseError> {
     match step {
-        Step::Keep {
+        OrphanStep::Keep {
             slot,
             parent,
             names,
             tier,
         } => {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 tier,
                 ..store(parent, &names)
             };
             keep(orphans, slot, stored.clone());
             model.push((slot, stored));
         }
-        Step::Arrived { slot, name } => {
-            let hit = |(of, stored): &(u32, Stored)| {
+        OrphanStep::Arrived { slot, name } => {
+            let hit = |(of, stored): &(u32, StoredBlocks)| {
                 *of == slot && stored.parent == Some(EngineHash(name))
             };
             let wanted: Vec<_> = model
@@ -450,15 +457,15 @@ fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), Tes
             model.retain(|waiting| !hit(waiting));
             prop_assert_eq!(arrived(orphans, slot, name), wanted);
         }
-        Step::Removed { slot, name, tier } => {
-            let hit = |(of, stored): &(u32, Stored)| {
+        OrphanStep::Removed { slot, name, tier } => {
+            let hit = |(of, stored): &(u32, StoredBlocks)| {
                 *of == slot && stored.tier == tier && stored.hashes.contains(&EngineHash(name))
             };
             prop_assert_eq!(
-                orphans.removed(slot, Numbers::Names, name, tier),
+                orphans.removed(slot, NumberSet::Names, name, tier),
                 model.iter().any(hit)
             );
-            let split = |waiting: &(u32, Stored)| {
+            let split = |waiting: &(u32, StoredBlocks)| {
                 if hit(waiting) {
                     without(&waiting.1, name)
                 } else {
@@ -470,11 +477,11 @@ fn apply(orphans: &mut Orphans, model: &mut Model, step: Step) -> Result<(), Tes
                 .flat_map(|waiting| split(waiting).into_iter().map(|piece| (waiting.0, piece)))
                 .collect();
         }
-        Step::Clear { slot } => {
+        OrphanStep::Clear { slot } => {
             orphans.clear(slot);
             model.retain(|(of, _)| *of != slot);
         }
-        Step::ClearTier { slot, tier } => {
+        OrphanStep::ClearTier { slot, tier } => {
             orphans.clear_tier(slot, tier);
             model.retain(|(of, stored)| *of != slot || stored.tier != tier);
         }
@@ -492,7 +499,7 @@ proptest! {
     #[contract("V9", "DY18")]
     fn orphans_are_what_a_list_of_split_stores_would_be(steps in prop::collection::vec(step(), 1..60)) {
         let mut orphans = Orphans::new(PLENTY);
-        let mut model = Model::new();
+        let mut model = OrphanModel::new();
         for step in steps {
             apply(&mut orphans, &mut model, step)?;
         }

@@ -9,7 +9,7 @@ pub(crate) const EXPECTED: u32 = 4;
 
 /// What an area contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Title {
+pub(crate) struct AreaHeader {
     /// Words of slot bits, of the whole holders and of each group.
     pub(crate) width: usize,
     pub(crate) groups: usize,
@@ -18,7 +18,7 @@ pub(crate) struct Title {
     pub(crate) expected: usize,
 }
 
-impl Title {
+impl AreaHeader {
     #[inline]
     pub(crate) fn decode(word: u64) -> Self {
         let field = |shift: u32, bits: u32| (word >> shift) as usize & ((1 << bits) - 1);
@@ -68,14 +68,14 @@ impl Title {
 
 /// Blocks `start..end` of a run, held by a slot in a tier.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Span {
+pub(crate) struct TierSpan {
     pub(crate) slot: u32,
     pub(crate) tier: u32,
     pub(crate) start: u32,
     pub(crate) end: u32,
 }
 
-impl Span {
+impl TierSpan {
     #[inline]
     pub(crate) fn decode(word: u64) -> Self {
         Self {
@@ -102,11 +102,11 @@ mod tests {
     #[test]
     fn whatever_a_reader_takes_for_a_span_has_a_tier_that_there_is() {
         for garbage in [u64::MAX, 5 << 18, 6 << 18, 7 << 18] {
-            assert_eq!(Span::decode(garbage).tier, EXPECTED);
+            assert_eq!(TierSpan::decode(garbage).tier, EXPECTED);
         }
         assert_eq!(
             (0..=4)
-                .map(|tier| Span::decode(tier << 18).tier)
+                .map(|tier| TierSpan::decode(tier << 18).tier)
                 .collect::<Vec<_>>(),
             [0, 1, 2, 3, 4]
         );

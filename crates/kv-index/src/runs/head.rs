@@ -1,8 +1,8 @@
 //! One run's head: a line that says everything a lookup usually needs of it.
 
 use crate::{
+    arena::{LINE_WORDS, LineChunks, prefetch},
     atomic::{AtomicU32, AtomicU64, Ordering, fence, pause},
-    lines::{Chunks, LINE_WORDS, prefetch},
 };
 
 /// Bits of a run's number.
@@ -25,9 +25,9 @@ pub(crate) const WHOLE: u32 = (1 << 14) - 1;
 /// come before (50..64). 2: depth of the first block (0..32), first line of the hashes (32..64). 3: namespace key. 4:
 /// hash of the last block. 5, 6: two holders each. 7: first line of the area (0..32), its words (32..64).
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Head(pub(crate) [u64; LINE_WORDS]);
+pub(crate) struct RunHead(pub(crate) [u64; LINE_WORDS]);
 
-impl Head {
+impl RunHead {
     /// Of no run.
     pub(crate) const NONE: Self = Self([0; LINE_WORDS]);
 
@@ -173,7 +173,7 @@ pub(crate) fn unpack_part(part: u32) -> (u32, u32) {
 /// Where the heads are: in slabs of lines that never serve another purpose, so the version in a head's first word counts on
 /// when a run's number is used again.
 #[derive(Debug)]
-pub(crate) struct Heads {
+pub(crate) struct RunHeads {
     /// First line of each slab, and one more; 0 where there is none yet.
     slabs: Box<[AtomicU32]>,
     /// Heads per slab, as a power of two.
@@ -182,7 +182,7 @@ pub(crate) struct Heads {
     abandoned: AtomicU32,
 }
 
-impl Heads {
+impl RunHeads {
     /// None yet, and never more than `most` slabs of `1 << log2`.
     pub(crate) fn new(most: usize, log2: u32) -> Self {
         Self {
@@ -210,7 +210,7 @@ impl Heads {
     }
 
     #[inline]
-    fn find<'a>(&self, body: &'a Chunks, run: u32) -> Option<&'a [AtomicU64; LINE_WORDS]> {
+    fn find<'a>(&self, body: &'a LineChunks, run: u32) -> Option<&'a [AtomicU64; LINE_WORDS]> {
         let first = self
             .slabs
             .get((run >> self.log2) as usize)?
@@ -221,7 +221,7 @@ impl Heads {
 
     /// Copies a head as it was at one moment; returns whether there ever was one.
     #[inline]
-    pub(crate) fn read(&self, body: &Chunks, run: u32, head: &mut Head) -> bool {
+    pub(crate) fn read(&self, body: &LineChunks, run: u32, head: &mut RunHead) -> bool {
         let Some(line) = self.find(body, run) else {
             return false;
         };
@@ -249,13 +249,13 @@ impl Heads {
 
     /// Whether `run` is still as `head` says. Call after an acquire fence that follows all reads that depend on it.
     #[inline]
-    pub(crate) fn unchanged(&self, body: &Chunks, run: u32, head: &Head) -> bool {
+    pub(crate) fn unchanged(&self, body: &LineChunks, run: u32, head: &RunHead) -> bool {
         self.find(body, run)
             .is_some_and(|line| line[0].load(Ordering::Relaxed) == head.0[0])
     }
 
     #[inline]
-    pub(crate) fn prefetch(&self, body: &Chunks, run: u32) {
+    pub(crate) fn prefetch(&self, body: &LineChunks, run: u32) {
         if let Some(line) = self.find(body, run) {
             prefetch(line);
         }
@@ -263,18 +263,18 @@ impl Heads {
 
     /// The writer's own view.
     #[inline]
-    pub(crate) fn get(&self, body: &Chunks, run: u32) -> Head {
+    pub(crate) fn get(&self, body: &LineChunks, run: u32) -> RunHead {
         let mut head = [0; LINE_WORDS];
         for (copy, word) in head.iter_mut().zip(self.line(body, run)) {
             *copy = word.load(Ordering::Relaxed);
         }
-        Head(head)
+        RunHead(head)
     }
 
     /// Before anything of a run (its head, its hashes, its area) is changed: readers that come now wait, readers that are
     /// under way start over.
     #[inline]
-    pub(crate) fn begin(&self, body: &Chunks, run: u32) {
+    pub(crate) fn begin(&self, body: &LineChunks, run: u32) {
         let word = &self.line(body, run)[0];
         let now = word.load(Ordering::Relaxed);
         debug_assert!(now & 1 == 0, "changes do not nest");
@@ -286,7 +286,7 @@ impl Heads {
 
     /// Ends a change: the head becomes `head`, with the next version.
     #[inline]
-    pub(crate) fn end(&self, body: &Chunks, run: u32, head: &Head) {
+    pub(crate) fn end(&self, body: &LineChunks, run: u32, head: &RunHead) {
         let line = self.line(body, run);
         let mut head = *head;
         head.set_version((line[0].load(Ordering::Relaxed) as u32).wrapping_add(1));
@@ -307,7 +307,7 @@ impl Heads {
         self.abandoned.load(Ordering::Relaxed) == 1
     }
 
-    fn line<'a>(&self, body: &'a Chunks, run: u32) -> &'a [AtomicU64; LINE_WORDS] {
+    fn line<'a>(&self, body: &'a LineChunks, run: u32) -> &'a [AtomicU64; LINE_WORDS] {
         self.find(body, run)
             .expect("the writer knows which runs there are")
     }

@@ -9,6 +9,8 @@ mod area;
 mod head;
 mod holders;
 
-pub(crate) use area::{EXPECTED, Span, Title};
-pub(crate) use head::{Head, Heads, MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, WHOLE, unpack_part};
-pub(crate) use holders::{Expected, Holders, each_bit};
+pub(crate) use area::{AreaHeader, EXPECTED, TierSpan};
+pub(crate) use head::{
+    MAX_RUNS, MAX_SLOTS, NO_RUN, RUN_BITS, RunHead, RunHeads, WHOLE, unpack_part,
+};
+pub(crate) use holders::{Holders, SpeculativeBlocks, each_bit};

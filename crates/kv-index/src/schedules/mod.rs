@@ -2,13 +2,13 @@
 
 #![allow(clippy::cast_possible_truncation, reason = "small numbers")]
 
-#[cfg(not(loom))]
-#[path = "../../tests/oracle/dice.rs"]
-mod dice;
 #[cfg(loom)]
 mod exhaustive;
 #[cfg(any(loom, shuttle))]
 pub(crate) mod lock;
+#[cfg(not(loom))]
+#[path = "../../tests/oracle/random.rs"]
+mod random;
 #[cfg(shuttle)]
 mod random;
 #[cfg(not(any(loom, shuttle)))]

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 
 use kv_blocks::{
-    BlockSize, DpRank, Identity, Moment, Namespace, SequenceHash, Target, Tier, WorkerId,
+    BlockSize, DpRank, Moment, Namespace, PromptIdentity, SequenceHash, Target, Tier, WorkerId,
 };
 #[cfg(shuttle)]
 use shuttle::thread;
 
-use super::dice::Dice;
+use super::random::SplitMix64;
 use crate::{IndexSettings, KvIndex, Matches, atomic::Ordering};
 
 const TARGETS: usize = 7;
@@ -28,18 +28,18 @@ const PROMPTS: [[u8; 14]; 3] = [
 
 /// Blocks one target surely holds, and may hold; a bit for each.
 #[derive(Clone, Copy, Debug, Default)]
-struct Held {
+struct HeldBounds {
     surely: u32,
     perhaps: u32,
 }
 
-type State = [Held; TARGETS];
+type HeldState = [HeldBounds; TARGETS];
 
-struct World {
+struct ScenarioWorld {
     index: KvIndex,
     namespace: Namespace,
     /// All states so far. Not one of a checker's locks: looking takes no time.
-    states: Mutex<Vec<State>>,
+    states: Mutex<Vec<HeldState>>,
 }
 
 fn target(number: usize) -> Target {
@@ -65,7 +65,7 @@ fn leading(held: u32, prompt: &[u8]) -> u32 {
         .count() as u32
 }
 
-impl World {
+impl ScenarioWorld {
     fn new() -> Self {
         let settings = IndexSettings {
             memory_budget: 64 << 10,
@@ -76,14 +76,14 @@ impl World {
             lora: None,
             salt: None,
             block_size: BlockSize::new(16).unwrap(),
-            identity: Identity::Tokens,
+            identity: PromptIdentity::Tokens,
         };
         let index = KvIndex::new(settings);
         (0..TARGETS).for_each(|number| index.register(target(number), Arc::from("m")));
         Self {
             index,
             namespace,
-            states: Mutex::new(vec![State::default()]),
+            states: Mutex::new(vec![HeldState::default()]),
         }
     }
 
@@ -91,7 +91,7 @@ impl World {
     fn note(&self, number: usize, surely: u32, perhaps: u32) {
         let mut states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let mut state = states[states.len() - 1];
-        state[number] = Held { surely, perhaps };
+        state[number] = HeldBounds { surely, perhaps };
         states.push(state);
     }
 
@@ -104,7 +104,7 @@ impl World {
     }
 
     /// One lookup, compared with the states during it.
-    fn look(&self, dice: &mut Dice, matches: &mut Matches) {
+    fn look(&self, dice: &mut SplitMix64, matches: &mut Matches) {
         let prompt = dice.pick(&PROMPTS);
         let chain = &hashes(prompt)[..dice.within(1, prompt.len())];
         let prompt = &prompt[..chain.len()];
@@ -124,7 +124,7 @@ impl World {
                 let before = assignments();
                 credited = [0; TARGETS];
                 self.index.lookup_into(
-                    self.index.space(&self.namespace),
+                    self.index.namespace_key(&self.namespace),
                     chain,
                     Moment::START,
                     matches,
@@ -147,7 +147,7 @@ impl World {
         }
         let states = self.states.lock().unwrap_or_else(PoisonError::into_inner);
         let during = &states[first..];
-        let held_at_once = |state: &State| {
+        let held_at_once = |state: &HeldState| {
             credited
                 .iter()
                 .zip(state)
@@ -170,14 +170,14 @@ impl World {
 }
 
 /// The stream of one target, and what it holds in two tiers.
-struct Stream<'a> {
-    world: &'a World,
+struct TargetStream<'a> {
+    world: &'a ScenarioWorld,
     number: usize,
     tiers: [u32; 2],
 }
 
-impl Stream<'_> {
-    fn change(&mut self, dice: &mut Dice) {
+impl TargetStream<'_> {
+    fn change(&mut self, dice: &mut SplitMix64) {
         let tier = usize::from(dice.chance(25));
         if dice.chance(60) {
             self.store(tier, dice)
@@ -200,7 +200,7 @@ impl Stream<'_> {
     }
 
     /// Stores some blocks of a prompt behind one that is held.
-    fn store(&mut self, tier: usize, dice: &mut Dice) {
+    fn store(&mut self, tier: usize, dice: &mut SplitMix64) {
         let prompt = dice.pick(&PROMPTS);
         let held = self.held();
         let places: Vec<usize> = (0..prompt.len())
@@ -236,7 +236,7 @@ impl Stream<'_> {
     }
 
     /// Removes some of the blocks that are held in a tier: of the end of a prompt, of anywhere, or all.
-    fn remove(&mut self, tier: usize, dice: &mut Dice) {
+    fn remove(&mut self, tier: usize, dice: &mut SplitMix64) {
         let (world, number) = (self.world, self.number);
         let prompt = dice.pick(&PROMPTS);
         let mut blocks: Vec<u8> = prompt
@@ -275,13 +275,13 @@ impl Stream<'_> {
 
 /// Two writers and two readers; `seed` says what they do, not in which order.
 pub(super) fn run(seed: u64) {
-    let world = Arc::new(World::new());
-    let mut dice = Dice::new(seed);
+    let world = Arc::new(ScenarioWorld::new());
+    let mut dice = SplitMix64::new(seed);
     let writers = [0..4, 4..TARGETS].map(|targets| {
-        let (world, mut dice) = (Arc::clone(&world), Dice::new(dice.roll()));
+        let (world, mut dice) = (Arc::clone(&world), SplitMix64::new(dice.roll()));
         thread::spawn(move || {
             let mut streams: Vec<_> = targets
-                .map(|number| Stream {
+                .map(|number| TargetStream {
                     world: &world,
                     number,
                     tiers: [0; 2],
@@ -294,7 +294,7 @@ pub(super) fn run(seed: u64) {
         })
     });
     let readers = [(); 2].map(|()| {
-        let (world, mut dice) = (Arc::clone(&world), Dice::new(dice.roll()));
+        let (world, mut dice) = (Arc::clone(&world), SplitMix64::new(dice.roll()));
         thread::spawn(move || {
             let mut matches = Matches::default();
             (0..6).for_each(|_| world.look(&mut dice, &mut matches));

@@ -4,7 +4,9 @@ use std::ops::Range;
 
 use kv_blocks::{EngineHash, SequenceHash};
 
-use super::{Counts, Holding, NameStretch, Parent, RunRecord, SpaceRecord, TargetRecord};
+use super::{
+    HoldingRecord, NameStretch, NamespaceRecord, ParentLink, RecordCounts, RunRecord, TargetRecord,
+};
 
 /// A whole snapshot. Every number in it stands for something that is there too, parents come before children, and every
 /// stretch lies inside its run.
@@ -12,12 +14,12 @@ use super::{Counts, Holding, NameStretch, Parent, RunRecord, SpaceRecord, Target
 /// It takes about the bytes of its file when runs are long, and at most some twelve times as much, when there is little
 /// but namespaces and runs of one block.
 #[derive(Debug, Default)]
-pub(crate) struct Content {
-    pub(super) spaces: Vec<SpaceRecord>,
+pub(crate) struct SnapshotContent {
+    pub(super) spaces: Vec<NamespaceRecord>,
     pub(super) targets: Vec<TargetRecord>,
-    pub(super) runs: Vec<Run>,
+    pub(super) runs: Vec<SnapshotRun>,
     pub(super) hashes: Vec<SequenceHash>,
-    pub(super) holders: Vec<Holding>,
+    pub(super) holders: Vec<HoldingRecord>,
     pub(super) names: Vec<NameStretch>,
     pub(super) engine: Vec<EngineHash>,
     pub(super) bytes: u64,
@@ -25,10 +27,10 @@ pub(crate) struct Content {
 
 /// A run, with its places in the arrays.
 #[derive(Debug)]
-pub(super) struct Run {
+pub(super) struct SnapshotRun {
     pub(super) id: u32,
     pub(super) space: u32,
-    pub(super) parent: Option<Parent>,
+    pub(super) parent: Option<ParentLink>,
     pub(super) depth: u32,
     pub(super) hashes: Range<usize>,
     pub(super) holders: Range<usize>,
@@ -36,9 +38,9 @@ pub(super) struct Run {
     pub(super) engine: Range<usize>,
 }
 
-impl Content {
+impl SnapshotContent {
     /// Namespaces; no two have the same number, no two are equal.
-    pub(crate) fn spaces(&self) -> &[SpaceRecord] {
+    pub(crate) fn spaces(&self) -> &[NamespaceRecord] {
         &self.spaces
     }
 
@@ -66,8 +68,8 @@ impl Content {
         self.bytes
     }
 
-    pub(super) fn counts(&self) -> Counts {
-        Counts {
+    pub(super) fn counts(&self) -> RecordCounts {
+        RecordCounts {
             spaces: self.spaces.len() as u64,
             targets: self.targets.len() as u64,
             runs: self.runs.len() as u64,

@@ -20,10 +20,10 @@ mod write;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use content::Content;
+pub(crate) use content::SnapshotContent;
 pub use error::SnapshotError;
 pub(crate) use read::read;
-pub(crate) use write::Writer;
+pub(crate) use write::SnapshotWriter;
 
 use std::sync::Arc;
 
@@ -36,7 +36,7 @@ pub(crate) const MAX_RUN_BLOCKS: usize = RUN_BLOCKS as usize;
 
 /// A namespace and the number that runs of the same snapshot call it by.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SpaceRecord {
+pub(crate) struct NamespaceRecord {
     pub(crate) number: u32,
     pub(crate) namespace: Namespace,
 }
@@ -51,12 +51,12 @@ pub(crate) struct TargetRecord {
     /// Block sizes it has announced.
     pub(crate) block_sizes: Vec<BlockSize>,
     /// Whose names for blocks it shares.
-    pub(crate) member: Option<Member>,
+    pub(crate) member: Option<MemberRecord>,
 }
 
 /// A target's place in a family of engines that give the same content the same name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Member {
+pub(crate) struct MemberRecord {
     pub(crate) family: u32,
     /// Whether targets of the same model start in that family.
     pub(crate) common: bool,
@@ -71,13 +71,13 @@ pub(crate) struct RunRecord<'a> {
     /// [`SpaceRecord::number`] of its namespace.
     pub(crate) space: u32,
     /// Where it continues another run of that namespace; `None` starts a chain.
-    pub(crate) parent: Option<Parent>,
+    pub(crate) parent: Option<ParentLink>,
     /// Blocks in front of its first one.
     pub(crate) depth: u32,
     /// Its blocks' rolling hashes, 1 to [`MAX_RUN_BLOCKS`].
     pub(crate) hashes: &'a [SequenceHash],
     /// When read: in the order of slot, tier and start, and never two for the same block in the same place.
-    pub(crate) holders: &'a [Holding],
+    pub(crate) holders: &'a [HoldingRecord],
     pub(crate) names: &'a [NameStretch],
     /// The names of all `names`, one stretch after the other.
     pub(crate) engine: &'a [EngineHash],
@@ -97,14 +97,14 @@ impl<'a> RunRecord<'a> {
 
 /// Where a run continues another one: behind the first `attach` blocks of `run`, at least one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Parent {
+pub(crate) struct ParentLink {
     pub(crate) run: u32,
     pub(crate) attach: u32,
 }
 
 /// Blocks `start..end` of a run are held by the target of `slot` in `tier`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Holding {
+pub(crate) struct HoldingRecord {
     pub(crate) slot: u32,
     pub(crate) tier: Tier,
     pub(crate) start: u32,
@@ -123,7 +123,7 @@ pub(crate) struct NameStretch {
 
 /// How many of each a snapshot contains; its last record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct RecordCounts {
     pub(crate) spaces: u64,
     pub(crate) targets: u64,
     pub(crate) runs: u64,

@@ -6,14 +6,15 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{DpRank, HashScheme, Identity, Namespace, Target, Tier, WorkerId};
+use kv_blocks::{DpRank, HashScheme, Namespace, PromptIdentity, Target, Tier, WorkerId};
 
 use super::{
-    Content, Counts, Holding, MAX_RUN_BLOCKS, Member, NameStretch, Parent, SnapshotError,
-    SpaceRecord, TargetRecord, content::Run, cursor::Cursor, kind, page::PageReader,
+    HoldingRecord, MAX_RUN_BLOCKS, MemberRecord, NameStretch, NamespaceRecord, ParentLink,
+    RecordCounts, SnapshotContent, SnapshotError, TargetRecord, content::SnapshotRun,
+    cursor::Cursor, kind, page::PageReader,
 };
 
-type Checked = Result<(), SnapshotError>;
+type ReadResult = Result<(), SnapshotError>;
 
 /// Reads and checks a whole snapshot of an index with this `scheme`. `limit`: most bytes it may have, which also bounds
 /// the memory it takes, see [`Content`].
@@ -21,14 +22,14 @@ pub(crate) fn read(
     from: &mut dyn Read,
     scheme: HashScheme,
     limit: u64,
-) -> Result<Content, SnapshotError> {
+) -> Result<SnapshotContent, SnapshotError> {
     let mut pages = PageReader::open(from, limit)?;
-    let mut loading = Loading::default();
+    let mut loading = SnapshotReader::default();
     let mut page = pages.next()?;
     head(&mut page, scheme)?;
     loop {
         while !page.is_at_end() {
-            if loading.record(&mut page)? == Then::End {
+            if loading.record(&mut page)? == AfterRecord::End {
                 loading.content.bytes = pages.finish()?;
                 return Ok(loading.content);
             }
@@ -37,7 +38,7 @@ pub(crate) fn read(
     }
 }
 
-fn head(page: &mut Cursor<'_>, expected: HashScheme) -> Checked {
+fn head(page: &mut Cursor<'_>, expected: HashScheme) -> ReadResult {
     let first = page.u8()?;
     if first != kind::HEAD {
         return Err(page.damaged(format!(
@@ -63,15 +64,15 @@ fn head(page: &mut Cursor<'_>, expected: HashScheme) -> Checked {
 }
 
 #[derive(PartialEq)]
-enum Then {
+enum AfterRecord {
     GoOn,
     End,
 }
 
 /// What was read so far, and what later records may refer to.
 #[derive(Default)]
-struct Loading {
-    content: Content,
+struct SnapshotReader {
+    content: SnapshotContent,
     spaces: HashSet<u32>,
     namespaces: HashSet<Namespace>,
     slots: HashSet<u32>,
@@ -81,8 +82,8 @@ struct Loading {
     runs: HashMap<u32, usize>,
 }
 
-impl Loading {
-    fn record(&mut self, page: &mut Cursor<'_>) -> Result<Then, SnapshotError> {
+impl SnapshotReader {
+    fn record(&mut self, page: &mut Cursor<'_>) -> Result<AfterRecord, SnapshotError> {
         match page.u8()? {
             kind::SPACE => self.space(page)?,
             kind::TARGET => self.target(page)?,
@@ -91,22 +92,22 @@ impl Loading {
             kind::NAMES => self.names(page)?,
             kind::END => {
                 self.end(page)?;
-                return Ok(Then::End);
+                return Ok(AfterRecord::End);
             }
             other => {
                 let expected = format!("{} to {}", kind::SPACE, kind::END);
                 return Err(page.damaged(format!("a record of kind {other}, expected {expected}")));
             }
         }
-        Ok(Then::GoOn)
+        Ok(AfterRecord::GoOn)
     }
 
-    fn space(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn space(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         let number = page.u32()?;
         let block_size = page.block_size()?;
         let identity = match page.u8()? {
-            0 => Identity::Tokens,
-            1 => Identity::TextPrefix,
+            0 => PromptIdentity::Tokens,
+            1 => PromptIdentity::TextPrefix,
             other => {
                 return Err(page.damaged(format!(
                     "namespace {number} of identity {other}, expected 0 or 1"
@@ -131,11 +132,13 @@ impl Loading {
                 "namespace {number} equals an earlier one, expected a different one"
             )));
         }
-        self.content.spaces.push(SpaceRecord { number, namespace });
+        self.content
+            .spaces
+            .push(NamespaceRecord { number, namespace });
         Ok(())
     }
 
-    fn target(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn target(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         let slot = page.u32()?;
         let target = Target {
             worker: WorkerId(page.u32()?),
@@ -147,7 +150,7 @@ impl Loading {
             .map(|_| page.block_size())
             .collect::<Result<Vec<_>, _>>()?;
         let member = if page.flag()? {
-            Some(Member {
+            Some(MemberRecord {
                 family: page.u32()?,
                 common: page.flag()?,
                 proven: page.flag()?,
@@ -174,11 +177,11 @@ impl Loading {
         Ok(())
     }
 
-    fn run(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn run(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         self.close(page)?;
         let (id, space) = (page.u32()?, page.u32()?);
         let parent = if page.flag()? {
-            Some(Parent {
+            Some(ParentLink {
                 run: page.u32()?,
                 attach: page.u32()?,
             })
@@ -215,7 +218,7 @@ impl Loading {
             content.names.len(),
             content.engine.len(),
         );
-        content.runs.push(Run {
+        content.runs.push(SnapshotRun {
             id,
             space,
             parent,
@@ -234,9 +237,9 @@ impl Loading {
         page: &Cursor<'_>,
         id: u32,
         space: u32,
-        parent: Parent,
+        parent: ParentLink,
     ) -> Result<u64, SnapshotError> {
-        let Parent { run, attach } = parent;
+        let ParentLink { run, attach } = parent;
         let Some(found) = self
             .runs
             .get(&run)
@@ -261,7 +264,7 @@ impl Loading {
         Ok(u64::from(found.depth) + u64::from(attach))
     }
 
-    fn holders(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn holders(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         let (start, end) = (page.u32()?, page.u32()?);
         let tier = match page.u8()? {
             0 => Tier::Device,
@@ -278,7 +281,7 @@ impl Loading {
                     "a holder in slot {slot}, expected one that came before"
                 )));
             }
-            self.content.holders.push(Holding {
+            self.content.holders.push(HoldingRecord {
                 slot,
                 tier,
                 start,
@@ -288,7 +291,7 @@ impl Loading {
         Ok(())
     }
 
-    fn names(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn names(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         let (family, size) = (page.u32()?, page.block_size()?);
         let (at, count) = (page.u32()?, page.u32()?);
         if !self.families.contains(&family) {
@@ -312,7 +315,7 @@ impl Loading {
         Ok(())
     }
 
-    fn inside_run(&self, page: &Cursor<'_>, what: &str, start: u64, end: u64) -> Checked {
+    fn inside_run(&self, page: &Cursor<'_>, what: &str, start: u64, end: u64) -> ReadResult {
         let Some(run) = self.content.runs.last() else {
             return Err(page.damaged(format!("{what} blocks in front of the first run")));
         };
@@ -327,7 +330,7 @@ impl Loading {
     }
 
     /// Completes the run read last: no other record is about it.
-    fn close(&mut self, page: &Cursor<'_>) -> Checked {
+    fn close(&mut self, page: &Cursor<'_>) -> ReadResult {
         let content = &mut self.content;
         let Some(run) = content.runs.last_mut() else {
             return Ok(());
@@ -340,7 +343,7 @@ impl Loading {
         let twice = holders.array_windows().find(|[one, next]| {
             (one.slot, one.tier) == (next.slot, next.tier) && next.start < one.end
         });
-        let Some([_, Holding { slot, start, .. }]) = twice else {
+        let Some([_, HoldingRecord { slot, start, .. }]) = twice else {
             return Ok(());
         };
         Err(page.damaged(format!(
@@ -349,9 +352,9 @@ impl Loading {
         )))
     }
 
-    fn end(&mut self, page: &mut Cursor<'_>) -> Checked {
+    fn end(&mut self, page: &mut Cursor<'_>) -> ReadResult {
         self.close(page)?;
-        let written = Counts {
+        let written = RecordCounts {
             spaces: page.u64()?,
             targets: page.u64()?,
             runs: page.u64()?,

@@ -2,10 +2,10 @@
 
 use std::io::{self, Write};
 
-use kv_blocks::{HashScheme, Identity, Namespace, Tier};
+use kv_blocks::{HashScheme, Namespace, PromptIdentity, Tier};
 
 use super::{
-    Counts, Holding, MAX_RUN_BLOCKS, RunRecord, SpaceRecord, TargetRecord, kind,
+    HoldingRecord, MAX_RUN_BLOCKS, NamespaceRecord, RecordCounts, RunRecord, TargetRecord, kind,
     page::{PageWriter, too_long},
 };
 
@@ -14,12 +14,12 @@ const HOLDERS_IN_A_RECORD: usize = 4096;
 
 /// A snapshot under way. Namespaces, targets and parents go in before the runs that name them. One that is not
 /// [finished](Writer::finish) is refused by whoever reads it.
-pub(crate) struct Writer<'w> {
+pub(crate) struct SnapshotWriter<'w> {
     pages: PageWriter<'w>,
-    counts: Counts,
+    counts: RecordCounts,
 }
 
-impl<'w> Writer<'w> {
+impl<'w> SnapshotWriter<'w> {
     pub(crate) fn new(to: &'w mut dyn Write, scheme: HashScheme) -> io::Result<Self> {
         let mut pages = PageWriter::new(to)?;
         pages.record(|page| {
@@ -33,11 +33,11 @@ impl<'w> Writer<'w> {
         })?;
         Ok(Self {
             pages,
-            counts: Counts::default(),
+            counts: RecordCounts::default(),
         })
     }
 
-    pub(crate) fn space(&mut self, space: &SpaceRecord) -> io::Result<()> {
+    pub(crate) fn space(&mut self, space: &NamespaceRecord) -> io::Result<()> {
         self.counts.spaces += 1;
         let Namespace {
             model,
@@ -50,8 +50,8 @@ impl<'w> Writer<'w> {
             page.push(kind::SPACE);
             u32s(page, &[space.number, block_size.tokens()]);
             page.push(match identity {
-                Identity::Tokens => 0,
-                Identity::TextPrefix => 1,
+                PromptIdentity::Tokens => 0,
+                PromptIdentity::TextPrefix => 1,
             });
             text(page, model)?;
             optional_text(page, lora.as_deref())?;
@@ -104,7 +104,7 @@ impl<'w> Writer<'w> {
             Ok(())
         })?;
         // Most blocks have several holders, and most of those hold the same.
-        let stretch = |held: &Holding| (held.start, held.end, held.tier);
+        let stretch = |held: &HoldingRecord| (held.start, held.end, held.tier);
         let mut holders = run.holders.to_vec();
         holders.sort_unstable_by_key(|held| (stretch(held), held.slot));
         for alike in holders.chunk_by(|one, next| stretch(one) == stretch(next)) {
@@ -130,7 +130,7 @@ impl<'w> Writer<'w> {
 
     /// Ends the snapshot. Returns its bytes.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
-        let Counts {
+        let RecordCounts {
             spaces,
             targets,
             runs,
@@ -147,8 +147,8 @@ impl<'w> Writer<'w> {
     }
 
     /// All of them hold the same.
-    fn holders(&mut self, holders: &[Holding]) -> io::Result<()> {
-        let Some(Holding {
+    fn holders(&mut self, holders: &[HoldingRecord]) -> io::Result<()> {
+        let Some(HoldingRecord {
             tier, start, end, ..
         }) = holders.first()
         else {

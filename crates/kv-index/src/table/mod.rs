@@ -27,20 +27,20 @@ mod update;
 
 use self::{
     segment::Segment,
-    slot::{DISTANCES, Slot},
+    slot::{DISTANCES, TableSlot},
 };
 pub(crate) use self::{
-    slot::{Key, RUN_BLOCKS, Spot},
-    update::{Fill, NoRoom, NotInserted},
+    slot::{BlockRef, RUN_BLOCKS, TableKey},
+    update::{NoFreeLines, NotInserted, TableFill},
 };
 use crate::{
+    arena::{LINE_WORDS, LineChunks},
     atomic::{AtomicU64, Ordering, fence},
-    lines::{Chunks, LINE_WORDS},
 };
 
 /// The part of the table that readers use.
 #[derive(Debug)]
-pub(crate) struct Table {
+pub(crate) struct BlockTable {
     directory: Box<[AtomicU64]>,
     /// Bits of a key that choose the segment.
     bits: u32,
@@ -48,7 +48,7 @@ pub(crate) struct Table {
     secret: [u64; 2],
 }
 
-impl Table {
+impl BlockTable {
     /// An empty table of `1 << bits` segments.
     pub(crate) fn new(bits: u32, secret: [u64; 2]) -> Self {
         Self {
@@ -60,19 +60,19 @@ impl Table {
 
     /// Where a block of a namespace belongs.
     #[inline]
-    pub(crate) fn key(&self, space: u64, hash: u64) -> Key {
-        Key::new(hash ^ space, self.secret)
+    pub(crate) fn key(&self, space: u64, hash: u64) -> TableKey {
+        TableKey::new(hash ^ space, self.secret)
     }
 
     /// Asks the processor to load the line where `key` belongs.
     #[inline]
-    pub(crate) fn prefetch(&self, lines: &Chunks, key: Key) {
+    pub(crate) fn prefetch(&self, lines: &LineChunks, key: TableKey) {
         self.touch(lines, key, self.state(key));
     }
 
     /// The same for the other lines that a change of `key` will look at, once its own line is there.
     #[inline]
-    pub(crate) fn prefetch_further(&self, lines: &Chunks, key: Key) {
+    pub(crate) fn prefetch_further(&self, lines: &LineChunks, key: TableKey) {
         let segment = Segment::decode(self.state(key).0);
         let position = key.position(self.bits);
         let Some(home) = lines
@@ -85,11 +85,11 @@ impl Table {
         for word in home {
             let word = word.load(Ordering::Relaxed);
             displaced |= word;
-            full &= !Slot(word).is_empty();
+            full &= !TableSlot(word).is_empty();
         }
-        if full || Slot(displaced).displaced() != 0 {
+        if full || TableSlot(displaced).displaced() != 0 {
             for (distance, word) in home.iter().enumerate().skip(1) {
-                let counted = Slot(word.load(Ordering::Relaxed)).displaced() != 0;
+                let counted = TableSlot(word.load(Ordering::Relaxed)).displaced() != 0;
                 if counted || full && distance == 1 {
                     lines.prefetch(segment.line(position, distance as u32));
                 }
@@ -99,46 +99,52 @@ impl Table {
 
     /// What the directory says where `key` belongs.
     #[inline]
-    pub(crate) fn state(&self, key: Key) -> State {
-        State(self.directory[key.segment(self.bits)].load(Ordering::Acquire))
+    pub(crate) fn state(&self, key: TableKey) -> DirectoryState {
+        DirectoryState(self.directory[key.segment(self.bits)].load(Ordering::Acquire))
     }
 
     /// The line where `key` belongs, asked for.
     #[inline]
-    pub(crate) fn touch(&self, lines: &Chunks, key: Key, state: State) -> Line {
+    pub(crate) fn touch(&self, lines: &LineChunks, key: TableKey, state: DirectoryState) -> LineId {
         let segment = Segment::decode(state.0);
         if segment.lines == 0 {
-            return Line::NONE;
+            return LineId::NONE;
         }
         let line = segment.line(key.position(self.bits), 0);
         lines.prefetch(line);
-        Line(line)
+        LineId(line)
     }
 
     /// What the line of a key says of it; nothing is verified.
     #[inline]
-    pub(crate) fn peek(&self, lines: &Chunks, key: Key, state: State, line: Line) -> Seen {
-        let Some(line) = lines.line(line.0).filter(|_| line != Line::NONE) else {
-            return Seen::Nothing;
+    pub(crate) fn peek(
+        &self,
+        lines: &LineChunks,
+        key: TableKey,
+        state: DirectoryState,
+        line: LineId,
+    ) -> HomeLine {
+        let Some(line) = lines.line(line.0).filter(|_| line != LineId::NONE) else {
+            return HomeLine::Nothing;
         };
         let position = key.position(self.bits);
-        let Scan {
+        let LineScan {
             mut equal,
             displaced,
             ..
-        } = Scan::of(line, position);
+        } = LineScan::of(line, position);
         while equal != 0 {
-            let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
+            let slot = TableSlot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
             if slot.matches(position) {
-                return Seen::Perhaps(slot.spot());
+                return HomeLine::Perhaps(slot.spot());
             }
             equal &= equal - 1;
         }
         fence(Ordering::Acquire);
         if displaced || self.state(key) != state {
-            Seen::Elsewhere
+            HomeLine::Elsewhere
         } else {
-            Seen::Nothing
+            HomeLine::Nothing
         }
     }
 
@@ -148,9 +154,9 @@ impl Table {
     #[inline]
     pub(crate) fn find<T>(
         &self,
-        lines: &Chunks,
-        key: Key,
-        mut accept: impl FnMut(Spot) -> Option<T>,
+        lines: &LineChunks,
+        key: TableKey,
+        mut accept: impl FnMut(BlockRef) -> Option<T>,
     ) -> Option<T> {
         let place = &self.directory[key.segment(self.bits)];
         let position = key.position(self.bits);
@@ -177,35 +183,35 @@ impl Table {
 
 /// What the directory said at one moment about a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct State(u64);
+pub(crate) struct DirectoryState(u64);
 
-impl State {
+impl DirectoryState {
     /// Of no segment.
     pub(crate) const NONE: Self = Self(0);
 }
 
 /// A line of the table, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Line(u32);
+pub(crate) struct LineId(u32);
 
-impl Line {
+impl LineId {
     /// Of an empty segment.
     pub(crate) const NONE: Self = Self(u32::MAX);
 }
 
 /// What a key's own line says of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum HomeLine {
     /// It is not there.
     Nothing,
     /// It may be there: 22 bits are the same.
-    Perhaps(Spot),
+    Perhaps(BlockRef),
     /// The line does not say: the whole search has to.
     Elsewhere,
 }
 
 /// One look at a line, without branches: which slot is the one cannot be foreseen.
-struct Scan {
+struct LineScan {
     /// Bits of slots with that position, some of them perhaps empty.
     equal: u32,
     /// Bits of empty slots.
@@ -214,30 +220,30 @@ struct Scan {
     displaced: bool,
 }
 
-impl Scan {
+impl LineScan {
     #[inline]
     fn of(line: &[AtomicU64; LINE_WORDS], position: u32) -> Self {
         let (mut equal, mut empty, mut all) = (0, 0, 0);
         for (at, word) in line.iter().enumerate() {
             let word = word.load(Ordering::Relaxed);
             all |= word;
-            equal |= u32::from(Slot(word).position() == position) << at;
-            empty |= u32::from(Slot(word).is_empty()) << at;
+            equal |= u32::from(TableSlot(word).position() == position) << at;
+            empty |= u32::from(TableSlot(word).is_empty()) << at;
         }
         Self {
             equal,
             empty,
-            displaced: Slot(all).displaced() != 0,
+            displaced: TableSlot(all).displaced() != 0,
         }
     }
 }
 
 #[inline]
 fn search<T>(
-    lines: &Chunks,
+    lines: &LineChunks,
     segment: Segment,
     position: u32,
-    accept: &mut impl FnMut(Spot) -> Option<T>,
+    accept: &mut impl FnMut(BlockRef) -> Option<T>,
 ) -> Option<T> {
     let home = lines.line(segment.line(position, 0))?;
     let displaced = match in_line(home, position, accept) {
@@ -248,7 +254,7 @@ fn search<T>(
         return None;
     }
     for (distance, word) in home.iter().enumerate().skip(1) {
-        if Slot(word.load(Ordering::Relaxed)).displaced() > 0
+        if TableSlot(word.load(Ordering::Relaxed)).displaced() > 0
             && let Ok(found) = in_line(
                 lines.line(segment.line(position, distance as u32))?,
                 position,
@@ -266,15 +272,15 @@ fn search<T>(
 fn in_line<T>(
     line: &[AtomicU64; LINE_WORDS],
     position: u32,
-    accept: &mut impl FnMut(Spot) -> Option<T>,
+    accept: &mut impl FnMut(BlockRef) -> Option<T>,
 ) -> Result<T, bool> {
-    let Scan {
+    let LineScan {
         mut equal,
         displaced,
         ..
-    } = Scan::of(line, position);
+    } = LineScan::of(line, position);
     while equal != 0 {
-        let slot = Slot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
+        let slot = TableSlot(line[equal.trailing_zeros() as usize].load(Ordering::Acquire));
         if slot.matches(position)
             && let Some(found) = accept(slot.spot())
         {

@@ -12,14 +12,14 @@ pub(super) const POSITION_BITS: u32 = 22;
 const DISPLACED_SHIFT: u32 = RUN_BITS + AT_BITS + POSITION_BITS;
 const POSITION_SHIFT: u32 = RUN_BITS + AT_BITS;
 
-pub(crate) use crate::names::Spot;
+pub(crate) use crate::engine_hashes::BlockRef;
 use crate::runs::{MAX_RUNS, RUN_BITS};
 
 /// A block and its namespace, mixed evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Key(u64);
+pub(crate) struct TableKey(u64);
 
-impl Key {
+impl TableKey {
     /// Of no block.
     pub(crate) const NONE: Self = Self(0);
 
@@ -47,10 +47,10 @@ impl Key {
 /// Bits 0..25: run plus one, 0 while the slot is empty. 25..38: block of the run. 38..60: position. 60..64: not of this
 /// slot, but of its line: in slot `d`, how many keys that belong to this line are `d` lines further on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slot(pub(super) u64);
+pub(super) struct TableSlot(pub(super) u64);
 
-impl Slot {
-    pub(super) fn new(spot: Spot, position: u32) -> Self {
+impl TableSlot {
+    pub(super) fn new(spot: BlockRef, position: u32) -> Self {
         debug_assert!(spot.run < MAX_RUNS && spot.at < RUN_BLOCKS);
         let at = u64::from(spot.at) << RUN_BITS;
         Self(u64::from(spot.run + 1) | at | u64::from(position) << POSITION_SHIFT)
@@ -73,9 +73,9 @@ impl Slot {
     }
 
     #[inline]
-    pub(super) fn spot(self) -> Spot {
+    pub(super) fn spot(self) -> BlockRef {
         let run = (self.0 as u32 & ((1 << RUN_BITS) - 1)).wrapping_sub(1);
-        Spot {
+        BlockRef {
             run,
             at: (self.0 >> RUN_BITS) as u32 & ((1 << AT_BITS) - 1),
         }

@@ -1,18 +1,18 @@
 //! What the writer does with the table.
 
 use super::{
-    FULL_PERCENT, SPARSE_PERCENT, Scan, Table, search,
+    BlockTable, FULL_PERCENT, LineScan, SPARSE_PERCENT, search,
     segment::{MOST_LINES, Segment},
-    slot::{DISTANCES, Key, MOST_DISPLACED, Slot, Spot},
+    slot::{BlockRef, DISTANCES, MOST_DISPLACED, TableKey, TableSlot},
 };
 use crate::{
+    arena::{Extents, LINE_WORDS, LineChunks},
     atomic::{AtomicU64, Ordering},
-    lines::{Chunks, Extents, LINE_WORDS},
 };
 
 /// There are no lines left for a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NoRoom;
+pub(crate) struct NoFreeLines;
 
 /// Why an entry was not made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,13 +25,13 @@ pub(crate) enum NotInserted {
 
 /// What the writer knows of the table beside its lines.
 #[derive(Debug)]
-pub(crate) struct Fill {
+pub(crate) struct TableFill {
     /// Entries per segment.
     entries: Box<[u32]>,
 }
 
-impl Fill {
-    pub(crate) fn new(table: &Table) -> Self {
+impl TableFill {
+    pub(crate) fn new(table: &BlockTable) -> Self {
         Self {
             entries: vec![0; table.directory.len()].into(),
         }
@@ -44,7 +44,7 @@ impl Fill {
     }
 }
 
-impl Table {
+impl BlockTable {
     /// Lines of all segments.
     #[cfg(test)]
     pub(crate) fn lines_in_use(&self) -> u64 {
@@ -56,12 +56,12 @@ impl Table {
     /// Adds an entry, unless `known` says of one with the same 22 bits that it is the same block.
     pub(crate) fn insert(
         &self,
-        fill: &mut Fill,
-        lines: &Chunks,
+        fill: &mut TableFill,
+        lines: &LineChunks,
         extents: &mut Extents,
-        key: Key,
-        spot: Spot,
-        known: impl Fn(Spot) -> bool,
+        key: TableKey,
+        spot: BlockRef,
+        known: impl Fn(BlockRef) -> bool,
     ) -> Result<(), NotInserted> {
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
@@ -75,11 +75,11 @@ impl Table {
         if segment.lines > 0 {
             // The usual case in one look: nothing like it is here, and there is room.
             let home = writable(lines, segment.line(position, 0));
-            let Scan {
+            let LineScan {
                 equal,
                 empty,
                 displaced,
-            } = Scan::of(home, position);
+            } = LineScan::of(home, position);
             let alike = equal & !empty != 0 || displaced;
             if alike
                 && search(lines, segment, position, &mut |other| {
@@ -92,7 +92,7 @@ impl Table {
             if empty != 0 {
                 fill_slot(
                     &home[empty.trailing_zeros() as usize],
-                    Slot::new(spot, position),
+                    TableSlot::new(spot, position),
                 );
                 *entries += 1;
                 return Ok(());
@@ -100,7 +100,7 @@ impl Table {
         }
         while segment.lines == 0 || !place(lines, segment, position, spot) {
             let more = self.resize(number, more_lines(number, segment.lines), lines, extents);
-            segment = more.map_err(|NoRoom| NotInserted::NoRoom)?;
+            segment = more.map_err(|NoFreeLines| NotInserted::NoRoom)?;
         }
         *entries += 1;
         Ok(())
@@ -109,11 +109,11 @@ impl Table {
     /// Removes an entry that is there.
     pub(crate) fn remove(
         &self,
-        fill: &mut Fill,
-        lines: &Chunks,
+        fill: &mut TableFill,
+        lines: &LineChunks,
         extents: &mut Extents,
-        key: Key,
-        spot: Spot,
+        key: TableKey,
+        spot: BlockRef,
     ) {
         let number = key.segment(self.bits);
         let position = key.position(self.bits);
@@ -138,19 +138,19 @@ impl Table {
         &self,
         number: usize,
         count: u32,
-        lines: &Chunks,
+        lines: &LineChunks,
         extents: &mut Extents,
-    ) -> Result<Segment, NoRoom> {
+    ) -> Result<Segment, NoFreeLines> {
         let old = Segment::decode(self.directory[number].load(Ordering::Relaxed));
         let mut count = count;
         let new = loop {
             if count > MOST_LINES {
-                return Err(NoRoom);
+                return Err(NoFreeLines);
             }
             if count == 0 {
                 break old.moved(0, 0);
             }
-            let new = old.moved(extents.take(lines, count).ok_or(NoRoom)?, count);
+            let new = old.moved(extents.take(lines, count).ok_or(NoFreeLines)?, count);
             if refill(lines, old, new) {
                 break new;
             }
@@ -175,7 +175,7 @@ fn more_lines(segment: usize, lines: u32) -> u32 {
 }
 
 /// Copies all entries; returns whether they fit.
-fn refill(lines: &Chunks, old: Segment, new: Segment) -> bool {
+fn refill(lines: &LineChunks, old: Segment, new: Segment) -> bool {
     for line in 0..new.lines {
         for word in writable(lines, new.first + line) {
             word.store(0, Ordering::Relaxed);
@@ -184,20 +184,20 @@ fn refill(lines: &Chunks, old: Segment, new: Segment) -> bool {
     (0..old.lines)
         .flat_map(|line| writable(lines, old.first + line))
         .all(|word| {
-            let slot = Slot(word.load(Ordering::Relaxed));
+            let slot = TableSlot(word.load(Ordering::Relaxed));
             slot.is_empty() || place(lines, new, slot.position(), slot.spot())
         })
 }
 
 /// Puts an entry in the first free slot; returns whether there was one.
-fn place(lines: &Chunks, segment: Segment, position: u32, spot: Spot) -> bool {
-    let entry = Slot::new(spot, position);
+fn place(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) -> bool {
+    let entry = TableSlot::new(spot, position);
     let reach = (DISTANCES as u32).min(segment.lines);
     for distance in 0..reach {
         let line = writable(lines, segment.line(position, distance));
         let mut empty = 0_u32;
         for (at, word) in line.iter().enumerate() {
-            empty |= u32::from(Slot(word.load(Ordering::Relaxed)).is_empty()) << at;
+            empty |= u32::from(TableSlot(word.load(Ordering::Relaxed)).is_empty()) << at;
         }
         if empty == 0 || distance > 0 && !count_displaced(lines, segment, position, distance, 1) {
             continue;
@@ -208,28 +208,28 @@ fn place(lines: &Chunks, segment: Segment, position: u32, spot: Spot) -> bool {
     false
 }
 
-fn fill_slot(word: &AtomicU64, entry: Slot) {
+fn fill_slot(word: &AtomicU64, entry: TableSlot) {
     word.store(
-        Slot(word.load(Ordering::Relaxed)).filled_with(entry).0,
+        TableSlot(word.load(Ordering::Relaxed)).filled_with(entry).0,
         Ordering::Release,
     );
 }
 
-fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
-    let entry = Slot::new(spot, position);
+fn take(lines: &LineChunks, segment: Segment, position: u32, spot: BlockRef) {
+    let entry = TableSlot::new(spot, position);
     let reach = (DISTANCES as u32).min(segment.lines);
     for distance in 0..reach {
         let line = writable(lines, segment.line(position, distance));
         let mut equal = 0_u32;
         for (at, word) in line.iter().enumerate() {
-            equal |= u32::from(Slot(word.load(Ordering::Relaxed)).own() == entry.0) << at;
+            equal |= u32::from(TableSlot(word.load(Ordering::Relaxed)).own() == entry.0) << at;
         }
         if equal == 0 {
             continue;
         }
         let word = &line[equal.trailing_zeros() as usize];
         word.store(
-            Slot(word.load(Ordering::Relaxed)).emptied().0,
+            TableSlot(word.load(Ordering::Relaxed)).emptied().0,
             Ordering::Release,
         );
         if distance > 0 {
@@ -242,14 +242,14 @@ fn take(lines: &Chunks, segment: Segment, position: u32, spot: Spot) {
 
 /// Counts a key that is not in its own line; returns false if it cannot count that far.
 fn count_displaced(
-    lines: &Chunks,
+    lines: &LineChunks,
     segment: Segment,
     position: u32,
     distance: u32,
     change: i64,
 ) -> bool {
     let word = &writable(lines, segment.line(position, 0))[distance as usize];
-    let slot = Slot(word.load(Ordering::Relaxed));
+    let slot = TableSlot(word.load(Ordering::Relaxed));
     if change > 0 && slot.displaced() == MOST_DISPLACED {
         return false;
     }
@@ -257,7 +257,7 @@ fn count_displaced(
     true
 }
 
-fn writable(lines: &Chunks, line: u32) -> &[AtomicU64; LINE_WORDS] {
+fn writable(lines: &LineChunks, line: u32) -> &[AtomicU64; LINE_WORDS] {
     lines
         .line(line)
         .expect("the writer knows which lines there are")

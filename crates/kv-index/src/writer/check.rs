@@ -4,33 +4,33 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::{Writer, hashes, runs::lines_of};
+use super::{TreeWriter, hashes, runs::lines_of};
 use crate::{
+    arena::LINE_WORDS,
     atomic::Ordering,
-    lines::LINE_WORDS,
-    lookup::Core,
-    runs::{Expected, NO_RUN, Span},
-    table::Spot,
+    lookup::SharedIndex,
+    runs::{NO_RUN, SpeculativeBlocks, TierSpan},
+    table::BlockRef,
 };
 
 /// Who holds what, all runs together.
 #[derive(Debug, Default)]
-pub(crate) struct Found {
+pub(crate) struct HeldBlocks {
     /// Confirmed stretches, by run.
-    pub(crate) held: Vec<(u32, Span)>,
-    pub(crate) expected: Vec<(u32, Expected)>,
+    pub(crate) held: Vec<(u32, TierSpan)>,
+    pub(crate) expected: Vec<(u32, SpeculativeBlocks)>,
 }
 
-impl Writer {
+impl TreeWriter {
     /// Panics where runs, table, lines and the writer's own books contradict each other.
-    pub(crate) fn check(&mut self, core: &Core) -> Found {
+    pub(crate) fn check(&mut self, core: &SharedIndex) -> HeldBlocks {
         assert!(
             self.pin.is_none() && !self.pin_kept && self.dropped.is_empty(),
             "nothing is under way"
         );
         let free: BTreeSet<_> = self.free_runs.iter().copied().collect();
         assert_eq!(free.len(), self.free_runs.len(), "no number is free twice");
-        let mut found = Found::default();
+        let mut found = HeldBlocks::default();
         let (mut blocks, mut unheld, mut lines, mut marks) = (0, 0, 0, 0);
         let mut kids = BTreeMap::new();
         for run in 0..self.runs() {
@@ -72,10 +72,10 @@ impl Writer {
         );
         assert_eq!(self.fill.total(), blocks, "one entry a block");
         assert_eq!(self.marks.total(), marks, "marked blocks");
-        assert_eq!(self.kids, kids, "children by place");
+        assert_eq!(self.children, kids, "children by place");
         for run in 0..self.runs() {
             let children: u32 = self
-                .kids
+                .children
                 .range((run, 0)..=(run, u32::MAX))
                 .map(|(_, count)| *count)
                 .sum();
@@ -90,7 +90,7 @@ impl Writer {
                 "run {run} says whether it has children"
             );
             let hung = self
-                .kids
+                .children
                 .range((run, 0)..=(run, u32::MAX))
                 .next_back()
                 .map_or(0, |((_, attach), _)| *attach);
@@ -112,7 +112,7 @@ impl Writer {
     }
 
     /// Marked blocks of a run.
-    fn check_marks(&self, core: &Core, run: u32) -> u64 {
+    fn check_marks(&self, core: &SharedIndex, run: u32) -> u64 {
         let space = core.heads.get(&core.body, run).space();
         let ends: Vec<_> = self
             .ends
@@ -120,7 +120,7 @@ impl Writer {
             .map(|(_, at)| *at)
             .collect();
         for at in ends.iter().copied().chain([0]) {
-            let spot = Spot { run, at };
+            let spot = BlockRef { run, at };
             let key = core.marks.key(space, self.hash(core, spot));
             let found = core
                 .marks
@@ -131,7 +131,7 @@ impl Writer {
     }
 
     /// Lines of a run.
-    fn check_run(&mut self, core: &Core, run: u32, found: &mut Found) -> u64 {
+    fn check_run(&mut self, core: &SharedIndex, run: u32, found: &mut HeldBlocks) -> u64 {
         let head = core.heads.get(&core.body, run);
         let node = self.nodes[run as usize];
         assert!(
@@ -142,14 +142,14 @@ impl Writer {
             let hash = word.load(Ordering::Relaxed);
             assert_eq!(
                 self.find(core, head.space(), hash),
-                Some(Spot { run, at }),
+                Some(BlockRef { run, at }),
                 "each block is found, and once"
             );
         }
         assert_eq!(
             self.hash(
                 core,
-                Spot {
+                BlockRef {
                     run,
                     at: head.blocks() - 1
                 }

@@ -2,38 +2,38 @@
 
 use kv_blocks::SequenceHash;
 
-use super::{Gone, Writer, runs::lines_of};
+use super::{FreedBlocks, TreeWriter, runs::lines_of};
 use crate::{
     atomic::{AtomicU64, Ordering},
-    lookup::Core,
-    runs::{Head, Span},
-    table::{NoRoom, Spot},
+    lookup::SharedIndex,
+    runs::{RunHead, TierSpan},
+    table::{BlockRef, NoFreeLines},
 };
 
 /// What a change did, in blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Covered {
+pub(crate) struct CoverChange {
     /// Entered or left the tier.
     pub(crate) in_tier: u32,
     /// Entered or left the target: held in no tier before or after.
     pub(crate) at_all: u32,
 }
 
-impl Writer {
+impl TreeWriter {
     /// `slot` holds blocks `start..end` of a run in `tier` (0 to 3). `held` is told which of them it held there before;
     /// `confirmed` says that what was expected of it there is not only expected any more. On an error nothing has changed.
     pub(crate) fn cover(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         run: u32,
-        span: Span,
+        span: TierSpan,
         confirmed: bool,
         held: &mut Vec<(u32, u32)>,
-    ) -> Result<Covered, NoRoom> {
+    ) -> Result<CoverChange, NoFreeLines> {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.touch(run);
-        let Span {
+        let TierSpan {
             slot,
             tier,
             start,
@@ -41,32 +41,35 @@ impl Writer {
         } = span;
         self.holders.held(slot, tier, start, end, held);
         let dropped = self.dropped.len();
-        let expected = confirmed && self.holders.unexpect(slot, start, end, &mut self.dropped);
+        let expected = confirmed
+            && self
+                .holders
+                .remove_speculative(slot, start, end, &mut self.dropped);
         if !expected && held[..] == [(start, end)] {
-            return Ok(Covered::default());
+            return Ok(CoverChange::default());
         }
         let before = self.holders.any_held(slot);
         let in_tier = self.holders.cover(slot, tier, start, end);
         let at_all = self.holders.any_held(slot) - before;
-        if let Err(NoRoom) = self.rewrite(core, run, &mut head) {
+        if let Err(NoFreeLines) = self.rewrite(core, run, &mut head) {
             self.dropped.truncate(dropped);
-            return Err(NoRoom);
+            return Err(NoFreeLines);
         }
-        Ok(Covered { in_tier, at_all })
+        Ok(CoverChange { in_tier, at_all })
     }
 
     /// `slot` does not hold blocks `start..end` of a run in `tier` any more; lets go of what nobody holds then. Without room
     /// to say what is left, the slot holds nothing of the run in that tier.
     pub(crate) fn uncover(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         run: u32,
-        span: Span,
-        gone: &mut dyn FnMut(Gone),
-    ) -> Covered {
+        span: TierSpan,
+        gone: &mut dyn FnMut(FreedBlocks),
+    ) -> CoverChange {
         let mut head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
-        let Span {
+        let TierSpan {
             slot,
             tier,
             start,
@@ -75,7 +78,7 @@ impl Writer {
         let before = self.holders.any_held(slot);
         let mut in_tier = self.holders.uncover(slot, tier, start, end);
         if in_tier == 0 {
-            return Covered::default();
+            return CoverChange::default();
         }
         let mut at_all = before - self.holders.any_held(slot);
         if self.settle(core, run, &mut head, gone).is_err() {
@@ -85,18 +88,18 @@ impl Writer {
             at_all = before - self.holders.any_held(slot);
             let _ = self.settle(core, run, &mut head, gone);
         }
-        Covered { in_tier, at_all }
+        CoverChange { in_tier, at_all }
     }
 
     /// Writes changed holders of a run, where some hold less, and lets go of what nobody holds. An error means that there is
     /// no room to say it, and that nothing has changed but `holders`.
     pub(super) fn settle(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         run: u32,
-        head: &mut Head,
-        gone: &mut dyn FnMut(Gone),
-    ) -> Result<(), NoRoom> {
+        head: &mut RunHead,
+        gone: &mut dyn FnMut(FreedBlocks),
+    ) -> Result<(), NoFreeLines> {
         let reach = self.holders.reach();
         // A run that goes as a whole is not written again first.
         if reach > 0 || self.nodes[run as usize].children > 0 || self.is_pinned(run) {
@@ -109,7 +112,12 @@ impl Writer {
     }
 
     /// Writes the holders of a run.
-    pub(super) fn rewrite(&mut self, core: &Core, run: u32, head: &mut Head) -> Result<(), NoRoom> {
+    pub(super) fn rewrite(
+        &mut self,
+        core: &SharedIndex,
+        run: u32,
+        head: &mut RunHead,
+    ) -> Result<(), NoFreeLines> {
         core.heads.begin(&core.body, run);
         let done = self.write_holders(core, head);
         core.heads.end(&core.body, run, head);
@@ -120,7 +128,11 @@ impl Writer {
     }
 
     /// Puts `holders` into a head, and into its area if they need one. On an error the head is as before.
-    pub(super) fn write_holders(&mut self, core: &Core, head: &mut Head) -> Result<(), NoRoom> {
+    pub(super) fn write_holders(
+        &mut self,
+        core: &SharedIndex,
+        head: &mut RunHead,
+    ) -> Result<(), NoFreeLines> {
         let old = head.has_area().then(|| head.area());
         if let Some((named, count)) = self.holders.inline() {
             head.set_inline(&named[..count]);
@@ -159,28 +171,33 @@ impl Writer {
     /// Takes everything of a run from everyone: it is shed. `lost` is told who held what.
     pub(crate) fn shed(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         run: u32,
-        lost: &mut dyn FnMut(Span),
-        gone: &mut dyn FnMut(Gone),
+        lost: &mut dyn FnMut(TierSpan),
+        gone: &mut dyn FnMut(FreedBlocks),
     ) {
         let head = core.heads.get(&core.body, run);
         self.holders.read(&head, &core.body);
         self.holders.each(&mut *lost);
-        self.holders.unexpect_all(&mut self.dropped);
+        self.holders.clear_speculative(&mut self.dropped);
         self.holders.clear(head.blocks());
         self.trim(core, run, gone);
     }
 
     /// Calls back with every confirmed stretch of a run.
-    pub(crate) fn each_holder(&mut self, core: &Core, run: u32, visit: impl FnMut(Span)) {
+    pub(crate) fn each_holder(
+        &mut self,
+        core: &SharedIndex,
+        run: u32,
+        visit: impl FnMut(TierSpan),
+    ) {
         self.holders
             .read(&core.heads.get(&core.body, run), &core.body);
         self.holders.each(visit);
     }
 
     /// Whether `slot` holds a block in any tier.
-    pub(crate) fn holds(&mut self, core: &Core, spot: Spot, slot: u32) -> bool {
+    pub(crate) fn holds(&mut self, core: &SharedIndex, spot: BlockRef, slot: u32) -> bool {
         self.holders
             .read(&core.heads.get(&core.body, spot.run), &core.body);
         self.holders.holds(slot, spot.at)
@@ -189,10 +206,10 @@ impl Writer {
     /// Calls back with the stretches `slot` holds of a run, in any tier.
     pub(crate) fn stretches(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         run: u32,
         slot: u32,
-        mut visit: impl FnMut(Span),
+        mut visit: impl FnMut(TierSpan),
     ) {
         self.each_holder(core, run, |span| {
             if span.slot == slot {
@@ -203,7 +220,12 @@ impl Writer {
 
     /// How many of `rest`, which begins with the block `first`, are its neighbours in the run, going up or down; and the last
     /// of them.
-    pub(crate) fn stretch(&self, core: &Core, first: Spot, rest: &[SequenceHash]) -> (Spot, usize) {
+    pub(crate) fn stretch(
+        &self,
+        core: &SharedIndex,
+        first: BlockRef,
+        rest: &[SequenceHash],
+    ) -> (BlockRef, usize) {
         let head = core.heads.get(&core.body, first.run);
         let known = super::hashes(core, &head);
         let (before, behind) = (&known[..first.at as usize], &known[first.at as usize + 1..]);
@@ -213,7 +235,7 @@ impl Writer {
         let down = before.iter().rev().zip(&rest[1..]).take_while(same).count();
         if down > 0 {
             return (
-                Spot {
+                BlockRef {
                     at: first.at - down as u32,
                     ..first
                 },
@@ -222,7 +244,7 @@ impl Writer {
         }
         let up = behind.iter().zip(&rest[1..]).take_while(same).count();
         (
-            Spot {
+            BlockRef {
                 at: first.at + up as u32,
                 ..first
             },

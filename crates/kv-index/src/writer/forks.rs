@@ -2,7 +2,7 @@
 
 use crate::{
     atomic::Ordering,
-    lookup::{Core, KNOWN_ENDS},
+    lookup::{KNOWN_ENDS, SharedIndex},
 };
 
 /// The most frequent depths of new branches, by counters that also forget (Misra and Gries, 1982).
@@ -13,7 +13,7 @@ pub(super) struct Forks {
 
 impl Forks {
     /// A run came to hang at `depth`, as others do.
-    pub(super) fn note(&mut self, core: &Core, depth: u32) {
+    pub(super) fn record(&mut self, core: &SharedIndex, depth: u32) {
         if let Some((_, count)) = self
             .counts
             .iter_mut()

@@ -15,29 +15,29 @@
 mod check;
 mod cover;
 mod forks;
-mod promised;
-mod restored;
+mod restore;
 mod runs;
+mod speculative;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::{
+    arena::{Extents, LINE_BYTES, LINE_WORDS},
     atomic::Ordering,
-    lines::{Extents, LINE_BYTES, LINE_WORDS},
-    lookup::Core,
-    runs::{Head, Holders, MAX_RUNS},
-    spaces::SpaceId,
-    table::{Fill, Key, NoRoom, NotInserted, Spot},
+    lookup::SharedIndex,
+    namespaces::NamespaceId,
+    runs::{Holders, MAX_RUNS, RunHead},
+    table::{BlockRef, NoFreeLines, NotInserted, TableFill, TableKey},
     writer::forks::Forks,
 };
 
 #[cfg(test)]
-pub(crate) use self::check::Found;
-pub(crate) use self::{cover::Covered, runs::Gone};
+pub(crate) use self::check::HeldBlocks;
+pub(crate) use self::{cover::CoverChange, runs::FreedBlocks};
 
 /// What only the writer knows of a run.
 #[derive(Clone, Copy, Debug, Default)]
-struct Node {
+struct RunNode {
     /// Runs that hang on this one.
     children: u32,
     /// Lines of its hashes.
@@ -46,33 +46,33 @@ struct Node {
     touched: u64,
     /// Blocks of it that nobody holds.
     unheld: u32,
-    space: Option<SpaceId>,
+    space: Option<NamespaceId>,
 }
 
 /// Who holds the blocks of a new run.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Holder {
+pub(crate) enum RunHolder {
     Confirmed { slot: u32, tier: u32 },
     Expected { slot: u32, expires: u64, stamp: u64 },
 }
 
 /// A namespace, as runs know it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Home {
+pub(crate) struct RunNamespace {
     pub(crate) key: u64,
-    pub(crate) id: SpaceId,
+    pub(crate) id: NamespaceId,
 }
 
 /// The writer's books.
 #[derive(Debug)]
-pub(crate) struct Writer {
+pub(crate) struct TreeWriter {
     extents: Extents,
-    fill: Fill,
-    marks: Fill,
-    nodes: Vec<Node>,
+    fill: TableFill,
+    marks: TableFill,
+    nodes: Vec<RunNode>,
     free_runs: Vec<u32>,
     /// How many runs hang on `(run, attach)`.
-    kids: BTreeMap<(u32, u32), u32>,
+    children: BTreeMap<(u32, u32), u32>,
     /// Marked blocks beside the first ones of runs: run and block.
     ends: BTreeSet<(u32, u32)>,
     forks: Forks,
@@ -80,7 +80,7 @@ pub(crate) struct Writer {
     /// Bytes that heads and body may take together with everything else.
     limit: u64,
     /// Bytes of everything else, as last told.
-    pub(crate) beside: u64,
+    pub(crate) other_bytes: u64,
     clock: u64,
     /// Where the search for something to shed goes on.
     hand: usize,
@@ -90,25 +90,25 @@ pub(crate) struct Writer {
     /// Expected blocks that are not expected any more: stamp and number of blocks. For the caller to take.
     pub(crate) dropped: Vec<(u64, u32)>,
     /// A block that stays although nobody may hold it, with its run: the change that is under way builds on it.
-    pin: Option<Spot>,
+    pin: Option<BlockRef>,
     /// Whether that kept a block that would have gone.
     pin_kept: bool,
 }
 
-impl Writer {
-    pub(crate) fn new(core: &Core, limit: u64) -> Self {
+impl TreeWriter {
+    pub(crate) fn new(core: &SharedIndex, limit: u64) -> Self {
         Self {
             extents: Extents::new(core.body.log2()),
-            fill: Fill::new(&core.table),
-            marks: Fill::new(&core.marks),
+            fill: TableFill::new(&core.table),
+            marks: TableFill::new(&core.marks),
             nodes: Vec::new(),
             free_runs: Vec::new(),
-            kids: BTreeMap::new(),
+            children: BTreeMap::new(),
             ends: BTreeSet::new(),
             forks: Forks::default(),
             holders: Holders::default(),
             limit,
-            beside: 0,
+            other_bytes: 0,
             clock: 0,
             hand: 0,
             blocks: 0,
@@ -120,15 +120,15 @@ impl Writer {
     }
 
     /// Has a block stay, and with it all those before it, in place of the one pinned before.
-    pub(crate) fn pin(&mut self, spot: Option<Spot>) {
+    pub(crate) fn pin(&mut self, spot: Option<BlockRef>) {
         self.pin = spot;
     }
 
     /// Ends that; lets go of what stayed only for it.
-    pub(crate) fn unpin(&mut self, core: &Core, gone: &mut dyn FnMut(Gone)) {
+    pub(crate) fn unpin(&mut self, core: &SharedIndex, gone: &mut dyn FnMut(FreedBlocks)) {
         let pin = self.pin.take();
         if std::mem::take(&mut self.pin_kept)
-            && let Some(Spot { run, .. }) = pin
+            && let Some(BlockRef { run, .. }) = pin
         {
             self.release(core, run, gone);
         }
@@ -160,75 +160,75 @@ impl Writer {
     }
 
     /// The namespace of a run; `None` while its number is free.
-    pub(crate) fn space(&self, run: u32) -> Option<SpaceId> {
+    pub(crate) fn space(&self, run: u32) -> Option<NamespaceId> {
         self.nodes.get(run as usize)?.space
     }
 
     /// Bytes in use by blocks, holders, table and books.
     pub(crate) fn bytes(&self) -> u64 {
-        let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<Node>();
+        let nodes = (self.nodes.len() - self.free_runs.len()) * size_of::<RunNode>();
         self.extents.used() * LINE_BYTES + nodes as u64 + self.places()
     }
 
     /// Bytes of the books of places in runs.
     fn places(&self) -> u64 {
-        self.kids.len() as u64 * KID_BYTES + self.ends.len() as u64 * END_BYTES
+        self.children.len() as u64 * KID_BYTES + self.ends.len() as u64 * END_BYTES
     }
 
     /// Bytes taken from the system for good.
-    fn committed(&self, core: &Core) -> u64 {
+    fn committed(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let nodes =
-            (self.nodes.capacity() * size_of::<Node>() + self.free_runs.capacity() * 4) as u64;
-        body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.beside
+            (self.nodes.capacity() * size_of::<RunNode>() + self.free_runs.capacity() * 4) as u64;
+        body * LINE_BYTES + nodes + self.places() + self.extents.own_bytes() + self.other_bytes
     }
 
     /// Whether more is in use than allowed, because what stands beside the structure has grown.
-    pub(crate) fn over_budget(&self, core: &Core) -> bool {
-        self.committed(core) > self.limit && self.bytes() + self.beside > self.limit
+    pub(crate) fn over_budget(&self, core: &SharedIndex) -> bool {
+        self.committed(core) > self.limit && self.bytes() + self.other_bytes > self.limit
     }
 
     /// Lines for an array, an area or a segment.
-    fn take(&mut self, core: &Core, lines: u32) -> Result<u32, NoRoom> {
+    fn take(&mut self, core: &SharedIndex, lines: u32) -> Result<u32, NoFreeLines> {
         if let Some(start) = self.extents.take(&core.body, lines) {
             return Ok(start);
         }
         self.grow_body(core)?;
-        self.extents.take(&core.body, lines).ok_or(NoRoom)
+        self.extents.take(&core.body, lines).ok_or(NoFreeLines)
     }
 
     /// Bytes that everything else will take more once the body is full, if it grows along: lines are never given back, so
     /// what they leave to it now is all it will have. Not foreseen while there is little of either.
-    fn to_come(&self, core: &Core) -> u64 {
+    fn to_come(&self, core: &SharedIndex) -> u64 {
         let body = (self.extents.chunks() as u64) << core.body.log2();
         let more = (body + (1 << core.body.log2())).saturating_sub(self.extents.used());
         if body * LINE_BYTES < self.limit / 4 {
             return 0;
         }
-        let to_come =
-            u128::from(self.beside) * u128::from(more) / u128::from(self.extents.used().max(1));
+        let to_come = u128::from(self.other_bytes) * u128::from(more)
+            / u128::from(self.extents.used().max(1));
         to_come.try_into().unwrap_or(u64::MAX)
     }
 
-    fn grow_body(&mut self, core: &Core) -> Result<(), NoRoom> {
+    fn grow_body(&mut self, core: &SharedIndex) -> Result<(), NoFreeLines> {
         let more = LINE_BYTES << core.body.log2();
         if self.extents.chunks() >= core.body.most()
             || self.committed(core) + more + self.to_come(core) > self.limit
         {
-            return Err(NoRoom);
+            return Err(NoFreeLines);
         }
         self.extents.grow(&core.body);
         Ok(())
     }
 
     /// A number for a new run.
-    fn take_run(&mut self, core: &Core) -> Result<u32, NoRoom> {
+    fn take_run(&mut self, core: &SharedIndex) -> Result<u32, NoFreeLines> {
         if let Some(run) = self.free_runs.pop() {
             return Ok(run);
         }
         let run = self.nodes.len() as u32;
         if run >= core.heads.most().min(MAX_RUNS) {
-            return Err(NoRoom);
+            return Err(NoFreeLines);
         }
         let slab = core.heads.slab();
         if run.is_multiple_of(slab) {
@@ -242,17 +242,17 @@ impl Writer {
             }
             core.heads.add(run, first);
         }
-        self.nodes.push(Node::default());
+        self.nodes.push(RunNode::default());
         Ok(run)
     }
 
     #[inline]
     fn insert(
         &mut self,
-        core: &Core,
-        key: Key,
-        spot: Spot,
-        known: impl Fn(Spot) -> bool,
+        core: &SharedIndex,
+        key: TableKey,
+        spot: BlockRef,
+        known: impl Fn(BlockRef) -> bool,
     ) -> Result<(), NotInserted> {
         loop {
             let Self { fill, extents, .. } = self;
@@ -261,9 +261,9 @@ impl Writer {
                 .insert(fill, &core.body, extents, key, spot, &known)
             {
                 Ok(()) => break,
-                Err(NotInserted::NoRoom) => {
-                    self.grow_body(core).map_err(|NoRoom| NotInserted::NoRoom)?
-                }
+                Err(NotInserted::NoRoom) => self
+                    .grow_body(core)
+                    .map_err(|NoFreeLines| NotInserted::NoRoom)?,
                 Err(NotInserted::Known) => return Err(NotInserted::Known),
             }
         }
@@ -272,7 +272,12 @@ impl Writer {
     }
 
     /// Marks a block for searches.
-    fn mark(&mut self, core: &Core, key: Key, spot: Spot) -> Result<(), NoRoom> {
+    fn mark(
+        &mut self,
+        core: &SharedIndex,
+        key: TableKey,
+        spot: BlockRef,
+    ) -> Result<(), NoFreeLines> {
         loop {
             let Self { marks, extents, .. } = self;
             match core
@@ -285,20 +290,20 @@ impl Writer {
         }
     }
 
-    fn unmark(&mut self, core: &Core, key: Key, spot: Spot) {
+    fn unmark(&mut self, core: &SharedIndex, key: TableKey, spot: BlockRef) {
         core.marks
             .remove(&mut self.marks, &core.body, &mut self.extents, key, spot);
     }
 
     /// Marks block `at` of a run as one where a prompt ended. Only a hint, so it does without if there is no room.
-    fn mark_end(&mut self, core: &Core, space: u64, run: u32, at: u32) {
+    fn mark_end(&mut self, core: &SharedIndex, space: u64, run: u32, at: u32) {
         if at == 0
             || self.ends.contains(&(run, at))
             || self.committed(core) + END_BYTES > self.limit
         {
             return;
         }
-        let spot = Spot { run, at };
+        let spot = BlockRef { run, at };
         let key = core.marks.key(space, self.hash(core, spot));
         if self.mark(core, key, spot).is_ok() {
             self.ends.insert((run, at));
@@ -306,14 +311,14 @@ impl Writer {
     }
 
     /// Unmarks the prompts' ends among the blocks of a run from `from` on.
-    fn unmark_ends(&mut self, core: &Core, space: u64, run: u32, from: u32) {
+    fn unmark_ends(&mut self, core: &SharedIndex, space: u64, run: u32, from: u32) {
         while let Some((run, at)) = self
             .ends
             .range((run, from)..=(run, u32::MAX))
             .next_back()
             .copied()
         {
-            let spot = Spot { run, at };
+            let spot = BlockRef { run, at };
             self.ends.remove(&(run, at));
             self.unmark(core, core.marks.key(space, self.hash(core, spot)), spot);
         }
@@ -346,7 +351,7 @@ impl Writer {
     }
 
     /// The hash of a block that is there.
-    pub(crate) fn hash(&self, core: &Core, spot: Spot) -> u64 {
+    pub(crate) fn hash(&self, core: &SharedIndex, spot: BlockRef) -> u64 {
         let head = core.heads.get(&core.body, spot.run);
         hashes(core, &head)[spot.at as usize].load(Ordering::Relaxed)
     }
@@ -354,7 +359,7 @@ impl Writer {
     /// The hashes of a run's blocks.
     pub(crate) fn hashes_of<'a>(
         &self,
-        core: &'a Core,
+        core: &'a SharedIndex,
         run: u32,
     ) -> impl Iterator<Item = u64> + use<'a> {
         let head = core.heads.get(&core.body, run);
@@ -364,9 +369,9 @@ impl Writer {
     }
 
     /// The place of a block, by its hash.
-    pub(crate) fn find(&self, core: &Core, space: u64, hash: u64) -> Option<Spot> {
+    pub(crate) fn find(&self, core: &SharedIndex, space: u64, hash: u64) -> Option<BlockRef> {
         let key = core.table.key(space, hash);
-        let mut head = Head::NONE;
+        let mut head = RunHead::NONE;
         core.table.find(&core.body, key, |spot| {
             core.block_at(space, hash, spot, &mut head).then_some(spot)
         })
@@ -380,7 +385,7 @@ const KID_BYTES: u64 = 24;
 /// The same for the end of a prompt.
 const END_BYTES: u64 = 16;
 
-fn hashes<'a>(core: &'a Core, head: &Head) -> &'a [crate::atomic::AtomicU64] {
+fn hashes<'a>(core: &'a SharedIndex, head: &RunHead) -> &'a [crate::atomic::AtomicU64] {
     core.body
         .words(head.hashes(), head.blocks() as usize)
         .expect("the writer knows where hashes are")

@@ -2,13 +2,13 @@
 
 use kv_blocks::SequenceHash;
 
-use super::{Holder, Home, Node, Writer, hashes};
+use super::{RunHolder, RunNamespace, RunNode, TreeWriter, hashes};
 use crate::{
+    arena::LINE_WORDS,
     atomic::Ordering,
-    lines::LINE_WORDS,
-    lookup::Core,
-    runs::{EXPECTED, Expected, Head, Holders, NO_RUN, Span, WHOLE},
-    table::{Key, NoRoom, RUN_BLOCKS, Spot},
+    lookup::SharedIndex,
+    runs::{EXPECTED, Holders, NO_RUN, RunHead, SpeculativeBlocks, TierSpan, WHOLE},
+    table::{BlockRef, NoFreeLines, RUN_BLOCKS, TableKey},
 };
 
 /// Runs that hang on one block from which on it counts as a place where prompts part.
@@ -22,23 +22,23 @@ const NEAR: usize = 14;
 
 /// A block is known, but not where the event says: a publisher that names blocks by hash got its chain wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Clash;
+pub(crate) struct ChainConflict;
 
-impl Writer {
+impl TreeWriter {
     /// The stretch of known blocks with which `rest` goes on after `last` (`None`: from the root): its first block, and how
     /// many there are. `None` if not even the first is known.
     pub(crate) fn locate(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         space: u64,
-        last: Option<Spot>,
+        last: Option<BlockRef>,
         rest: &[SequenceHash],
-    ) -> Result<Option<(Spot, u32)>, Clash> {
+    ) -> Result<Option<(BlockRef, u32)>, ChainConflict> {
         let Some(first) = rest.first() else {
             return Ok(None);
         };
         let follows = last
-            .map(|last| Spot {
+            .map(|last| BlockRef {
                 run: last.run,
                 at: last.at + 1,
             })
@@ -51,7 +51,7 @@ impl Writer {
             Some(spot) => spot,
             None => match self.find(core, space, first.0) {
                 Some(spot) if self.hangs(core, spot, last) => spot,
-                Some(_) => return Err(Clash),
+                Some(_) => return Err(ChainConflict),
                 None => return Ok(None),
             },
         };
@@ -77,17 +77,17 @@ impl Writer {
         Ok(Some((spot, equal as u32)))
     }
 
-    fn hangs(&self, core: &Core, spot: Spot, last: Option<Spot>) -> bool {
+    fn hangs(&self, core: &SharedIndex, spot: BlockRef, last: Option<BlockRef>) -> bool {
         let head = core.heads.get(&core.body, spot.run);
         let before = if spot.at > 0 {
-            Some(Spot {
+            Some(BlockRef {
                 run: spot.run,
                 at: spot.at - 1,
             })
         } else if head.parent() == NO_RUN {
             None
         } else {
-            Some(Spot {
+            Some(BlockRef {
                 run: head.parent(),
                 at: head.attach() - 1,
             })
@@ -99,13 +99,13 @@ impl Writer {
     /// one, and fewer than asked for if a run is full.
     pub(crate) fn make(
         &mut self,
-        core: &Core,
-        home: Home,
-        last: Option<Spot>,
+        core: &SharedIndex,
+        home: RunNamespace,
+        last: Option<BlockRef>,
         rest: &[SequenceHash],
-        holder: Holder,
-    ) -> Result<(Spot, u32), NoRoom> {
-        if let (Some(last), Holder::Confirmed { slot, tier: 0 }) = (last, holder) {
+        holder: RunHolder,
+    ) -> Result<(BlockRef, u32), NoFreeLines> {
+        if let (Some(last), RunHolder::Confirmed { slot, tier: 0 }) = (last, holder) {
             let head = core.heads.get(&core.body, last.run);
             let at_end = last.at + 1 == head.blocks() && head.blocks() < longest(core);
             if at_end
@@ -118,21 +118,21 @@ impl Writer {
             }
         }
         self.make_run(core, home, last, rest, |holders, count| match holder {
-            Holder::Confirmed { slot, tier } => {
+            RunHolder::Confirmed { slot, tier } => {
                 holders.cover(slot, tier, 0, count);
             }
-            Holder::Expected {
+            RunHolder::Expected {
                 slot,
                 expires,
                 stamp,
             } => {
-                let span = Span {
+                let span = TierSpan {
                     slot,
                     tier: EXPECTED,
                     start: 0,
                     end: count,
                 };
-                holders.expected.push(Expected {
+                holders.expected.push(SpeculativeBlocks {
                     span,
                     expires,
                     stamp,
@@ -144,21 +144,21 @@ impl Writer {
     /// Makes a run of blocks after `last` that nobody had; `hold` enters who holds them, and is told how many they are.
     pub(super) fn make_run(
         &mut self,
-        core: &Core,
-        home: Home,
-        last: Option<Spot>,
+        core: &SharedIndex,
+        home: RunNamespace,
+        last: Option<BlockRef>,
         rest: &[SequenceHash],
         hold: impl FnOnce(&mut Holders, u32),
-    ) -> Result<(Spot, u32), NoRoom> {
+    ) -> Result<(BlockRef, u32), NoFreeLines> {
         let rest = &rest[..rest.len().min(longest(core) as usize)];
         let count = rest.len() as u32;
         let lines = count.div_ceil(LINE_WORDS as u32);
         let run = self.take_run(core)?;
         let array = match self.take(core, lines) {
             Ok(array) => array,
-            Err(NoRoom) => {
+            Err(NoFreeLines) => {
                 self.free_runs.push(run);
-                return Err(NoRoom);
+                return Err(NoFreeLines);
             }
         };
         for (word, hash) in core
@@ -171,12 +171,12 @@ impl Writer {
             word.store(hash.0, Ordering::Relaxed);
         }
         let first = core.marks.key(home.key, rest[0].0);
-        if self.mark(core, first, Spot { run, at: 0 }).is_err() {
+        if self.mark(core, first, BlockRef { run, at: 0 }).is_err() {
             self.extents.give(&core.body, array, lines);
             self.free_runs.push(run);
-            return Err(NoRoom);
+            return Err(NoFreeLines);
         }
-        let mut head = Head([0; LINE_WORDS]);
+        let mut head = RunHead([0; LINE_WORDS]);
         head.set_blocks(count);
         head.0[3] = home.key;
         head.0[4] = rest[rest.len() - 1].0;
@@ -191,17 +191,17 @@ impl Writer {
         self.holders.clear(count);
         hold(&mut self.holders, count);
         if self.write_holders(core, &mut head).is_err() {
-            self.unmark(core, first, Spot { run, at: 0 });
+            self.unmark(core, first, BlockRef { run, at: 0 });
             self.extents.give(&core.body, array, lines);
             self.free_runs.push(run);
-            return Err(NoRoom);
+            return Err(NoFreeLines);
         }
         core.heads.begin(&core.body, run);
         core.heads.end(&core.body, run, &head);
-        self.nodes[run as usize] = Node {
+        self.nodes[run as usize] = RunNode {
             lines,
             space: Some(home.id),
-            ..Node::default()
+            ..RunNode::default()
         };
         self.note_unheld(run, self.holders.unheld());
         if let Some(last) = last {
@@ -213,21 +213,21 @@ impl Writer {
             // No room for all of them in the table: the run ends where it is.
             self.cut(core, run, made, made);
             if made == 0 {
-                return Err(NoRoom);
+                return Err(NoFreeLines);
             }
         }
         self.mark_end(core, home.key, run, made - 1);
-        Ok((Spot { run, at: 0 }, made))
+        Ok((BlockRef { run, at: 0 }, made))
     }
 
     /// Adds blocks to the end of a run whose only holder has all of it.
     fn extend(
         &mut self,
-        core: &Core,
-        home: Home,
+        core: &SharedIndex,
+        home: RunNamespace,
         run: u32,
         rest: &[SequenceHash],
-    ) -> Result<(Spot, u32), NoRoom> {
+    ) -> Result<(BlockRef, u32), NoFreeLines> {
         let mut head = core.heads.get(&core.body, run);
         let old = head.blocks();
         let rest = &rest[..rest.len().min((longest(core) - old) as usize)];
@@ -242,7 +242,7 @@ impl Writer {
                 .min(longest(core) / LINE_WORDS as u32);
             let (array, got) = match self.take(core, ample) {
                 Ok(array) => (array, ample),
-                Err(NoRoom) => (self.take(core, needed)?, needed),
+                Err(NoFreeLines) => (self.take(core, needed)?, needed),
             };
             lines = got;
             array
@@ -277,36 +277,36 @@ impl Writer {
                 .read(&core.heads.get(&core.body, run), &core.body);
             self.cut(core, run, old + made, old + made);
             if made == 0 {
-                return Err(NoRoom);
+                return Err(NoFreeLines);
             }
         }
         if made >= PROMPT {
             self.mark_end(core, home.key, run, old + made - 1);
         }
-        Ok((Spot { run, at: old }, made))
+        Ok((BlockRef { run, at: old }, made))
     }
 
     /// Makes the table entries of blocks from `first` on; returns how many, up to the first for which there is no room, or
     /// that is known already: a publisher that names blocks by hash got its chain wrong.
     fn enter(
         &mut self,
-        core: &Core,
+        core: &SharedIndex,
         space: u64,
         run: u32,
         first: u32,
         blocks: &[SequenceHash],
     ) -> u32 {
-        let mut keys = Ahead::new(core, blocks.len(), |number| {
+        let mut keys = KeyPrefetch::new(core, blocks.len(), |number| {
             core.table.key(space, blocks[number].0)
         });
         for (number, block) in blocks.iter().enumerate() {
             let key = keys.next(core, number);
-            let spot = Spot {
+            let spot = BlockRef {
                 run,
                 at: first + number as u32,
             };
             let known = |other| {
-                let mut head = Head::NONE;
+                let mut head = RunHead::NONE;
                 core.block_at(space, block.0, other, &mut head)
             };
             if self.insert(core, key, spot, known).is_err() {
@@ -318,7 +318,7 @@ impl Writer {
 
     /// Lets go of the blocks at the end of `run` that nobody holds and nothing hangs on, and of the runs before it likewise.
     /// `holders` has the run's holders. `gone` is told of every block that went.
-    pub(crate) fn trim(&mut self, core: &Core, run: u32, gone: &mut dyn FnMut(Gone)) {
+    pub(crate) fn trim(&mut self, core: &SharedIndex, run: u32, gone: &mut dyn FnMut(FreedBlocks)) {
         let mut run = run;
         loop {
             let head = core.heads.get(&core.body, run);
@@ -326,7 +326,7 @@ impl Writer {
             let hung = if self.nodes[run as usize].children == 0 {
                 0
             } else {
-                self.kids
+                self.children
                     .range((run, 0)..=(run, u32::MAX))
                     .next_back()
                     .map_or(0, |((_, attach), _)| *attach)
@@ -341,7 +341,7 @@ impl Writer {
                 return;
             }
             let space = self.nodes[run as usize].space;
-            gone(Gone {
+            gone(FreedBlocks {
                 run,
                 from: keep,
                 to: head.blocks(),
@@ -358,18 +358,18 @@ impl Writer {
     }
 
     /// Shortens a run to `keep` blocks, of which those before `entered` are in the table. `holders` has its holders.
-    pub(super) fn cut(&mut self, core: &Core, run: u32, keep: u32, entered: u32) {
+    pub(super) fn cut(&mut self, core: &SharedIndex, run: u32, keep: u32, entered: u32) {
         let mut head = core.heads.get(&core.body, run);
         let known = hashes(core, &head);
         let space = head.space();
         let leaving = &known[keep as usize..entered as usize];
-        let mut keys = Ahead::new(core, leaving.len(), |number| {
+        let mut keys = KeyPrefetch::new(core, leaving.len(), |number| {
             core.table
                 .key(space, leaving[number].load(Ordering::Relaxed))
         });
         for number in 0..leaving.len() {
             let key = keys.next(core, number);
-            let spot = Spot {
+            let spot = BlockRef {
                 run,
                 at: keep + number as u32,
             };
@@ -380,7 +380,7 @@ impl Writer {
         self.unmark_ends(core, space, run, keep);
         if keep == 0 {
             let first = core.marks.key(space, known[0].load(Ordering::Relaxed));
-            self.unmark(core, first, Spot { run, at: 0 });
+            self.unmark(core, first, BlockRef { run, at: 0 });
         }
         let lines = self.nodes[run as usize].lines;
         core.heads.begin(&core.body, run);
@@ -390,9 +390,9 @@ impl Writer {
                 let (line, words) = head.area();
                 self.extents.give(&core.body, line, lines_of(words));
             }
-            core.heads.end(&core.body, run, &Head([0; LINE_WORDS]));
+            core.heads.end(&core.body, run, &RunHead([0; LINE_WORDS]));
             self.extents.give(&core.body, head.hashes(), lines);
-            self.nodes[run as usize] = Node::default();
+            self.nodes[run as usize] = RunNode::default();
             self.free_runs.push(run);
             self.leave_parent(core, &head);
             return;
@@ -410,29 +410,29 @@ impl Writer {
         self.note_unheld(run, self.holders.unheld());
     }
 
-    fn join_parent(&mut self, core: &Core, last: Spot) {
+    fn join_parent(&mut self, core: &SharedIndex, last: BlockRef) {
         self.nodes[last.run as usize].children += 1;
         if self.nodes[last.run as usize].children == 1 {
             self.say_children(core, last.run, true);
         }
-        let alike = self.kids.entry((last.run, last.at + 1)).or_insert(0);
+        let alike = self.children.entry((last.run, last.at + 1)).or_insert(0);
         *alike += 1;
         if *alike >= FORK {
             let head = core.heads.get(&core.body, last.run);
-            self.forks.note(core, head.depth() + last.at + 1);
+            self.forks.record(core, head.depth() + last.at + 1);
             self.mark_end(core, head.space(), last.run, last.at);
         }
     }
 
     /// Tells readers whether they need to look for what hangs on a run.
-    fn say_children(&self, core: &Core, run: u32, any: bool) {
+    fn say_children(&self, core: &SharedIndex, run: u32, any: bool) {
         let mut head = core.heads.get(&core.body, run);
         head.set_children(any);
         core.heads.begin(&core.body, run);
         core.heads.end(&core.body, run, &head);
     }
 
-    fn leave_parent(&mut self, core: &Core, head: &Head) {
+    fn leave_parent(&mut self, core: &SharedIndex, head: &RunHead) {
         if head.parent() == NO_RUN {
             return;
         }
@@ -441,26 +441,26 @@ impl Writer {
             self.say_children(core, head.parent(), false);
         }
         let place = (head.parent(), head.attach());
-        if let Some(count) = self.kids.get_mut(&place) {
+        if let Some(count) = self.children.get_mut(&place) {
             *count -= 1;
             if *count == 0 {
-                self.kids.remove(&place);
+                self.children.remove(&place);
             }
         }
     }
 }
 
 /// The keys of many blocks, their lines asked for some steps ahead of their use.
-struct Ahead<F> {
-    keys: [Key; FAR],
+struct KeyPrefetch<F> {
+    keys: [TableKey; FAR],
     count: usize,
     key: F,
 }
 
-impl<F: Fn(usize) -> Key> Ahead<F> {
-    fn new(core: &Core, count: usize, key: F) -> Self {
+impl<F: Fn(usize) -> TableKey> KeyPrefetch<F> {
+    fn new(core: &SharedIndex, count: usize, key: F) -> Self {
         let mut ahead = Self {
-            keys: [Key::NONE; FAR],
+            keys: [TableKey::NONE; FAR],
             count,
             key,
         };
@@ -471,7 +471,7 @@ impl<F: Fn(usize) -> Key> Ahead<F> {
     }
 
     #[inline]
-    fn ask(&mut self, core: &Core, number: usize) {
+    fn ask(&mut self, core: &SharedIndex, number: usize) {
         let key = (self.key)(number);
         core.table.prefetch(&core.body, key);
         self.keys[number % FAR] = key;
@@ -479,7 +479,7 @@ impl<F: Fn(usize) -> Key> Ahead<F> {
 
     /// Key `number`: they are taken in order.
     #[inline]
-    fn next(&mut self, core: &Core, number: usize) -> Key {
+    fn next(&mut self, core: &SharedIndex, number: usize) -> TableKey {
         let key = self.keys[number % FAR];
         if number + FAR < self.count {
             self.ask(core, number + FAR);
@@ -494,16 +494,16 @@ impl<F: Fn(usize) -> Key> Ahead<F> {
 
 /// Blocks that left the structure.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gone {
+pub(crate) struct FreedBlocks {
     pub(crate) run: u32,
     pub(crate) from: u32,
     pub(crate) to: u32,
     /// The namespace the whole run left, if nothing of it stays.
-    pub(crate) space: Option<crate::spaces::SpaceId>,
+    pub(crate) space: Option<crate::namespaces::NamespaceId>,
 }
 
 /// Blocks of one run at most. Where memory is cut small for a small budget a run takes a quarter of a chunk.
-fn longest(core: &Core) -> u32 {
+fn longest(core: &SharedIndex) -> u32 {
     RUN_BLOCKS.min((LINE_WORDS as u32) << core.body.log2() >> 2)
 }
 

@@ -6,17 +6,17 @@ use kv_blocks::{SequenceHash, Target};
 use kv_index::{Matches, Overlap};
 
 use super::{
-    dice::mix,
+    random::mix,
     trial::Trial,
-    truth::Answer,
-    world::{NodeNo, SpaceNo},
+    truth::ExpectedAnswer,
+    world::{NamespaceNo, NodeNo},
 };
 
 impl Trial {
     /// Looks up blocks of a prompt, and `strangers` behind them that nobody knows.
     pub(crate) fn look(
         &mut self,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         strangers: usize,
     ) -> Result<(), String> {
@@ -40,11 +40,11 @@ impl Trial {
     /// The answer in the form that a router reads says the same of every trusted target.
     fn look_natively(
         &mut self,
-        space: SpaceNo,
+        space: NamespaceNo,
         chain: &[SequenceHash],
         listed: &[Overlap],
     ) -> Result<(), String> {
-        let key = self.index.space(self.world.namespace(space));
+        let key = self.index.namespace_key(self.world.namespace(space));
         self.index
             .lookup_into(key, chain, self.now(), &mut self.matches);
         let found = self.credits(&self.matches)?;
@@ -92,8 +92,8 @@ impl Trial {
     }
 }
 
-fn same(found: &[Overlap], want: &[Answer]) -> Result<(), String> {
-    let agree = |found: &Overlap, want: &Answer| {
+fn same(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
+    let agree = |found: &Overlap, want: &ExpectedAnswer| {
         (found.target, found.blocks, found.announced, found.present)
             == (want.target, want.blocks, want.announced, want.present)
     };
@@ -119,7 +119,7 @@ fn same(found: &[Overlap], want: &[Answer]) -> Result<(), String> {
 }
 
 /// No target is credited with more than it holds.
-fn no_more(found: &[Overlap], want: &[Answer]) -> Result<(), String> {
+fn no_more(found: &[Overlap], want: &[ExpectedAnswer]) -> Result<(), String> {
     let known: HashMap<_, _> = want
         .iter()
         .map(|answer| (answer.target, answer.blocks.total()))

@@ -2,15 +2,15 @@
 
 use std::{ops::Range, sync::Arc};
 
-use kv_blocks::{Identity, IndexUpdate, Removed, SequenceHash, Stored, Tier};
-use kv_index::{Applied, KvIndex};
+use kv_blocks::{IndexUpdate, PromptIdentity, RemovedBlocks, SequenceHash, StoredBlocks, Tier};
+use kv_index::{KvIndex, UpdateOutcome};
 
 use super::{
-    dice::mix,
     naming::Naming,
+    random::mix,
     step::{Pattern, Start},
     trial::Trial,
-    world::{NodeNo, SpaceNo, TargetNo},
+    world::{NamespaceNo, NodeNo, TargetNo},
 };
 
 /// Blocks that wait for a parent, so that the index need not drop any for lack of room.
@@ -22,7 +22,7 @@ impl Trial {
     pub(crate) fn stretch(
         &self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         start: Start,
         blocks: usize,
@@ -32,7 +32,7 @@ impl Trial {
             .truth
             .model(target)
             .is_none_or(|model| model == self.world.spaces[space.0].model);
-        if !serves || self.world.namespace(space).identity != Identity::Tokens {
+        if !serves || self.world.namespace(space).identity != PromptIdentity::Tokens {
             return None;
         }
         let device =
@@ -69,7 +69,7 @@ impl Trial {
     pub(crate) fn announce(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         range: Range<usize>,
         tier: Tier,
@@ -91,7 +91,7 @@ impl Trial {
         } else {
             let mut name = |node: NodeNo| naming.name(target, self.world.cell(space, node));
             let labels = labels || parent.is_none();
-            let stored = Stored {
+            let stored = StoredBlocks {
                 parent: parent.map(&mut name),
                 hashes: nodes.iter().map(|node| name(*node)).collect(),
                 tokens: self.world.tokens(nodes),
@@ -110,11 +110,11 @@ impl Trial {
     fn take(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         parent: Option<NodeNo>,
         nodes: &[NodeNo],
         tier: Tier,
-        applied: Applied,
+        applied: UpdateOutcome,
     ) -> Result<(), String> {
         let all = u32::try_from(nodes.len()).unwrap();
         let wrong = |want: &str| Err(format!("{applied:?} for {all} blocks: {want}"));
@@ -164,7 +164,7 @@ impl Trial {
     pub(crate) fn chosen(
         &self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         pattern: Pattern,
         tier: Tier,
@@ -193,7 +193,7 @@ impl Trial {
     pub(crate) fn discard(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         tier: Tier,
         strangers: usize,
@@ -229,11 +229,11 @@ impl Trial {
         &mut self,
         index: &KvIndex,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         tier: Tier,
         strangers: usize,
-    ) -> Applied {
+    ) -> UpdateOutcome {
         let naming = &mut self.namings[target.0];
         let world = &self.world;
         if matches!(naming, Naming::Hashes) {
@@ -247,7 +247,7 @@ impl Trial {
             let hashes = names.chain((0..strangers).map(Naming::unknown)).collect();
             index.apply(
                 target.target(),
-                &IndexUpdate::Removed(Removed { hashes, tier }),
+                &IndexUpdate::Removed(RemovedBlocks { hashes, tier }),
             )
         }
     }

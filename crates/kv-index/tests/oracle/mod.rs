@@ -19,7 +19,7 @@
 #![allow(dead_code, reason = "each program that includes this uses its part")]
 #![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
 
-pub(crate) mod dice;
+pub(crate) mod random;
 pub(crate) mod readers;
 pub(crate) mod reduce;
 pub(crate) mod setup;

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kv_blocks::EngineHash;
 
-use super::{dice::mix, world::TargetNo};
+use super::{random::mix, world::TargetNo};
 
 /// How one engine names blocks. One that starts again may have changed it.
 #[derive(Clone, Debug)]

@@ -16,14 +16,14 @@ use std::{
 };
 
 use kv_blocks::{Moment, Target, Tier};
-use kv_index::{KvIndex, Matches, Slot};
+use kv_index::{KvIndex, Matches, TargetSlot};
 
 use super::{
-    dice::Dice,
+    random::SplitMix64,
     setup::Setup,
     step::{Pattern, Start},
     trial::Trial,
-    world::{Extent, NodeNo, SpaceNo, TargetNo, World},
+    world::{Extent, NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
 /// A bit for each.
@@ -33,8 +33,8 @@ const PHASE: u64 = 400;
 
 /// What readers and the writer share.
 #[derive(Debug)]
-struct Shared {
-    world: Arc<World>,
+struct ReaderShared {
+    world: Arc<OracleWorld>,
     index: Arc<KvIndex>,
     /// A bit for each target, per cell.
     surely: Vec<AtomicU64>,
@@ -47,7 +47,7 @@ struct Shared {
 
 /// What was seen.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct ReaderTally {
     /// Lookups compared.
     pub(crate) compared: u64,
     /// Lookups during which the phase changed.
@@ -56,7 +56,7 @@ pub(crate) struct Seen {
     pub(crate) credited: u64,
 }
 
-impl AddAssign for Seen {
+impl AddAssign for ReaderTally {
     fn add_assign(&mut self, other: Self) {
         self.compared += other.compared;
         self.skipped += other.skipped;
@@ -71,7 +71,7 @@ enum Direction {
     Shrinks,
 }
 
-impl Shared {
+impl ReaderShared {
     /// Every fourth phase all prompts shrink, so that whole targets can be cleared.
     fn direction(&self, phase: u64, prompt: &[NodeNo]) -> Direction {
         let half = prompt[0].0 as u64 % 2;
@@ -82,12 +82,12 @@ impl Shared {
         }
     }
 
-    fn bits<'a>(&'a self, of: &'a [AtomicU64], space: SpaceNo, node: NodeNo) -> &'a AtomicU64 {
+    fn bits<'a>(&'a self, of: &'a [AtomicU64], space: NamespaceNo, node: NodeNo) -> &'a AtomicU64 {
         &of[self.world.cell(space, node)]
     }
 
     /// The leading blocks each target has by one of the two kinds of bits.
-    fn runs(&self, of: &[AtomicU64], space: SpaceNo, prompt: &[NodeNo]) -> [u32; TARGETS] {
+    fn runs(&self, of: &[AtomicU64], space: NamespaceNo, prompt: &[NodeNo]) -> [u32; TARGETS] {
         let mut runs = [0; TARGETS];
         let mut running = u64::MAX;
         for node in prompt {
@@ -104,13 +104,16 @@ impl Shared {
 
     /// Whose each slot is: a cleared target's two for as long as its blocks are being forgotten.
     fn owners(&self) -> [Option<Target>; 2 * TARGETS] {
-        std::array::from_fn(|slot| self.index.target(Slot(u32::try_from(slot).expect("a few"))))
+        std::array::from_fn(|slot| {
+            self.index
+                .target(TargetSlot(u32::try_from(slot).expect("a few")))
+        })
     }
 
     /// One lookup, and its bounds. Returns the number of targets credited, and `None` if the phase changed.
     fn look(
         &self,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         matches: &mut Matches,
     ) -> Result<Option<u64>, String> {
@@ -127,7 +130,7 @@ impl Shared {
         let before = self.runs(first, space, prompt);
         let owners = self.owners();
         self.index.lookup_into(
-            self.index.space(self.world.namespace(space)),
+            self.index.namespace_key(self.world.namespace(space)),
             &chain,
             Moment::START,
             matches,
@@ -166,9 +169,9 @@ impl Shared {
         Ok(Some(credited))
     }
 
-    fn read(&self, seed: u64) -> Result<Seen, String> {
-        let mut dice = Dice::new(seed);
-        let mut seen = Seen::default();
+    fn read(&self, seed: u64) -> Result<ReaderTally, String> {
+        let mut dice = SplitMix64::new(seed);
+        let mut seen = ReaderTally::default();
         let mut matches = Matches::default();
         while !self.over.load(SeqCst) {
             let space = self.world.space(dice.below(1 << 16));
@@ -191,13 +194,13 @@ impl Shared {
 }
 
 /// The one writer.
-struct Writer<'a> {
-    shared: &'a Shared,
+struct OracleWriter<'a> {
+    shared: &'a ReaderShared,
     trial: &'a mut Trial,
-    dice: Dice,
+    dice: SplitMix64,
 }
 
-impl Writer<'_> {
+impl OracleWriter<'_> {
     fn change(&mut self, phase: u64) -> Result<(), String> {
         let world = Arc::clone(&self.shared.world);
         let (target, space) = (
@@ -223,7 +226,7 @@ impl Writer<'_> {
     fn grow(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         tier: Tier,
     ) -> Result<(), String> {
@@ -259,7 +262,7 @@ impl Writer<'_> {
     fn shrink(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         tier: Tier,
     ) -> Result<(), String> {
@@ -280,7 +283,7 @@ impl Writer<'_> {
     fn leave<R>(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         remove: impl FnOnce(&mut Trial) -> R,
     ) -> R {
@@ -328,8 +331,8 @@ pub(crate) struct Length {
 }
 
 /// One writer beside so many readers; in the end everything is compared. Returns also the changes made.
-pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen), String> {
-    let mut dice = Dice::new(seed);
+pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, ReaderTally), String> {
+    let mut dice = SplitMix64::new(seed);
     let extent = Extent {
         targets: TARGETS.min(dice.within(2, 70)),
         ..Extent::draw(&mut dice)
@@ -344,7 +347,7 @@ pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen
             .map(|_| AtomicU64::new(0))
             .collect()
     };
-    let shared = Shared {
+    let shared = ReaderShared {
         surely: bits(),
         maybe: bits(),
         world: Arc::clone(&trial.world),
@@ -353,13 +356,13 @@ pub(crate) fn race(seed: u64, length: Length, readers: u64) -> Result<(u64, Seen
         compared: AtomicU64::new(0),
         over: AtomicBool::new(false),
     };
-    let mut all = Seen::default();
+    let mut all = ReaderTally::default();
     let mut changes = 0;
     std::thread::scope(|scope| {
         let shared = &shared;
         let read = |number: u64| scope.spawn(move || shared.read(seed ^ (number + 1) << 32));
         let readers: Vec<_> = (0..readers).map(read).collect();
-        let mut writer = Writer {
+        let mut writer = OracleWriter {
             shared,
             trial: &mut trial,
             dice,

@@ -1,13 +1,17 @@
 //! The few steps that a failure needs.
 
 use super::{
-    setup::{Difference, Setup},
-    step::Step,
+    setup::{OracleMismatch, Setup},
+    step::OracleStep,
     trial::Trial,
 };
 
 /// Leaves out steps, many at once and then fewer, as long as the trial fails in the same way.
-fn reduce(setup: &Setup, steps: Vec<Step>, difference: Difference) -> (Vec<Step>, Difference) {
+fn reduce(
+    setup: &Setup,
+    steps: Vec<OracleStep>,
+    difference: OracleMismatch,
+) -> (Vec<OracleStep>, OracleMismatch) {
     let (mut steps, mut difference) = (steps, difference);
     let mut size = steps.len() / 2;
     while size > 0 {
@@ -31,7 +35,7 @@ fn reduce(setup: &Setup, steps: Vec<Step>, difference: Difference) -> (Vec<Step>
 }
 
 /// What was wrong, with the few steps that are needed to see it.
-pub(crate) fn report(setup: &Setup, steps: Vec<Step>, difference: Difference) -> String {
+pub(crate) fn report(setup: &Setup, steps: Vec<OracleStep>, difference: OracleMismatch) -> String {
     let (all, first) = (steps.len(), difference.to_string());
     let (fewer, last) = reduce(setup, steps, difference);
     format!(
@@ -42,6 +46,6 @@ pub(crate) fn report(setup: &Setup, steps: Vec<Step>, difference: Difference) ->
 }
 
 /// A line for each step.
-pub(crate) fn list(steps: &[Step]) -> String {
+pub(crate) fn list(steps: &[OracleStep]) -> String {
     steps.iter().map(|step| format!("  {step:?}\n")).collect()
 }

@@ -2,7 +2,7 @@
 
 use std::{fmt, ops::AddAssign};
 
-use super::{dice::Dice, step::Step, world::Extent};
+use super::{random::SplitMix64, step::OracleStep, world::Extent};
 
 /// How an index and its world are made.
 #[derive(Clone, Debug)]
@@ -18,14 +18,14 @@ impl Setup {
     pub(crate) fn ample(seed: u64) -> Self {
         Self {
             seed,
-            extent: Extent::draw(&mut Dice::new(seed)),
+            extent: Extent::draw(&mut SplitMix64::new(seed)),
             tight: None,
         }
     }
 
     /// With less room than its world would fill, or hardly enough.
     pub(crate) fn tight(seed: u64) -> Self {
-        let dice = &mut Dice::new(seed);
+        let dice = &mut SplitMix64::new(seed);
         let extent = Extent {
             targets: dice.within(1, 12),
             spaces: 4,
@@ -40,15 +40,15 @@ impl Setup {
     }
 
     /// Steps that go with it.
-    pub(crate) fn steps(&self, count: usize) -> Vec<Step> {
-        let mut dice = Dice::new(!self.seed);
-        (0..count).map(|_| Step::draw(&mut dice)).collect()
+    pub(crate) fn steps(&self, count: usize) -> Vec<OracleStep> {
+        let mut dice = SplitMix64::new(!self.seed);
+        (0..count).map(|_| OracleStep::draw(&mut dice)).collect()
     }
 }
 
 /// What a trial got to see.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct TrialTally {
     /// Lookups compared.
     pub(crate) queries: u64,
     /// Targets credited in them, summed.
@@ -62,7 +62,7 @@ pub(crate) struct Tally {
     pub(crate) shed: u64,
 }
 
-impl AddAssign for Tally {
+impl AddAssign for TrialTally {
     fn add_assign(&mut self, other: Self) {
         self.queries += other.queries;
         self.credited += other.credited;
@@ -75,19 +75,19 @@ impl AddAssign for Tally {
 
 /// What was wrong, and when it was seen.
 #[derive(Clone, Debug)]
-pub(crate) struct Difference {
+pub(crate) struct OracleMismatch {
     pub(crate) at: String,
     pub(crate) what: String,
 }
 
-impl Difference {
+impl OracleMismatch {
     /// A word for the kind of difference.
     pub(crate) fn kind(&self) -> &str {
         self.what.split_whitespace().next().unwrap_or_default()
     }
 }
 
-impl fmt::Display for Difference {
+impl fmt::Display for OracleMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.at, self.what)
     }

@@ -5,7 +5,7 @@
 
 use kv_blocks::Tier;
 
-use super::dice::Dice;
+use super::random::SplitMix64;
 
 /// Where a stored stretch of a prompt begins.
 #[derive(Clone, Copy, Debug)]
@@ -35,7 +35,7 @@ pub(crate) enum Pattern {
 
 /// Something that is done to an index.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Step {
+pub(crate) enum OracleStep {
     Store {
         target: usize,
         space: usize,
@@ -109,8 +109,8 @@ pub(crate) enum Step {
     },
 }
 
-impl Step {
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
+impl OracleStep {
+    pub(crate) fn draw(dice: &mut SplitMix64) -> Self {
         let target = dice.below(1 << 16);
         let space = dice.below(1 << 16);
         let prompt = dice.below(1 << 16);
@@ -207,7 +207,7 @@ impl Step {
     }
 }
 
-fn tier(dice: &mut Dice) -> Tier {
+fn tier(dice: &mut SplitMix64) -> Tier {
     match dice.below(10) {
         0..6 => Tier::Device,
         6..8 => Tier::Host,

@@ -8,16 +8,16 @@ use std::{
 };
 
 use kv_blocks::{IndexUpdate, Moment, Tier};
-use kv_index::{IndexSettings, KvIndex, Matches, Promised};
+use kv_index::{IndexSettings, KvIndex, Matches, SpeculationId};
 
 use super::{
-    dice::{Dice, mix},
     naming::Naming,
-    setup::{Difference, Setup, Tally},
-    step::{Pattern, Step},
-    truth::Truth,
+    random::{SplitMix64, mix},
+    setup::{OracleMismatch, Setup, TrialTally},
+    step::{OracleStep, Pattern},
+    truth::OracleTruth,
     whole,
-    world::{NodeNo, SpaceNo, TargetNo, World},
+    world::{NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
 /// Promises that may still be retracted.
@@ -26,21 +26,21 @@ const PROMISES: usize = 8;
 /// An index, and what it should say.
 #[derive(Debug)]
 pub(crate) struct Trial {
-    pub(crate) world: Arc<World>,
+    pub(crate) world: Arc<OracleWorld>,
     pub(crate) index: Arc<KvIndex>,
-    pub(crate) truth: Truth,
+    pub(crate) truth: OracleTruth,
     pub(super) namings: Vec<Naming>,
     pub(super) matches: Matches,
-    promises: VecDeque<(u64, Promised)>,
+    promises: VecDeque<(u64, SpeculationId)>,
     calls: u64,
     pub(super) tight: bool,
-    pub(super) tally: Tally,
+    pub(super) tally: TrialTally,
 }
 
 impl Trial {
     pub(crate) fn new(setup: &Setup) -> Self {
-        let mut dice = Dice::new(mix(setup.seed));
-        let world = World::new(setup.extent, &mut dice);
+        let mut dice = SplitMix64::new(mix(setup.seed));
+        let world = OracleWorld::new(setup.extent, &mut dice);
         let settings = IndexSettings {
             unconfirmed_ttl: Duration::ZERO,
             ..IndexSettings::default()
@@ -50,7 +50,7 @@ impl Trial {
             memory_budget,
             ..settings
         });
-        let mut truth = Truth::new(&world);
+        let mut truth = OracleTruth::new(&world);
         let alike = dice.chance(30);
         let namings = world
             .targets()
@@ -70,12 +70,12 @@ impl Trial {
             promises: VecDeque::new(),
             calls: 0,
             tight: setup.tight.is_some(),
-            tally: Tally::default(),
+            tally: TrialTally::default(),
         }
     }
 
     /// Plays all steps, then compares everything; also a panic is a difference.
-    pub(crate) fn run(setup: &Setup, steps: &[Step]) -> Result<Tally, Difference> {
+    pub(crate) fn run(setup: &Setup, steps: &[OracleStep]) -> Result<TrialTally, OracleMismatch> {
         let mut last = None;
         let played = catch_unwind(AssertUnwindSafe(|| {
             let mut trial = Self::new(setup);
@@ -99,7 +99,7 @@ impl Trial {
                 format!("step {at}, {:?}", steps[at])
             })
         };
-        played.map_err(|what| Difference { at: at(), what })
+        played.map_err(|what| OracleMismatch { at: at(), what })
     }
 
     pub(crate) fn now(&self) -> Moment {
@@ -112,10 +112,10 @@ impl Trial {
     }
 
     /// Does one thing to both sides, and compares what can be seen of it.
-    pub(crate) fn play(&mut self, step: &Step) -> Result<(), String> {
+    pub(crate) fn play(&mut self, step: &OracleStep) -> Result<(), String> {
         let world = Arc::clone(&self.world);
         match *step {
-            Step::Store {
+            OracleStep::Store {
                 target,
                 space,
                 prompt,
@@ -131,7 +131,7 @@ impl Trial {
                 }
                 self.look(space, nodes, 0)?;
             }
-            Step::Remove {
+            OracleStep::Remove {
                 target,
                 space,
                 prompt,
@@ -143,7 +143,7 @@ impl Trial {
                 // Where the target holds nothing of the prompt, one of the next prompts does as well.
                 let near = (0..24).map(|more| (world.space(space + more % 3), prompt + more / 3));
                 let mut near = near.map(|(space, prompt)| (space, world.prompt(space, prompt)));
-                let holds = |(space, nodes): &(SpaceNo, &[NodeNo])| {
+                let holds = |(space, nodes): &(NamespaceNo, &[NodeNo])| {
                     !self
                         .chosen(target, *space, nodes, Pattern::All, tier)
                         .is_empty()
@@ -161,7 +161,7 @@ impl Trial {
                 )?;
                 self.look(space, nodes, 0)?;
             }
-            Step::Expect {
+            OracleStep::Expect {
                 target,
                 space,
                 prompt,
@@ -183,7 +183,7 @@ impl Trial {
                 }
                 self.look(space, nodes, 0)?;
             }
-            Step::Look {
+            OracleStep::Look {
                 space,
                 prompt,
                 blocks,
@@ -206,19 +206,19 @@ impl Trial {
     }
 
     /// What concerns a target as a whole, or time.
-    fn manage(&mut self, step: &Step, world: &World) {
+    fn manage(&mut self, step: &OracleStep, world: &OracleWorld) {
         match *step {
-            Step::Cleared { target } => {
+            OracleStep::Cleared { target } => {
                 let target = world.target(target);
                 self.index.apply(target.target(), &IndexUpdate::Cleared);
                 self.truth.clear_tier(target, Tier::Device);
             }
-            Step::Clear { target } => {
+            OracleStep::Clear { target } => {
                 let target = world.target(target);
                 self.index.clear(target.target());
                 self.truth.clear(target);
             }
-            Step::ClearStream {
+            OracleStep::ClearStream {
                 target,
                 space,
                 tier,
@@ -235,47 +235,50 @@ impl Trial {
                     self.truth.clear_stream(target, space, tier);
                 }
             }
-            Step::Restart { target, naming } => {
+            OracleStep::Restart { target, naming } => {
                 let target = world.target(target);
                 self.index.clear(target.target());
                 self.truth.clear(target);
                 self.namings[target.0] = Naming::some(naming);
             }
-            Step::RemoveWorker { target } => {
+            OracleStep::RemoveWorker { target } => {
                 let target = world.target(target);
                 self.index.remove_worker(target.target().worker);
                 self.truth.remove_worker(target);
             }
-            Step::Register { target, model } => {
+            OracleStep::Register { target, model } => {
                 let target = world.target(target);
                 self.index.register(target.target(), world.model(model));
                 self.truth.register(target, model);
             }
-            Step::Retract { which } => {
+            OracleStep::Retract { which } => {
                 let at = self.promises.len().checked_sub(which + 1);
                 if let Some((call, promised)) = at.and_then(|at| self.promises.remove(at)) {
                     self.index.retract(promised);
                     self.truth.retract(call);
                 }
             }
-            Step::Wait { seconds } => self.truth.wait_until(self.truth.now_s + seconds),
-            Step::Expire => self.index.expire(self.now()),
-            Step::Hole { target } => self.index.hole(world.target(target).target()),
-            Step::Trust { target, trusted } => {
+            OracleStep::Wait { seconds } => self.truth.wait_until(self.truth.now_s + seconds),
+            OracleStep::Expire => self.index.expire(self.now()),
+            OracleStep::Hole { target } => self.index.mark_loss(world.target(target).target()),
+            OracleStep::Trust { target, trusted } => {
                 let target = world.target(target);
                 if self.truth.model(target).is_some() {
                     self.index.trust(target.target(), trusted);
                     self.truth.trust(target, trusted);
                 }
             }
-            Step::Store { .. } | Step::Remove { .. } | Step::Expect { .. } | Step::Look { .. } => {}
+            OracleStep::Store { .. }
+            | OracleStep::Remove { .. }
+            | OracleStep::Expect { .. }
+            | OracleStep::Look { .. } => {}
         }
     }
 
     fn expect(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         ttl_s: u64,
         lasting: bool,

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use kv_blocks::{Target, Tier};
 use kv_index::TierBlocks;
 
-use super::world::{NodeNo, SpaceNo, TargetNo, World};
+use super::world::{NamespaceNo, NodeNo, OracleWorld, TargetNo};
 
 /// What the index should say of one target and one prompt.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answer {
+pub(crate) struct ExpectedAnswer {
     pub(crate) target: Target,
     pub(crate) blocks: TierBlocks,
     pub(crate) announced: TierBlocks,
@@ -19,7 +19,7 @@ pub(crate) struct Answer {
 
 /// A block that is expected although nobody announced it.
 #[derive(Clone, Copy, Debug)]
-struct Expected {
+struct ExpectedBlock {
     target: TargetNo,
     until_s: u64,
     /// The last call that entered or renewed it.
@@ -28,38 +28,38 @@ struct Expected {
 
 /// Consecutive blocks announced behind a parent that their target has not named.
 #[derive(Clone, Debug)]
-struct Waiting {
+struct WaitingBlocks {
     target: TargetNo,
-    space: SpaceNo,
+    space: NamespaceNo,
     parent: NodeNo,
     nodes: Vec<NodeNo>,
     tier: Tier,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Owner {
+struct OracleTarget {
     /// Of a registered one.
     model: Option<usize>,
     trusted: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Truth {
+pub(crate) struct OracleTruth {
     nodes: usize,
     /// A bit for each target, per cell and tier.
     held: Vec<[u128; 4]>,
     /// Whether any target ever announced the cell, or was expected to hold it.
     ever: Vec<bool>,
     /// By cell.
-    expected: BTreeMap<usize, Vec<Expected>>,
-    waiting: Vec<Waiting>,
-    owners: Vec<Owner>,
+    expected: BTreeMap<usize, Vec<ExpectedBlock>>,
+    waiting: Vec<WaitingBlocks>,
+    owners: Vec<OracleTarget>,
     pub(crate) now_s: u64,
     pub(crate) orphans: u64,
 }
 
-impl Truth {
-    pub(crate) fn new(world: &World) -> Self {
+impl OracleTruth {
+    pub(crate) fn new(world: &OracleWorld) -> Self {
         Self {
             nodes: world.nodes.len(),
             held: vec![[0; 4]; world.cells()],
@@ -67,7 +67,7 @@ impl Truth {
             expected: BTreeMap::new(),
             waiting: Vec::new(),
             owners: vec![
-                Owner {
+                OracleTarget {
                     model: None,
                     trusted: true
                 };
@@ -78,7 +78,7 @@ impl Truth {
         }
     }
 
-    fn cell(&self, space: SpaceNo, node: NodeNo) -> usize {
+    fn cell(&self, space: NamespaceNo, node: NodeNo) -> usize {
         space.0 * self.nodes + node.0
     }
 
@@ -93,19 +93,31 @@ impl Truth {
             .is_some_and(|owner| self.owners[owner].trusted)
     }
 
-    pub(crate) fn holds(&self, target: TargetNo, space: SpaceNo, node: NodeNo, tier: Tier) -> bool {
+    pub(crate) fn holds(
+        &self,
+        target: TargetNo,
+        space: NamespaceNo,
+        node: NodeNo,
+        tier: Tier,
+    ) -> bool {
         self.held[self.cell(space, node)][tier.index()] & target.bit() != 0
     }
 
     /// In any tier.
-    pub(crate) fn has(&self, target: TargetNo, space: SpaceNo, node: NodeNo) -> bool {
+    pub(crate) fn has(&self, target: TargetNo, space: NamespaceNo, node: NodeNo) -> bool {
         Tier::ALL
             .iter()
             .any(|tier| self.holds(target, space, node, *tier))
     }
 
-    pub(crate) fn waits(&self, target: TargetNo, space: SpaceNo, node: NodeNo, tier: Tier) -> bool {
-        let of = |waiting: &&Waiting| {
+    pub(crate) fn waits(
+        &self,
+        target: TargetNo,
+        space: NamespaceNo,
+        node: NodeNo,
+        tier: Tier,
+    ) -> bool {
+        let of = |waiting: &&WaitingBlocks| {
             (waiting.target, waiting.space, waiting.tier) == (target, space, tier)
         };
         self.waiting
@@ -124,7 +136,7 @@ impl Truth {
     }
 
     /// Whether any target ever announced the block, or was expected to hold it.
-    pub(crate) fn was_announced(&self, space: SpaceNo, node: NodeNo) -> bool {
+    pub(crate) fn was_announced(&self, space: NamespaceNo, node: NodeNo) -> bool {
         self.ever[self.cell(space, node)]
     }
 
@@ -150,7 +162,13 @@ impl Truth {
         self.owners[target.0].model = Some(model);
     }
 
-    pub(crate) fn store(&mut self, target: TargetNo, space: SpaceNo, nodes: &[NodeNo], tier: Tier) {
+    pub(crate) fn store(
+        &mut self,
+        target: TargetNo,
+        space: NamespaceNo,
+        nodes: &[NodeNo],
+        tier: Tier,
+    ) {
         let mut new = nodes.to_vec();
         self.hold(target, space, nodes, tier);
         while let Some(node) = new.pop() {
@@ -168,7 +186,7 @@ impl Truth {
         }
     }
 
-    fn hold(&mut self, target: TargetNo, space: SpaceNo, nodes: &[NodeNo], tier: Tier) {
+    fn hold(&mut self, target: TargetNo, space: NamespaceNo, nodes: &[NodeNo], tier: Tier) {
         for node in nodes {
             let cell = self.cell(space, *node);
             self.held[cell][tier.index()] |= target.bit();
@@ -183,13 +201,13 @@ impl Truth {
     pub(crate) fn orphan(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         parent: NodeNo,
         nodes: &[NodeNo],
         tier: Tier,
     ) {
         self.orphans += nodes.len() as u64;
-        self.waiting.push(Waiting {
+        self.waiting.push(WaitingBlocks {
             target,
             space,
             parent,
@@ -199,7 +217,13 @@ impl Truth {
     }
 
     /// What was behind a waiting block that is removed goes on waiting, for that block.
-    pub(crate) fn remove(&mut self, target: TargetNo, space: SpaceNo, node: NodeNo, tier: Tier) {
+    pub(crate) fn remove(
+        &mut self,
+        target: TargetNo,
+        space: NamespaceNo,
+        node: NodeNo,
+        tier: Tier,
+    ) {
         let cell = self.cell(space, node);
         self.held[cell][tier.index()] &= !target.bit();
         let mut behind = Vec::new();
@@ -208,7 +232,7 @@ impl Truth {
                 && let Some(at) = waiting.nodes.iter().position(|waits| *waits == node)
             {
                 let nodes = waiting.nodes.split_off(at)[1..].to_vec();
-                behind.push(Waiting {
+                behind.push(WaitingBlocks {
                     parent: node,
                     nodes,
                     ..*waiting
@@ -230,7 +254,7 @@ impl Truth {
     }
 
     /// One tier of a target in one namespace was emptied.
-    pub(crate) fn clear_stream(&mut self, target: TargetNo, space: SpaceNo, tier: Tier) {
+    pub(crate) fn clear_stream(&mut self, target: TargetNo, space: NamespaceNo, tier: Tier) {
         let cells = space.0 * self.nodes..(space.0 + 1) * self.nodes;
         self.held[cells]
             .iter_mut()
@@ -248,7 +272,7 @@ impl Truth {
         for target in (0..self.owners.len()).map(TargetNo) {
             if target.target().worker == rank.target().worker {
                 self.clear(target);
-                self.owners[target.0] = Owner {
+                self.owners[target.0] = OracleTarget {
                     model: None,
                     trusted: true,
                 };
@@ -266,7 +290,7 @@ impl Truth {
     pub(crate) fn expect(
         &mut self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         nodes: &[NodeNo],
         ttl_s: u64,
         call: u64,
@@ -284,13 +308,13 @@ impl Truth {
                 .find(|expected| expected.target == target)
             {
                 Some(known) => {
-                    *known = Expected {
+                    *known = ExpectedBlock {
                         until_s: known.until_s.max(until_s),
                         call,
                         ..*known
                     }
                 }
-                None => entries.push(Expected {
+                None => entries.push(ExpectedBlock {
                     target,
                     until_s,
                     call,
@@ -313,14 +337,14 @@ impl Truth {
         self.retain_expected(|expected| expected.target != target);
     }
 
-    fn retain_expected(&mut self, keep: impl Fn(&Expected) -> bool) {
+    fn retain_expected(&mut self, keep: impl Fn(&ExpectedBlock) -> bool) {
         self.expected.retain(|_, entries| {
             entries.retain(&keep);
             !entries.is_empty()
         });
     }
 
-    fn forget_expected(&mut self, cell: usize, gone: impl Fn(&Expected) -> bool) {
+    fn forget_expected(&mut self, cell: usize, gone: impl Fn(&ExpectedBlock) -> bool) {
         if let Some(entries) = self.expected.get_mut(&cell) {
             entries.retain(|expected| !gone(expected));
             if entries.is_empty() {
@@ -330,7 +354,7 @@ impl Truth {
     }
 
     /// What every target has of a prompt's beginning, in the order of targets.
-    pub(crate) fn lookup(&self, space: SpaceNo, prompt: &[NodeNo]) -> Vec<Answer> {
+    pub(crate) fn lookup(&self, space: NamespaceNo, prompt: &[NodeNo]) -> Vec<ExpectedAnswer> {
         let mut answers = Vec::new();
         for target in (0..self.owners.len()).map(TargetNo) {
             let (blocks, announced, present) = if self.owners[target.0].trusted {
@@ -345,7 +369,7 @@ impl Truth {
                 )
             };
             if blocks.total() + announced.total() > 0 {
-                answers.push(Answer {
+                answers.push(ExpectedAnswer {
                     target: target.target(),
                     blocks,
                     announced,
@@ -361,7 +385,7 @@ impl Truth {
     fn run(
         &self,
         target: TargetNo,
-        space: SpaceNo,
+        space: NamespaceNo,
         prompt: &[NodeNo],
         announced: bool,
         expected: bool,
@@ -387,7 +411,7 @@ impl Truth {
         (blocks, present)
     }
 
-    fn is_expected(&self, target: TargetNo, space: SpaceNo, node: NodeNo) -> bool {
+    fn is_expected(&self, target: TargetNo, space: NamespaceNo, node: NodeNo) -> bool {
         let entries = self.expected.get(&self.cell(space, node));
         entries.is_some_and(|entries| entries.iter().any(|expected| expected.target == target))
     }
@@ -422,10 +446,10 @@ impl Truth {
     }
 
     /// Blocks held, by target, tier and namespace.
-    pub(crate) fn by_holder(&self) -> BTreeMap<(TargetNo, Tier, SpaceNo), BTreeSet<NodeNo>> {
+    pub(crate) fn by_holder(&self) -> BTreeMap<(TargetNo, Tier, NamespaceNo), BTreeSet<NodeNo>> {
         let mut held: BTreeMap<_, BTreeSet<_>> = BTreeMap::new();
         for (target, tier, cell) in self.rows() {
-            let holder = (target, tier, SpaceNo(cell / self.nodes));
+            let holder = (target, tier, NamespaceNo(cell / self.nodes));
             held.entry(holder)
                 .or_default()
                 .insert(NodeNo(cell % self.nodes));

@@ -5,13 +5,13 @@ use std::{
     sync::Arc,
 };
 
-use kv_blocks::{EngineHash, IndexUpdate, Removed, SequenceHash, Stored, Tier};
-use kv_index::{DumpPlace, IndexSettings, KvIndex, Matches};
+use kv_blocks::{EngineHash, IndexUpdate, RemovedBlocks, SequenceHash, StoredBlocks, Tier};
+use kv_index::{DumpCursor, IndexSettings, KvIndex, Matches};
 
 use super::{
-    dice::mix,
+    random::mix,
     trial::Trial,
-    world::{NodeNo, SpaceNo, TargetNo, World},
+    world::{NamespaceNo, NodeNo, OracleWorld, TargetNo},
 };
 
 /// Compares dump, counts and the answers for every prompt there is.
@@ -31,8 +31,8 @@ pub(crate) fn compare(trial: &mut Trial) -> Result<(), String> {
 }
 
 /// Several lookups at once answer as each by itself.
-fn compare_batch(trial: &Trial, world: &World, space: SpaceNo) -> Result<(), String> {
-    let key = trial.index.space(world.namespace(space));
+fn compare_batch(trial: &Trial, world: &OracleWorld, space: NamespaceNo) -> Result<(), String> {
+    let key = trial.index.namespace_key(world.namespace(space));
     let chains: Vec<_> = (0..world.prompts(space))
         .map(|prompt| world.hashes(world.prompt(space, prompt)))
         .collect();
@@ -54,7 +54,7 @@ fn compare_batch(trial: &Trial, world: &World, space: SpaceNo) -> Result<(), Str
     Ok(())
 }
 
-fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
+fn compare_rows(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
     let spaces: HashMap<_, _> = world
         .spaces()
         .map(|space| (world.namespace(space), space))
@@ -71,7 +71,7 @@ fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
         .map(|target| (target.target(), target))
         .collect();
     let mut rows = HashSet::new();
-    let mut place = DumpPlace::default();
+    let mut place = DumpCursor::default();
     for row in std::iter::from_fn(|| trial.index.dump(&mut place)).flatten() {
         let space = spaces
             .get(&*row.namespace)
@@ -107,7 +107,7 @@ fn compare_rows(trial: &Trial, world: &World) -> Result<(), String> {
     Ok(())
 }
 
-fn compare_counts(trial: &Trial, world: &World) -> Result<(), String> {
+fn compare_counts(trial: &Trial, world: &OracleWorld) -> Result<(), String> {
     trial.index.expire(trial.now());
     let stats = trial.index.stats();
     let (distinct, memberships, per_tier) = trial.truth.totals();
@@ -181,8 +181,8 @@ pub(crate) fn compare_rebuilt(trial: &Trial) -> Result<(), String> {
 /// Announces whole beginnings of prompts, then takes what should not be there.
 fn rebuild(
     index: &KvIndex,
-    world: &World,
-    (target, tier, space): (TargetNo, Tier, SpaceNo),
+    world: &OracleWorld,
+    (target, tier, space): (TargetNo, Tier, NamespaceNo),
     held: &BTreeSet<NodeNo>,
 ) {
     let name = |node: &NodeNo| EngineHash(mix(world.cell(space, *node) as u64) ^ 0x5555);
@@ -194,7 +194,7 @@ fn rebuild(
             continue;
         };
         let nodes = &prompt[..=last];
-        let event = Stored {
+        let event = StoredBlocks {
             hashes: nodes.iter().map(name).collect(),
             parent: None,
             tokens: world.tokens(nodes),
@@ -209,6 +209,6 @@ fn rebuild(
     let hashes = stored.difference(held).map(name).collect();
     index.apply(
         target.target(),
-        &IndexUpdate::Removed(Removed { hashes, tier }),
+        &IndexUpdate::Removed(RemovedBlocks { hashes, tier }),
     );
 }

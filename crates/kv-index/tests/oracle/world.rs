@@ -3,10 +3,10 @@
 use std::{collections::HashMap, ops::Range, sync::Arc};
 
 use kv_blocks::{
-    BlockSize, DpRank, HashScheme, Identity, Namespace, SequenceHash, Target, WorkerId,
+    BlockSize, DpRank, HashScheme, Namespace, PromptIdentity, SequenceHash, Target, WorkerId,
 };
 
-use super::dice::Dice;
+use super::random::SplitMix64;
 
 /// A block with everything before it, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub(crate) struct NodeNo(pub(crate) usize);
 
 /// A namespace by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct SpaceNo(pub(crate) usize);
+pub(crate) struct NamespaceNo(pub(crate) usize);
 
 /// A target by number; at most [`MAX_TARGETS`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -42,7 +42,7 @@ impl TargetNo {
 }
 
 #[derive(Debug)]
-pub(crate) struct Node {
+pub(crate) struct OracleNode {
     pub(crate) parent: Option<NodeNo>,
     pub(crate) depth: u32,
     /// Of this block alone.
@@ -51,7 +51,7 @@ pub(crate) struct Node {
 }
 
 #[derive(Debug)]
-pub(crate) struct Space {
+pub(crate) struct OracleNamespace {
     pub(crate) namespace: Namespace,
     /// Number of its model.
     pub(crate) model: usize,
@@ -73,8 +73,8 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// A world that is big in some ways and small in others.
-    pub(crate) fn draw(dice: &mut Dice) -> Self {
-        let most = |dice: &mut Dice, most: &[usize]| {
+    pub(crate) fn draw(dice: &mut SplitMix64) -> Self {
+        let most = |dice: &mut SplitMix64, most: &[usize]| {
             let most = *dice.pick(most);
             dice.within(1, most)
         };
@@ -88,16 +88,16 @@ impl Extent {
 }
 
 #[derive(Debug)]
-pub(crate) struct World {
-    pub(crate) nodes: Vec<Node>,
-    pub(crate) spaces: Vec<Space>,
+pub(crate) struct OracleWorld {
+    pub(crate) nodes: Vec<OracleNode>,
+    pub(crate) spaces: Vec<OracleNamespace>,
     pub(crate) targets: usize,
     /// Prompts of one block size stand side by side.
     prompts: Vec<Vec<NodeNo>>,
 }
 
-impl World {
-    pub(crate) fn new(extent: Extent, dice: &mut Dice) -> Self {
+impl OracleWorld {
+    pub(crate) fn new(extent: Extent, dice: &mut SplitMix64) -> Self {
         let mut world = Self {
             nodes: Vec::new(),
             spaces: Vec::new(),
@@ -132,12 +132,12 @@ impl World {
                 salt: (label % 2 == 1 || label >= 4).then(|| Arc::from(format!("salt-{label}"))),
                 block_size: BlockSize::new(size).unwrap(),
                 identity: if number > 0 && number + 1 == extent.spaces {
-                    Identity::TextPrefix
+                    PromptIdentity::TextPrefix
                 } else {
-                    Identity::Tokens
+                    PromptIdentity::Tokens
                 },
             };
-            world.spaces.push(Space {
+            world.spaces.push(OracleNamespace {
                 model: usize::from(label % 4 == 3),
                 namespace,
                 prompts: range,
@@ -153,7 +153,7 @@ impl World {
         first: usize,
         (alphabet, blocks): (usize, usize),
         known: &mut HashMap<(u64, SequenceHash), NodeNo>,
-        dice: &mut Dice,
+        dice: &mut SplitMix64,
     ) {
         let mut prompt = Vec::new();
         if self.prompts.len() > first && dice.chance(75) {
@@ -170,7 +170,7 @@ impl World {
                 .extend(parent.map(|parent| self.nodes[parent.0].hash), &tokens);
             prompt.push(*known.entry((size, hash)).or_insert_with(|| {
                 let depth = u32::try_from(prompt.len()).expect("short prompts");
-                self.nodes.push(Node {
+                self.nodes.push(OracleNode {
                     parent,
                     depth,
                     tokens,
@@ -186,13 +186,13 @@ impl World {
         Arc::from(MODELS[number % MODELS.len()])
     }
 
-    pub(crate) fn namespace(&self, space: SpaceNo) -> &Namespace {
+    pub(crate) fn namespace(&self, space: NamespaceNo) -> &Namespace {
         &self.spaces[space.0].namespace
     }
 
     /// Some namespace, whatever the number.
-    pub(crate) fn space(&self, number: usize) -> SpaceNo {
-        SpaceNo(number % self.spaces.len())
+    pub(crate) fn space(&self, number: usize) -> NamespaceNo {
+        NamespaceNo(number % self.spaces.len())
     }
 
     /// Some target, whatever the number.
@@ -204,18 +204,18 @@ impl World {
         (0..self.targets).map(TargetNo)
     }
 
-    pub(crate) fn spaces(&self) -> impl Iterator<Item = SpaceNo> + use<> {
-        (0..self.spaces.len()).map(SpaceNo)
+    pub(crate) fn spaces(&self) -> impl Iterator<Item = NamespaceNo> + use<> {
+        (0..self.spaces.len()).map(NamespaceNo)
     }
 
     /// Some prompt of a namespace, whatever the number; never empty.
-    pub(crate) fn prompt(&self, space: SpaceNo, number: usize) -> &[NodeNo] {
+    pub(crate) fn prompt(&self, space: NamespaceNo, number: usize) -> &[NodeNo] {
         let range = self.spaces[space.0].prompts.clone();
         &self.prompts[range.start + number % range.len()]
     }
 
     /// Number of prompts of a namespace.
-    pub(crate) fn prompts(&self, space: SpaceNo) -> usize {
+    pub(crate) fn prompts(&self, space: NamespaceNo) -> usize {
         self.spaces[space.0].prompts.len()
     }
 
@@ -231,7 +231,7 @@ impl World {
     }
 
     /// Number of a block within a namespace, below [`World::cells`].
-    pub(crate) fn cell(&self, space: SpaceNo, node: NodeNo) -> usize {
+    pub(crate) fn cell(&self, space: NamespaceNo, node: NodeNo) -> usize {
         space.0 * self.nodes.len() + node.0
     }
 

@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
-    SequenceHash, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+    RemovedBlocks, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
 };
-use kv_index::{Applied, DumpPlace, DumpRow, IndexSettings, KvIndex, TierBlocks};
+use kv_index::{DumpCursor, DumpRow, IndexSettings, KvIndex, TierBlocks, UpdateOutcome};
 
 pub(crate) const NOW: Moment = Moment::START;
 
@@ -38,7 +38,7 @@ pub(crate) fn plain() -> Namespace {
         lora: None,
         salt: None,
         block_size: size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -50,8 +50,8 @@ pub(crate) fn salted(salt: &str) -> Namespace {
 }
 
 /// Blocks of the sequence of tokens 0, 1, 2 and so on; the engine calls block n `n + 1`.
-pub(crate) fn store(blocks: std::ops::Range<u32>) -> Stored {
-    Stored {
+pub(crate) fn store(blocks: std::ops::Range<u32>) -> StoredBlocks {
+    StoredBlocks {
         hashes: blocks
             .clone()
             .map(|block| EngineHash(u64::from(block) + 1))
@@ -66,7 +66,7 @@ pub(crate) fn store(blocks: std::ops::Range<u32>) -> Stored {
 }
 
 pub(crate) fn remove(names: &[u64], tier: Tier) -> IndexUpdate {
-    IndexUpdate::Removed(Removed {
+    IndexUpdate::Removed(RemovedBlocks {
         hashes: names.iter().map(|name| EngineHash(*name)).collect(),
         tier,
     })
@@ -84,7 +84,7 @@ pub(crate) fn index() -> KvIndex {
     index_of(IndexSettings::default())
 }
 
-pub(crate) fn put(index: &KvIndex, worker: u32, stored: Stored) -> Applied {
+pub(crate) fn put(index: &KvIndex, worker: u32, stored: StoredBlocks) -> UpdateOutcome {
     index.apply(target(worker), &IndexUpdate::Stored(stored))
 }
 
@@ -97,7 +97,7 @@ pub(crate) fn held(index: &KvIndex, worker: u32, namespace: &Namespace, blocks: 
 }
 
 pub(crate) fn dump(index: &KvIndex) -> Vec<DumpRow> {
-    let mut place = DumpPlace::default();
+    let mut place = DumpCursor::default();
     std::iter::from_fn(|| index.dump(&mut place))
         .flatten()
         .collect()

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, Stored, Target, Tier, WorkerId};
+use kv_blocks::{BlockSize, DpRank, EngineHash, IndexUpdate, StoredBlocks, Target, Tier, WorkerId};
 use kv_index::{IndexSettings, KvIndex};
 
 const TARGETS: u32 = 8;
@@ -39,7 +39,7 @@ impl Soak {
             EngineHash((first_block + u64::from(block)).wrapping_mul(0x9e37_79b9_7f4a_7c15))
         };
         for half in [0..BLOCKS / 2, BLOCKS / 2..BLOCKS] {
-            let stored = Stored {
+            let stored = StoredBlocks {
                 hashes: half.clone().map(name).collect(),
                 parent: half.start.checked_sub(1).map(name),
                 tokens: half

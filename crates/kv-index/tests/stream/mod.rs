@@ -9,13 +9,13 @@ use std::{
 };
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace, Removed,
-    SequenceHash, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptIdentity,
+    RemovedBlocks, SequenceHash, StoredBlocks, Target, Tier, WorkerId,
 };
-use kv_index::{Applied, DumpPlace, IndexSettings, KvIndex, Overlap, TierBlocks};
+use kv_index::{DumpCursor, IndexSettings, KvIndex, Overlap, TierBlocks, UpdateOutcome};
 
 /// A block and everything before it, one token a block; tokens below 63.
-pub(crate) type Prefix = Vec<u32>;
+pub(crate) type BlockPath = Vec<u32>;
 
 pub(crate) const TARGET: Target = Target {
     worker: WorkerId(1),
@@ -32,7 +32,7 @@ pub(crate) fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size: size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -50,16 +50,16 @@ fn name(prefix: &[u32]) -> EngineHash {
 }
 
 /// The stream, the index behind it, and the two plain answers.
-pub(crate) struct Stream {
+pub(crate) struct IndexStream {
     pub(crate) index: KvIndex,
     /// Stored and not removed since.
-    pub(crate) set: BTreeSet<Prefix>,
+    pub(crate) set: BTreeSet<BlockPath>,
     /// Stored more often than removed.
-    counter: BTreeMap<Prefix, u64>,
-    seen: BTreeSet<Prefix>,
+    counter: BTreeMap<BlockPath, u64>,
+    seen: BTreeSet<BlockPath>,
 }
 
-impl Stream {
+impl IndexStream {
     pub(crate) fn new() -> Self {
         let index = KvIndex::new(IndexSettings {
             memory_budget: 1 << 20,
@@ -88,10 +88,10 @@ impl Stream {
     }
 
     /// The same in any tier, which the plain answers do not see.
-    pub(crate) fn store_in(&mut self, tier: Tier, prefix: &[u32], from: usize) -> Applied {
+    pub(crate) fn store_in(&mut self, tier: Tier, prefix: &[u32], from: usize) -> UpdateOutcome {
         self.seen
             .extend((from + 1..=prefix.len()).map(|end| prefix[..end].to_vec()));
-        let stored = Stored {
+        let stored = StoredBlocks {
             hashes: (from + 1..=prefix.len())
                 .map(|end| name(&prefix[..end]))
                 .collect(),
@@ -106,7 +106,7 @@ impl Stream {
     }
 
     pub(crate) fn remove(&mut self, prefix: &[u32]) {
-        let removed = Removed {
+        let removed = RemovedBlocks {
             hashes: vec![name(prefix)],
             tier: Tier::Device,
         };
@@ -123,7 +123,7 @@ impl Stream {
         self.counter.clear();
     }
 
-    pub(crate) fn counted(&self) -> BTreeSet<Prefix> {
+    pub(crate) fn counted(&self) -> BTreeSet<BlockPath> {
         self.counter
             .iter()
             .filter(|(_, count)| **count > 0)
@@ -132,13 +132,13 @@ impl Stream {
     }
 
     /// What the index credits.
-    pub(crate) fn held(&self) -> BTreeSet<Prefix> {
+    pub(crate) fn held(&self) -> BTreeSet<BlockPath> {
         let known: BTreeMap<_, _> = self
             .seen
             .iter()
             .map(|prefix| (*chain(prefix).last().unwrap(), prefix))
             .collect();
-        let mut place = DumpPlace::default();
+        let mut place = DumpCursor::default();
         let rows = std::iter::from_fn(|| self.index.dump(&mut place)).flatten();
         rows.map(|row| known[&row.hash].clone()).collect()
     }

@@ -20,7 +20,7 @@ fn cache(
 ) -> (NameCache, Arc<AtomicUsize>) {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
-    let lookup: Lookup = Arc::new(move |name| lookup(name, count.fetch_add(1, Ordering::SeqCst)));
+    let lookup: LookupFn = Arc::new(move |name| lookup(name, count.fetch_add(1, Ordering::SeqCst)));
     (NameCache::new(lookup, Clock::system()), asked)
 }
 
@@ -49,7 +49,7 @@ async fn until_asked(cache: &NameCache, asked: &AtomicUsize, times: usize) {
             .names
             .lock()
             .values()
-            .any(|known| known.asked.is_some())
+            .any(|known| known.pending.is_some())
     {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
@@ -174,7 +174,7 @@ async fn a_resolver_that_hangs_takes_a_few_threads_and_holds_up_no_name_that_is_
             tokio::spawn(async move { cache.resolve(&format!("name-{}", number % 20)).await })
         })
         .collect();
-    while cache.room.available_permits() > 0 {
+    while cache.lookup_permits.available_permits() > 0 {
         tokio::time::sleep(Duration::from_millis(1)).await;
     }
     assert!(asked.load(Ordering::SeqCst) <= 1 + MOST_LOOKUPS);
@@ -196,11 +196,11 @@ async fn so_many_names_are_kept_and_those_in_use_stay() {
     let (cache, asked) = cache(|_, _| Ok(vec![ip(1)]));
     for number in 0..MOST_NAMES {
         let used = Moment::at(Duration::from_nanos(number as u64));
-        let known = Known {
+        let known = CachedName {
             answer: None,
-            doubted: false,
+            stale: false,
             failure: None,
-            asked: None,
+            pending: None,
             used,
         };
         cache

@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::ConnectionSlot;
-use crate::{Stalling, Stream};
+use crate::{StallTimeout, Stream};
 
 /// No request is in progress, and nothing is left to write.
 const IDLE: u8 = 0;
@@ -36,9 +36,9 @@ const FLUSHING: u8 = 2;
 /// The connection. The HTTP layer reads and writes through it.
 #[derive(Debug)]
 pub struct ClientStream {
-    inner: Stalling<Stream>,
+    inner: StallTimeout<Stream>,
     head_timeout: Duration,
-    exchange: Exchange,
+    exchange: ExchangeTracker,
     /// Heads that were complete when the stream was read last.
     heads: u64,
     /// Runs while a head is awaited or incomplete.
@@ -47,26 +47,26 @@ pub struct ClientStream {
 
 /// Says where in the exchange of requests and replies a connection is.
 #[derive(Clone, Debug)]
-pub struct Exchange(Arc<State>);
+pub struct ExchangeTracker(Arc<ClientState>);
 
 #[derive(Debug)]
-struct State {
+struct ClientState {
     slot: ConnectionSlot,
     phase: AtomicU8,
     /// Heads that are complete.
     heads: AtomicU64,
 }
 
-impl Exchange {
+impl ExchangeTracker {
     /// A head is complete: its request is in progress until the returned guard is dropped. Waits while the client's
     /// address has as many requests in progress as it may.
-    pub async fn begin(&self) -> Answering {
+    pub async fn begin(&self) -> ExchangeGuard {
         let state = Arc::clone(&self.0);
         state.phase.store(ANSWERING, Ordering::Release);
         state.heads.fetch_add(1, Ordering::Release);
-        let turn = state.slot.turn().await;
+        let turn = state.slot.acquire_request_slot().await;
         state.slot.set_busy();
-        Answering { state, _turn: turn }
+        ExchangeGuard { state, _turn: turn }
     }
 
     /// The connection's place.
@@ -77,12 +77,12 @@ impl Exchange {
 
 /// While it lives, a request is in progress.
 #[derive(Debug)]
-pub struct Answering {
-    state: Arc<State>,
+pub struct ExchangeGuard {
+    state: Arc<ClientState>,
     _turn: Option<OwnedSemaphorePermit>,
 }
 
-impl Drop for Answering {
+impl Drop for ExchangeGuard {
     fn drop(&mut self) {
         self.state.phase.store(FLUSHING, Ordering::Release);
     }
@@ -96,14 +96,14 @@ impl ClientStream {
         slot: ConnectionSlot,
         head_timeout: Duration,
         write_stall: Duration,
-    ) -> (Self, Exchange) {
-        let exchange = Exchange(Arc::new(State {
+    ) -> (Self, ExchangeTracker) {
+        let exchange = ExchangeTracker(Arc::new(ClientState {
             slot,
             phase: AtomicU8::new(IDLE),
             heads: AtomicU64::new(0),
         }));
         let stream = Self {
-            inner: Stalling::new(inner, write_stall),
+            inner: StallTimeout::new(inner, write_stall),
             head_timeout,
             exchange: exchange.clone(),
             heads: 0,
@@ -193,12 +193,12 @@ impl AsyncWrite for ClientStream {
 #[derive(Debug)]
 pub struct InProgressBody<B> {
     body: B,
-    _answering: Answering,
+    _answering: ExchangeGuard,
 }
 
 impl<B> InProgressBody<B> {
     /// `body`, with the guard of its request.
-    pub fn new(body: B, answering: Answering) -> Self {
+    pub fn new(body: B, answering: ExchangeGuard) -> Self {
         Self {
             body,
             _answering: answering,

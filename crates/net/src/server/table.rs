@@ -23,17 +23,17 @@ const RESERVE: usize = 8;
 pub struct ConnectionTable {
     most: usize,
     share: usize,
-    state: Mutex<State>,
+    state: Mutex<TableState>,
     /// A place may have become free, or a connection idle.
     changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct TableState {
     /// Numbers connections, and orders them by when they became idle.
     next: u64,
     /// At most `most` and those that came while the listener stopped.
-    slots: HashMap<u64, Slot>,
+    slots: HashMap<u64, SlotState>,
     /// Connections that were told to close and have not yet.
     closing: usize,
     /// Idle connections that were not told to close, the longest idle first.
@@ -41,13 +41,13 @@ struct State {
     /// The same by address.
     idle_by_peer: BTreeSet<(PeerAddress, u64)>,
     /// Addresses that have connections.
-    peers: HashMap<PeerAddress, Peer>,
+    peers: HashMap<PeerAddress, PeerShare>,
     /// The address that has more than half of the places.
     majority: Option<PeerAddress>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct SlotState {
     peer: PeerAddress,
     /// Since when, in the order of all; `None`: it carries a request.
     idle: Option<u64>,
@@ -56,14 +56,14 @@ struct Slot {
 }
 
 #[derive(Debug)]
-struct Peer {
+struct PeerShare {
     connections: usize,
     /// As many permits as the address may have requests in progress.
-    turns: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
 }
 
 /// What became of a connection that wants a place.
-enum Admission {
+enum SlotAdmission {
     Admitted(ConnectionSlot),
     /// A place will become free, or a connection idle: try again then.
     Later,
@@ -101,9 +101,9 @@ impl ConnectionTable {
     pub async fn admit(self: &Arc<Self>, peer: PeerAddress) -> Option<ConnectionSlot> {
         loop {
             match self.try_admit(peer) {
-                Admission::Admitted(slot) => return Some(slot),
-                Admission::Refused => return None,
-                Admission::Later => self.changed.notified().await,
+                SlotAdmission::Admitted(slot) => return Some(slot),
+                SlotAdmission::Refused => return None,
+                SlotAdmission::Later => self.changed.notified().await,
             }
         }
     }
@@ -114,13 +114,13 @@ impl ConnectionTable {
         self.insert(&mut state, peer)
     }
 
-    fn try_admit(self: &Arc<Self>, peer: PeerAddress) -> Admission {
+    fn try_admit(self: &Arc<Self>, peer: PeerAddress) -> SlotAdmission {
         let mut state = self.state.lock();
         if state.slots.len() < self.most {
-            return Admission::Admitted(self.insert(&mut state, peer));
+            return SlotAdmission::Admitted(self.insert(&mut state, peer));
         }
         if state.slots.len() - state.closing < self.most {
-            return Admission::Later;
+            return SlotAdmission::Later;
         }
         let in_use = state.peers.get(&peer).map_or(0, |peer| peer.connections);
         let yields = if in_use >= self.share {
@@ -130,18 +130,18 @@ impl ConnectionTable {
         };
         match yields {
             Some(id) => state.tell_to_close(id),
-            None if in_use >= self.share => return Admission::Refused,
+            None if in_use >= self.share => return SlotAdmission::Refused,
             None => {}
         }
-        Admission::Later
+        SlotAdmission::Later
     }
 
-    fn insert(self: &Arc<Self>, state: &mut State, peer: PeerAddress) -> ConnectionSlot {
+    fn insert(self: &Arc<Self>, state: &mut TableState, peer: PeerAddress) -> ConnectionSlot {
         let id = state.number();
         let close = Arc::new(Notify::new());
         state.slots.insert(
             id,
-            Slot {
+            SlotState {
                 peer,
                 idle: None,
                 closing: false,
@@ -150,12 +150,12 @@ impl ConnectionTable {
         );
         state.set_idle(id);
         let share = self.share;
-        let known = state.peers.entry(peer).or_insert_with(|| Peer {
+        let known = state.peers.entry(peer).or_insert_with(|| PeerShare {
             connections: 0,
-            turns: Arc::new(Semaphore::new(share)),
+            request_permits: Arc::new(Semaphore::new(share)),
         });
         known.connections += 1;
-        let turns = Arc::clone(&known.turns);
+        let turns = Arc::clone(&known.request_permits);
         if known.connections > self.most / 2 {
             state.majority = Some(peer);
         }
@@ -163,7 +163,7 @@ impl ConnectionTable {
             table: Arc::clone(self),
             id,
             peer,
-            turns,
+            request_permits: turns,
             close,
         }
     }
@@ -189,7 +189,7 @@ impl ConnectionTable {
     }
 }
 
-impl State {
+impl TableState {
     fn number(&mut self) -> u64 {
         self.next += 1;
         self.next
@@ -259,7 +259,7 @@ pub struct ConnectionSlot {
     table: Arc<ConnectionTable>,
     id: u64,
     peer: PeerAddress,
-    turns: Arc<Semaphore>,
+    request_permits: Arc<Semaphore>,
     close: Arc<Notify>,
 }
 
@@ -271,14 +271,14 @@ impl ConnectionSlot {
 
     /// Waits until the connection's address may have one more request in progress, and counts the request until the permit
     /// is dropped. A connection that waits counts as idle, and so may have to yield.
-    pub async fn turn(&self) -> Option<OwnedSemaphorePermit> {
-        if let Ok(turn) = Arc::clone(&self.turns).try_acquire_owned() {
+    pub async fn acquire_request_slot(&self) -> Option<OwnedSemaphorePermit> {
+        if let Ok(turn) = Arc::clone(&self.request_permits).try_acquire_owned() {
             return Some(turn);
         }
         // It may come right behind another request.
         self.set_idle();
         // The semaphore is never closed.
-        Arc::clone(&self.turns).acquire_owned().await.ok()
+        Arc::clone(&self.request_permits).acquire_owned().await.ok()
     }
 
     /// A request is in progress: the connection keeps its place, even if it was told to close and has not yet.

@@ -14,7 +14,7 @@ use rustls::{
 };
 use tokio_rustls::TlsAcceptor;
 
-use super::{Accepting, HTTP_1, provider, trust::certificates};
+use super::{HTTP_1, TlsAccept, provider, trust::certificates};
 use crate::Stream;
 
 /// Where a listener's certificate is.
@@ -72,34 +72,34 @@ impl IdentityError {
 }
 
 /// A listener's certificate and key, kept as its files have them.
-pub struct Identity {
+pub struct TlsIdentity {
     files: IdentityFiles,
-    current: Mutex<Current>,
+    current: Mutex<LoadedIdentity>,
 }
 
-struct Current {
+struct LoadedIdentity {
     config: Arc<ServerConfig>,
     /// What the files held when they were last looked at, whether or not it was of use.
-    seen: Contents,
+    seen: IdentityContents,
     /// Why they were of no use when they were last looked at.
     trouble: Option<String>,
 }
 
 #[derive(Clone, PartialEq, Eq)]
-struct Contents {
+struct IdentityContents {
     cert: Vec<u8>,
     key: Vec<u8>,
     client_ca: Option<Vec<u8>>,
 }
 
-impl Identity {
+impl TlsIdentity {
     /// Reads the files.
     pub fn load(files: IdentityFiles) -> Result<Self, IdentityError> {
         let seen = contents(&files)?;
         let config = Arc::new(config(&files, &seen)?);
         Ok(Self {
             files,
-            current: Mutex::new(Current {
+            current: Mutex::new(LoadedIdentity {
                 config,
                 seen,
                 trouble: None,
@@ -156,27 +156,30 @@ impl Identity {
     }
 
     /// The encrypted form of a fresh connection. It shakes hands when it is first read.
-    pub(crate) fn accept(&self, stream: Stream) -> Accepting {
+    pub(crate) fn accept(&self, stream: Stream) -> TlsAccept {
         let config = Arc::clone(&self.current.lock().config);
-        Accepting::new(TlsAcceptor::from(config).accept(stream))
+        TlsAccept::new(TlsAcceptor::from(config).accept(stream))
     }
 }
 
-fn contents(files: &IdentityFiles) -> Result<Contents, IdentityError> {
+fn contents(files: &IdentityFiles) -> Result<IdentityContents, IdentityError> {
     let read = |path: &PathBuf| {
         std::fs::read(path).map_err(|source| IdentityError::File {
             path: path.clone(),
             source,
         })
     };
-    Ok(Contents {
+    Ok(IdentityContents {
         cert: read(&files.cert)?,
         key: read(&files.key)?,
         client_ca: files.client_ca.as_ref().map(read).transpose()?,
     })
 }
 
-fn config(files: &IdentityFiles, contents: &Contents) -> Result<ServerConfig, IdentityError> {
+fn config(
+    files: &IdentityFiles,
+    contents: &IdentityContents,
+) -> Result<ServerConfig, IdentityError> {
     let wrong = |path: &Path, what: &'static str, reason: String| IdentityError::Content {
         path: path.to_owned(),
         what,
@@ -214,7 +217,7 @@ fn config(files: &IdentityFiles, contents: &Contents) -> Result<ServerConfig, Id
     Ok(config)
 }
 
-impl fmt::Debug for Identity {
+impl fmt::Debug for TlsIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         // Nothing of the key.
         f.debug_struct("Identity")

@@ -14,12 +14,12 @@ use rustls::{
 use rustls_platform_verifier::Verifier;
 use tokio_rustls::TlsConnector;
 
-use super::{HTTP_1, blind::Blind, provider};
+use super::{HTTP_1, no_verification::NoVerification, provider};
 use crate::Stream;
 
 /// Believes the certificates that this machine believes, and those signed by the authorities given.
 #[derive(Clone)]
-pub struct Trust(Arc<ClientConfig>);
+pub struct TrustRoots(Arc<ClientConfig>);
 
 /// Why there is nothing to check certificates with.
 #[derive(Debug, thiserror::Error)]
@@ -46,7 +46,7 @@ pub enum TrustError {
     Roots(#[from] rustls::Error),
 }
 
-impl Trust {
+impl TrustRoots {
     /// What this machine believes.
     pub fn system() -> Result<Self, TrustError> {
         Self::with(Vec::new())
@@ -76,11 +76,11 @@ impl Trust {
 
     /// Believes everyone: whoever answers is taken for the server, and what is said can be read and changed on the way.
     pub fn blind() -> Result<Self, TrustError> {
-        Self::verifying(Arc::new(Blind::new(provider())))
+        Self::verifying(Arc::new(NoVerification::new(provider())))
     }
 
     /// Believes nobody: for a library that wants to be told also where nothing is encrypted.
-    pub fn nobody() -> Result<Self, TrustError> {
+    pub fn none() -> Result<Self, TrustError> {
         let builder = ClientConfig::builder_with_provider(provider())
             .with_safe_default_protocol_versions()?;
         Ok(Self(Arc::new(
@@ -137,7 +137,7 @@ pub(super) fn certificates(pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, S
     }
 }
 
-impl fmt::Debug for Trust {
+impl fmt::Debug for TrustRoots {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Trust")
     }

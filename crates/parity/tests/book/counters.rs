@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use kv_blocks::Moment;
 use parity::{
-    Basis, Book, EngineCounters, Sample, Settings, Source,
-    State::{Downgraded, Drifting, NoData, Ok, Recovering},
-    Unjudged,
+    ActualSource, Basis, EngineCounters, IncomparableRequest, ParitySettings,
+    ParityState::{Downgraded, Drifting, NoData, Ok, Recovering},
+    ParityTracker, PredictionSample,
 };
 
 use proptest::prelude::*;
 
 use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
 
-const SMALL: Settings = Settings {
+const SMALL: ParitySettings = ParitySettings {
     min_joined: 10,
     ..SETTINGS
 };
@@ -48,7 +48,7 @@ fn sums_are_compared_with_the_growth_of_the_engines_counters() {
         let report = journal.report();
         assert_eq!(
             (report.source, report.requests, report.joined),
-            (Source::EngineMetrics, 10, 0)
+            (ActualSource::EngineMetrics, 10, 0)
         );
         assert_eq!(
             (report.predicted_tokens, report.actual_tokens),
@@ -135,7 +135,7 @@ fn counters_that_fall_are_another_engines_and_nothing_is_held_against_it() {
 
 #[test]
 fn a_downgraded_engine_is_believed_again_when_its_events_agree_with_its_counters() {
-    let mut journal = Journal::new(Settings {
+    let mut journal = Journal::new(ParitySettings {
         min_joined: 20,
         ..SETTINGS
     });
@@ -232,10 +232,10 @@ fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up(
     journal.now = journal.now + SECOND;
     // It ends when that reading was taken and had not come here yet.
     let until = journal.now;
-    journal.book.unjudged(
+    journal.book.record_incomparable(
         until,
         TARGET,
-        Unjudged {
+        IncomparableRequest {
             sent: read,
             until,
             prompt_tokens: 5000,
@@ -249,10 +249,10 @@ fn an_unjudged_request_spoils_each_interval_in_which_it_may_have_been_looked_up(
         5000,
         "what came before it"
     );
-    journal.book.unjudged(
+    journal.book.record_incomparable(
         until,
         TARGET,
-        Unjudged {
+        IncomparableRequest {
             sent,
             until: read,
             prompt_tokens: 5000,
@@ -281,22 +281,22 @@ proptest! {
         spans in prop::collection::vec((1..200_u64, 0..60_u64), 1..80),
         readings in prop::collection::vec((1..200_u64, 0..60_u64), 2..8),
     ) {
-        enum News {
+        enum CounterEvent {
             Ended(u64),
             Read(u64),
         }
-        let mut news: Vec<(u64, News)> = spans.iter().map(|(sent, took)| (sent + took, News::Ended(*sent))).collect();
-        news.extend(readings.iter().map(|(at, took)| (at + took, News::Read(*at))));
+        let mut news: Vec<(u64, CounterEvent)> = spans.iter().map(|(sent, took)| (sent + took, CounterEvent::Ended(*sent))).collect();
+        news.extend(readings.iter().map(|(at, took)| (at + took, CounterEvent::Read(*at))));
         news.sort_by_key(|(when, _)| *when);
         let moment = |second: u64| Moment::at(Duration::from_secs(second));
         // Requests that the engine has seen by then.
         let seen = |at: u64| spans.iter().filter(|(sent, _)| *sent < at).count() as u64;
-        let mut book = Book::new(Settings { min_joined: 1000, ..SETTINGS });
+        let mut book = ParityTracker::new(ParitySettings { min_joined: 1000, ..SETTINGS });
         let mut taken: Vec<u64> = Vec::new();
         for (when, what) in news {
             match what {
-                News::Ended(sent) => {
-                    let sample = Sample {
+                CounterEvent::Ended(sent) => {
+                    let sample = PredictionSample {
                         sent: moment(sent),
                         prompt_tokens: 10,
                         predicted: 7,
@@ -307,7 +307,7 @@ proptest! {
                     };
                     book.observe(moment(when), TARGET, sample);
                 }
-                News::Read(at) => {
+                CounterEvent::Read(at) => {
                     let counters = EngineCounters { at: moment(at), queries: 10 * seen(at), hits: 0 };
                     book.tick(moment(when), TARGET, Some(counters), Some(0));
                     // One that is overtaken is no news.

@@ -1,17 +1,19 @@
 //! The figures of a window.
 
 use kv_blocks::Moment;
-use parity::{Book, MOST_SAMPLES, Report, Settings, Source, State};
+use parity::{
+    ActualSource, MOST_SAMPLES, ParityReport, ParitySettings, ParityState, ParityTracker,
+};
 
 use crate::journal::{Journal, SETTINGS, TARGET};
 
 #[test]
 fn nobodys_figures_are_zero_or_unknown() {
-    let report = Book::new(SETTINGS).summary(TARGET).report();
-    let empty = Report {
+    let report = ParityTracker::new(SETTINGS).summary(TARGET).report();
+    let empty = ParityReport {
         requests: 0,
         joined: 0,
-        source: Source::Usage,
+        source: ActualSource::Usage,
         exact: 0,
         exact_ratio: None,
         predicted_tokens: 0,
@@ -19,7 +21,7 @@ fn nobodys_figures_are_zero_or_unknown() {
         drift_tokens_p50: None,
         drift_tokens_p99: None,
         over_ratio: None,
-        state: State::NoData,
+        state: ParityState::NoData,
         since: Moment::START,
         reason: None,
         made_room: None,
@@ -48,7 +50,7 @@ fn figures_are_those_of_the_joined_requests() {
         (report.drift_tokens_p50, report.drift_tokens_p99),
         (Some(0), Some(100))
     );
-    assert_eq!(journal.book.exact_of_joined(TARGET), (6, 10));
+    assert_eq!(journal.book.exact_and_joined(TARGET), (6, 10));
 }
 
 #[test]
@@ -70,7 +72,7 @@ fn several_targets_together_are_in_the_state_of_the_worst() {
     let summary = |journal: &Journal| journal.book.summary(TARGET);
     let mut total = summary(&well);
     total.absorb(summary(&wrong));
-    total.absorb(Book::new(SETTINGS).summary(TARGET));
+    total.absorb(ParityTracker::new(SETTINGS).summary(TARGET));
     let total = total.report();
     assert_eq!(
         (total.requests, total.joined, total.exact, total.exact_ratio),
@@ -87,20 +89,20 @@ fn several_targets_together_are_in_the_state_of_the_worst() {
     let worst = wrong.report();
     assert_eq!(
         (total.state, total.since, total.reason),
-        (State::Drifting, worst.since, worst.reason)
+        (ParityState::Drifting, worst.since, worst.reason)
     );
 }
 
 #[test]
 fn the_oldest_samples_make_room_and_a_larger_minimum_is_cut_to_what_fits() {
-    let mut journal = Journal::new(Settings {
+    let mut journal = Journal::new(ParitySettings {
         min_joined: usize::MAX,
         ..SETTINGS
     });
     journal.off_by(500, MOST_SAMPLES - 1);
-    assert_eq!(journal.state(), State::NoData);
+    assert_eq!(journal.state(), ParityState::NoData);
     journal.off_by(500, 1);
-    assert_eq!(journal.state(), State::Downgraded);
+    assert_eq!(journal.state(), ParityState::Downgraded);
     journal.off_by(0, 10);
     assert_eq!(journal.report().requests, MOST_SAMPLES as u64);
     assert_eq!(journal.report().exact, 10);
@@ -119,7 +121,7 @@ fn figures_reach_back_to_the_latest_request_that_had_to_make_room() {
     journal.now = journal.now + SETTINGS.window;
     journal.tick();
     assert_eq!(covered(&journal), SETTINGS.window);
-    let mut total = Book::new(SETTINGS).summary(TARGET);
+    let mut total = ParityTracker::new(SETTINGS).summary(TARGET);
     total.absorb(journal.book.summary(TARGET));
     assert_eq!(total.report().made_room, journal.report().made_room);
 }

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use kv_blocks::{DpRank, Moment, Target, WorkerId};
 use parity::{
-    Basis, Book, Change, EngineCounters, ReplyKind, Report, Sample, Settings, State, Unjudged,
+    Basis, EngineCounters, IncomparableRequest, ParityChange, ParityReport, ParitySettings,
+    ParityState, ParityTracker, PredictionSample, ReplyKind,
 };
 
 pub(crate) const TARGET: Target = Target {
@@ -13,7 +14,7 @@ pub(crate) const TARGET: Target = Target {
 };
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
-pub(crate) const SETTINGS: Settings = Settings {
+pub(crate) const SETTINGS: ParitySettings = ParitySettings {
     window: Duration::from_secs(600),
     min_joined: 50,
     drift_ratio: 0.05,
@@ -22,7 +23,7 @@ pub(crate) const SETTINGS: Settings = Settings {
 };
 
 pub(crate) struct Journal {
-    pub(crate) book: Book,
+    pub(crate) book: ParityTracker,
     pub(crate) now: Moment,
     pub(crate) basis: Basis,
     /// What replies that count the prompt are.
@@ -30,13 +31,13 @@ pub(crate) struct Journal {
     /// Times that the publisher of its events has restarted.
     pub(crate) restarts: u64,
     /// Each state entered, and what that asks for.
-    pub(crate) changes: Vec<Change>,
+    pub(crate) changes: Vec<ParityChange>,
 }
 
 impl Journal {
-    pub(crate) fn new(settings: Settings) -> Self {
+    pub(crate) fn new(settings: ParitySettings) -> Self {
         Self {
-            book: Book::new(settings),
+            book: ParityTracker::new(settings),
             now: Moment::START + SECOND,
             basis: Basis::Events,
             counted_by: None,
@@ -53,14 +54,19 @@ impl Journal {
     }
 
     /// One that is sent now.
-    pub(crate) fn sample(&self, predicted: u32, announced: u32, actual: Option<u32>) -> Sample {
+    pub(crate) fn sample(
+        &self,
+        predicted: u32,
+        announced: u32,
+        actual: Option<u32>,
+    ) -> PredictionSample {
         let Self {
             now: sent,
             basis,
             counted_by,
             ..
         } = *self;
-        Sample {
+        PredictionSample {
             sent,
             prompt_tokens: 1000,
             predicted,
@@ -71,7 +77,7 @@ impl Journal {
         }
     }
 
-    pub(crate) fn ended(&mut self, sample: Sample) {
+    pub(crate) fn ended(&mut self, sample: PredictionSample) {
         self.changes
             .extend(self.book.observe(self.now, TARGET, sample).change);
     }
@@ -80,10 +86,10 @@ impl Journal {
     pub(crate) fn unjudged(&mut self, prompt_tokens: u64) {
         let sent = self.now;
         self.now = self.now + Duration::from_millis(10);
-        self.book.unjudged(
+        self.book.record_incomparable(
             self.now,
             TARGET,
-            Unjudged {
+            IncomparableRequest {
                 sent,
                 until: self.now,
                 prompt_tokens,
@@ -124,16 +130,16 @@ impl Journal {
             .extend(self.book.tick(self.now, TARGET, counters, stream));
     }
 
-    pub(crate) fn state(&self) -> State {
+    pub(crate) fn state(&self) -> ParityState {
         self.book.state(TARGET)
     }
 
     /// States entered so far.
-    pub(crate) fn path(&self) -> Vec<State> {
+    pub(crate) fn path(&self) -> Vec<ParityState> {
         self.changes.iter().map(|change| change.to).collect()
     }
 
-    pub(crate) fn report(&self) -> Report {
+    pub(crate) fn report(&self) -> ParityReport {
         self.book.summary(TARGET).report()
     }
 }

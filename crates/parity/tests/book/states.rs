@@ -1,8 +1,9 @@
 //! When a state follows from which.
 
 use parity::{
-    Basis, Change, ReplyKind, Settings,
-    State::{Downgraded, Drifting, NoData, Ok, Recovering},
+    Basis, ParityChange, ParitySettings,
+    ParityState::{Downgraded, Drifting, NoData, Ok, Recovering},
+    ReplyKind,
 };
 
 use crate::journal::{Journal, SECOND, SETTINGS, TARGET};
@@ -128,7 +129,7 @@ fn events_that_turn_wrong_while_recovering_are_given_up_and_fetched_anew() {
 
 #[test]
 fn with_a_small_minimum_each_step_needs_no_more_than_that() {
-    let mut journal = Journal::new(Settings {
+    let mut journal = Journal::new(ParitySettings {
         min_joined: 3,
         ..SETTINGS
     });
@@ -233,7 +234,7 @@ fn an_engine_that_leaves_out_zeros_is_understood_once_it_has_told_something_else
 
 #[test]
 fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
-    let change = |from, to| Change {
+    let change = |from, to| ParityChange {
         target: TARGET,
         from,
         to,
@@ -243,7 +244,7 @@ fn changes_that_nobody_acted_on_yet_ask_for_what_all_of_them_together_do() {
     let path = [
         Ok, Downgraded, Recovering, Downgraded, Recovering, Ok, Drifting, Downgraded, NoData,
     ];
-    let steps: Vec<Change> = path
+    let steps: Vec<ParityChange> = path
         .windows(2)
         .map(|pair| change(pair[0], pair[1]))
         .collect();
@@ -290,7 +291,7 @@ fn a_target_that_lost_its_stream_is_judged_as_one_without() {
         journal.look(None, false);
         assert_eq!(journal.state(), NoData);
         assert_eq!(
-            journal.changes.last().and_then(parity::Change::trust),
+            journal.changes.last().and_then(parity::ParityChange::trust),
             Some(true)
         );
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use parity::{Basis, Settings, State};
+use parity::{Basis, ParitySettings, ParityState};
 use proptest::prelude::*;
 
 use crate::journal::{Journal, SETTINGS};
@@ -18,7 +18,7 @@ proptest! {
     ) {
         ratios.sort_by(f64::total_cmp);
         let [recover_ratio, drift_ratio, downgrade_ratio] = ratios;
-        let settings = Settings { min_joined, drift_ratio, downgrade_ratio, recover_ratio, ..SETTINGS };
+        let settings = ParitySettings { min_joined, drift_ratio, downgrade_ratio, recover_ratio, ..SETTINGS };
         let mut journal = Journal::new(settings);
         if !by_events {
             journal.basis = Basis::Decisions;
@@ -30,15 +30,15 @@ proptest! {
             journal.tick();
         }
         let path = journal.path().split_off(before);
-        let distinct: BTreeSet<State> = path.iter().copied().collect();
+        let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
         prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
         // It got worse step by step, and no further than the thresholds say.
         prop_assert!(path.windows(2).all(|pair| pair[0] < pair[1]), "{:?}", path);
         let ratio = f64::from(off) / 1000.0;
         let worst = match ratio {
-            ratio if ratio > downgrade_ratio && by_events => State::Downgraded,
-            ratio if ratio > drift_ratio => State::Drifting,
-            _ => State::Ok,
+            ratio if ratio > downgrade_ratio && by_events => ParityState::Downgraded,
+            ratio if ratio > drift_ratio => ParityState::Drifting,
+            _ => ParityState::Ok,
         };
         prop_assert!(journal.state() <= worst, "{:?} at {}", journal.state(), ratio);
         // Nothing but bad requests in the window: the state is what they say.
@@ -53,7 +53,7 @@ proptest! {
         tells in prop::collection::vec(prop::bool::weighted(0.1), 400),
         off in 0..300_u32,
     ) {
-        let mut journal = Journal::new(Settings { min_joined: 20, ..SETTINGS });
+        let mut journal = Journal::new(ParitySettings { min_joined: 20, ..SETTINGS });
         journal.basis = Basis::Decisions;
         let mut told = (0, 0);
         journal.told(0, 0);
@@ -63,13 +63,13 @@ proptest! {
             journal.told(told.0, told.1);
         }
         let path = journal.path();
-        let distinct: BTreeSet<State> = path.iter().copied().collect();
+        let distinct: BTreeSet<ParityState> = path.iter().copied().collect();
         prop_assert_eq!(distinct.len(), path.len(), "{:?}", path);
     }
 
     #[test]
     fn trust_is_taken_and_given_in_turn(requests in prop::collection::vec((0..1000_u32, 0..1000_u32), 1..600)) {
-        let mut journal = Journal::new(Settings { min_joined: 5, ..SETTINGS });
+        let mut journal = Journal::new(ParitySettings { min_joined: 5, ..SETTINGS });
         for (predicted, actual) in requests {
             // In runs, so that every state is met.
             (0..7).for_each(|_| journal.request(predicted, if predicted > 500 { actual } else { predicted }, Some(actual)));

@@ -22,7 +22,7 @@ pub(super) struct Horizon(Option<Stamp>);
 
 /// What one backend holds of a prefix.
 #[derive(Debug)]
-pub(super) struct Holding {
+pub(super) struct BackendHolding {
     pub(super) backend: Arc<str>,
     pub(super) recorded: Stamp,
     pub(super) tokens: u32,
@@ -31,10 +31,10 @@ pub(super) struct Holding {
 
 /// One prefix. At most one holding per backend, so their number is bounded by that of backends.
 #[derive(Debug, Default)]
-pub(super) struct Entry {
+pub(super) struct PrefixEntry {
     /// When it was last recorded, or found by a query: queries write it while they share the lock.
     used: AtomicU64,
-    holdings: Vec<Holding>,
+    holdings: Vec<BackendHolding>,
 }
 
 impl From<Moment> for Stamp {
@@ -53,20 +53,20 @@ impl Horizon {
         )
     }
 
-    fn is_past(self, holding: &Holding) -> bool {
+    fn is_past(self, holding: &BackendHolding) -> bool {
         self.0.is_some_and(|horizon| holding.recorded <= horizon)
     }
 }
 
-impl Entry {
-    pub(super) fn of(&self, backend: &str) -> Option<&Holding> {
+impl PrefixEntry {
+    pub(super) fn of(&self, backend: &str) -> Option<&BackendHolding> {
         self.holdings
             .iter()
             .find(|holding| *holding.backend == *backend)
     }
 
     /// Enters a holding and gives back the tier of the one that it replaces.
-    pub(super) fn put(&mut self, holding: Holding) -> Option<StorageTier> {
+    pub(super) fn put(&mut self, holding: BackendHolding) -> Option<StorageTier> {
         self.touch(holding.recorded);
         if let Some(known) = self
             .holdings
@@ -82,11 +82,14 @@ impl Entry {
     }
 
     /// Removes the holdings that `goes` names.
-    pub(super) fn remove(&mut self, goes: impl FnMut(&mut Holding) -> bool) -> Vec<Holding> {
+    pub(super) fn remove(
+        &mut self,
+        goes: impl FnMut(&mut BackendHolding) -> bool,
+    ) -> Vec<BackendHolding> {
         self.holdings.extract_if(.., goes).collect()
     }
 
-    pub(super) fn remove_past(&mut self, horizon: Horizon) -> Vec<Holding> {
+    pub(super) fn remove_past(&mut self, horizon: Horizon) -> Vec<BackendHolding> {
         self.remove(|holding| horizon.is_past(holding))
     }
 
@@ -99,7 +102,7 @@ impl Entry {
     }
 
     /// What is not over.
-    pub(super) fn counting(&self, horizon: Horizon) -> impl Iterator<Item = &Holding> {
+    pub(super) fn counting(&self, horizon: Horizon) -> impl Iterator<Item = &BackendHolding> {
         self.holdings
             .iter()
             .filter(move |holding| !horizon.is_past(holding))
@@ -110,7 +113,7 @@ impl Entry {
         let holders: Vec<Holder> = self
             .counting(horizon)
             .map(
-                |Holding {
+                |BackendHolding {
                      backend,
                      tokens,
                      tier,

@@ -6,8 +6,8 @@ use kv_blocks::Moment;
 
 use super::{
     MemoryPrefixIndex,
+    counters::{LossReason, ViewCounters},
     entry::{Horizon, Stamp},
-    ledger::{Ledger, Loss},
 };
 
 /// What is over goes, and what was used before `last_use`, and of what was used at that very moment this many.
@@ -19,7 +19,7 @@ struct Cutoff {
 impl MemoryPrefixIndex {
     /// Makes room for one more prefix: where there is none, the tenth of all prefixes goes that was neither recorded nor
     /// found by a query for the longest time. Those whose time is over count first, and all of them go.
-    pub(super) fn make_room(&self, ledger: &mut Ledger, now: Moment) {
+    pub(super) fn make_room(&self, ledger: &mut ViewCounters, now: Moment) {
         let max = self.settings.max_entries.get();
         let horizon = self.horizon(now);
         // A prefix that is queried while the oldest are being removed stays, so one pass may remove fewer than a tenth.
@@ -55,7 +55,7 @@ impl MemoryPrefixIndex {
         })
     }
 
-    fn evict(&self, ledger: &mut Ledger, mut cutoff: Cutoff, horizon: Horizon) {
+    fn evict(&self, ledger: &mut ViewCounters, mut cutoff: Cutoff, horizon: Horizon) {
         for shard in self.table.shards() {
             shard.write().retain(|_, entry| {
                 let last_use = entry.last_use(horizon);
@@ -66,12 +66,12 @@ impl MemoryPrefixIndex {
                     return true;
                 }
                 cutoff.ties -= usize::from(tied);
-                ledger.lost(&entry.remove_past(horizon), Loss::Expired);
+                ledger.lost(&entry.remove_past(horizon), LossReason::Expired);
                 let evicted = entry.remove(|_| true);
                 if !evicted.is_empty() {
                     ledger.evicted_prefix();
                 }
-                ledger.lost(&evicted, Loss::Evicted);
+                ledger.lost(&evicted, LossReason::Evicted);
                 ledger.prefixes -= 1;
                 false
             });

@@ -1,9 +1,9 @@
 //! The view in this process's memory.
 
+mod counters;
 mod entry;
 mod evict;
-mod held;
-mod ledger;
+mod prefix_holders;
 mod table;
 
 use std::sync::{
@@ -15,16 +15,16 @@ use kv_blocks::Moment;
 use parking_lot::Mutex;
 
 use self::{
-    entry::{Entry, Holding, Horizon, Stamp},
-    ledger::{Ledger, Loss},
-    table::Table,
+    counters::{LossReason, ViewCounters},
+    entry::{BackendHolding, Horizon, PrefixEntry, Stamp},
+    table::ShardedTable,
 };
 use crate::{
-    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, Recorded, StorageTier, Unavailable,
-    ViewSettings, ViewStats, tiers::Effect,
+    ClearedCounts, Holder, PrefixEvent, PrefixHash, PrefixIndex, RecordOutcome, StorageTier,
+    Unavailable, ViewSettings, ViewStats, tiers::Effect,
 };
 
-pub use self::held::Held;
+pub use self::prefix_holders::PrefixHolders;
 
 /// The view in this process's memory; it is always available.
 ///
@@ -34,9 +34,9 @@ pub use self::held::Held;
 #[derive(Debug)]
 pub struct MemoryPrefixIndex {
     settings: ViewSettings,
-    table: Table,
+    table: ShardedTable,
     /// Whoever changes what is in the table holds it, and takes locks of the table after it, never before.
-    ledger: Mutex<Ledger>,
+    ledger: Mutex<ViewCounters>,
     queries: AtomicU64,
     hits: AtomicU64,
 }
@@ -46,7 +46,7 @@ impl MemoryPrefixIndex {
     pub fn new(settings: ViewSettings) -> Self {
         Self {
             settings,
-            table: Table::new(settings.max_entries.get()),
+            table: ShardedTable::new(settings.max_entries.get()),
             ledger: Mutex::default(),
             queries: AtomicU64::new(0),
             hits: AtomicU64::new(0),
@@ -66,7 +66,13 @@ impl MemoryPrefixIndex {
         event.token_count.or(known).or_else(assumed)
     }
 
-    fn hold(&self, ledger: &mut Ledger, prefix: &PrefixHash, holding: Holding, now: Moment) {
+    fn hold(
+        &self,
+        ledger: &mut ViewCounters,
+        prefix: &PrefixHash,
+        holding: BackendHolding,
+        now: Moment,
+    ) {
         if !self.table.shard(prefix).read().contains_key(prefix) {
             self.make_room(ledger, now);
             ledger.prefixes += 1;
@@ -85,10 +91,10 @@ impl MemoryPrefixIndex {
     /// Removes from one prefix what `remove` takes out of it, and the prefix itself when nobody is left.
     fn remove(
         &self,
-        ledger: &mut Ledger,
+        ledger: &mut ViewCounters,
         prefix: &PrefixHash,
-        loss: Loss,
-        remove: impl FnOnce(&mut Entry) -> Vec<Holding>,
+        loss: LossReason,
+        remove: impl FnOnce(&mut PrefixEntry) -> Vec<BackendHolding>,
     ) {
         let mut shard = self.table.shard(prefix).write();
         let Some(entry) = shard.get_mut(prefix) else {
@@ -104,8 +110,8 @@ impl MemoryPrefixIndex {
     /// Removes from every prefix what `remove` takes out of it, and says how much that was.
     fn remove_everywhere(
         &self,
-        loss: Loss,
-        mut remove: impl FnMut(&mut Entry) -> Vec<Holding>,
+        loss: LossReason,
+        mut remove: impl FnMut(&mut PrefixEntry) -> Vec<BackendHolding>,
     ) -> u64 {
         let mut removed = 0;
         for shard in self.table.shards() {
@@ -131,14 +137,14 @@ impl PrefixIndex for MemoryPrefixIndex {
         backend: &Arc<str>,
         event: &PrefixEvent,
         now: Moment,
-    ) -> Result<Recorded, Unavailable> {
+    ) -> Result<RecordOutcome, Unavailable> {
         let mut ledger = self.ledger.lock();
         let Some(backend) = ledger.name(backend) else {
             ledger.ignored();
-            return Ok(Recorded::Ignored);
+            return Ok(RecordOutcome::Ignored);
         };
         let horizon = self.horizon(now);
-        self.remove(&mut ledger, &event.prefix, Loss::Expired, |entry| {
+        self.remove(&mut ledger, &event.prefix, LossReason::Expired, |entry| {
             entry.remove_past(horizon)
         });
         let known = {
@@ -151,28 +157,28 @@ impl PrefixIndex for MemoryPrefixIndex {
         let recorded = match self.settings.offloading.effect(event.kind) {
             Effect::Hold(tier) => match self.tokens(event, known, tier) {
                 Some(tokens) => {
-                    let holding = Holding {
+                    let holding = BackendHolding {
                         backend: Arc::clone(&backend),
                         recorded: now.into(),
                         tokens,
                         tier,
                     };
                     self.hold(&mut ledger, &event.prefix, holding, now);
-                    Recorded::Held
+                    RecordOutcome::Held
                 }
-                None => Recorded::Ignored,
+                None => RecordOutcome::Ignored,
             },
             Effect::Drop if known.is_some() => {
-                self.remove(&mut ledger, &event.prefix, Loss::Dropped, |entry| {
+                self.remove(&mut ledger, &event.prefix, LossReason::Dropped, |entry| {
                     entry.remove(|holding| holding.backend == backend)
                 });
-                Recorded::Dropped
+                RecordOutcome::Dropped
             }
-            Effect::Drop => Recorded::Ignored,
+            Effect::Drop => RecordOutcome::Ignored,
         };
         match recorded {
-            Recorded::Ignored => ledger.ignored(),
-            Recorded::Held | Recorded::Dropped => ledger.applied(&backend, event.kind),
+            RecordOutcome::Ignored => ledger.ignored(),
+            RecordOutcome::Held | RecordOutcome::Dropped => ledger.applied(&backend, event.kind),
         }
         Ok(recorded)
     }
@@ -187,7 +193,7 @@ impl PrefixIndex for MemoryPrefixIndex {
             None => (Vec::new(), false),
         };
         if past && let Some(mut ledger) = self.ledger.try_lock() {
-            self.remove(&mut ledger, prefix, Loss::Expired, |entry| {
+            self.remove(&mut ledger, prefix, LossReason::Expired, |entry| {
                 entry.remove_past(horizon)
             });
         }
@@ -200,23 +206,23 @@ impl PrefixIndex for MemoryPrefixIndex {
     }
 
     fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable> {
-        let removed = self.remove_everywhere(Loss::Dropped, |entry| {
+        let removed = self.remove_everywhere(LossReason::Dropped, |entry| {
             entry.remove(|holding| *holding.backend == *backend)
         });
         self.ledger.lock().forget(backend);
         Ok(removed)
     }
 
-    fn clear(&self) -> Result<Cleared, Unavailable> {
+    fn clear(&self) -> Result<ClearedCounts, Unavailable> {
         let mut ledger = self.ledger.lock();
-        let cleared = Cleared {
+        let cleared = ClearedCounts {
             prefixes: ledger.prefixes as u64,
             entries: ledger.entries(),
         };
         for shard in self.table.shards() {
             let taken = std::mem::take(&mut *shard.write());
             for mut entry in taken.into_values() {
-                ledger.lost(&entry.remove(|_| true), Loss::Dropped);
+                ledger.lost(&entry.remove(|_| true), LossReason::Dropped);
             }
         }
         ledger.prefixes = 0;
@@ -225,7 +231,7 @@ impl PrefixIndex for MemoryPrefixIndex {
 
     fn cleanup_expired(&self, now: Moment) -> u64 {
         let horizon = self.horizon(now);
-        self.remove_everywhere(Loss::Expired, |entry| entry.remove_past(horizon))
+        self.remove_everywhere(LossReason::Expired, |entry| entry.remove_past(horizon))
     }
 
     fn stats(&self) -> ViewStats {

@@ -4,21 +4,21 @@ use std::collections::HashMap;
 
 use parking_lot::RwLock;
 
-use super::entry::Entry;
+use super::entry::PrefixEntry;
 use crate::PrefixHash;
 
-pub(super) type Shard = HashMap<PrefixHash, Entry>;
+pub(super) type PrefixShard = HashMap<PrefixHash, PrefixEntry>;
 
 /// Prefixes in one part of a full table: a hash map doubles at 1,792 of them, and this leaves room for uneven parts.
 const PART: usize = 1_600;
 
 /// Readers share the lock of one part; a writer that goes through everything holds one part at a time.
 #[derive(Debug)]
-pub(super) struct Table {
-    shards: Box<[RwLock<Shard>]>,
+pub(super) struct ShardedTable {
+    shards: Box<[RwLock<PrefixShard>]>,
 }
 
-impl Table {
+impl ShardedTable {
     pub(super) fn new(max_entries: usize) -> Self {
         let shards = (max_entries / PART).clamp(16, 8_192);
         Self {
@@ -26,11 +26,11 @@ impl Table {
         }
     }
 
-    pub(super) fn shard(&self, prefix: &PrefixHash) -> &RwLock<Shard> {
+    pub(super) fn shard(&self, prefix: &PrefixHash) -> &RwLock<PrefixShard> {
         &self.shards[prefix.spread(self.shards.len())]
     }
 
-    pub(super) fn shards(&self) -> &[RwLock<Shard>] {
+    pub(super) fn shards(&self) -> &[RwLock<PrefixShard>] {
         &self.shards
     }
 }

@@ -17,7 +17,7 @@ const MAX_PREFIXES: usize = 20;
 const BACKENDS: [&str; 3] = ["w1", "w2", "w3"];
 
 #[derive(Clone, Debug)]
-enum Step {
+enum ViewStep {
     Record { backend: usize, event: PrefixEvent },
     Query { number: u64 },
     Wait { ms: u64 },
@@ -26,7 +26,7 @@ enum Step {
     Clear,
 }
 
-fn step() -> impl Strategy<Value = Step> {
+fn step() -> impl Strategy<Value = ViewStep> {
     let number = 0..40_u64;
     let kind = prop_oneof![
         5 => Just(EventKind::Created),
@@ -37,12 +37,12 @@ fn step() -> impl Strategy<Value = Step> {
     ];
     prop_oneof![
         40 => (0..3_usize, kind, number.clone(), option::of(0..4_u32))
-            .prop_map(|(backend, kind, number, tokens)| Step::Record { backend, event: event(kind, number, tokens) }),
-        30 => number.prop_map(|number| Step::Query { number }),
-        1 => (1..TTL_MS).prop_map(|ms| Step::Wait { ms }),
-        2 => Just(Step::CleanUp),
-        1 => (0..3_usize).prop_map(|backend| Step::RemoveBackend { backend }),
-        1 => Just(Step::Clear),
+            .prop_map(|(backend, kind, number, tokens)| ViewStep::Record { backend, event: event(kind, number, tokens) }),
+        30 => number.prop_map(|number| ViewStep::Query { number }),
+        1 => (1..TTL_MS).prop_map(|ms| ViewStep::Wait { ms }),
+        2 => Just(ViewStep::CleanUp),
+        1 => (0..3_usize).prop_map(|backend| ViewStep::RemoveBackend { backend }),
+        1 => Just(ViewStep::Clear),
     ]
 }
 
@@ -56,7 +56,7 @@ fn offloading() -> impl Strategy<Value = Offloading> {
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownPrefix {
     used: u64,
     /// Backend -> tokens, tier, when recorded.
     holders: BTreeMap<usize, (u32, StorageTier, u64)>,
@@ -64,13 +64,13 @@ struct Known {
 
 /// Moments are milliseconds, and no two steps share one.
 #[derive(Debug, Default)]
-struct Model {
-    prefixes: BTreeMap<String, Known>,
+struct ViewModel {
+    prefixes: BTreeMap<String, KnownPrefix>,
     evicted: u64,
     expired: u64,
 }
 
-impl Model {
+impl ViewModel {
     fn expire(&mut self, only: Option<&str>, now: u64) {
         for (_, known) in self
             .prefixes
@@ -179,33 +179,33 @@ proptest! {
             offloading,
             max_prefix_length: 1024,
         });
-        let mut model = Model::default();
+        let mut model = ViewModel::default();
         let mut now = 0;
         for step in steps {
             now += 1;
             let moment = Moment::at(Duration::from_millis(now));
             match step {
-                Step::Record { backend, event } => {
+                ViewStep::Record { backend, event } => {
                     index.record(&Arc::from(BACKENDS[backend]), &event, moment).unwrap();
                     model.record(offloading, backend, &event, now);
                 }
-                Step::Query { number } => {
+                ViewStep::Query { number } => {
                     let holders = index.query(&prefix(number), moment).unwrap();
                     let holders: Vec<_> = holders.iter().map(|held| (&*held.backend, held.tokens, held.tier)).collect();
                     prop_assert_eq!(holders, model.query(&prefix(number).to_string(), now));
                 }
-                Step::Wait { ms } => now += ms,
-                Step::CleanUp => {
+                ViewStep::Wait { ms } => now += ms,
+                ViewStep::CleanUp => {
                     let before = model.expired;
                     model.expire(None, now);
                     prop_assert_eq!(index.cleanup_expired(moment), model.expired - before);
                 }
-                Step::RemoveBackend { backend } => {
+                ViewStep::RemoveBackend { backend } => {
                     index.remove_backend(BACKENDS[backend]).unwrap();
                     model.prefixes.values_mut().for_each(|known| known.holders.retain(|holder, _| *holder != backend));
                     model.prefixes.retain(|_, known| !known.holders.is_empty());
                 }
-                Step::Clear => {
+                ViewStep::Clear => {
                     index.clear().unwrap();
                     model.prefixes.clear();
                 }

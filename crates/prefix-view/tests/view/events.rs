@@ -3,15 +3,15 @@
 use contract_id::contract;
 use kv_events::continuum::ContinuumError::{NoKind, UnknownKind};
 use prefix_view::{
-    EventError, EventKind::*, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash,
-    PrefixHashKind, PrefixIndex, Recorded, StorageTier::*,
+    EventKind::*, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixEventError, PrefixHash,
+    PrefixHashKind, PrefixIndex, RecordOutcome, StorageTier::*,
 };
 
 use crate::{BOTH_TIERS, created, event, holding, record, second, settings};
 
 const DATA: &str = r#"{"event":"cache_created","backend":"w9","dp_rank":1,"prefix_hash":"00000000000000AB","token_count":64}"#;
 
-fn decode(name: Option<&str>, data: &str) -> Result<PrefixEvent, EventError> {
+fn decode(name: Option<&str>, data: &str) -> Result<PrefixEvent, PrefixEventError> {
     PrefixEvent::decode(name, data.as_bytes(), PrefixHashKind::SequenceHash)
 }
 
@@ -36,7 +36,7 @@ fn the_five_kinds_have_the_documents_names() {
         "snapshot_end",
     ] {
         assert!(
-            matches!(decode(Some(name), DATA), Err(EventError::NoEvent(UnknownKind(unknown))) if unknown == name)
+            matches!(decode(Some(name), DATA), Err(PrefixEventError::NoEvent(UnknownKind(unknown))) if unknown == name)
         );
     }
 }
@@ -54,12 +54,12 @@ fn the_name_in_the_stream_wins_over_the_one_in_the_data() {
     );
     assert!(matches!(
         decode(None, unnamed),
-        Err(EventError::NoEvent(NoKind))
+        Err(PrefixEventError::NoEvent(NoKind))
     ));
     // A note of the stream itself needs no data that could be read.
     assert!(matches!(
         decode(Some("lagged"), "not JSON"),
-        Err(EventError::NoEvent(UnknownKind(_)))
+        Err(PrefixEventError::NoEvent(UnknownKind(_)))
     ));
 }
 
@@ -201,7 +201,7 @@ fn without_offloading_everything_is_hot_and_what_leaves_the_accelerator_is_gone(
         assert_eq!(holding(&index, "w1", 1, second(1)), Some((64, GpuHot)));
         assert_eq!(
             record(&index, "w1", event(kind, 1, 64), second(2)),
-            Recorded::Dropped
+            RecordOutcome::Dropped
         );
         assert_eq!(holding(&index, "w1", 1, second(2)), None);
         assert_eq!(holding(&index, "w2", 1, second(2)), Some((32, GpuHot)));
@@ -264,7 +264,7 @@ fn what_nobody_holds_can_neither_go_nor_move() {
     for kind in [Evicted, Offloaded, Purged] {
         assert_eq!(
             record(&index, "w1", event(kind, 1, None), second(2)),
-            Recorded::Ignored
+            RecordOutcome::Ignored
         );
     }
     let stats = index.stats();

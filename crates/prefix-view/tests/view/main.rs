@@ -14,7 +14,7 @@ use std::{num::NonZeroUsize, sync::Arc, time::Duration};
 use kv_blocks::{Moment, SequenceHash};
 use prefix_view::{
     EventKind, Holder, MemoryPrefixIndex, Offloading, PrefixEvent, PrefixHash, PrefixIndex,
-    Recorded, StorageTier, ViewSettings,
+    RecordOutcome, StorageTier, ViewSettings,
 };
 
 const BOTH_TIERS: Offloading = Offloading::On {
@@ -53,7 +53,12 @@ fn room_for(max_entries: usize) -> MemoryPrefixIndex {
     })
 }
 
-fn record(index: &MemoryPrefixIndex, backend: &str, event: PrefixEvent, now: Moment) -> Recorded {
+fn record(
+    index: &MemoryPrefixIndex,
+    backend: &str,
+    event: PrefixEvent,
+    now: Moment,
+) -> RecordOutcome {
     index.record(&Arc::from(backend), &event, now).unwrap()
 }
 
@@ -65,7 +70,7 @@ fn created(index: &MemoryPrefixIndex, backend: &str, number: u64, tokens: u32, n
             event(EventKind::Created, number, tokens),
             now
         ),
-        Recorded::Held
+        RecordOutcome::Held
     );
 }
 

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use contract_id::contract;
 use prefix_view::{
-    BackendStats, Cleared, EventKind::*, Held, MemoryPrefixIndex, Offloading, PrefixIndex,
-    Recorded, StorageTier::*,
+    BackendStats, ClearedCounts, EventKind::*, MemoryPrefixIndex, Offloading, PrefixHolders,
+    PrefixIndex, RecordOutcome, StorageTier::*,
 };
 
 use crate::{
@@ -212,12 +212,12 @@ fn clearing_forgets_every_entry_and_counts_them() {
     }
     assert_eq!(
         index.clear(),
-        Ok(Cleared {
+        Ok(ClearedCounts {
             prefixes: 20,
             entries: 40
         })
     );
-    assert_eq!(index.clear(), Ok(Cleared::default()));
+    assert_eq!(index.clear(), Ok(ClearedCounts::default()));
     assert_eq!(holders(&index, 0, second(1)), []);
     let stats = index.stats();
     assert_eq!((stats.evicted_entries, stats.expired_entries), (0, 0));
@@ -279,7 +279,7 @@ fn backends_beyond_the_bound_are_ignored_and_counted() {
     }
     assert_eq!(
         record(&index, "one-more", event(Created, 1, 64), second(1)),
-        Recorded::Ignored
+        RecordOutcome::Ignored
     );
     assert_eq!(
         (index.stats().entries, index.stats().ignored_events),
@@ -297,7 +297,7 @@ fn everything_that_is_held_can_be_gone_through_part_by_part() {
         created(&index, "w2", number, 96, second(100));
     }
     created(&index, "w1", 500, 64, second(1));
-    let all = |now| -> Vec<Held> {
+    let all = |now| -> Vec<PrefixHolders> {
         (0..index.parts())
             .flat_map(|part| index.held(part, now))
             .collect()

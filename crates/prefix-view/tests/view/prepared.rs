@@ -5,8 +5,8 @@ use std::{sync::Arc, time::Duration};
 use contract_id::contract;
 use kv_blocks::Moment;
 use prefix_view::{
-    Cleared, Holder, PrefixEvent, PrefixHash, PrefixIndex, PreparedQueries, Recorded, Unavailable,
-    ViewStats,
+    ClearedCounts, Holder, PrefixEvent, PrefixHash, PrefixIndex, QueryCache, RecordOutcome,
+    Unavailable, ViewStats,
 };
 
 use crate::{created, prefix, room_for};
@@ -18,7 +18,7 @@ fn ms(milliseconds: u64) -> Moment {
 #[test]
 #[contract("CK63")]
 fn an_answer_stands_for_100_ms() {
-    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    let (index, prepared) = (room_for(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     assert_eq!(prepared.prepare(&index, &prefix(1), ms(1_000)).len(), 1);
     created(&index, "w2", 1, 64, ms(1_001));
@@ -37,7 +37,7 @@ fn an_answer_stands_for_100_ms() {
 #[test]
 #[contract("CK63")]
 fn requests_that_come_at_the_same_time_share_one_query() {
-    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    let (index, prepared) = (room_for(100), QueryCache::default());
     created(&index, "w1", 1, 64, ms(0));
     std::thread::scope(|scope| {
         for _ in 0..8 {
@@ -58,7 +58,7 @@ fn requests_that_come_at_the_same_time_share_one_query() {
 
 #[test]
 fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
-    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    let (index, prepared) = (room_for(100), QueryCache::default());
     for number in 0..100 {
         created(&index, "w1", number, 64, ms(0));
     }
@@ -73,7 +73,7 @@ fn more_prefixes_than_answers_are_kept_for_are_answered_all_the_same() {
 
 /// A view on another machine that does not answer.
 #[derive(Debug)]
-struct Unreachable;
+struct UnreachableView;
 
 fn unavailable<T>() -> Result<T, Unavailable> {
     Err(Unavailable {
@@ -81,8 +81,13 @@ fn unavailable<T>() -> Result<T, Unavailable> {
     })
 }
 
-impl PrefixIndex for Unreachable {
-    fn record(&self, _: &Arc<str>, _: &PrefixEvent, _: Moment) -> Result<Recorded, Unavailable> {
+impl PrefixIndex for UnreachableView {
+    fn record(
+        &self,
+        _: &Arc<str>,
+        _: &PrefixEvent,
+        _: Moment,
+    ) -> Result<RecordOutcome, Unavailable> {
         unavailable()
     }
 
@@ -94,7 +99,7 @@ impl PrefixIndex for Unreachable {
         unavailable()
     }
 
-    fn clear(&self) -> Result<Cleared, Unavailable> {
+    fn clear(&self) -> Result<ClearedCounts, Unavailable> {
         unavailable()
     }
 
@@ -110,11 +115,11 @@ impl PrefixIndex for Unreachable {
 #[test]
 #[contract("CK65")]
 fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() {
-    let prepared = PreparedQueries::default();
+    let prepared = QueryCache::default();
     for now in [0, 50, 99] {
         assert!(
             prepared
-                .prepare(&Unreachable, &prefix(1), ms(now))
+                .prepare(&UnreachableView, &prefix(1), ms(now))
                 .is_empty()
         );
     }
@@ -128,7 +133,7 @@ fn a_view_that_does_not_answer_knows_nobody_and_is_not_asked_at_every_request() 
 #[test]
 #[contract("CK63")]
 fn an_answer_that_was_waited_for_stands_as_long_as_any_other() {
-    let (index, prepared) = (room_for(100), PreparedQueries::default());
+    let (index, prepared) = (room_for(100), QueryCache::default());
     assert_eq!(prepared.standing(&prefix(1), ms(1_000)), None);
     let holder = Holder {
         backend: Arc::from("w1"),

@@ -32,14 +32,14 @@ fn is(turn: &Map<String, Value>, role: &str) -> bool {
 
 /// How strictly the engine looks at a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Rules {
+pub(super) enum MessageRules {
     /// The roles of its API.
     Known,
     /// Roles that only some templates know.
     Custom,
 }
 
-impl Rules {
+impl MessageRules {
     fn of(role: &str) -> Self {
         match role {
             "system" | "developer" | "user" | "assistant" | "tool" => Self::Known,
@@ -105,7 +105,7 @@ fn turn(
             )));
         }
     }
-    if Rules::of(&role) == Rules::Custom && role != "function" {
+    if MessageRules::of(&role) == MessageRules::Custom && role != "function" {
         check_custom(&message)?;
     }
     Ok(turn)
@@ -132,24 +132,26 @@ fn check_custom(message: &Map<String, Value>) -> Result<(), PromptError> {
 }
 
 /// A part of a message's content, of those that become text.
-enum Part {
+enum TextPart {
     Text(String),
     /// Names a tool whose description the template looks up.
     ToolReference(String),
 }
 
 /// The parts of a message's content; a text is one.
-fn parts(role: &str, content: Option<Value>) -> Result<Vec<Part>, PromptError> {
+fn parts(role: &str, content: Option<Value>) -> Result<Vec<TextPart>, PromptError> {
     match content {
         None => Ok(Vec::new()),
         Some(Value::Null) if matches!(role, "assistant" | "function") => Ok(Vec::new()),
-        Some(Value::String(text)) => Ok(vec![Part::Text(text)]),
+        Some(Value::String(text)) => Ok(vec![TextPart::Text(text)]),
         Some(Value::Array(parts)) => parts
             .into_iter()
             .filter_map(|part| read(part, role).transpose())
             .collect(),
         // Its reader walks over an empty object as over an empty list.
-        Some(Value::Object(none)) if none.is_empty() && Rules::of(role) == Rules::Known => {
+        Some(Value::Object(none))
+            if none.is_empty() && MessageRules::of(role) == MessageRules::Known =>
+        {
             Ok(Vec::new())
         }
         Some(_) => Err(refused(format!(
@@ -159,10 +161,10 @@ fn parts(role: &str, content: Option<Value>) -> Result<Vec<Part>, PromptError> {
 }
 
 /// The member that holds the text of a content part of this type; `None` for a type that does not become text.
-pub(super) fn text_key(kind: &str, rules: Rules) -> Option<&'static str> {
+pub(super) fn text_key(kind: &str, rules: MessageRules) -> Option<&'static str> {
     match kind {
         "text" => Some("text"),
-        "input_text" | "output_text" if rules == Rules::Custom => Some("text"),
+        "input_text" | "output_text" if rules == MessageRules::Custom => Some("text"),
         "refusal" => Some("refusal"),
         "thinking" => Some("thinking"),
         "tool_reference" => Some("name"),
@@ -171,11 +173,11 @@ pub(super) fn text_key(kind: &str, rules: Rules) -> Option<&'static str> {
 }
 
 /// A content part; `None` for one without text where that is allowed.
-fn read(part: Value, role: &str) -> Result<Option<Part>, PromptError> {
-    let rules = Rules::of(role);
-    let lenient = rules == Rules::Custom;
+fn read(part: Value, role: &str) -> Result<Option<TextPart>, PromptError> {
+    let rules = MessageRules::of(role);
+    let lenient = rules == MessageRules::Custom;
     let mut part = match part {
-        Value::String(text) if lenient => return Ok(Some(Part::Text(text))),
+        Value::String(text) if lenient => return Ok(Some(TextPart::Text(text))),
         Value::Object(part) => part,
         _ => return Err(refused("a content part is no object")),
     };
@@ -193,9 +195,9 @@ fn read(part: Value, role: &str) -> Result<Option<Part>, PromptError> {
     };
     match part.shift_remove(key) {
         Some(Value::String(name)) if kind == "tool_reference" => {
-            Ok(Some(Part::ToolReference(name)))
+            Ok(Some(TextPart::ToolReference(name)))
         }
-        Some(Value::String(text)) => Ok(Some(Part::Text(text))),
+        Some(Value::String(text)) => Ok(Some(TextPart::Text(text))),
         Some(Value::Null) | None if lenient => Ok(None),
         _ => Err(refused(format!(
             "a content part of type {kind} has no {key}: expected a string"
@@ -205,11 +207,11 @@ fn read(part: Value, role: &str) -> Result<Option<Part>, PromptError> {
 
 /// The line that one client writes above its instructions, and that is different in each request. The engine drops it,
 /// or it would find none of the rest in its cache.
-fn without_billing_header(parts: Vec<Part>) -> Vec<Part> {
+fn without_billing_header(parts: Vec<TextPart>) -> Vec<TextPart> {
     let rest = |part| match part {
-        Part::Text(text) if text.starts_with("x-anthropic-billing-header") => {
+        TextPart::Text(text) if text.starts_with("x-anthropic-billing-header") => {
             let rest = text.split_once('\n').map_or("", |(_, rest)| rest);
-            (!rest.is_empty()).then(|| Part::Text(rest.to_owned()))
+            (!rest.is_empty()).then(|| TextPart::Text(rest.to_owned()))
         }
         other => Some(other),
     };
@@ -217,20 +219,20 @@ fn without_billing_header(parts: Vec<Part>) -> Vec<Part> {
 }
 
 /// Content in the form that the template wants.
-fn content(parts: Vec<Part>, role: &str, format: ContentFormat) -> Value {
-    let all_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
+fn content(parts: Vec<TextPart>, role: &str, format: ContentFormat) -> Value {
+    let all_text = parts.iter().all(|part| matches!(part, TextPart::Text(_)));
     // Tool results are one text for every template: few expect parts there.
     if format == ContentFormat::Parts && !(role == "tool" && all_text) {
         return parts
             .into_iter()
             .map(|part| match part {
-                Part::Text(text) => json!({"type": "text", "text": text}),
-                Part::ToolReference(name) => json!({"type": "tool_reference", "name": name}),
+                TextPart::Text(text) => json!({"type": "text", "text": text}),
+                TextPart::ToolReference(name) => json!({"type": "tool_reference", "name": name}),
             })
             .collect();
     }
     let texts = parts.into_iter().map(|part| match part {
-        Part::Text(text) | Part::ToolReference(text) => text,
+        TextPart::Text(text) | TextPart::ToolReference(text) => text,
     });
     let texts: Vec<String> = texts
         .filter(|text| format == ContentFormat::Parts || !text.is_empty())

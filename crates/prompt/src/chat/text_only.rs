@@ -5,16 +5,16 @@ use std::borrow::Cow;
 use serde::{Deserialize, de::IgnoredAny};
 use serde_json::value::RawValue;
 
-use super::message::{Rules, text_key};
+use super::message::{MessageRules, text_key};
 
 #[derive(Deserialize)]
-struct Message<'a> {
+struct RawMessage<'a> {
     #[serde(borrow)]
     content: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
-struct Part<'a> {
+struct RawPart<'a> {
     #[serde(borrow, rename = "type")]
     kind: Option<Cow<'a, str>>,
     uuid: Option<IgnoredAny>,
@@ -28,7 +28,7 @@ struct Part<'a> {
 /// assert!(!prompt::text_only(r#"[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "u"}}]}]"#));
 /// ```
 pub fn text_only(messages: &str) -> bool {
-    let messages = serde_json::from_str::<Vec<Message<'_>>>(messages);
+    let messages = serde_json::from_str::<Vec<RawMessage<'_>>>(messages);
     messages.is_ok_and(|all| all.into_iter().filter_map(|one| one.content).all(is_text))
 }
 
@@ -44,11 +44,11 @@ fn part_is_text(part: &RawValue) -> bool {
     if !part.get().starts_with('{') {
         return true;
     }
-    serde_json::from_str::<Part<'_>>(part.get()).is_ok_and(|part| {
+    serde_json::from_str::<RawPart<'_>>(part.get()).is_ok_and(|part| {
         part.uuid.is_none()
             && part
                 .kind
-                .is_some_and(|kind| text_key(&kind, Rules::Custom).is_some())
+                .is_some_and(|kind| text_key(&kind, MessageRules::Custom).is_some())
     })
 }
 

@@ -14,7 +14,7 @@ use super::meter::{
     check_nesting, refused,
 };
 
-type Charge = fn(&[Value]) -> Result<(), Error>;
+type ChargeFn = fn(&[Value]) -> Result<(), Error>;
 
 /// Adds everything to an empty environment.
 pub(super) fn add(environment: &mut Environment<'_>) {
@@ -96,7 +96,7 @@ fn add_filter(
     environment: &mut Environment<'_>,
     name: &'static str,
     filter: Value,
-    charge: Charge,
+    charge: ChargeFn,
 ) {
     environment.add_filter(
         name,
@@ -108,7 +108,7 @@ fn add_filter(
     );
 }
 
-fn add_test(environment: &mut Environment<'_>, name: &'static str, test: Value, charge: Charge) {
+fn add_test(environment: &mut Environment<'_>, name: &'static str, test: Value, charge: ChargeFn) {
     environment.add_test(
         name,
         move |state: &mut State<'_, '_>, args: Rest<ValueOrKwargs>| {
@@ -123,7 +123,7 @@ fn add_global(
     environment: &mut Environment<'_>,
     name: &'static str,
     function: Value,
-    charge: Charge,
+    charge: ChargeFn,
 ) {
     environment.add_function(
         name,

@@ -28,13 +28,13 @@ thread_local! {
 
 /// Runs a render with so many bytes to spend.
 pub(super) fn with_budget<T>(bytes: usize, render: impl FnOnce() -> T) -> T {
-    struct Restore(usize);
-    impl Drop for Restore {
+    struct RestoreMeter(usize);
+    impl Drop for RestoreMeter {
         fn drop(&mut self) {
             LEFT.set(self.0);
         }
     }
-    let _restore = Restore(LEFT.replace(bytes));
+    let _restore = RestoreMeter(LEFT.replace(bytes));
     render()
 }
 

@@ -158,7 +158,7 @@ impl ChatTemplate {
             .into_iter()
             .map(|(name, value)| (name, Value::from(Serde(value))));
         let all: BTreeMap<String, Value> = own.chain(sent).collect();
-        let mut output = Capped {
+        let mut output = CappedWriter {
             bytes: Vec::new(),
             room: OUTPUT_FACTOR * (size + self.bytes) + OUTPUT_SLACK,
         };
@@ -207,12 +207,12 @@ fn verdict(error: &Error) -> PromptError {
 }
 
 /// Takes what a render puts out, up to its limit.
-struct Capped {
+struct CappedWriter {
     bytes: Vec<u8>,
     room: usize,
 }
 
-impl io::Write for Capped {
+impl io::Write for CappedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if bytes.len() > self.room {
             return Err(io::Error::other("the template puts out too much"));

@@ -53,19 +53,19 @@ pub(super) fn strftime_now(now_unix_s: i64) -> Value {
 
 /// The template's own word that a chat does not fit it. Tells it apart from what else ends a render.
 #[derive(Debug)]
-struct Raised(String);
+struct RaisedException(String);
 
-impl fmt::Display for Raised {
+impl fmt::Display for RaisedException {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-impl std::error::Error for Raised {}
+impl std::error::Error for RaisedException {}
 
 fn raise_exception(message: &Value) -> Result<Value, Error> {
     charge_text(message)?;
-    let raised = Raised(message.to_string());
+    let raised = RaisedException(message.to_string());
     Err(Error::new(ErrorKind::InvalidOperation, "raised by the template").with_source(raised))
 }
 
@@ -73,7 +73,7 @@ fn raise_exception(message: &Value) -> Result<Value, Error> {
 pub(super) fn raised(error: &Error) -> Option<&str> {
     let first: Option<&(dyn std::error::Error + 'static)> = Some(error);
     let raised = iter::successors(first, |error| error.source())
-        .find_map(|error| error.downcast_ref::<Raised>())?;
+        .find_map(|error| error.downcast_ref::<RaisedException>())?;
     Some(&raised.0)
 }
 
@@ -98,7 +98,7 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
         }
     };
     charge_text(value)?;
-    let mut json = Json {
+    let mut json = JsonFormatter {
         text: String::new(),
         indent,
         ascii,
@@ -110,7 +110,7 @@ fn tojson(value: &Value, options: Kwargs) -> Result<Value, Error> {
     Ok(Value::from_safe_string(json.text))
 }
 
-struct Json<'a> {
+struct JsonFormatter<'a> {
     text: String,
     indent: Option<usize>,
     ascii: bool,
@@ -119,7 +119,7 @@ struct Json<'a> {
     colon: &'a str,
 }
 
-impl Json<'_> {
+impl JsonFormatter<'_> {
     fn write(&mut self, value: &Value, depth: usize) -> Result<(), Error> {
         if depth > MAX_DEPTH {
             return Err(Error::new(ErrorKind::BadSerialization, "nested too deep"));
@@ -146,7 +146,7 @@ impl Json<'_> {
                     match key.as_str() {
                         Some(key) => json.string(key),
                         None => {
-                            let mut inner = Json {
+                            let mut inner = JsonFormatter {
                                 text: String::new(),
                                 ..*json
                             };

@@ -10,7 +10,7 @@ use std::{borrow::Cow, collections::HashSet, fmt};
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::steps::Steps;
+use super::steps::PipelineSteps;
 
 /// Tokens of a vocabulary, and merges. The largest in use have some 520,000.
 const MAX_ENTRIES: usize = 1 << 20;
@@ -39,7 +39,7 @@ const MAX_STAGE_BYTES: usize = 2 << 20;
 /// Checks a file.
 pub(super) fn check(json: &[u8]) -> Result<(), String> {
     let mut reader = serde_json::Deserializer::from_slice(json);
-    let mut found = Found::default();
+    let mut found = TokenizerExtent::default();
     FileSeed(&mut found)
         .deserialize(&mut reader)
         .map_err(|error| error.to_string())?;
@@ -49,14 +49,14 @@ pub(super) fn check(json: &[u8]) -> Result<(), String> {
 
 /// What a file says of ids and numbers.
 #[derive(Default)]
-struct Found {
+struct TokenizerExtent {
     tokens: usize,
     bytes: usize,
     highest_id: u64,
-    steps: Steps,
+    steps: PipelineSteps,
 }
 
-impl Found {
+impl TokenizerExtent {
     fn add_token<E: Error>(&mut self, bytes: usize, id: Option<u64>) -> Result<(), E> {
         self.tokens += 1;
         self.bytes += bytes;
@@ -97,7 +97,7 @@ fn once<E: Error>(seen: &mut HashSet<String>, key: &str) -> Result<(), E> {
     }
 }
 
-struct FileSeed<'a>(&'a mut Found);
+struct FileSeed<'a>(&'a mut TokenizerExtent);
 
 impl<'de> DeserializeSeed<'de> for FileSeed<'_> {
     type Value = ();
@@ -121,7 +121,7 @@ impl<'de> Visitor<'de> for FileSeed<'_> {
             match &*key {
                 "added_tokens" => map.next_value_seed(ListSeed {
                     found: self.0,
-                    kind: Entry::Added,
+                    kind: ListEntry::Added,
                 })?,
                 "model" => map.next_value_seed(ModelSeed(self.0))?,
                 "normalizer" | "pre_tokenizer" | "post_processor" | "decoder" => {
@@ -141,7 +141,7 @@ impl<'de> Visitor<'de> for FileSeed<'_> {
     }
 }
 
-struct ModelSeed<'a>(&'a mut Found);
+struct ModelSeed<'a>(&'a mut TokenizerExtent);
 
 impl<'de> DeserializeSeed<'de> for ModelSeed<'_> {
     type Value = ();
@@ -165,11 +165,11 @@ impl<'de> Visitor<'de> for ModelSeed<'_> {
             match &*key {
                 "vocab" => map.next_value_seed(ListSeed {
                     found: self.0,
-                    kind: Entry::Token,
+                    kind: ListEntry::Token,
                 })?,
                 "merges" => map.next_value_seed(ListSeed {
                     found: self.0,
-                    kind: Entry::Merge,
+                    kind: ListEntry::Merge,
                 })?,
                 "continuing_subword_prefix" | "end_of_word_suffix" | "unk_token" => {
                     let affix = map.next_value::<Option<Cow<'de, str>>>()?;
@@ -199,7 +199,7 @@ impl<'de> Visitor<'de> for ModelSeed<'_> {
 
 /// What a list of the file has.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Entry {
+enum ListEntry {
     /// Objects with an id and a content.
     Added,
     /// Texts with their ids, or pairs of a text and a number.
@@ -210,8 +210,8 @@ enum Entry {
 
 /// Walks a list, or the vocabulary's object.
 struct ListSeed<'a> {
-    found: &'a mut Found,
-    kind: Entry,
+    found: &'a mut TokenizerExtent,
+    kind: ListEntry,
 }
 
 impl<'de> DeserializeSeed<'de> for ListSeed<'_> {
@@ -235,7 +235,7 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
         let mut entries = 0;
-        let most = if self.kind == Entry::Added {
+        let most = if self.kind == ListEntry::Added {
             MAX_ADDED
         } else {
             MAX_ENTRIES
@@ -244,17 +244,19 @@ impl<'de> Visitor<'de> for ListSeed<'_> {
             entries += 1;
             limit("a list has", entries, most, "entries")?;
             match self.kind {
-                Entry::Merge => {
+                ListEntry::Merge => {
                     limit("a merge has", entry.bytes, 2 * MAX_TOKEN_BYTES + 1, "bytes")?
                 }
-                Entry::Added | Entry::Token => self.found.add_token(entry.bytes, entry.id)?,
+                ListEntry::Added | ListEntry::Token => {
+                    self.found.add_token(entry.bytes, entry.id)?
+                }
             }
         }
         Ok(())
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut vocabulary: A) -> Result<(), A::Error> {
-        if self.kind != Entry::Token {
+        if self.kind != ListEntry::Token {
             return Err(A::Error::custom(
                 "an object stands where a list is expected",
             ));

@@ -26,13 +26,13 @@ use crate::{LoadError, PromptError, cancel};
 
 pub(crate) struct Tokenizer {
     referee: tokenizers::Tokenizer,
-    fast: Option<Fast>,
+    fast: Option<FastTokenizer>,
     self_test: SelfTest,
     /// Where a text may be cut, and the ids of pieces met before. `None`: no cut is safe for this model.
     turns: Option<(CutPoints, SegmentCache)>,
 }
 
-struct Fast {
+struct FastTokenizer {
     tokenizer: fastokens::Tokenizer,
     /// It panicked on a text: it is young, and what its thread-local caches hold after that nobody has shown.
     dropped: AtomicBool,
@@ -48,7 +48,7 @@ enum SelfTest {
 
 /// Token ids, and how many of them were computed now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Encoded {
+pub(crate) struct EncodedText {
     pub(crate) tokens: Vec<u32>,
     pub(crate) new_tokens: usize,
 }
@@ -100,7 +100,7 @@ impl Tokenizer {
         }) else {
             return;
         };
-        let fast = Fast {
+        let fast = FastTokenizer {
             tokenizer,
             dropped: AtomicBool::new(false),
         };
@@ -149,7 +149,7 @@ impl Tokenizer {
         &self,
         text: &str,
         add_special_tokens: bool,
-    ) -> Result<Encoded, PromptError> {
+    ) -> Result<EncodedText, PromptError> {
         match &self.turns {
             // Special tokens are added to a whole prompt, not to its pieces.
             Some((cuts, cache)) if !add_special_tokens => {
@@ -165,11 +165,11 @@ impl Tokenizer {
                         }
                     }
                 }
-                Ok(Encoded { tokens, new_tokens })
+                Ok(EncodedText { tokens, new_tokens })
             }
             _ => {
                 let tokens = self.encode_whole(text, add_special_tokens)?;
-                Ok(Encoded {
+                Ok(EncodedText {
                     new_tokens: tokens.len(),
                     tokens,
                 })
@@ -243,7 +243,7 @@ impl Tokenizer {
         ids.iter().map(|id| self.referee.id_to_token(*id)).collect()
     }
 
-    fn fast(&self) -> Option<&Fast> {
+    fn fast(&self) -> Option<&FastTokenizer> {
         self.fast
             .as_ref()
             .filter(|fast| !fast.dropped.load(Relaxed))
@@ -267,7 +267,7 @@ impl Tokenizer {
     }
 }
 
-impl Fast {
+impl FastTokenizer {
     /// The ids, or nothing where the library gives up or panics.
     fn encode(&self, text: &str, add_special_tokens: bool) -> Option<Vec<u32>> {
         match catch_unwind(AssertUnwindSafe(|| {

@@ -26,7 +26,7 @@ const ENTRY_BYTES: usize = 96;
 /// A bounded map from pieces to ids. Full: each shard forgets the half of its pieces that were not met lately.
 #[derive(Debug, Default)]
 pub(super) struct SegmentCache {
-    shards: [Mutex<Shard>; SHARDS],
+    shards: [Mutex<SegmentShard>; SHARDS],
     /// What is there stays, and nothing new comes.
     closed: AtomicBool,
 }
@@ -34,7 +34,7 @@ pub(super) struct SegmentCache {
 /// Two generations: what is met moves to the young one, and when that is full the old one goes. That is nearly "least
 /// recently used goes first", without a list to keep.
 #[derive(Debug, Default)]
-struct Shard {
+struct SegmentShard {
     young: HashMap<Box<str>, Box<[u32]>>,
     young_bytes: usize,
     old: HashMap<Box<str>, Box<[u32]>>,
@@ -64,7 +64,9 @@ impl SegmentCache {
 
     /// Remembers the ids of a piece. One that would fill a large part of its shard is not worth what it pushes out.
     pub(super) fn keep(&self, piece: &str, ids: Vec<u32>) {
-        if !self.closed.load(Ordering::Relaxed) && cost(piece, &ids) <= Shard::YOUNG_BYTES / 2 {
+        if !self.closed.load(Ordering::Relaxed)
+            && cost(piece, &ids) <= SegmentShard::YOUNG_BYTES / 2
+        {
             self.shard(piece).keep(piece.into(), ids.into());
         }
     }
@@ -83,7 +85,7 @@ impl SegmentCache {
         }
     }
 
-    fn shard(&self, piece: &str) -> MutexGuard<'_, Shard> {
+    fn shard(&self, piece: &str) -> MutexGuard<'_, SegmentShard> {
         // A sum spreads well enough here, and costs less than hashing a long piece a second time.
         let sum = piece.bytes().fold(0, u8::wrapping_add);
         // A shard's maps are whole between calls, also after a panic elsewhere.
@@ -93,7 +95,7 @@ impl SegmentCache {
     }
 }
 
-impl Shard {
+impl SegmentShard {
     /// A young generation may become as large as the old one is.
     const YOUNG_BYTES: usize = BUDGET_BYTES / SHARDS / 2;
 

@@ -30,14 +30,14 @@ const MAX_CHARACTER_BYTES: usize = 48;
 const TABLE_GROWTH: usize = 16;
 
 /// What the stages of a file add up to.
-pub(super) struct Steps {
+pub(super) struct PipelineSteps {
     nodes: usize,
     /// Before tokens, and behind them.
     growth: usize,
     decoded_growth: usize,
 }
 
-impl Default for Steps {
+impl Default for PipelineSteps {
     fn default() -> Self {
         Self {
             nodes: 0,
@@ -47,10 +47,11 @@ impl Default for Steps {
     }
 }
 
-impl Steps {
+impl PipelineSteps {
     /// Counts a stage in.
     pub(super) fn add(&mut self, stage: &str, json: &str) -> Result<(), String> {
-        let Unique(description) = serde_json::from_str(json).map_err(|error| error.to_string())?;
+        let UniqueKeys(description) =
+            serde_json::from_str(json).map_err(|error| error.to_string())?;
         let growth = self.walk(&description, 0)?;
         match stage {
             "decoder" => self.decoded_growth = self.decoded_growth.saturating_mul(growth),
@@ -190,9 +191,9 @@ fn not_a_table() -> String {
 }
 
 /// JSON whose objects have each key once: readers of two may go by different ones.
-struct Unique(Value);
+struct UniqueKeys(Value);
 
-impl<'de> Deserialize<'de> for Unique {
+impl<'de> Deserialize<'de> for UniqueKeys {
     fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
         reader.deserialize_any(UniqueVisitor).map(Self)
     }
@@ -233,7 +234,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
         let mut items = Vec::new();
-        while let Some(Unique(item)) = list.next_element()? {
+        while let Some(UniqueKeys(item)) = list.next_element()? {
             if items.len() > MAX_NODES {
                 return Err(A::Error::custom(format!(
                     "a list has more than {MAX_NODES} entries"
@@ -246,7 +247,7 @@ impl<'de> Visitor<'de> for UniqueVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Value, A::Error> {
         let mut members = Map::new();
-        while let Some((key, Unique(value))) = map.next_entry::<String, _>()? {
+        while let Some((key, UniqueKeys(value))) = map.next_entry::<String, _>()? {
             if members.insert(key, value).is_some() || members.len() > MAX_NODES {
                 return Err(A::Error::custom(
                     "an object has a key twice, or too many keys",

@@ -11,7 +11,7 @@ use std::{
 
 use net::Clock;
 use parking_lot::Mutex;
-use prefix_view::{Holder, PrefixHash, PreparedQueries, StorageTier};
+use prefix_view::{Holder, PrefixHash, QueryCache, StorageTier};
 use redis::{Pipeline, Value};
 use tokio::{
     sync::{Semaphore, watch},
@@ -20,10 +20,10 @@ use tokio::{
 
 use super::{
     keys::{holders_key, read_tier, tiers_key},
-    ops::Scribe,
+    ops::KeyWriter,
     reply::{array, bytes, tokens},
 };
-use crate::{Operation, RedisFault, pool::Shared};
+use crate::{Operation, RedisFault, pool::PoolShared};
 
 /// How long a request waits for Redis at most. An answer that comes later serves those after it.
 pub const LOOKUP_BUDGET: Duration = Duration::from_millis(50);
@@ -34,16 +34,16 @@ const MOST_FLIGHTS: usize = 1024;
 
 /// Asks, once per prefix in 100 ms however many requests have it.
 #[derive(Debug)]
-pub(super) struct Lookups(Arc<Inner>);
+pub(super) struct Lookups(Arc<LookupsInner>);
 
 #[derive(Debug)]
-struct Inner {
-    shared: Arc<Shared>,
+struct LookupsInner {
+    shared: Arc<PoolShared>,
     /// In the order in which their tiers are asked for.
     names: Vec<Arc<str>>,
-    known: HashSet<Arc<str>>,
+    known_backends: HashSet<Arc<str>>,
     has_tiers: bool,
-    prepared: PreparedQueries,
+    prepared: QueryCache,
     /// Prefixes that are being asked for; what is waited for is that the sender is gone.
     flights: Mutex<HashMap<PrefixHash, watch::Receiver<()>>>,
     permits: Semaphore,
@@ -53,14 +53,14 @@ struct Inner {
 }
 
 /// Ends a flight, however it ends.
-struct Landing {
-    inner: Arc<Inner>,
+struct FlightGuard {
+    inner: Arc<LookupsInner>,
     prefix: PrefixHash,
     /// Dropped after the flight is off the books.
     _over: watch::Sender<()>,
 }
 
-impl Drop for Landing {
+impl Drop for FlightGuard {
     fn drop(&mut self) {
         self.inner.flights.lock().remove(&self.prefix);
     }
@@ -69,18 +69,18 @@ impl Drop for Landing {
 impl Lookups {
     /// `permits`: connections that lookups may use at a time, at least one.
     pub(super) fn new(
-        shared: Arc<Shared>,
+        shared: Arc<PoolShared>,
         names: Vec<Arc<str>>,
-        scribe: Scribe,
+        scribe: KeyWriter,
         permits: usize,
         clock: Clock,
     ) -> Self {
-        Self(Arc::new(Inner {
+        Self(Arc::new(LookupsInner {
             shared,
-            known: names.iter().cloned().collect(),
+            known_backends: names.iter().cloned().collect(),
             names,
             has_tiers: scribe.has_tiers(),
-            prepared: PreparedQueries::default(),
+            prepared: QueryCache::default(),
             flights: Mutex::default(),
             permits: Semaphore::new(permits.max(1)),
             clock,
@@ -90,7 +90,7 @@ impl Lookups {
     }
 
     /// The answers that stand, from wherever they came.
-    pub(super) fn prepared(&self) -> &PreparedQueries {
+    pub(super) fn prepared(&self) -> &QueryCache {
         &self.0.prepared
     }
 
@@ -123,7 +123,7 @@ impl Lookups {
                 None => {
                     let (over, flight) = watch::channel(());
                     flights.insert(*prefix, flight.clone());
-                    let landing = Landing {
+                    let landing = FlightGuard {
                         inner: Arc::clone(inner),
                         prefix: *prefix,
                         _over: over,
@@ -140,7 +140,7 @@ impl Lookups {
     }
 }
 
-async fn fly(landing: Landing) {
+async fn fly(landing: FlightGuard) {
     let inner = &landing.inner;
     // Who waits for this flight waits no longer than that, so a later start is of no use.
     let Ok(Ok(_permit)) = timeout(LOOKUP_BUDGET, inner.permits.acquire()).await else {
@@ -158,7 +158,7 @@ async fn fly(landing: Landing) {
     }
 }
 
-impl Inner {
+impl LookupsInner {
     async fn ask(&self, prefix: &PrefixHash) -> Result<Vec<Holder>, RedisFault> {
         let mut pipeline = Pipeline::new();
         pipeline
@@ -198,7 +198,7 @@ impl Inner {
         let mut holders: Vec<Holder> = pairs
             .filter_map(|pair| {
                 let name = self
-                    .known
+                    .known_backends
                     .get(std::str::from_utf8(bytes(&pair[0])?).ok()?)?;
                 let tier = tiers.get(&**name).copied().unwrap_or(StorageTier::GpuHot);
                 Some(Holder {

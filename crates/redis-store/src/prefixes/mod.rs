@@ -27,7 +27,7 @@ use kv_blocks::Moment;
 use net::Clock;
 use parking_lot::Mutex;
 use prefix_view::{
-    Cleared, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, Recorded,
+    ClearedCounts, Holder, MemoryPrefixIndex, PrefixEvent, PrefixHash, PrefixIndex, RecordOutcome,
     Unavailable, ViewSettings, ViewStats,
 };
 use prometheus_client::{
@@ -42,10 +42,10 @@ pub use self::{keys::KEY_PREFIX, lookups::LOOKUP_BUDGET};
 
 use self::{
     lookups::Lookups,
-    ops::{Op, Scribe},
-    writer::{Lost, Writer},
+    ops::{KeyWriter, WriteOp},
+    writer::{LostWrites, ViewWriter},
 };
-use crate::{FaultKind, RedisPool, StandIn};
+use crate::{FallbackRegistration, FaultKind, RedisPool};
 
 /// Operations that wait to be written, some 100 bytes each. When it is full, further ones are let go and counted, and once
 /// there is room Redis is brought to what memory holds.
@@ -75,13 +75,13 @@ pub struct SharedView {
 pub struct RedisPrefixIndex {
     local: Arc<MemoryPrefixIndex>,
     lookups: Lookups,
-    scribe: Scribe,
-    queue: mpsc::Sender<Op>,
-    lost: Arc<Lost>,
+    scribe: KeyWriter,
+    queue: mpsc::Sender<WriteOp>,
+    lost: Arc<LostWrites>,
     dropped: Arc<AtomicU64>,
     clock: Clock,
     pool: Arc<RedisPool>,
-    _stand_in: StandIn,
+    _stand_in: FallbackRegistration,
     /// Taken by the first [`Self::stop`].
     writer: Mutex<Option<JoinHandle<()>>>,
 }
@@ -96,12 +96,12 @@ impl RedisPrefixIndex {
             permits,
             clock,
         } = parts;
-        let scribe = Scribe::new(&settings);
+        let scribe = KeyWriter::new(&settings);
         let local = Arc::new(MemoryPrefixIndex::new(settings));
         let (queue, waiting) = mpsc::channel(QUEUE);
-        let lost = Arc::new(Lost::default());
+        let lost = Arc::new(LostWrites::default());
         let dropped = Arc::new(AtomicU64::new(0));
-        let writer = Writer {
+        let writer = ViewWriter {
             shared: Arc::clone(&pool.shared),
             local: Arc::clone(&local),
             scribe,
@@ -118,7 +118,7 @@ impl RedisPrefixIndex {
             clock,
         );
         let writer = Mutex::new(Some(tokio::spawn(writer.run(waiting))));
-        let stand_in = pool.stand_in();
+        let stand_in = pool.register_fallback();
         Self {
             local,
             lookups,
@@ -146,7 +146,7 @@ impl RedisPrefixIndex {
     }
 
     /// Who holds `prefix`, where an answer of at most 100 ms ago is at hand; asks nobody.
-    pub fn standing(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
+    pub fn cached_holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
         self.lookups.prepared().standing(prefix, self.clock.now())
     }
 
@@ -167,7 +167,7 @@ impl RedisPrefixIndex {
 
     /// Registers the metric families of the view; those of its connections are the pool's.
     pub fn register(&self, registry: &mut Registry) {
-        registry.register_collector(Box::new(Dropped(Arc::clone(&self.dropped))));
+        registry.register_collector(Box::new(DropCounter(Arc::clone(&self.dropped))));
     }
 
     /// Writes what is still to be written, if the server is quick about it, and ends. A second call returns at once.
@@ -177,7 +177,7 @@ impl RedisPrefixIndex {
         };
         let abort = writer.abort_handle();
         let ending = async {
-            let _ = self.queue.send(Op::End).await;
+            let _ = self.queue.send(WriteOp::End).await;
             let _ = writer.await;
         };
         if !self.pool.is_up() || timeout(FAREWELL, ending).await.is_err() {
@@ -186,7 +186,7 @@ impl RedisPrefixIndex {
     }
 
     /// Never waits. What does not fit is made good later.
-    fn enqueue(&self, backend: &Arc<str>, op: Op) {
+    fn enqueue(&self, backend: &Arc<str>, op: WriteOp) {
         if self.queue.try_send(op).is_err() {
             self.dropped.fetch_add(1, Ordering::Relaxed);
             self.lost.note(backend);
@@ -200,7 +200,7 @@ impl PrefixIndex for RedisPrefixIndex {
         backend: &Arc<str>,
         event: &PrefixEvent,
         now: Moment,
-    ) -> Result<Recorded, Unavailable> {
+    ) -> Result<RecordOutcome, Unavailable> {
         let recorded = self.local.record(backend, event, now)?;
         // Also what changes nothing here: Redis may know of it from before this process was.
         self.enqueue(backend, self.scribe.op(backend, event));
@@ -214,17 +214,20 @@ impl PrefixIndex for RedisPrefixIndex {
     fn remove_backend(&self, backend: &str) -> Result<u64, Unavailable> {
         let removed = self.local.remove_backend(backend)?;
         let backend = Arc::from(backend);
-        self.enqueue(&backend, Op::Forget(Arc::clone(&backend)));
+        self.enqueue(&backend, WriteOp::Forget(Arc::clone(&backend)));
         Ok(removed)
     }
 
     /// Counts what this process knew; what lies in Redis goes soon afterwards.
-    fn clear(&self) -> Result<Cleared, Unavailable> {
+    fn clear(&self) -> Result<ClearedCounts, Unavailable> {
         let cleared = self.local.clear()?;
-        self.queue.try_send(Op::Clear).map_err(|_| Unavailable {
-            reason: "memory is cleared, and redis has too much to write to be: clear again later"
-                .to_owned(),
-        })?;
+        self.queue
+            .try_send(WriteOp::Clear)
+            .map_err(|_| Unavailable {
+                reason:
+                    "memory is cleared, and redis has too much to write to be: clear again later"
+                        .to_owned(),
+            })?;
         Ok(cleared)
     }
 
@@ -261,9 +264,9 @@ impl Drop for RedisPrefixIndex {
 }
 
 #[derive(Debug)]
-struct Dropped(Arc<AtomicU64>);
+struct DropCounter(Arc<AtomicU64>);
 
-impl Collector for Dropped {
+impl Collector for DropCounter {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let counter = ConstCounter::new(self.0.load(Ordering::Relaxed));
         let help = "Writes that did not reach their sink";

@@ -2,19 +2,21 @@
 
 use std::{sync::Arc, time::Duration};
 
-use prefix_view::{Effect, Held, Offloading, PrefixEvent, PrefixHash, StorageTier, ViewSettings};
+use prefix_view::{
+    Effect, Offloading, PrefixEvent, PrefixHash, PrefixHolders, StorageTier, ViewSettings,
+};
 use redis::Pipeline;
 
 use super::keys::{holders_key, tier_text, tiers_key};
 
 /// Something to be written.
 #[derive(Clone, Debug)]
-pub(super) enum Op {
+pub(super) enum WriteOp {
     /// One pair of prefix and backend.
     Pair {
         prefix: PrefixHash,
         backend: Arc<str>,
-        change: Change,
+        change: HoldingChange,
     },
     /// Everything of one backend goes.
     Forget(Arc<str>),
@@ -26,7 +28,7 @@ pub(super) enum Op {
 
 /// What happens to a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Change {
+pub(super) enum HoldingChange {
     /// The backend has so many tokens, in this tier.
     Hold(u32, StorageTier),
     /// The same where the event does not say how many: what Redis knows stays, and so many are assumed where it knows
@@ -40,13 +42,13 @@ pub(super) enum Change {
 
 /// How a view is written down.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Scribe {
+pub(super) struct KeyWriter {
     offloading: Offloading,
     ttl: Duration,
     assumed_tokens: u32,
 }
 
-impl Scribe {
+impl KeyWriter {
     pub(super) fn new(settings: &ViewSettings) -> Self {
         let ViewSettings {
             offloading,
@@ -65,16 +67,16 @@ impl Scribe {
         self.offloading != Offloading::Off
     }
 
-    pub(super) fn op(self, backend: &Arc<str>, event: &PrefixEvent) -> Op {
+    pub(super) fn op(self, backend: &Arc<str>, event: &PrefixEvent) -> WriteOp {
         let change = match (self.offloading.effect(event.kind), event.token_count) {
-            (Effect::Drop, _) => Change::Drop,
-            (Effect::Hold(tier), Some(tokens)) => Change::Hold(tokens, tier),
+            (Effect::Drop, _) => HoldingChange::Drop,
+            (Effect::Hold(tier), Some(tokens)) => HoldingChange::Hold(tokens, tier),
             (Effect::Hold(StorageTier::GpuHot), None) => {
-                Change::HoldKnownOr(self.assumed_tokens, StorageTier::GpuHot)
+                HoldingChange::HoldKnownOr(self.assumed_tokens, StorageTier::GpuHot)
             }
-            (Effect::Hold(tier), None) => Change::Move(tier),
+            (Effect::Hold(tier), None) => HoldingChange::Move(tier),
         };
-        Op::Pair {
+        WriteOp::Pair {
             prefix: event.prefix,
             backend: Arc::clone(backend),
             change,
@@ -87,15 +89,15 @@ impl Scribe {
         pipeline: &mut Pipeline,
         prefix: &PrefixHash,
         backend: &str,
-        change: Change,
+        change: HoldingChange,
     ) {
         let key = holders_key(prefix);
         let tier = match change {
-            Change::Hold(tokens, tier) => {
+            HoldingChange::Hold(tokens, tier) => {
                 pipeline.cmd("ZADD").arg(&key).arg(tokens).arg(backend);
                 tier
             }
-            Change::HoldKnownOr(tokens, tier) => {
+            HoldingChange::HoldKnownOr(tokens, tier) => {
                 pipeline
                     .cmd("ZADD")
                     .arg(&key)
@@ -104,8 +106,8 @@ impl Scribe {
                     .arg(backend);
                 tier
             }
-            Change::Move(tier) => tier,
-            Change::Drop => {
+            HoldingChange::Move(tier) => tier,
+            HoldingChange::Drop => {
                 pipeline.cmd("ZREM").arg(&key).arg(backend);
                 if self.has_tiers() {
                     pipeline.cmd("HDEL").arg(tiers_key(prefix)).arg(backend);
@@ -127,7 +129,7 @@ impl Scribe {
 
     /// The commands for what this process holds of a prefix, which end when that does. What Redis still knows stays: it
     /// may be of a count that was only assumed here, and what was said meanwhile waits to be written after this.
-    pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &Held) {
+    pub(super) fn write_held(self, pipeline: &mut Pipeline, held: &PrefixHolders) {
         let (key, tiers) = (holders_key(&held.prefix), tiers_key(&held.prefix));
         for holder in &held.holders {
             pipeline

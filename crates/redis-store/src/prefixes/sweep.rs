@@ -5,29 +5,29 @@ use std::sync::Arc;
 use redis::Pipeline;
 
 use super::keys::{KEY_PREFIX, is_of_tiers};
-use crate::{Operation, RedisFault, page::Pages, pool::Shared};
+use crate::{Operation, RedisFault, page::KeyPages, pool::PoolShared};
 
 /// What goes.
 #[derive(Debug)]
-pub(super) enum Sweep {
+pub(super) enum SweepScope {
     Everything,
     Backend(Arc<str>),
 }
 
 /// Goes through it once. What is written meanwhile may stay or go.
-pub(super) async fn sweep(shared: &Shared, what: &Sweep) -> Result<(), RedisFault> {
-    let mut pages = Pages::new(shared, KEY_PREFIX);
+pub(super) async fn sweep(shared: &PoolShared, what: &SweepScope) -> Result<(), RedisFault> {
+    let mut pages = KeyPages::new(shared, KEY_PREFIX);
     while let Some(keys) = pages.next().await? {
         let mut removal = Pipeline::new();
         removal.ignore_errors();
         for key in keys {
             match (what, is_of_tiers(&key)) {
                 (_, None) => {}
-                (Sweep::Everything, Some(_)) => drop(removal.cmd("UNLINK").arg(key)),
-                (Sweep::Backend(name), Some(false)) => {
+                (SweepScope::Everything, Some(_)) => drop(removal.cmd("UNLINK").arg(key)),
+                (SweepScope::Backend(name), Some(false)) => {
                     drop(removal.cmd("ZREM").arg(key).arg(&**name))
                 }
-                (Sweep::Backend(name), Some(true)) => {
+                (SweepScope::Backend(name), Some(true)) => {
                     drop(removal.cmd("HDEL").arg(key).arg(&**name))
                 }
             }

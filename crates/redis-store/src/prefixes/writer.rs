@@ -16,19 +16,19 @@ use supervision::Task;
 use tokio::{sync::mpsc, task::yield_now};
 
 use super::{
-    ops::{Op, Scribe},
-    sweep::{Sweep, sweep},
+    ops::{KeyWriter, WriteOp},
+    sweep::{SweepScope, sweep},
 };
-use crate::{Operation, RedisFault, pool::Shared, state::Epoch};
+use crate::{Operation, RedisFault, pool::PoolShared, state::Epoch};
 
 /// Operations written in one transaction, of at most four commands each.
 const BATCH: usize = 256;
 
 /// Whose operations were let go since somebody last looked: backends that streams are followed of, so there are few.
 #[derive(Debug, Default)]
-pub(super) struct Lost(Mutex<HashSet<Arc<str>>>);
+pub(super) struct LostWrites(Mutex<HashSet<Arc<str>>>);
 
-impl Lost {
+impl LostWrites {
     pub(super) fn note(&self, backend: &Arc<str>) {
         let mut backends = self.0.lock();
         if !backends.contains(backend) {
@@ -43,19 +43,19 @@ impl Lost {
 
 /// Takes operations off the queue in their order. While the server is away it waits for it with what it has.
 #[derive(Debug)]
-pub(super) struct Writer {
-    pub(super) shared: Arc<Shared>,
+pub(super) struct ViewWriter {
+    pub(super) shared: Arc<PoolShared>,
     pub(super) local: Arc<MemoryPrefixIndex>,
-    pub(super) scribe: Scribe,
-    pub(super) lost: Arc<Lost>,
+    pub(super) scribe: KeyWriter,
+    pub(super) lost: Arc<LostWrites>,
     pub(super) dropped: Arc<AtomicU64>,
     pub(super) clock: Clock,
 }
 
-impl Writer {
+impl ViewWriter {
     /// Writes until it is told to end. After a panic it brings Redis to what memory holds: that makes up for operations that
     /// were taken and not written.
-    pub(super) async fn run(self, mut queue: mpsc::Receiver<Op>) {
+    pub(super) async fn run(self, mut queue: mpsc::Receiver<WriteOp>) {
         let mut task = Task::new("prefix_writer");
         while task
             .attempt(Box::pin(self.write_all(&mut queue)))
@@ -64,7 +64,7 @@ impl Writer {
         {}
     }
 
-    async fn write_all(&self, queue: &mut mpsc::Receiver<Op>) {
+    async fn write_all(&self, queue: &mut mpsc::Receiver<WriteOp>) {
         // The time of the server in which it last had everything that memory holds.
         let mut whole = None;
         let mut batch = Vec::with_capacity(BATCH);
@@ -81,9 +81,11 @@ impl Writer {
             }
             for run in batch.chunk_by(|one, other| is_pair(one) && is_pair(other)) {
                 match run {
-                    [Op::End] => return,
-                    [Op::Forget(backend)] => self.sweep(&Sweep::Backend(Arc::clone(backend))).await,
-                    [Op::Clear] => self.sweep(&Sweep::Everything).await,
+                    [WriteOp::End] => return,
+                    [WriteOp::Forget(backend)] => {
+                        self.sweep(&SweepScope::Backend(Arc::clone(backend))).await
+                    }
+                    [WriteOp::Clear] => self.sweep(&SweepScope::Everything).await,
                     pairs => self.write(pairs).await,
                 }
             }
@@ -106,17 +108,17 @@ impl Writer {
 
     /// Writes pairs in one transaction, again and again while the server is away: whatever of it was done before is the
     /// same when it is done once more.
-    async fn write(&self, pairs: &[Op]) {
+    async fn write(&self, pairs: &[WriteOp]) {
         let mut pipeline = transaction();
         let mut removes_only = true;
         for op in pairs {
-            if let Op::Pair {
+            if let WriteOp::Pair {
                 prefix,
                 backend,
                 change,
             } = op
             {
-                removes_only &= *change == super::ops::Change::Drop;
+                removes_only &= *change == super::ops::HoldingChange::Drop;
                 self.scribe
                     .write_pair(&mut pipeline, prefix, backend, *change);
             }
@@ -136,7 +138,7 @@ impl Writer {
         }
     }
 
-    async fn sweep(&self, what: &Sweep) {
+    async fn sweep(&self, what: &SweepScope) {
         while let Err(fault) = sweep(&self.shared, what).await {
             if !fault.outage {
                 self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -158,7 +160,7 @@ impl Writer {
             "events came faster than redis took them: bringing it up to date"
         );
         for backend in backends {
-            self.sweep(&Sweep::Backend(backend)).await;
+            self.sweep(&SweepScope::Backend(backend)).await;
         }
         true
     }
@@ -195,8 +197,8 @@ impl Writer {
     }
 }
 
-fn is_pair(op: &Op) -> bool {
-    matches!(op, Op::Pair { .. })
+fn is_pair(op: &WriteOp) -> bool {
+    matches!(op, WriteOp::Pair { .. })
 }
 
 /// All or nothing, one answer per command.

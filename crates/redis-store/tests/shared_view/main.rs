@@ -11,7 +11,7 @@ mod together;
 
 use std::{num::NonZeroU32, sync::Arc, time::Duration};
 
-use config::Redis;
+use config::RedisSection;
 use kv_blocks::SequenceHash;
 use net::Clock;
 use prefix_view::{
@@ -46,7 +46,7 @@ fn router_that_waits(
     settings: ViewSettings,
     command_timeout: Duration,
 ) -> RedisPrefixIndex {
-    let redis = Redis {
+    let redis = RedisSection {
         url: url.parse().unwrap(),
         tls: false,
         pool_size: NonZeroU32::new(8).unwrap(),

@@ -7,18 +7,18 @@ mod in_s3;
 
 use std::sync::Arc;
 
-use config::{L1Kind, ResponseCache};
+use config::{L1Kind, ResponseCacheSection};
 
-use super::Parts;
+use super::CacheParts;
 use crate::{
-    StartError,
+    CacheStartError,
     store::{
         Store,
+        envelope::CurrentEnvelope,
         memory::MemoryStore,
-        sealing::Sealing,
-        tiered::{Promote, Promotion, Tiered},
+        tiered::{PromoteFn, Promotion, TieredStore},
     },
-    writer::{Lane, Queue, Writer, Written},
+    writer::{FillSender, StoreWriter, WriterQueue, WriterTarget},
 };
 
 /// Entries written to two tiers at a time.
@@ -26,41 +26,41 @@ const TIERED_WRITES: usize = 8;
 
 /// A store that is not in this process alone, and the way to write to it.
 #[derive(Debug)]
-pub(crate) struct Behind {
+pub(crate) struct RemoteStore {
     pub(crate) store: Arc<dyn Store>,
-    pub(crate) writer: Writer,
+    pub(crate) writer: StoreWriter,
 }
 
 /// A store in Redis, as requests may use it.
-struct InRedis {
+struct RedisBackend {
     store: Arc<dyn Store>,
     /// Entries written at a time.
     writes: usize,
 }
 
 pub(super) fn redis(
-    settings: &ResponseCache,
+    settings: &ResponseCacheSection,
     memory: &Arc<MemoryStore>,
-    parts: &Parts,
-) -> Result<Behind, StartError> {
-    let InRedis { store, writes } =
+    parts: &CacheParts,
+) -> Result<RemoteStore, CacheStartError> {
+    let RedisBackend { store, writes } =
         in_redis::store("response_cache.backend", settings, memory, parts)?;
-    let writer = Queue::new(Arc::clone(&parts.tally)).start(Written {
+    let writer = WriterQueue::new(Arc::clone(&parts.tally)).start(WriterTarget {
         store: Arc::clone(&store),
         l1: None,
         at_once: writes,
         generations: Arc::clone(&parts.generations),
     });
-    Ok(Behind { store, writer })
+    Ok(RemoteStore { store, writer })
 }
 
 pub(super) fn tiered(
-    settings: &ResponseCache,
+    settings: &ResponseCacheSection,
     memory: &Arc<MemoryStore>,
-    parts: &Parts,
-) -> Result<Behind, StartError> {
-    let queue = Queue::new(Arc::clone(&parts.tally));
-    let (l1, put): (Arc<dyn Store>, Promote) = match settings.l1.kind {
+    parts: &CacheParts,
+) -> Result<RemoteStore, CacheStartError> {
+    let queue = WriterQueue::new(Arc::clone(&parts.tally));
+    let (l1, put): (Arc<dyn Store>, PromoteFn) = match settings.l1.kind {
         L1Kind::Memory => {
             let near = Arc::clone(memory);
             (
@@ -69,38 +69,38 @@ pub(super) fn tiered(
             )
         }
         L1Kind::Redis => {
-            let InRedis { store, .. } =
+            let RedisBackend { store, .. } =
                 in_redis::store("response_cache.l1.type", settings, memory, parts)?;
             (store, through(&queue.lane))
         }
     };
     let promotion = Promotion {
         put,
-        in_force: Arc::clone(&parts.in_force),
+        current: Arc::clone(&parts.current),
         tally: Arc::clone(&parts.tally),
     };
     let l2 = in_s3::store(promotion.clone(), parts)?;
-    let store = Arc::new(Tiered {
+    let store = Arc::new(TieredStore {
         l1: Arc::clone(&l1),
         l2,
         promotion,
     });
-    let writer = queue.start(Written {
+    let writer = queue.start(WriterTarget {
         store: Arc::clone(&store) as _,
         l1: Some(l1),
         at_once: TIERED_WRITES,
         generations: Arc::clone(&parts.generations),
     });
-    Ok(Behind { store, writer })
+    Ok(RemoteStore { store, writer })
 }
 
-fn through(lane: &Lane) -> Promote {
+fn through(lane: &FillSender) -> PromoteFn {
     let lane = lane.clone();
     Arc::new(move |fill| lane.promote(fill))
 }
 
-fn sealing(parts: &Parts) -> Sealing {
-    Sealing {
+fn sealing(parts: &CacheParts) -> CurrentEnvelope {
+    CurrentEnvelope {
         seal: Arc::clone(&parts.seal),
         tally: Arc::clone(&parts.tally),
     }

@@ -6,27 +6,28 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    Abilities, Ask, Fill, Pending, Store, StoreStats, memory::MemoryStore, patient::Patient,
+    Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats,
+    budgeted::BudgetedStore, memory::MemoryStore,
 };
-use crate::{CacheKey, entry::Found};
+use crate::{CacheKey, entry::FoundEntry};
 
 /// A store with memory to go on with.
 #[derive(Debug)]
-pub(crate) struct Fallback {
-    store: Patient,
+pub(crate) struct FallbackStore {
+    store: BudgetedStore,
     memory: Arc<MemoryStore>,
     ttl: Duration,
 }
 
-impl Fallback {
+impl FallbackStore {
     /// `ttl`: of what lies in memory.
-    pub(crate) fn new(store: Patient, memory: Arc<MemoryStore>, ttl: Duration) -> Self {
+    pub(crate) fn new(store: BudgetedStore, memory: Arc<MemoryStore>, ttl: Duration) -> Self {
         Self { store, memory, ttl }
     }
 }
 
-impl Store for Fallback {
-    fn abilities(&self) -> Abilities {
+impl Store for FallbackStore {
+    fn abilities(&self) -> StoreCapabilities {
         self.store.abilities()
     }
 
@@ -35,15 +36,15 @@ impl Store for Fallback {
     }
 
     /// What nobody waits for, or is away, is not waited for here either.
-    fn near(&self, fill: &Fill) -> Option<Fill> {
+    fn near(&self, fill: &StoreFill) -> Option<StoreFill> {
         let stands_in = !self.store.is_waited_for() || !self.store.is_there();
-        stands_in.then(|| Fill {
+        stands_in.then(|| StoreFill {
             ttl: fill.ttl.min(self.ttl),
             ..fill.clone()
         })
     }
 
-    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
         Box::pin(async move {
             match self.store.get(ask).await {
                 Err(fault) if fault.outage => Ok(self.memory.find(&ask.key)),
@@ -52,9 +53,9 @@ impl Store for Fallback {
         })
     }
 
-    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+    fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(async move {
-            let near = Fill {
+            let near = StoreFill {
                 ttl: fill.ttl.min(self.ttl),
                 ..fill.clone()
             };
@@ -68,12 +69,12 @@ impl Store for Fallback {
         })
     }
 
-    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+    fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {
         self.memory.remove(&key);
         self.store.delete(key)
     }
 
-    fn clear(&self) -> Pending<'_, u64> {
+    fn clear(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let near = self.memory.empty();
             self.store.clear().await.map(|far| near + far)
@@ -85,7 +86,7 @@ impl Store for Fallback {
     }
 
     /// Of whichever answers now.
-    fn count(&self) -> Pending<'_, u64> {
+    fn count(&self) -> StoreFuture<'_, u64> {
         if self.store.is_there() {
             self.store.count()
         } else {

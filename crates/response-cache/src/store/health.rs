@@ -12,7 +12,7 @@ const JITTER: f64 = 0.25;
 
 /// How a kind of store is treated.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct BreakerConfig {
     /// Looks at a time that nobody waits for, while it is slow.
     pub(crate) behind: usize,
     /// First and longest pause between two of them.
@@ -23,7 +23,7 @@ pub(crate) struct Manner {
 
 /// What becomes of a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Admission {
+pub(crate) enum LookupAdmission {
     /// It is waited for.
     Wait,
     /// It is done, and nobody waits for it.
@@ -33,16 +33,16 @@ pub(crate) enum Admission {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum State {
+enum BreakerState {
     Prompt,
     Slow,
     Away,
 }
 
 #[derive(Debug)]
-pub(crate) struct Health {
-    manner: Manner,
-    state: State,
+pub(crate) struct StoreHealth {
+    config: BreakerConfig,
+    state: BreakerState,
     /// Nobody looks before, unless it is prompt.
     next: Moment,
     pause: Duration,
@@ -51,11 +51,11 @@ pub(crate) struct Health {
     behind: usize,
 }
 
-impl Health {
-    pub(crate) fn new(manner: Manner) -> Self {
+impl StoreHealth {
+    pub(crate) fn new(manner: BreakerConfig) -> Self {
         Self {
-            manner,
-            state: State::Prompt,
+            config: manner,
+            state: BreakerState::Prompt,
             next: Moment::START,
             pause: Duration::ZERO,
             since: Moment::START,
@@ -64,37 +64,37 @@ impl Health {
     }
 
     /// An admission of [`Admission::Behind`] is to be followed by [`Self::landed`].
-    pub(crate) fn admit(&mut self, now: Moment) -> Admission {
+    pub(crate) fn admit(&mut self, now: Moment) -> LookupAdmission {
         let room = match self.state {
-            State::Prompt => return Admission::Wait,
-            State::Slow => self.manner.behind,
-            State::Away => 1,
+            BreakerState::Prompt => return LookupAdmission::Wait,
+            BreakerState::Slow => self.config.behind,
+            BreakerState::Away => 1,
         };
         if now < self.next || self.behind >= room {
-            return Admission::Refuse;
+            return LookupAdmission::Refuse;
         }
         self.behind += 1;
-        Admission::Behind
+        LookupAdmission::Behind
     }
 
     /// A look that nobody waited for is over, whatever came of it.
-    pub(crate) fn landed(&mut self) {
+    pub(crate) fn record_late_result(&mut self) {
         self.behind = self.behind.saturating_sub(1);
     }
 
     pub(crate) fn is_prompt(&self) -> bool {
-        self.state == State::Prompt
+        self.state == BreakerState::Prompt
     }
 
     pub(crate) fn is_away(&self) -> bool {
-        self.state == State::Away
+        self.state == BreakerState::Away
     }
 
     /// An answer came in time; true: that is news.
     pub(crate) fn quick(&mut self, now: Moment) -> bool {
         let news = !self.is_prompt();
         if news {
-            self.state = State::Prompt;
+            self.state = BreakerState::Prompt;
             self.since = now;
         }
         news
@@ -102,11 +102,11 @@ impl Health {
 
     /// No answer came in time; true: that is news.
     pub(crate) fn slow(&mut self, now: Moment, chance: f64) -> bool {
-        let news = self.state == State::Prompt;
+        let news = self.state == BreakerState::Prompt;
         let away = self.is_away();
         if !away {
-            self.state = State::Slow;
-            self.wait(now, chance, self.manner.slow);
+            self.state = BreakerState::Slow;
+            self.wait(now, chance, self.config.slow);
         }
         news
     }
@@ -114,7 +114,7 @@ impl Health {
     /// An answer came after all, if not in time: it is there again.
     pub(crate) fn late(&mut self, now: Moment) {
         if self.is_away() {
-            self.state = State::Slow;
+            self.state = BreakerState::Slow;
             self.next = now;
             self.pause = Duration::ZERO;
         }
@@ -122,11 +122,11 @@ impl Health {
 
     /// It failed; true: that is news.
     pub(crate) fn failed(&mut self, now: Moment, chance: f64) -> bool {
-        let Some(pauses) = self.manner.away else {
+        let Some(pauses) = self.config.away else {
             return false;
         };
         let news = !self.is_away();
-        self.state = State::Away;
+        self.state = BreakerState::Away;
         // Of several that were under way the first one counts.
         self.wait(now, chance, pauses);
         news
@@ -153,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    const MANNER: Manner = Manner {
+    const MANNER: BreakerConfig = BreakerConfig {
         behind: 1,
         slow: (Duration::from_millis(100), Duration::from_secs(1)),
         away: Some((Duration::from_millis(200), Duration::from_secs(30))),
@@ -166,30 +166,34 @@ mod tests {
     #[test]
     #[contract("F44")]
     fn a_slow_store_is_not_waited_for_until_a_look_behind_the_requests_was_quick() {
-        let mut health = Health::new(MANNER);
-        assert_eq!(health.admit(at(1_000)), Admission::Wait);
+        let mut health = StoreHealth::new(MANNER);
+        assert_eq!(health.admit(at(1_000)), LookupAdmission::Wait);
         assert!(health.slow(at(1_050), 0.0), "news");
         assert!(!health.slow(at(1_050), 0.0), "told once");
-        assert_eq!(health.admit(at(1_051)), Admission::Refuse);
-        assert_eq!(health.admit(at(1_150)), Admission::Behind);
-        assert_eq!(health.admit(at(1_150)), Admission::Refuse, "one at a time");
+        assert_eq!(health.admit(at(1_051)), LookupAdmission::Refuse);
+        assert_eq!(health.admit(at(1_150)), LookupAdmission::Behind);
+        assert_eq!(
+            health.admit(at(1_150)),
+            LookupAdmission::Refuse,
+            "one at a time"
+        );
         health.slow(at(1_200), 0.0);
-        health.landed();
+        health.record_late_result();
         assert_eq!(
             health.admit(at(1_300)),
-            Admission::Refuse,
+            LookupAdmission::Refuse,
             "the pause has doubled"
         );
-        assert_eq!(health.admit(at(1_400)), Admission::Behind);
+        assert_eq!(health.admit(at(1_400)), LookupAdmission::Behind);
         assert!(health.quick(at(1_401)));
-        health.landed();
-        assert_eq!(health.admit(at(1_402)), Admission::Wait);
+        health.record_late_result();
+        assert_eq!(health.admit(at(1_402)), LookupAdmission::Wait);
     }
 
     #[test]
     #[contract("F48", "F50")]
     fn pauses_after_failures_grow_to_their_bound_and_one_look_at_a_time_ends_them() {
-        let mut health = Health::new(MANNER);
+        let mut health = StoreHealth::new(MANNER);
         assert!(health.failed(at(0), 0.0));
         assert!(
             !health.failed(at(1), 1.0),
@@ -199,13 +203,13 @@ mod tests {
         let mut pauses = Vec::new();
         for _ in 0..10 {
             let start = now;
-            while health.admit(now) == Admission::Refuse {
+            while health.admit(now) == LookupAdmission::Refuse {
                 now = now + Duration::from_millis(10);
             }
             pauses.push(now.since(start).as_millis());
-            assert_eq!(health.admit(now), Admission::Refuse, "one at a time");
+            assert_eq!(health.admit(now), LookupAdmission::Refuse, "one at a time");
             health.failed(now, 0.0);
-            health.landed();
+            health.record_late_result();
         }
         assert_eq!(
             pauses,
@@ -216,35 +220,35 @@ mod tests {
         health.late(now);
         assert_eq!(
             health.admit(now),
-            Admission::Behind,
+            LookupAdmission::Behind,
             "it is there, only slow"
         );
         health.quick(now);
-        health.landed();
-        assert_eq!(health.admit(now), Admission::Wait);
+        health.record_late_result();
+        assert_eq!(health.admit(now), LookupAdmission::Wait);
     }
 
     #[test]
     fn chance_makes_pauses_longer_and_a_store_that_was_well_for_long_begins_anew() {
-        let mut health = Health::new(MANNER);
+        let mut health = StoreHealth::new(MANNER);
         health.failed(at(0), 1.0);
-        assert_eq!(health.admit(at(249)), Admission::Refuse);
-        assert_eq!(health.admit(at(250)), Admission::Behind);
+        assert_eq!(health.admit(at(249)), LookupAdmission::Refuse);
+        assert_eq!(health.admit(at(250)), LookupAdmission::Behind);
         health.failed(at(250), 0.0);
-        health.landed();
+        health.record_late_result();
         health.quick(at(700));
         health.failed(at(40_000), 0.0);
-        assert_eq!(health.admit(at(40_199)), Admission::Refuse);
-        assert_eq!(health.admit(at(40_200)), Admission::Behind);
+        assert_eq!(health.admit(at(40_199)), LookupAdmission::Refuse);
+        assert_eq!(health.admit(at(40_200)), LookupAdmission::Behind);
     }
 
     #[test]
     fn a_store_that_knows_when_it_is_away_is_not_left_alone_for_failures() {
-        let mut health = Health::new(Manner {
+        let mut health = StoreHealth::new(BreakerConfig {
             away: None,
             ..MANNER
         });
         assert!(!health.failed(at(0), 0.0));
-        assert_eq!(health.admit(at(0)), Admission::Wait);
+        assert_eq!(health.admit(at(0)), LookupAdmission::Wait);
     }
 }

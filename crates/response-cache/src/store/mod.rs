@@ -4,52 +4,53 @@
 //! [`patient`] wraps whatever is elsewhere, and [`fallback`] goes on in memory without it. What lies elsewhere is sealed
 //! ([`sealing`]). What an implementation cannot do is said in its [`Abilities`].
 
+pub(crate) mod budgeted;
+pub(crate) mod envelope;
 pub(crate) mod fallback;
 pub(crate) mod health;
+pub(crate) mod lru;
 pub(crate) mod memory;
-pub(crate) mod patient;
 #[cfg(feature = "redis-cache")]
 pub(crate) mod redis;
 #[cfg(feature = "s3-cache")]
 pub(crate) mod s3;
-pub(crate) mod sealing;
-pub(crate) mod shelf;
 pub(crate) mod tiered;
 
 use std::{fmt, pin::Pin, time::Duration};
 
 use tokio::time::Instant;
 
-use crate::{CacheKey, Entry, Generation, StoreFault, entry::Found};
+use crate::{CacheEntry, CacheGeneration, CacheKey, StoreFault, entry::FoundEntry};
 
 /// What a store is going to answer.
-pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T, StoreFault>> + Send + 'a>>;
+pub(crate) type StoreFuture<'a, T> =
+    Pin<Box<dyn Future<Output = Result<T, StoreFault>> + Send + 'a>>;
 
 /// What a store can do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Abilities {
+pub(crate) struct StoreCapabilities {
     /// It knows how much lies in it.
     pub(crate) counts: bool,
 }
 
 /// A look for an entry.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Ask {
+pub(crate) struct StoreLookup {
     pub(crate) key: CacheKey,
     /// Nobody waits longer.
     pub(crate) until: Instant,
     /// When it began: copies that it leads to are of that time.
-    pub(crate) begun: Generation,
+    pub(crate) generation: CacheGeneration,
 }
 
 /// An entry to be kept.
 #[derive(Clone, Debug)]
-pub(crate) struct Fill {
+pub(crate) struct StoreFill {
     pub(crate) key: CacheKey,
-    pub(crate) entry: Entry,
+    pub(crate) entry: CacheEntry,
     pub(crate) ttl: Duration,
     /// When its making began.
-    pub(crate) begun: Generation,
+    pub(crate) generation: CacheGeneration,
 }
 
 /// How much lies in a store.
@@ -67,7 +68,7 @@ pub(crate) struct StoreStats {
 /// No call waits without end, and none holds back a request: a look is waited for until [`Ask::until`], everything else
 /// happens where no request waits.
 pub(crate) trait Store: fmt::Debug + Send + Sync {
-    fn abilities(&self) -> Abilities;
+    fn abilities(&self) -> StoreCapabilities;
 
     /// Whether it is there, as far as it knows: one that is not need not be asked to find out.
     fn is_there(&self) -> bool {
@@ -80,26 +81,26 @@ pub(crate) trait Store: fmt::Debug + Send + Sync {
     }
 
     /// What memory may have of an entry before it is written: looks find it there.
-    fn near(&self, _: &Fill) -> Option<Fill> {
+    fn near(&self, _: &StoreFill) -> Option<StoreFill> {
         None
     }
 
     /// The entry under a key, if it is ours and whole. What is there and is not goes.
-    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>>;
+    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>>;
 
     /// Keeps an entry in the place of what was there.
-    fn set(&self, fill: Fill) -> Pending<'_, ()>;
+    fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()>;
 
     /// Takes one away.
-    fn delete(&self, key: CacheKey) -> Pending<'_, ()>;
+    fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()>;
 
     /// Takes all away, and nothing that is not ours; says how many there were.
-    fn clear(&self) -> Pending<'_, u64>;
+    fn clear(&self) -> StoreFuture<'_, u64>;
 
     fn stats(&self) -> StoreStats;
 
     /// Counts the entries, also where that means to ask somebody: not for requests.
-    fn count(&self) -> Pending<'_, u64> {
+    fn count(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move { Ok(self.stats().entries) })
     }
 }

@@ -6,8 +6,13 @@ use bytes::Bytes;
 use net::Clock;
 use redis_store::{FaultKind, RedisFault, RedisValues};
 
-use super::{Abilities, Ask, Fill, Pending, Store, StoreStats, sealing::Sealing};
-use crate::{CacheKey, StoreFault, engine::InForce, entry::Found, seal::FRAME};
+use super::{
+    Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats,
+    envelope::CurrentEnvelope,
+};
+use crate::{
+    CacheKey, StoreFault, engine::CurrentSettings, entry::FoundEntry, hmac_envelope::FRAME,
+};
 
 /// Its name in faults and log lines.
 pub(crate) const NAME: &str = "redis";
@@ -19,27 +24,27 @@ const PAGES: usize = 200;
 #[derive(Debug)]
 pub(crate) struct RedisStore {
     values: RedisValues,
-    sealing: Sealing,
-    in_force: Arc<InForce>,
+    sealing: CurrentEnvelope,
+    current: Arc<CurrentSettings>,
     clock: Clock,
 }
 
 impl RedisStore {
     pub(crate) fn new(
         values: RedisValues,
-        sealing: Sealing,
-        in_force: Arc<InForce>,
+        sealing: CurrentEnvelope,
+        in_force: Arc<CurrentSettings>,
         clock: Clock,
     ) -> Self {
         Self {
             values,
             sealing,
-            in_force,
+            current: in_force,
             clock,
         }
     }
 
-    async fn look(&self, key: &CacheKey) -> Result<Option<Found>, StoreFault> {
+    async fn look(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
         let name = key.to_string();
         let found = match self.values.get(&name, self.most()).await {
             Ok(Some(found)) => found,
@@ -56,7 +61,7 @@ impl RedisStore {
             Some(opened) => {
                 let sealed =
                     Duration::from_secs(opened.ends_at.saturating_sub(now(self.clock)) + 1);
-                Ok(Some(Found {
+                Ok(Some(FoundEntry {
                     entry: opened.entry,
                     left: found.left.min(sealed),
                 }))
@@ -71,7 +76,7 @@ impl RedisStore {
 
     /// Longest value, bytes.
     fn most(&self) -> usize {
-        let settings = self.in_force.load();
+        let settings = self.current.load();
         settings
             .max_response_size
             .max(settings.max_stream_buffer_size)
@@ -80,19 +85,19 @@ impl RedisStore {
 }
 
 impl Store for RedisStore {
-    fn abilities(&self) -> Abilities {
-        Abilities { counts: false }
+    fn abilities(&self) -> StoreCapabilities {
+        StoreCapabilities { counts: false }
     }
 
     fn is_there(&self) -> bool {
         self.values.pool().is_up()
     }
 
-    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
         Box::pin(async move { self.look(&ask.key).await })
     }
 
-    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+    fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let ends_at = ends_at(self.clock, fill.ttl);
             let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
@@ -103,11 +108,11 @@ impl Store for RedisStore {
         })
     }
 
-    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+    fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.values.delete(&key.to_string()).await.map_err(said) })
     }
 
-    fn clear(&self) -> Pending<'_, u64> {
+    fn clear(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move { self.values.clear(CacheKey::is_hex).await.map_err(said) })
     }
 
@@ -116,7 +121,7 @@ impl Store for RedisStore {
         StoreStats::default()
     }
 
-    fn count(&self) -> Pending<'_, u64> {
+    fn count(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             self.values
                 .count(PAGES, CacheKey::is_hex)

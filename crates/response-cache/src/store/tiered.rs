@@ -5,38 +5,38 @@
 
 use std::sync::Arc;
 
-use super::{Abilities, Ask, Fill, Pending, Store, StoreStats};
+use super::{Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats};
 use crate::{
-    CacheKey, Generation, StoreFault,
-    engine::InForce,
-    entry::Found,
-    tally::{Tally, Tier},
+    CacheGeneration, CacheKey, StoreFault,
+    counters::{CacheCounters, CacheTier},
+    engine::CurrentSettings,
+    entry::FoundEntry,
 };
 
 /// Puts a copy into the first tier: in memory at once, elsewhere in its turn.
-pub(crate) type Promote = Arc<dyn Fn(Fill) + Send + Sync>;
+pub(crate) type PromoteFn = Arc<dyn Fn(StoreFill) + Send + Sync>;
 
 /// What is copied to the first tier, and how.
 #[derive(Clone)]
 pub(crate) struct Promotion {
-    pub(crate) put: Promote,
-    pub(crate) in_force: Arc<InForce>,
-    pub(crate) tally: Arc<Tally>,
+    pub(crate) put: PromoteFn,
+    pub(crate) current: Arc<CurrentSettings>,
+    pub(crate) tally: Arc<CacheCounters>,
 }
 
 impl Promotion {
     /// Copies what the second tier had, if that is wanted and it fits. The copy is gone when the original is.
-    pub(crate) fn consider(&self, key: CacheKey, found: &Found, begun: Generation) {
-        let settings = self.in_force.load();
+    pub(crate) fn consider(&self, key: CacheKey, found: &FoundEntry, begun: CacheGeneration) {
+        let settings = self.current.load();
         let ttl = settings.tiered.l1_promotion_ttl.min(found.left);
         let fits = found.entry.body.len() <= settings.l1.max_value_size;
         if settings.tiered.promote_on_hit && fits && !ttl.is_zero() {
             self.tally.promotions.one();
-            (self.put)(Fill {
+            (self.put)(StoreFill {
                 key,
                 entry: found.entry.clone(),
                 ttl,
-                begun,
+                generation: begun,
             });
         }
     }
@@ -50,29 +50,29 @@ impl std::fmt::Debug for Promotion {
 
 /// The store of `backend: tiered`.
 #[derive(Debug)]
-pub(crate) struct Tiered {
+pub(crate) struct TieredStore {
     pub(crate) l1: Arc<dyn Store>,
     pub(crate) l2: Arc<dyn Store>,
     pub(crate) promotion: Promotion,
 }
 
-impl Tiered {
-    async fn look(&self, ask: Ask) -> Result<Option<Found>, StoreFault> {
+impl TieredStore {
+    async fn look(&self, ask: StoreLookup) -> Result<Option<FoundEntry>, StoreFault> {
         let tally = &self.promotion.tally;
         let near = self.l1.get(ask).await;
         if let Ok(answer) = &near {
-            tally.tier(Tier::L1, answer.is_some());
+            tally.tier(CacheTier::L1, answer.is_some());
             if answer.is_some() {
                 return near;
             }
         }
         let far = self.l2.get(ask).await;
         if let Ok(answer) = &far {
-            tally.tier(Tier::L2, answer.is_some());
+            tally.tier(CacheTier::L2, answer.is_some());
         }
         match (far, near) {
             (Ok(Some(found)), _) => {
-                self.promotion.consider(ask.key, &found, ask.begun);
+                self.promotion.consider(ask.key, &found, ask.generation);
                 Ok(Some(found))
             }
             // One of them was asked.
@@ -81,9 +81,9 @@ impl Tiered {
         }
     }
 
-    async fn keep(&self, fill: Fill) -> Result<(), StoreFault> {
-        let settings = self.promotion.in_force.load_full();
-        let far = Fill {
+    async fn keep(&self, fill: StoreFill) -> Result<(), StoreFault> {
+        let settings = self.promotion.current.load_full();
+        let far = StoreFill {
             ttl: settings.l2.ttl_override.unwrap_or(fill.ttl),
             ..fill.clone()
         };
@@ -97,13 +97,13 @@ impl Tiered {
     }
 }
 
-impl Store for Tiered {
-    fn abilities(&self) -> Abilities {
-        Abilities { counts: false }
+impl Store for TieredStore {
+    fn abilities(&self) -> StoreCapabilities {
+        StoreCapabilities { counts: false }
     }
 
-    fn near(&self, fill: &Fill) -> Option<Fill> {
-        let fits = fill.entry.body.len() <= self.promotion.in_force.load().l1.max_value_size;
+    fn near(&self, fill: &StoreFill) -> Option<StoreFill> {
+        let fits = fill.entry.body.len() <= self.promotion.current.load().l1.max_value_size;
         match self.l1.abilities().counts {
             true => fits.then(|| fill.clone()),
             false => self.l1.near(fill).filter(|_| fits),
@@ -114,15 +114,15 @@ impl Store for Tiered {
         [self.l1.absent(), self.l2.absent()].concat()
     }
 
-    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
         Box::pin(self.look(ask))
     }
 
-    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+    fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(self.keep(fill))
     }
 
-    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+    fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {
         Box::pin(async move {
             let near = self.l1.delete(key).await;
             self.l2.delete(key).await.and(near)
@@ -130,7 +130,7 @@ impl Store for Tiered {
     }
 
     /// Both, whatever becomes of one of them.
-    fn clear(&self) -> Pending<'_, u64> {
+    fn clear(&self) -> StoreFuture<'_, u64> {
         Box::pin(async move {
             let near = self.l1.clear().await;
             let far = self.l2.clear().await?;
@@ -144,7 +144,7 @@ impl Store for Tiered {
     }
 
     /// Of the first tier: an object store has no quick answer to that.
-    fn count(&self) -> Pending<'_, u64> {
+    fn count(&self) -> StoreFuture<'_, u64> {
         self.l1.count()
     }
 }

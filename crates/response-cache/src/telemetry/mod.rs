@@ -13,20 +13,21 @@ use prometheus_client::{
 
 pub(crate) use self::no_redis::NoRedis;
 use crate::{
-    Looked, ResponseCache,
-    tally::{S3Code, Tier},
+    CacheResult, ResponseCache,
+    counters::{CacheTier, S3Code},
 };
 
 /// Reads the cache at each scrape.
 #[derive(Debug)]
-pub(crate) struct Telemetry(pub(crate) Arc<ResponseCache>);
+pub(crate) struct CacheTelemetry(pub(crate) Arc<ResponseCache>);
 
-impl Collector for Telemetry {
+impl Collector for CacheTelemetry {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let cache = &*self.0;
         let tally = cache.tally();
         let held = cache.held();
-        let requests = Looked::ALL.map(|what| ([("result", what.as_str())], tally.requests(what)));
+        let requests =
+            CacheResult::ALL.map(|what| ([("result", what.as_str())], tally.requests(what)));
         counters(
             &mut encoder,
             "continuum_response_cache_requests",
@@ -61,7 +62,7 @@ impl Collector for Telemetry {
         let help = "Share of lookups of the last five minutes that found something, 0 to 1";
         let name = "continuum_response_cache_hit_rate";
         rate.encode(encoder.encode_descriptor(name, help, None, rate.metric_type())?)?;
-        let tiers = Tier::ALL.into_iter().flat_map(|tier| {
+        let tiers = CacheTier::ALL.into_iter().flat_map(|tier| {
             let labels = |result| [("tier", tier.as_str()), ("result", result)];
             [
                 (labels("hit"), tally.tier_requests(tier, true)),

@@ -1,16 +1,17 @@
 //! What every store promises: one suite, and every way of keeping replies.
 
 use contract_id::contract;
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
 use crate::{
-    Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until,
+    StartedCache, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start,
+    until,
 };
 
 /// So that a machine that has much to do does not look like a slow store.
 const UNHURRIED: &str = "lookup_budget: 20s";
 
-async fn keeps_its_promises(cache: Started, keys: &str) {
+async fn keeps_its_promises(cache: StartedCache, keys: &str) {
     // What was kept is found as it was, whatever its bytes are, and nothing else is.
     let long: Vec<u8> = (0..2_000_000_u32)
         .map(|number| number.to_le_bytes()[number as usize % 3])
@@ -23,8 +24,11 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     ] {
         cache.kept(key(number), body).await;
     }
-    assert_eq!(cache.get(&key(9)).await, Lookup::NotFound);
-    assert_eq!(cache.get(&key(1)).await, Lookup::Found(entry(b"answer")));
+    assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
+    assert_eq!(
+        cache.get(&key(1)).await,
+        CacheLookup::Found(entry(b"answer"))
+    );
 
     // Another under the same key takes its place.
     cache.keep(key(1), b"another");
@@ -33,7 +37,7 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     // One goes alone.
     cache.remove(&key(1));
     cache.until_gone(key(1)).await;
-    assert_eq!(cache.get(&key(2)).await, Lookup::Found(entry(b"")));
+    assert_eq!(cache.get(&key(2)).await, CacheLookup::Found(entry(b"")));
 
     // What is longer than anything may be is not kept.
     let dropped = cache.metric("warmroute_cache_writes_dropped_total");
@@ -42,19 +46,23 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
         cache.metric("warmroute_cache_writes_dropped_total"),
         dropped + 1.0
     );
-    assert_eq!(cache.get(&key(5)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(5)).await, CacheLookup::NotFound);
 
     // A clear takes all, says how many, and keeps what was begun before it from coming back.
     let before = cache.generation();
     assert_eq!(cache.clear().await, Ok(3));
     for number in 2..=4 {
-        assert_eq!(cache.get(&key(number)).await, Lookup::NotFound, "{number}");
+        assert_eq!(
+            cache.get(&key(number)).await,
+            CacheLookup::NotFound,
+            "{number}"
+        );
     }
     cache.put(key(6), entry(b"of before"), before, ());
     cache.kept(key(7), b"of after").await;
     assert_eq!(
         cache.get(&key(6)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "it was to be written before the one that is found"
     );
     assert_eq!(cache.clear().await, Ok(1));
@@ -69,7 +77,7 @@ async fn keeps_its_promises(cache: Started, keys: &str) {
     assert!(stats.enabled);
     assert!(!stats.entries_are_all || stats.entries == 0, "{stats:?}");
     cache.stop().await;
-    assert_eq!(cache.get(&key(7)).await, Lookup::Unavailable);
+    assert_eq!(cache.get(&key(7)).await, CacheLookup::Unavailable);
     cache.keep(key(7), b"of nobody");
 }
 
@@ -112,7 +120,7 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     let cache = start(&keys);
     cache.kept(key(1), b"answer").await;
     cache.kept(key(2), b"").await;
-    assert_eq!(cache.get(&key(9)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
     cache.keep(key(1), b"another");
     cache.until_found(key(1), b"another").await;
     cache.remove(&key(1));
@@ -126,12 +134,12 @@ async fn what_stands_in_for_redis_keeps_the_same_promises_but_that_of_a_clear() 
     );
     assert_eq!(
         cache.get(&key(2)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "memory is clear"
     );
     cache.put(key(3), entry(b"of before"), before, ());
     cache.kept(key(4), b"of after").await;
-    assert_eq!(cache.get(&key(3)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(3)).await, CacheLookup::NotFound);
     cache.reconfigure(&settings(&format!("enabled: true, ttl: 4s, {keys}")));
     cache.kept(key(5), b"short").await;
     cache.until_gone(key(5)).await;
@@ -181,6 +189,6 @@ async fn every_bit_of_a_key_counts() {
     for bit in 0..256 {
         let mut other = key(0);
         other.0[bit / 8] ^= 1 << (bit % 8);
-        assert_eq!(cache.get(&other).await, Lookup::NotFound, "bit {bit}");
+        assert_eq!(cache.get(&other).await, CacheLookup::NotFound, "bit {bit}");
     }
 }

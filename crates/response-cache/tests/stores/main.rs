@@ -21,22 +21,24 @@ mod tiers;
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use config::Source;
+use config::ConfigSource;
 use net::Clock;
 use prometheus_client::registry::Registry;
-use response_cache::{CacheKey, Entry, Lookup, RedisPool, ResponseCache, StartError};
+use response_cache::{
+    CacheEntry, CacheKey, CacheLookup, CacheStartError, RedisPool, ResponseCache,
+};
 
 /// Longer than anything here takes; only a broken test waits it out.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A cache, and all that is started with it.
-struct Started {
+struct StartedCache {
     cache: Arc<ResponseCache>,
     pool: Option<Arc<RedisPool>>,
     registry: Registry,
 }
 
-impl std::ops::Deref for Started {
+impl std::ops::Deref for StartedCache {
     type Target = ResponseCache;
 
     fn deref(&self) -> &ResponseCache {
@@ -45,9 +47,9 @@ impl std::ops::Deref for Started {
 }
 
 /// The section `response_cache` with these keys, as a file would have it.
-fn settings(keys: &str) -> config::ResponseCache {
+fn settings(keys: &str) -> config::ResponseCacheSection {
     let text = format!("response_cache: {{{keys}}}\n");
-    let source = Source {
+    let source = ConfigSource {
         name: "test.yaml",
         text: Some(&text),
         env: &[],
@@ -63,11 +65,11 @@ fn settings(keys: &str) -> config::ResponseCache {
 }
 
 /// A cache that is on, as the program starts it.
-fn start(keys: &str) -> Started {
+fn start(keys: &str) -> StartedCache {
     try_start(&format!("enabled: true, {keys}")).unwrap()
 }
 
-fn try_start(keys: &str) -> Result<Started, StartError> {
+fn try_start(keys: &str) -> Result<StartedCache, CacheStartError> {
     let settings = settings(keys);
     let (clock, mut registry) = (Clock::system(), Registry::default());
     let pool = settings
@@ -79,14 +81,14 @@ fn try_start(keys: &str) -> Result<Started, StartError> {
         pool.register(&mut registry);
     }
     let cache = ResponseCache::start(&settings, pool.clone(), clock, &mut registry)?;
-    Ok(Started {
+    Ok(StartedCache {
         cache,
         pool,
         registry,
     })
 }
 
-impl Started {
+impl StartedCache {
     /// The value of one metric, named with its labels.
     fn metric(&self, name: &str) -> f64 {
         let text = self.metrics();
@@ -116,14 +118,14 @@ impl Started {
     }
 
     async fn until_found(&self, key: CacheKey, body: &[u8]) {
-        self.until(key, &Lookup::Found(entry(body))).await;
+        self.until(key, &CacheLookup::Found(entry(body))).await;
     }
 
     async fn until_gone(&self, key: CacheKey) {
-        self.until(key, &Lookup::NotFound).await;
+        self.until(key, &CacheLookup::NotFound).await;
     }
 
-    async fn until(&self, key: CacheKey, expected: &Lookup) {
+    async fn until(&self, key: CacheKey, expected: &CacheLookup) {
         let start = Clock::system().now();
         while self.get(&key).await != *expected {
             if Clock::system().now().since(start) > PATIENCE {
@@ -132,7 +134,7 @@ impl Started {
                     .lines()
                     .filter(|line| !line.starts_with('#') && !line.ends_with(" 0"))
                     .collect();
-                let found = matches!(expected, Lookup::Found(_));
+                let found = matches!(expected, CacheLookup::Found(_));
                 panic!(
                     "waited {PATIENCE:?} for {key} to be {}:\n{}",
                     if found { "there" } else { "gone" },
@@ -144,8 +146,8 @@ impl Started {
     }
 }
 
-fn entry(body: &[u8]) -> Entry {
-    Entry {
+fn entry(body: &[u8]) -> CacheEntry {
+    CacheEntry {
         label: 7,
         stored_at: 1_700_000_000,
         body: Bytes::copy_from_slice(body),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use contract_id::contract;
-use response_cache::{Looked, Lookup, Relief, StartError};
+use response_cache::{CacheLookup, CacheResult, CacheStartError, Relief};
 
 use crate::{entry, key, settings, start, try_start};
 
@@ -19,7 +19,7 @@ async fn what_lies_in_memory_is_found_without_any_wait() {
     let mut get = pin!(cache.get(&one));
     assert_eq!(
         get.as_mut().poll(&mut Context::from_waker(Waker::noop())),
-        Poll::Ready(Lookup::Found(entry(b"answer")))
+        Poll::Ready(CacheLookup::Found(entry(b"answer")))
     );
 }
 
@@ -30,12 +30,12 @@ async fn at_capacity_the_least_recently_used_reply_goes() {
     for number in 1..=3 {
         cache.keep(key(number), b"answer");
     }
-    assert_ne!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_ne!(cache.get(&key(1)).await, CacheLookup::NotFound);
     cache.keep(key(4), b"answer");
     cache.keep(key(5), b"answer");
     let mut there = Vec::new();
     for number in 1..=5 {
-        if cache.get(&key(number)).await != Lookup::NotFound {
+        if cache.get(&key(number)).await != CacheLookup::NotFound {
             there.push(number);
         }
     }
@@ -57,19 +57,22 @@ async fn at_capacity_the_least_recently_used_reply_goes() {
 async fn a_cache_that_is_off_has_nothing_and_takes_nothing_until_it_is_switched_on() {
     let cache = try_start("enabled: false").unwrap();
     cache.keep(key(1), b"answer");
-    assert_eq!(cache.get(&key(1)).await, Lookup::Unavailable);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::Unavailable);
     assert_eq!(cache.clear().await, Ok(0));
     assert!(!cache.settings().enabled);
     cache.reconfigure(&settings("enabled: true"));
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     cache.keep(key(1), b"answer");
-    assert_eq!(cache.get(&key(1)).await, Lookup::Found(entry(b"answer")));
+    assert_eq!(
+        cache.get(&key(1)).await,
+        CacheLookup::Found(entry(b"answer"))
+    );
     cache.reconfigure(&settings("enabled: false"));
-    assert_eq!(cache.get(&key(1)).await, Lookup::Unavailable);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::Unavailable);
     cache.reconfigure(&settings("enabled: true"));
     assert_eq!(
         cache.get(&key(1)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "what was kept went with it"
     );
 }
@@ -93,7 +96,7 @@ async fn other_settings_are_in_force_at_once_and_the_backend_stays() {
     assert_eq!((now.ttl.as_secs(), now.lookup_budget.as_millis()), (60, 9));
     assert_ne!(
         cache.get(&key(9)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "the last ones are there"
     );
 }
@@ -128,10 +131,10 @@ async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken()
     );
     cache.relieve(Relief::StopWrites);
     cache.keep(key(201), b"answer");
-    assert_eq!(cache.get(&key(201)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(201)).await, CacheLookup::NotFound);
     assert_ne!(
         cache.get(&key(200)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "what is there is still used"
     );
     assert_eq!(cache.metric("warmroute_cache_writes_dropped_total"), 1.0);
@@ -144,8 +147,12 @@ async fn where_memory_is_short_half_is_given_up_and_then_nothing_more_is_taken()
 #[contract("CK68")]
 async fn what_became_of_requests_is_counted_and_the_rate_is_of_hits_among_lookups() {
     let cache = start("capacity: 1");
-    for (what, count) in [(Looked::Hit, 3), (Looked::Miss, 1), (Looked::Skip, 5)] {
-        (0..count).for_each(|_| cache.looked(what));
+    for (what, count) in [
+        (CacheResult::Hit, 3),
+        (CacheResult::Miss, 1),
+        (CacheResult::Skip, 5),
+    ] {
+        (0..count).for_each(|_| cache.record_result(what));
     }
     let stats = cache.stats().await;
     assert_eq!(
@@ -177,7 +184,7 @@ async fn a_backend_that_cannot_be_had_is_said_at_the_start() {
         assert!(
             matches!(
                 error,
-                StartError::Unusable {
+                CacheStartError::Unusable {
                     key: "response_cache.l2.endpoint",
                     ..
                 }

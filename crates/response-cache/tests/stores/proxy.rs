@@ -11,25 +11,25 @@ use std::{
 };
 
 /// Hands bytes on as they come, until told otherwise. Its threads end with their connections.
-pub(crate) struct Proxy {
+pub(crate) struct DelayProxy {
     port: u16,
-    way: Arc<Way>,
+    way: Arc<ProxySettings>,
 }
 
 #[derive(Default)]
-struct Way {
+struct ProxySettings {
     /// Before each piece that comes from the server, milliseconds.
     delay: AtomicU64,
     /// Of each piece that comes from the server only so many bytes are handed on, and nothing after it; 0 = all.
     cut: AtomicU64,
 }
 
-impl Proxy {
+impl DelayProxy {
     /// In front of a port of this machine.
     pub(crate) fn start(server: u16) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
-        let way = Arc::new(Way::default());
+        let way = Arc::new(ProxySettings::default());
         let shared = Arc::clone(&way);
         std::thread::spawn(move || {
             for near in listener.incoming().flatten() {
@@ -38,7 +38,7 @@ impl Proxy {
                 };
                 let _ = (near.set_nodelay(true), far.set_nodelay(true));
                 let (from, to) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-                std::thread::spawn(move || carry(from, to, &Way::default()));
+                std::thread::spawn(move || carry(from, to, &ProxySettings::default()));
                 let way = Arc::clone(&shared);
                 std::thread::spawn(move || carry(far, near, &way));
             }
@@ -61,7 +61,7 @@ impl Proxy {
     }
 }
 
-fn carry(mut from: TcpStream, mut to: TcpStream, way: &Way) {
+fn carry(mut from: TcpStream, mut to: TcpStream, way: &ProxySettings) {
     let mut piece = vec![0; 1 << 16];
     while let Ok(count) = from.read(&mut piece)
         && count > 0

@@ -4,12 +4,12 @@ use contract_id::contract;
 use net::Clock;
 use prefix_view::{EventKind, Offloading, PrefixEvent, PrefixHash, PrefixIndex, ViewSettings};
 use redis_store::{RedisPrefixIndex, SharedView};
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
-use crate::{Started, key, redis_server::RedisServer, start, until};
+use crate::{StartedCache, key, redis_server::RedisServer, start, until};
 
 /// A cache of one router; `more` keys of its section.
-async fn router(server: &RedisServer, more: &str) -> Started {
+async fn router(server: &RedisServer, more: &str) -> StartedCache {
     let cache = start(&format!(
         "lookup_budget: 20s, backend: redis, redis: {{url: \"{}\", command_timeout_ms: 20000}}, {more}",
         server.url()
@@ -42,7 +42,7 @@ async fn a_reply_is_a_text_under_prefix_and_hex_that_ends_by_itself() {
     assert_eq!(server.ask(&["DBSIZE"]), ["3"], "capacity is memory's");
     assert_eq!(
         cache.get(&key(1)).await,
-        Lookup::Found(crate::entry(b"answer"))
+        CacheLookup::Found(crate::entry(b"answer"))
     );
     let own = start(&format!(
         "backend: redis, redis: {{url: \"{}\", key_prefix: \"mine:\"}}",
@@ -85,12 +85,12 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
     let failures = || cache.metric("warmroute_cache_auth_failures_total");
     // Moved to where another request looks.
     server.ask(&["COPY", &name(1), &name(2)]);
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!(
         (server.ask(&["EXISTS", &name(2)]), failures()),
         (vec!["0".to_owned()], 1.0)
     );
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!(failures(), 1.0, "it is gone");
     // Altered in one place, cut short, made longer.
     for change in [
@@ -102,7 +102,11 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
         let words = [&change[..1], &[named.as_str()], &change[1..]].concat();
         server.ask(&words);
         let before = failures();
-        assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{change:?}");
+        assert_eq!(
+            cache.get(&key(1)).await,
+            CacheLookup::NotFound,
+            "{change:?}"
+        );
         assert_eq!(
             (server.ask(&["EXISTS", &name(1)]), failures()),
             (vec!["0".to_owned()], before + 1.0),
@@ -117,11 +121,11 @@ async fn a_reply_that_somebody_altered_moved_or_made_up_is_not_used_and_goes() {
         server.ask(&["EXISTS", &name(3)]) == ["1"]
     })
     .await;
-    assert_eq!(cache.get(&key(3)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(3)).await, CacheLookup::NotFound);
     server.ask(&["SET", &name(4), "anything"]);
     server.ask(&["SET", &name(5), ""]);
     for number in [4, 5] {
-        assert_eq!(cache.get(&key(number)).await, Lookup::NotFound);
+        assert_eq!(cache.get(&key(number)).await, CacheLookup::NotFound);
     }
     cache.until_found(key(1), b"the right answer").await;
 }

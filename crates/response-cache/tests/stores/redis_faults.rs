@@ -10,20 +10,20 @@ use std::{
 
 use contract_id::contract;
 use net::Clock;
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
-use crate::{Started, entry, key, proxy::Proxy, redis_server::RedisServer, start, until};
+use crate::{StartedCache, entry, key, proxy::DelayProxy, redis_server::RedisServer, start, until};
 
 const FALLBACK: &str = "continuum_cache_fallback_active";
 const ABANDONED: &str = "warmroute_cache_lookups_abandoned_total";
 
 /// A lookup waits longer than a busy machine stands still, and not as long as a command.
-fn cache_at(url: &str, more: &str) -> Started {
+fn cache_at(url: &str, more: &str) -> StartedCache {
     let redis = format!("redis: {{url: \"{url}\", command_timeout_ms: 1500, {more}}}");
     start(&format!("backend: redis, lookup_budget: 500ms, {redis}"))
 }
 
-async fn router(server: &RedisServer, more: &str) -> Started {
+async fn router(server: &RedisServer, more: &str) -> StartedCache {
     let cache = cache_at(&server.url(), more);
     until("redis to be seen", async || {
         !cache.absent().contains(&"redis")
@@ -37,7 +37,7 @@ fn name(number: u8) -> String {
 }
 
 /// How long most of so many looks take, one after the other, and all of them together.
-async fn looks(cache: &Started, count: usize) -> (Duration, Duration) {
+async fn looks(cache: &StartedCache, count: usize) -> (Duration, Duration) {
     let clock = Clock::system();
     let mut each = Vec::with_capacity(count);
     for _ in 0..count {
@@ -50,7 +50,7 @@ async fn looks(cache: &Started, count: usize) -> (Duration, Duration) {
 }
 
 /// A server that is away costs what it costs to know that. The bounds are for a machine that has much else to do.
-async fn costs_nothing(cache: &Started) {
+async fn costs_nothing(cache: &StartedCache) {
     let (most, all) = looks(cache, 1_000).await;
     assert!(
         most < Duration::from_millis(1) && all < Duration::from_secs(10),
@@ -111,7 +111,7 @@ async fn a_server_that_dies_under_load_fails_no_lookup_and_delays_few() {
             tokio::spawn(async move {
                 for _ in 0..400 {
                     assert!(
-                        cache.get(&key(number)).await != Lookup::Unavailable,
+                        cache.get(&key(number)).await != CacheLookup::Unavailable,
                         "memory stands in"
                     );
                     tokio::time::sleep(Duration::from_millis(1)).await;
@@ -162,7 +162,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
                 for _ in 0..20 {
                     assert_eq!(
                         cache.get(&key(1)).await,
-                        Lookup::NotFound,
+                        CacheLookup::NotFound,
                         "by memory, which does not have it"
                     );
                 }
@@ -208,7 +208,7 @@ async fn of_a_server_that_falls_silent_no_more_wait_than_it_has_connections_and_
 async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_are_used() {
     test_programs::require!(RedisServer);
     let server = RedisServer::start();
-    let proxy = Proxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
+    let proxy = DelayProxy::start(server.url().rsplit_once(':').unwrap().1.parse().unwrap());
     let cache = cache_at(&format!("redis://127.0.0.1:{}", proxy.port()), "");
     until("redis to be seen", async || {
         !cache.absent().contains(&"redis")
@@ -219,7 +219,7 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     proxy.delay(Duration::from_millis(600));
     assert_eq!(
         cache.get(&key(1)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "not in time, and memory has nothing"
     );
     assert_eq!(cache.metric(ABANDONED) - before, 1.0);
@@ -238,7 +238,10 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
         cache.stats().await.entries == 2
     })
     .await;
-    assert_eq!(cache.get(&key(2)).await, Lookup::Found(entry(b"meanwhile")));
+    assert_eq!(
+        cache.get(&key(2)).await,
+        CacheLookup::Found(entry(b"meanwhile"))
+    );
     assert_eq!(server.ask(&["EXISTS", &name(2)]), ["1"], "and in redis too");
 
     proxy.delay(Duration::ZERO);
@@ -250,7 +253,7 @@ async fn a_slow_server_costs_a_lookup_budget_now_and_then_and_its_late_answers_a
     server.ask(&["DEL", &name(2)]);
     assert_eq!(
         cache.get(&key(2)).await,
-        Lookup::NotFound,
+        CacheLookup::NotFound,
         "redis is asked, not memory"
     );
 }
@@ -264,7 +267,7 @@ async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
     cache.kept(key(1), b"answer").await;
     server.kill();
     until("the loss to be noticed", async || {
-        cache.get(&key(1)).await == Lookup::Unavailable
+        cache.get(&key(1)).await == CacheLookup::Unavailable
     })
     .await;
     costs_nothing(&cache).await;
@@ -279,7 +282,7 @@ async fn where_nothing_stands_in_lookups_fail_at_once_and_are_counted() {
     assert_eq!(cache.stats().await.entries, 0);
     server.start_again();
     until("redis to be seen", async || {
-        cache.get(&key(1)).await == Lookup::NotFound
+        cache.get(&key(1)).await == CacheLookup::NotFound
     })
     .await;
 }
@@ -326,8 +329,8 @@ async fn a_key_of_another_type_or_too_long_a_value_is_a_miss() {
     let cache = router(&server, "").await;
     server.ask(&["RPUSH", &name(1), "a", "list"]);
     server.ask(&["SETRANGE", &name(2), "40000000", "x"]);
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
+    assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     // It may take longer than the budget to find out.
     until("both to be counted", async || {
         cache.metric("continuum_cache_redis_errors_total{type=\"other\"}") >= 2.0
@@ -391,7 +394,7 @@ async fn whatever_a_server_answers_is_a_miss_and_no_more() {
         .await;
         let shown = String::from_utf8_lossy(&answer[..answer.len().min(40)]);
         for _ in 0..20 {
-            assert_eq!(cache.get(&key(1)).await, Lookup::NotFound, "{shown:?}");
+            assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound, "{shown:?}");
         }
         let told = || {
             let faults = ["connection", "timeout", "other"].map(|kind| {

@@ -3,14 +3,14 @@
 use std::fs;
 
 use contract_id::contract;
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
-use crate::{Started, key, s3_server::S3Server, start, until};
+use crate::{StartedCache, key, s3_server::S3Server, start, until};
 
 const CORRUPT: &str = "warmroute_s3_errors_total{code=\"corrupt\"}";
 
 /// A cache whose first tier holds nothing, so that the object store answers.
-fn alone(server: &S3Server, more: &str) -> Started {
+fn alone(server: &S3Server, more: &str) -> StartedCache {
     start(&format!(
         "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}, {more}",
         server.l2()
@@ -73,7 +73,7 @@ async fn an_object_that_says_no_end_or_is_altered_or_moved_is_a_miss_and_goes() 
     let cache = alone(&server, "mac_key: fleet");
     cache.kept(key(1), &[b'a'; 5_000]).await;
     server.forget_metadata();
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!((server.names(), cache.metric(CORRUPT)), (Vec::new(), 1.0));
 
     cache.kept(key(2), &[b'a'; 5_000]).await;
@@ -81,13 +81,13 @@ async fn an_object_that_says_no_end_or_is_altered_or_moved_is_a_miss_and_goes() 
     let mut bytes = fs::read(&file).unwrap();
     bytes[3_000] ^= 1;
     fs::write(&file, &bytes).unwrap();
-    assert_eq!(cache.get(&key(2)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(2)).await, CacheLookup::NotFound);
     assert_eq!((server.names(), cache.metric(CORRUPT)), (Vec::new(), 2.0));
 
     cache.kept(key(3), b"answer").await;
     cache.kept(key(4), b"of another").await;
     fs::copy(server.file(&name(3)), server.file(&name(4))).unwrap();
-    assert_eq!(cache.get(&key(4)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(4)).await, CacheLookup::NotFound);
     assert_eq!(server.names(), [name(3)]);
     assert!(cache.metric("warmroute_cache_auth_failures_total") >= 1.0);
     cache.until_found(key(3), b"answer").await;
@@ -142,7 +142,7 @@ async fn requests_are_signed_with_the_keys_and_others_are_refused() {
         let wrong = with(keys);
         assert_eq!(
             wrong.get(&key(1)).await,
-            Lookup::NotFound,
+            CacheLookup::NotFound,
             "by the first tier"
         );
         until("the refusal to be counted", async || {

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use contract_id::contract;
 use net::Clock;
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
-use crate::{Started, key, proxy::Proxy, s3_server::S3Server, start, until};
+use crate::{StartedCache, key, proxy::DelayProxy, s3_server::S3Server, start, until};
 
-fn cache_at(l2: &str) -> Started {
+fn cache_at(l2: &str) -> StartedCache {
     start(&format!(
         "backend: tiered, l1: {{max_value_size: 1000}}, l2: {{{l2}}}"
     ))
@@ -19,7 +19,7 @@ fn long() -> Vec<u8> {
     vec![b'x'; 100_000]
 }
 
-fn errors(cache: &Started, code: &str) -> f64 {
+fn errors(cache: &StartedCache, code: &str) -> f64 {
     cache.metric(&format!("warmroute_s3_errors_total{{code=\"{code}\"}}"))
 }
 
@@ -44,7 +44,7 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
         let asked = server.asked();
         let start = Clock::system().now();
         for _ in 0..2_000 {
-            assert_eq!(cache.get(&key(9)).await, Lookup::NotFound);
+            assert_eq!(cache.get(&key(9)).await, CacheLookup::NotFound);
         }
         let took = Clock::system().now().since(start);
         assert!(took < Duration::from_secs(10), "{status}: {took:?}");
@@ -52,7 +52,7 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
         assert!(storm <= 10, "{status}: {storm} requests in {took:?}");
         assert_eq!(
             cache.get(&key(1)).await,
-            Lookup::Found(crate::entry(b"near"))
+            CacheLookup::Found(crate::entry(b"near"))
         );
         let fault = cache.clear().await.unwrap_err();
         assert!(
@@ -62,7 +62,7 @@ async fn an_object_store_that_refuses_is_asked_seldom_and_the_first_tier_serves(
         server.recover();
         until("it to be used again", async || {
             cache.keep(key(2), &long());
-            cache.get(&key(2)).await != Lookup::NotFound
+            cache.get(&key(2)).await != CacheLookup::NotFound
         })
         .await;
         assert!(cache.clear().await.is_ok());
@@ -80,7 +80,7 @@ async fn an_object_store_that_is_stopped_costs_nothing_and_is_used_again_when_it
     until("the loss to be counted", async || {
         assert_ne!(
             cache.get(&key(1)).await,
-            Lookup::Unavailable,
+            CacheLookup::Unavailable,
             "the first tier was asked"
         );
         errors(&cache, "connection") > 0.0
@@ -102,7 +102,7 @@ async fn an_object_store_that_hangs_is_not_waited_for_twice() {
     server.hang();
     let start = Clock::system().now();
     for _ in 0..500 {
-        assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+        assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     }
     assert!(
         Clock::system().now().since(start) < Duration::from_secs(5),
@@ -123,14 +123,14 @@ async fn an_object_store_that_hangs_is_not_waited_for_twice() {
 #[contract("F44", "CH24")]
 async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
     let server = S3Server::start();
-    let proxy = Proxy::start(server.port());
+    let proxy = DelayProxy::start(server.port());
     let cache = cache_at(&server.l2_at(proxy.port()));
     // Written by another router.
     let other = cache_at(&server.l2());
     other.keep(key(1), b"near");
     until("it to be there", async || server.names().len() == 1).await;
     proxy.delay(Duration::from_millis(200));
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!(cache.metric("warmroute_cache_lookups_abandoned_total"), 1.0);
     cache.until_found(key(1), b"near").await;
     assert!(cache.metric("continuum_cache_promotions_total") >= 1.0);
@@ -144,7 +144,7 @@ async fn what_a_slow_object_store_says_too_late_serves_those_that_come_later() {
 #[contract("F51")]
 async fn an_answer_that_is_cut_short_is_a_miss_and_its_object_goes() {
     let server = S3Server::start();
-    let proxy = Proxy::start(server.port());
+    let proxy = DelayProxy::start(server.port());
     let keys = format!(
         "lookup_budget: 20s, backend: tiered, l1: {{max_value_size: 1}}, l2: {{{}}}",
         server.l2_at(proxy.port())
@@ -152,11 +152,11 @@ async fn an_answer_that_is_cut_short_is_a_miss_and_its_object_goes() {
     let cache = start(&keys);
     cache.kept(key(1), &long()).await;
     proxy.cut_after(3_000);
-    assert_eq!(cache.get(&key(1)).await, Lookup::NotFound);
+    assert_eq!(cache.get(&key(1)).await, CacheLookup::NotFound);
     assert_eq!(errors(&cache, "corrupt"), 1.0);
     proxy.cut_after(0);
     until("the object to be gone", async || {
-        cache.get(&key(1)).await == Lookup::NotFound && server.names().is_empty()
+        cache.get(&key(1)).await == CacheLookup::NotFound && server.names().is_empty()
     })
     .await;
     cache.kept(key(1), &long()).await;

@@ -30,12 +30,12 @@ pub(crate) struct S3Server {
     port: ReservedPort,
     folder: TempDir,
     keys: Option<(&'static str, &'static str)>,
-    answers: Arc<Answers>,
+    answers: Arc<S3Behavior>,
     running: Option<(watch::Sender<bool>, JoinHandle<()>)>,
 }
 
 #[derive(Default)]
-struct Answers {
+struct S3Behavior {
     /// 0 = what the object store answers.
     fault: AtomicU16,
     asked: AtomicU64,
@@ -202,7 +202,7 @@ fn walk(root: &Path, folder: &Path, names: &mut Vec<String>) {
 async fn serve(
     listener: TcpListener,
     service: S3Service,
-    answers: Arc<Answers>,
+    answers: Arc<S3Behavior>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let listener = tokio::net::TcpListener::from_std(listener).unwrap();
@@ -222,13 +222,13 @@ async fn serve(
     }
 }
 
-type Body = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
+type ServerBody = BoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>;
 
 async fn answer(
     service: S3Service,
-    answers: Arc<Answers>,
+    answers: Arc<S3Behavior>,
     request: Request<Incoming>,
-) -> Result<Response<Body>, Box<dyn std::error::Error + Send + Sync>> {
+) -> Result<Response<ServerBody>, Box<dyn std::error::Error + Send + Sync>> {
     answers.asked.fetch_add(1, Ordering::Relaxed);
     match answers.fault.load(Ordering::Relaxed) {
         0 => {

@@ -1,23 +1,24 @@
 //! What moves between the tiers.
 
 use contract_id::contract;
-use response_cache::Lookup;
+use response_cache::CacheLookup;
 
 use crate::{
-    Started, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start, until,
+    StartedCache, entry, key, redis_server::RedisServer, s3_server::S3Server, settings, start,
+    until,
 };
 
 const PROMOTED: &str = "continuum_cache_promotions_total";
 const DEMOTED: &str = "continuum_cache_demotions_total";
 
-fn cache(server: &S3Server, more: &str) -> Started {
+fn cache(server: &S3Server, more: &str) -> StartedCache {
     start(&format!(
         "lookup_budget: 20s, backend: tiered, l2: {{{}}}, {more}",
         server.l2()
     ))
 }
 
-fn tier(cache: &Started, tier: &str, result: &str) -> f64 {
+fn tier(cache: &StartedCache, tier: &str, result: &str) -> f64 {
     cache.metric(&format!(
         "continuum_cache_tier_requests_total{{tier=\"{tier}\",result=\"{result}\"}}"
     ))
@@ -37,7 +38,7 @@ async fn everything_is_written_to_the_second_tier_and_what_is_short_to_the_first
     for number in 1..=5 {
         assert_eq!(
             cache.get(&key(number)).await,
-            Lookup::Found(entry(b"sixsix")),
+            CacheLookup::Found(entry(b"sixsix")),
             "capacity is the memory backend's"
         );
     }
@@ -45,8 +46,11 @@ async fn everything_is_written_to_the_second_tier_and_what_is_short_to_the_first
         (tier(&cache, "l1", "hit"), tier(&cache, "l1", "miss")),
         (5.0, 0.0)
     );
-    assert_eq!(cache.get(&key(6)).await, Lookup::Found(entry(b"seven..")));
-    assert_eq!(cache.get(&key(7)).await, Lookup::NotFound);
+    assert_eq!(
+        cache.get(&key(6)).await,
+        CacheLookup::Found(entry(b"seven.."))
+    );
+    assert_eq!(cache.get(&key(7)).await, CacheLookup::NotFound);
     assert_eq!(
         (
             tier(&cache, "l1", "miss"),
@@ -84,7 +88,10 @@ async fn what_the_second_tier_has_is_copied_to_the_first_if_that_is_wanted() {
     let far = tier(&reader, "l2", "hit");
     reader.until_found(key(1), b"answer").await;
     until("the copy to end before the original", async || {
-        assert_eq!(reader.get(&key(1)).await, Lookup::Found(entry(b"answer")));
+        assert_eq!(
+            reader.get(&key(1)).await,
+            CacheLookup::Found(entry(b"answer"))
+        );
         tier(&reader, "l2", "hit") > far
     })
     .await;

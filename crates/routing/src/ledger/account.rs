@@ -4,8 +4,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use kv_blocks::Moment;
 
-use super::{Load, TargetLoad};
-use crate::{Answer, ReservationId, decayed::Decayed};
+use super::{DispatchLoad, TargetLoad};
+use crate::{ReplyMode, ReservationId, decaying_sum::DecayingSum};
 
 /// Dispatched prefill work counts towards utilisation this long.
 const WORK_MEMORY: Duration = Duration::from_secs(30);
@@ -39,10 +39,10 @@ impl TimeMean {
 
 /// One target's load.
 #[derive(Debug)]
-pub(crate) struct Account {
+pub(crate) struct TargetAccount {
     in_flight: u32,
     /// Prefills without a first token, in the order of dispatch.
-    queue: BTreeMap<ReservationId, Queued>,
+    queue: BTreeMap<ReservationId, QueuedPrefill>,
     queued_tokens: u64,
     queued_us: u64,
     /// Those of `queue` whose first token nobody will see.
@@ -55,20 +55,20 @@ pub(crate) struct Account {
     blocks: u64,
     mean_backlog: TimeMean,
     last_dispatch: u64,
-    work_ms: Decayed,
-    cold_tokens: Decayed,
+    work_ms: DecayingSum,
+    cold_tokens: DecayingSum,
     /// Its worker is gone.
     pub(super) forgotten: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Queued {
+struct QueuedPrefill {
     tokens: u32,
     us: u64,
-    answer: Answer,
+    answer: ReplyMode,
 }
 
-impl Default for Account {
+impl Default for TargetAccount {
     fn default() -> Self {
         Self {
             in_flight: 0,
@@ -82,23 +82,23 @@ impl Default for Account {
             blocks: 0,
             last_dispatch: 0,
             mean_backlog: TimeMean::default(),
-            work_ms: Decayed::over(WORK_MEMORY),
-            cold_tokens: Decayed::over(COLD_MEMORY),
+            work_ms: DecayingSum::over(WORK_MEMORY),
+            cold_tokens: DecayingSum::over(COLD_MEMORY),
             forgotten: false,
         }
     }
 }
 
-impl Account {
+impl TargetAccount {
     /// Of a target not seen before, with so much cold work behind it.
-    pub(super) fn newcomer(now: Moment, cold_tokens: f64) -> Self {
+    pub(super) fn with_cold_tokens(now: Moment, cold_tokens: f64) -> Self {
         let mut account = Self::default();
         account.cold_tokens.add(now, cold_tokens);
         account
     }
 
     /// Takes note of the backlog, for its mean.
-    pub(super) fn note_backlog(&mut self, now: Moment) {
+    pub(super) fn record_backlog(&mut self, now: Moment) {
         let backlog_ms = self.backlog_ms(now);
         self.mean_backlog.note(now, backlog_ms);
     }
@@ -108,7 +108,7 @@ impl Account {
         &mut self,
         now: Moment,
         id: ReservationId,
-        load: &Load,
+        load: &DispatchLoad,
         blocks: u64,
     ) -> bool {
         let alone = self.queue.is_empty();
@@ -119,13 +119,13 @@ impl Account {
         let us = whole_us(load.prefill_ms);
         self.queue.insert(
             id,
-            Queued {
+            QueuedPrefill {
                 tokens: load.uncached_tokens,
                 us,
                 answer: load.answer,
             },
         );
-        self.silent += usize::from(load.answer == Answer::Whole);
+        self.silent += usize::from(load.answer == ReplyMode::Whole);
         self.queued_tokens += u64::from(load.uncached_tokens);
         self.queued_us += us;
         self.last_dispatch = id.0;
@@ -136,13 +136,13 @@ impl Account {
     }
 
     /// A prompt is computed, and its sequence generates.
-    pub(super) fn decode(&mut self, load: &Load) {
+    pub(super) fn decode(&mut self, load: &DispatchLoad) {
         self.decode_sequences += 1;
         self.decode_tokens += u64::from(load.prompt_tokens);
     }
 
     /// A reservation is over whose prompt is out of the queue, and so many blocks with it.
-    pub(super) fn close(&mut self, load: &Load, decoding: bool, blocks: u64) {
+    pub(super) fn close(&mut self, load: &DispatchLoad, decoding: bool, blocks: u64) {
         self.in_flight -= 1;
         if decoding {
             self.decode_sequences -= 1;
@@ -152,7 +152,7 @@ impl Account {
     }
 
     /// Whether its worker is gone, and nothing of it is in flight any more.
-    pub(super) fn is_to_go(&self) -> bool {
+    pub(super) fn is_removable(&self) -> bool {
         self.forgotten && self.in_flight == 0
     }
 
@@ -172,7 +172,7 @@ impl Account {
     }
 
     /// When the backlog will be no more than this, if it is more now; `None`: not before a first token.
-    pub(super) fn falls_to(&self, now: Moment, most_ms: f64) -> Option<Moment> {
+    pub(super) fn falls_below_at(&self, now: Moment, most_ms: f64) -> Option<Moment> {
         let excess_ms = self.backlog_ms(now) - most_ms;
         let then = now + Duration::from_secs_f64((excess_ms.max(0.0) + LATE_MS) / 1e3);
         (excess_ms > 0.0 && self.backlog_ms(then) <= most_ms).then_some(then)
@@ -188,18 +188,18 @@ impl Account {
     }
 
     /// Whether it has prefills whose end nobody will announce.
-    pub(super) fn has_silent(&self) -> bool {
+    pub(super) fn has_unannounced_prefills(&self) -> bool {
         self.silent > 0
     }
 
     /// Takes out the prefills whose end nobody will announce, once their estimated time and that of all before them is
     /// over. One that was to be announced and never was does not keep back those behind it.
-    pub(super) fn pass(&mut self, now: Moment) -> Vec<ReservationId> {
+    pub(super) fn expire_prefills(&mut self, now: Moment) -> Vec<ReservationId> {
         if self.silent == 0 {
             return Vec::new();
         }
         let mut over = self.head_since;
-        let over_by_now = |(id, queued): (&ReservationId, &Queued)| {
+        let over_by_now = |(id, queued): (&ReservationId, &QueuedPrefill)| {
             over = over + Duration::from_micros(queued.us);
             (over <= now).then_some((*id, *queued))
         };
@@ -207,7 +207,7 @@ impl Account {
             .queue
             .iter()
             .map_while(over_by_now)
-            .filter(|(_, queued)| queued.answer == Answer::Whole);
+            .filter(|(_, queued)| queued.answer == ReplyMode::Whole);
         let passed: Vec<_> = passed.collect();
         for (id, queued) in &passed {
             self.unqueue(*id);
@@ -255,7 +255,7 @@ impl Account {
         };
         self.queued_tokens -= u64::from(queued.tokens);
         self.queued_us -= queued.us;
-        self.silent -= usize::from(queued.answer == Answer::Whole);
+        self.silent -= usize::from(queued.answer == ReplyMode::Whole);
         true
     }
 }

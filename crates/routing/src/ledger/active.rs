@@ -10,12 +10,12 @@ use std::{cmp::Ordering, collections::BTreeMap, sync::Arc};
 
 use kv_blocks::{SequenceHash, Target};
 
-use super::{SequenceBlocks, chunked::Chunked};
+use super::{SequenceBlocks, chunked_list::ChunkedList};
 
 /// The blocks of all open reservations.
 #[derive(Debug, Default)]
 pub(super) struct ActiveBlocks {
-    nodes: Chunked<Node>,
+    nodes: ChunkedList<SequenceNode>,
     free: Vec<NodeId>,
     /// By namespace and first block.
     roots: BTreeMap<(u64, SequenceHash), NodeId>,
@@ -30,7 +30,7 @@ pub(super) struct NodeId(usize);
 pub(crate) struct KnownBlocks(Vec<(Target, usize)>);
 
 #[derive(Debug)]
-struct Node {
+struct SequenceNode {
     fingerprint: u64,
     /// A sequence that passes, and which of its blocks the node stands for.
     chain: Arc<[SequenceHash]>,
@@ -130,7 +130,7 @@ impl ActiveBlocks {
         known
     }
 
-    fn node(&self, id: NodeId) -> &Node {
+    fn node(&self, id: NodeId) -> &SequenceNode {
         &self.nodes[id.0]
     }
 
@@ -151,7 +151,7 @@ impl ActiveBlocks {
         };
     }
 
-    fn place(&mut self, node: Node) -> NodeId {
+    fn place(&mut self, node: SequenceNode) -> NodeId {
         if let Some(id) = self.free.pop() {
             self.nodes[id.0] = node;
             return id;
@@ -167,7 +167,7 @@ impl ActiveBlocks {
         chain: &Arc<[SequenceHash]>,
         start: usize,
     ) -> NodeId {
-        let id = self.place(Node {
+        let id = self.place(SequenceNode {
             fingerprint,
             chain: Arc::clone(chain),
             start,
@@ -183,7 +183,7 @@ impl ActiveBlocks {
     /// Gives the blocks of a node up to `end` a node of their own, which it returns. Who ends at the node still does.
     fn split(&mut self, id: NodeId, end: usize) -> NodeId {
         let node = self.node(id);
-        let upper = Node {
+        let upper = SequenceNode {
             fingerprint: node.fingerprint,
             chain: Arc::clone(&node.chain),
             start: node.start,
@@ -235,7 +235,7 @@ impl ActiveBlocks {
     }
 }
 
-impl Node {
+impl SequenceNode {
     /// Where the blocks that `chain` shares with it end. They share the first.
     fn shared_with(&self, chain: &[SequenceHash]) -> usize {
         let end = self.end.min(chain.len());
@@ -331,9 +331,9 @@ mod tests {
 
     /// The same by counting every block.
     #[derive(Default)]
-    struct Counted(Vec<(Target, SequenceBlocks)>);
+    struct BlockCounts(Vec<(Target, SequenceBlocks)>);
 
-    impl Counted {
+    impl BlockCounts {
         fn blocks(&self, of: Target) -> HashSet<(u64, SequenceHash)> {
             let here = self.0.iter().filter(|(target, _)| *target == of);
             here.flat_map(|(_, blocks)| {
@@ -364,7 +364,7 @@ mod tests {
             ),
         ) {
             let mut tree = ActiveBlocks::default();
-            let (mut counted, mut leaves) = (Counted::default(), Vec::new());
+            let (mut counted, mut leaves) = (BlockCounts::default(), Vec::new());
             for (worker, fingerprint, labels, adds, which) in steps {
                 let blocks = sequence(fingerprint, &labels);
                 for worker in 0..3 {

@@ -9,29 +9,32 @@
 //! that is remembered. Terms: `cached_share`, `in_flight`, `uneven` (1 while the load is too uneven for the cache to
 //! decide), `remembered` (1 for that target).
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms, remembered::Remembered};
+use super::{
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms,
+    prefix_memory_hint::PrefixMemoryHint,
+};
 use crate::{CacheAwareSettings, RingSettings};
 
 #[derive(Debug)]
 pub(super) struct CacheAware {
     settings: CacheAwareSettings,
-    remembered: Remembered,
+    remembered: PrefixMemoryHint,
 }
 
 impl CacheAware {
     pub(super) fn new(settings: CacheAwareSettings, ring: RingSettings) -> Self {
         Self {
             settings,
-            remembered: Remembered::new(ring),
+            remembered: PrefixMemoryHint::new(ring),
         }
     }
 
-    fn uneven(&self, scene: &Scene<'_>) -> bool {
+    fn uneven(&self, scene: &PolicyInput<'_>) -> bool {
         let loads = || {
             scene
-                .contenders
+                .candidates
                 .iter()
-                .map(|contender| contender.standing.load.in_flight)
+                .map(|contender| contender.state.load.in_flight)
         };
         let (least, most) = (loads().min().unwrap_or(0), loads().max().unwrap_or(0));
         most - least > self.settings.balance_difference
@@ -39,17 +42,17 @@ impl CacheAware {
     }
 }
 
-impl Rule for CacheAware {
+impl PolicyRule for CacheAware {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let share = |contender: &Contender<'_>| {
-            f64::from(contender.surveyed.warm.total()) / f64::from(scene.prompt_tokens.max(1))
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let share = |contender: &PolicyCandidate<'_>| {
+            f64::from(contender.overlap.warm.total()) / f64::from(scene.prompt_tokens.max(1))
         };
         let uneven = self.uneven(scene);
-        let matched = scene.contenders.iter().map(share).fold(0.0, f64::max);
+        let matched = scene.candidates.iter().map(share).fold(0.0, f64::max);
         let by_cache =
             !uneven && scene.overlap_weight > 0.0 && matched > self.settings.match_threshold;
         let remembered = if by_cache || uneven {
@@ -58,7 +61,7 @@ impl Rule for CacheAware {
             self.remembered.preferred(scene)
         };
         scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
@@ -69,8 +72,8 @@ impl Rule for CacheAware {
                     (false, true) => 1.0 - share(contender),
                     (false, false) => 1.0,
                 };
-                let in_flight = contender.standing.load.in_flight;
-                Price {
+                let in_flight = contender.state.load.in_flight;
+                CandidateCost {
                     tie: u64::from(in_flight),
                     terms: Terms::new(
                         &["cached_share", "in_flight", "uneven", "remembered"],
@@ -81,7 +84,7 @@ impl Rule for CacheAware {
                             flag(hinted),
                         ],
                     ),
-                    ..Price::of(cost)
+                    ..CandidateCost::of(cost)
                 }
             })
             .collect()

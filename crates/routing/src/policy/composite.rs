@@ -8,8 +8,8 @@
 //!
 //! Cost: 1 less the score. Terms: `cached_tokens`, `hot` (1 in the accelerator's memory), `in_flight`, `health`.
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
-use crate::{Scorable, ScoringSettings};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
+use crate::{ScoringInput, ScoringSettings};
 
 /// The label of a request that the score placed.
 const SCORED: &str = "kv_aware";
@@ -25,27 +25,27 @@ impl Composite {
     }
 
     /// Whether the score says anything of this request.
-    pub(super) fn decides(&self, scene: &Scene<'_>) -> bool {
+    pub(super) fn decides(&self, scene: &PolicyInput<'_>) -> bool {
         self.settings
             .scores(scene.prompt_tokens, &scorable(scene))
             .decides
     }
 }
 
-impl Rule for Composite {
+impl PolicyRule for Composite {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let candidates = scorable(scene);
         let scores = self
             .settings
             .scores(scene.prompt_tokens, &candidates)
             .scores;
-        let price = |(candidate, score): (&Scorable, f64)| {
+        let price = |(candidate, score): (&ScoringInput, f64)| {
             let (tokens, hot) = candidate.held.unwrap_or_default();
-            Price {
+            CandidateCost {
                 tie: u64::from(candidate.in_flight),
                 label: Some(SCORED),
                 terms: Terms::new(
@@ -57,7 +57,7 @@ impl Rule for Composite {
                         candidate.health,
                     ],
                 ),
-                ..Price::of(1.0 - score)
+                ..CandidateCost::of(1.0 - score)
             }
         };
         candidates.iter().zip(scores).map(price).collect()
@@ -66,23 +66,26 @@ impl Rule for Composite {
 
 /// Tokens of the prompt that a contender has cached, and whether they are in the accelerator's memory: by streams that name
 /// whole prefixes where the request comes with what they say, else by the block index.
-pub(crate) fn held(scene: &Scene<'_>, contender: &Contender<'_>) -> Option<(u32, bool)> {
+pub(crate) fn held(
+    scene: &PolicyInput<'_>,
+    contender: &PolicyCandidate<'_>,
+) -> Option<(u32, bool)> {
     if let Some(holders) = scene.prefix_holders {
         let own = holders
             .iter()
-            .find(|holder| holder.worker == contender.surveyed.candidate.name);
+            .find(|holder| holder.worker == contender.overlap.candidate.name);
         return own.map(|holder| (holder.tokens, holder.hot));
     }
-    let warm = contender.surveyed.warm;
+    let warm = contender.overlap.warm;
     let hot = warm.device + warm.speculative;
     (warm.total() > 0).then(|| (warm.total(), hot >= warm.total() - hot))
 }
 
-fn scorable(scene: &Scene<'_>) -> Vec<Scorable> {
-    let one = |contender: &Contender<'_>| Scorable {
+fn scorable(scene: &PolicyInput<'_>) -> Vec<ScoringInput> {
+    let one = |contender: &PolicyCandidate<'_>| ScoringInput {
         held: held(scene, contender),
-        in_flight: contender.standing.load.in_flight,
-        health: contender.standing.health,
+        in_flight: contender.state.load.in_flight,
+        health: contender.state.health,
     };
-    scene.contenders.iter().map(one).collect()
+    scene.candidates.iter().map(one).collect()
 }

@@ -8,40 +8,40 @@
 use kv_blocks::WorkerId;
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Contender, CostUnit, Price, Rule, Scene, ring::Rings};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, ring::RingCache};
 use crate::RingSettings;
 
 const VIRTUAL_NODES: u32 = 100;
 
 #[derive(Debug)]
 pub(super) struct ConsistentHash {
-    rings: Rings,
+    rings: RingCache,
     seed: u64,
 }
 
 impl ConsistentHash {
     pub(super) fn new(settings: RingSettings) -> Self {
         Self {
-            rings: Rings::new(VIRTUAL_NODES, settings.seed),
+            rings: RingCache::new(VIRTUAL_NODES, settings.seed),
             seed: settings.seed,
         }
     }
 }
 
-impl Rule for ConsistentHash {
+impl PolicyRule for ConsistentHash {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let key = scene.affinity.session().unwrap_or(scene.random);
         let place = xxh3_64_with_seed(&key.to_be_bytes(), self.seed);
-        let owner = self.rings.around(&scene.contenders).clockwise(place).next();
-        let price = |(i, contender): (usize, &Contender<'_>)| Price {
-            tie: u64::from(contender.standing.load.in_flight),
-            ..Price::of(f64::from(u8::from(Some(i) != owner)))
+        let owner = self.rings.around(&scene.candidates).clockwise(place).next();
+        let price = |(i, contender): (usize, &PolicyCandidate<'_>)| CandidateCost {
+            tie: u64::from(contender.state.load.in_flight),
+            ..CandidateCost::of(f64::from(u8::from(Some(i) != owner)))
         };
-        scene.contenders.iter().enumerate().map(price).collect()
+        scene.candidates.iter().enumerate().map(price).collect()
     }
 
     fn forget(&mut self, worker: WorkerId) {

@@ -10,7 +10,7 @@
 //! - `overlap_weight`: the weight in force. At 0 caches do not count: pure load balancing;
 //! - `request_blocks`: its requests in flight, at so many blocks each as configured (0 unless set).
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 use crate::DynamoSettings;
 
 #[derive(Debug)]
@@ -24,8 +24,8 @@ impl DynamoCost {
     }
 
     /// Tokens to be computed there with this request.
-    fn prefill_tokens(&self, contender: &Contender<'_>) -> f64 {
-        let warm = contender.surveyed.warm;
+    fn prefill_tokens(&self, contender: &PolicyCandidate<'_>) -> f64 {
+        let warm = contender.overlap.warm;
         let stored = f64::from(warm.disk) + f64::from(warm.remote);
         let again = (1.0 - self.settings.host_cache_hit_weight) * f64::from(warm.host)
             + (1.0 - self.settings.disk_cache_hit_weight) * stored;
@@ -33,7 +33,7 @@ impl DynamoCost {
     }
 }
 
-impl Rule for DynamoCost {
+impl PolicyRule for DynamoCost {
     fn unit(&self) -> CostUnit {
         CostUnit::Blocks
     }
@@ -42,19 +42,19 @@ impl Rule for DynamoCost {
         true
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let weight = scene.overlap_weight;
         scene
-            .contenders
+            .candidates
             .iter()
             .map(|contender| {
                 let block_size =
-                    f64::from(contender.surveyed.candidate.namespace.block_size.tokens());
+                    f64::from(contender.overlap.candidate.namespace.block_size.tokens());
                 let prefill_blocks = self.prefill_tokens(contender) / block_size;
-                let decode_blocks = contender.standing.blocks_after as f64;
-                let request_blocks = self.settings.active_request_weight
-                    * f64::from(contender.standing.load.in_flight);
-                Price {
+                let decode_blocks = contender.state.blocks_after as f64;
+                let request_blocks =
+                    self.settings.active_request_weight * f64::from(contender.state.load.in_flight);
+                CandidateCost {
                     terms: Terms::new(
                         &[
                             "prefill_blocks",
@@ -64,7 +64,7 @@ impl Rule for DynamoCost {
                         ],
                         [prefill_blocks, decode_blocks, weight, request_blocks],
                     ),
-                    ..Price::of(weight * prefill_blocks + decode_blocks + request_blocks)
+                    ..CandidateCost::of(weight * prefill_blocks + decode_blocks + request_blocks)
                 }
             })
             .collect()

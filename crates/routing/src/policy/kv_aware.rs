@@ -8,18 +8,20 @@
 //! on the GPU until confirmed), `weighted_blocks`, `in_flight`, `remembered` (1 for that one). Remote storage counts and
 //! weighs as disk.
 
-use super::{CostUnit, Price, Rule, Scene, Terms, remembered::Remembered};
+use super::{
+    CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms, prefix_memory_hint::PrefixMemoryHint,
+};
 use crate::RingSettings;
 
 #[derive(Debug)]
 pub(super) struct KvAware {
-    remembered: Remembered,
+    remembered: PrefixMemoryHint,
 }
 
 impl KvAware {
     pub(super) fn new(ring: RingSettings) -> Self {
         Self {
-            remembered: Remembered::new(ring),
+            remembered: PrefixMemoryHint::new(ring),
         }
     }
 }
@@ -34,7 +36,7 @@ const TERMS: [&str; 7] = [
     "remembered",
 ];
 
-impl Rule for KvAware {
+impl PolicyRule for KvAware {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
     }
@@ -43,12 +45,12 @@ impl Rule for KvAware {
         true
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let weights = scene.medium_weights;
         let matched = scene
-            .contenders
+            .candidates
             .iter()
-            .any(|contender| contender.surveyed.held.total() > 0);
+            .any(|contender| contender.overlap.overlap.total() > 0);
         let remembered = if matched {
             None
         } else {
@@ -56,12 +58,12 @@ impl Rule for KvAware {
         };
         // In every namespace the same prompt: dividing by the blocks of each one's own size keeps shares comparable.
         scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
                 let hinted = remembered == Some(i);
-                let held = contender.surveyed.held;
+                let held = contender.overlap.overlap;
                 let (device, host, speculative) = (
                     f64::from(held.device),
                     f64::from(held.host),
@@ -70,10 +72,10 @@ impl Rule for KvAware {
                 let disk = f64::from(held.disk) + f64::from(held.remote);
                 let weighted =
                     weights.gpu * (device + speculative) + weights.cpu * host + weights.disk * disk;
-                let share = weighted / f64::from(contender.surveyed.prompt_blocks.max(1));
-                let load = contender.standing.load;
+                let share = weighted / f64::from(contender.overlap.prompt_blocks.max(1));
+                let load = contender.state.load;
                 let in_flight = f64::from(load.in_flight);
-                Price {
+                CandidateCost {
                     tie: u64::from(load.in_flight),
                     terms: Terms::new(
                         &TERMS,
@@ -87,7 +89,7 @@ impl Rule for KvAware {
                             f64::from(u8::from(hinted)),
                         ],
                     ),
-                    ..Price::of(if hinted {
+                    ..CandidateCost::of(if hinted {
                         0.0
                     } else {
                         1.0 - scene.overlap_weight * share

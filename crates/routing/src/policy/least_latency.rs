@@ -7,36 +7,36 @@
 //! Cost: the mean in milliseconds; 0 for a worker to be tried, and the highest of the others' for one that is being
 //! tried. Terms: `in_flight`, `tried` (1 with a mean of its own).
 
-use super::{CostUnit, Price, Rule, Scene, Terms};
+use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLatency;
 
-impl Rule for LeastLatency {
+impl PolicyRule for LeastLatency {
     fn unit(&self) -> CostUnit {
         CostUnit::Ms
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let slowest = scene
-            .contenders
+            .candidates
             .iter()
-            .filter_map(|contender| contender.standing.first_token_ms)
+            .filter_map(|contender| contender.state.first_token_ms)
             .fold(0.0, f64::max);
         scene
-            .contenders
+            .candidates
             .iter()
             .map(|contender| {
-                let mean = contender.standing.first_token_ms;
-                let in_flight = contender.standing.load.in_flight;
+                let mean = contender.state.first_token_ms;
+                let in_flight = contender.state.load.in_flight;
                 let untried = if in_flight == 0 { 0.0 } else { slowest };
-                Price {
+                CandidateCost {
                     tie: u64::from(in_flight),
                     terms: Terms::new(
                         &["in_flight", "tried"],
                         [f64::from(in_flight), f64::from(u8::from(mean.is_some()))],
                     ),
-                    ..Price::of(mean.unwrap_or(untried))
+                    ..CandidateCost::of(mean.unwrap_or(untried))
                 }
             })
             .collect()

@@ -5,28 +5,28 @@
 //! `workers[].weight`, so that one of weight 2 holds twice as many; idle ones are equal whatever their weight. Terms:
 //! `in_flight`, `weight`.
 
-use super::{CostUnit, Price, Rule, Scene, Terms};
+use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
 
 #[derive(Debug, Default)]
 pub(super) struct LeastLoaded;
 
-impl Rule for LeastLoaded {
+impl PolicyRule for LeastLoaded {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         scene
-            .contenders
+            .candidates
             .iter()
             .map(|contender| {
-                let standing = &contender.standing;
+                let standing = &contender.state;
                 let in_flight = f64::from(standing.load.in_flight);
-                let weight = contender.surveyed.candidate.share();
-                Price {
+                let weight = contender.overlap.candidate.share();
+                CandidateCost {
                     tie: standing.last_dispatch,
                     terms: Terms::new(&["in_flight", "weight"], [in_flight, weight]),
-                    ..Price::of(in_flight / weight)
+                    ..CandidateCost::of(in_flight / weight)
                 }
             })
             .collect()

@@ -9,7 +9,7 @@
 //! Cost: 1 less the share of the largest match, or 1 less the score. Terms: `matched_tokens`, `keys`, `in_flight`,
 //! `by_prefix` (1 where the match decides).
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 
 /// The label ([`crate::Decision::label`]) of a request that went where the most of its own prompt is held.
 pub const LMCACHE_PREFIX: &str = "lmcache_prefix";
@@ -34,26 +34,28 @@ impl LmcacheAware {
 }
 
 /// Whether the controller said anything of these.
-pub(super) fn decides(scene: &Scene<'_>) -> bool {
-    let said = |contender: &Contender<'_>| keys(contender).is_some() || matched(contender) > 0;
-    scene.overlap_weight > 0.0 && scene.contenders.iter().any(said)
+pub(super) fn decides(scene: &PolicyInput<'_>) -> bool {
+    let said =
+        |contender: &PolicyCandidate<'_>| keys(contender).is_some() || matched(contender) > 0;
+    scene.overlap_weight > 0.0 && scene.candidates.iter().any(said)
 }
 
-impl Rule for LmcacheAware {
+impl PolicyRule for LmcacheAware {
     fn unit(&self) -> CostUnit {
         CostUnit::Score
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let most =
-            |of: fn(&Contender<'_>) -> u64| scene.contenders.iter().map(of).max().unwrap_or(0);
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let most = |of: fn(&PolicyCandidate<'_>) -> u64| {
+            scene.candidates.iter().map(of).max().unwrap_or(0)
+        };
         let longest = most(|contender| matched(contender).into());
         let (most_keys, most_load) = (
             most(|contender| keys(contender).unwrap_or(0)),
             most(in_flight),
         );
         let by_prefix = longest > 0;
-        let price = |contender: &Contender<'_>| {
+        let price = |contender: &PolicyCandidate<'_>| {
             let (matched, keys, load) = (
                 matched(contender),
                 keys(contender).unwrap_or(0),
@@ -65,7 +67,7 @@ impl Rule for LmcacheAware {
                 self.cache_weight * share(keys, most_keys)
                     + (1.0 - self.cache_weight) * (1.0 - share(load, most_load))
             };
-            Price {
+            CandidateCost {
                 tie: load,
                 label: Some(if by_prefix {
                     LMCACHE_PREFIX
@@ -81,28 +83,28 @@ impl Rule for LmcacheAware {
                         f64::from(u8::from(by_prefix)),
                     ],
                 ),
-                ..Price::of(1.0 - score)
+                ..CandidateCost::of(1.0 - score)
             }
         };
-        scene.contenders.iter().map(price).collect()
+        scene.candidates.iter().map(price).collect()
     }
 }
 
-fn matched(contender: &Contender<'_>) -> u32 {
+fn matched(contender: &PolicyCandidate<'_>) -> u32 {
     contender
-        .surveyed
+        .overlap
         .candidate
         .lmcache
         .matched_tokens
         .unwrap_or(0)
 }
 
-fn keys(contender: &Contender<'_>) -> Option<u64> {
-    contender.surveyed.candidate.lmcache.keys
+fn keys(contender: &PolicyCandidate<'_>) -> Option<u64> {
+    contender.overlap.candidate.lmcache.keys
 }
 
-fn in_flight(contender: &Contender<'_>) -> u64 {
-    contender.standing.load.in_flight.into()
+fn in_flight(contender: &PolicyCandidate<'_>) -> u64 {
+    contender.state.load.in_flight.into()
 }
 
 /// `part / whole`; nothing of nothing is nothing.

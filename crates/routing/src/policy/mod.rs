@@ -11,7 +11,7 @@ pub use self::lmcache_aware::LMCACHE_PREFIX;
 
 use crate::{
     Affinity, MediumWeights, PrefixHolder, Rates, RoutingSettings, TargetLoad,
-    survey::{SeenPrompt, Surveyed},
+    survey::{CandidateOverlap, NamespacePrompt},
 };
 
 mod cache_aware;
@@ -25,8 +25,8 @@ mod lmcache_aware;
 mod load_factor;
 mod power_of_two;
 mod prefix_hash;
+mod prefix_memory_hint;
 mod random;
-mod remembered;
 mod rendezvous_hash;
 mod ring;
 mod round_robin;
@@ -135,12 +135,12 @@ impl Policy {
     }
 
     /// Whether it goes by who holds the prompt's beginning ([`crate::Job::prefix_holders`]).
-    pub fn asks_for_holders(self) -> bool {
+    pub fn needs_prefix_holders(self) -> bool {
         matches!(self, Self::Composite | Self::Continuum)
     }
 
     /// Whether it goes by the blocks that workers hold of a prompt, and by something else where nobody holds any.
-    pub(crate) fn goes_by_blocks(self) -> bool {
+    pub(crate) fn uses_block_overlap(self) -> bool {
         matches!(
             self,
             Self::KvAware | Self::Warm | Self::DynamoCost | Self::CacheAware
@@ -148,7 +148,7 @@ impl Policy {
     }
 
     /// Whether it goes by what a controller of LMCache says ([`crate::Candidate::lmcache`]).
-    pub fn asks_lmcache(self) -> bool {
+    pub fn needs_lmcache(self) -> bool {
         self == Self::LmcacheAware
     }
 
@@ -160,11 +160,11 @@ impl Policy {
 
     /// The policy whose rule decides on this request: this one, or another where it needs a key that the request has not,
     /// or a score that says nothing (`scored`).
-    pub(crate) fn ruling(
+    pub(crate) fn deciding_policy(
         self,
         settings: &RoutingSettings,
-        scene: &Scene<'_>,
-        scored: impl Fn(&Scene<'_>) -> bool,
+        scene: &PolicyInput<'_>,
+        scored: impl Fn(&PolicyInput<'_>) -> bool,
     ) -> Self {
         let fallback = match settings.fallback {
             Self::PrefixHash | Self::Composite | Self::Continuum => Self::LeastLoaded,
@@ -323,7 +323,7 @@ impl Terms {
 
 /// Everything a policy may look at.
 #[derive(Debug)]
-pub(crate) struct Scene<'a> {
+pub(crate) struct PolicyInput<'a> {
     pub(crate) random: u64,
     pub(crate) affinity: Affinity,
     /// Who holds the prompt's beginning, by streams that name whole prefixes; `None`: there are none.
@@ -335,37 +335,37 @@ pub(crate) struct Scene<'a> {
     /// At least 1.
     pub(crate) expected_output_tokens: f64,
     /// The prompt, one way for each namespace.
-    pub(crate) prompts: Vec<SeenPrompt>,
+    pub(crate) prompts: Vec<NamespacePrompt>,
     /// Never empty.
-    pub(crate) contenders: Vec<Contender<'a>>,
+    pub(crate) candidates: Vec<PolicyCandidate<'a>>,
 }
 
 /// One candidate as the policy sees it.
 #[derive(Debug)]
-pub(crate) struct Contender<'a> {
-    pub(crate) surveyed: Surveyed<'a>,
-    pub(crate) standing: Standing,
+pub(crate) struct PolicyCandidate<'a> {
+    pub(crate) overlap: CandidateOverlap<'a>,
+    pub(crate) state: CandidateState,
 }
 
-impl Contender<'_> {
+impl PolicyCandidate<'_> {
     pub(crate) fn target(&self) -> Target {
-        self.surveyed.candidate.target
+        self.overlap.candidate.target
     }
 
     /// Blocks of the prompt that are not active there.
     pub(crate) fn new_blocks(&self) -> u64 {
-        self.standing.blocks_after - self.standing.load.decode_blocks
+        self.state.blocks_after - self.state.load.decode_blocks
     }
 
     /// Prompt tokens that it would have to compute with this request: its queue, and what it does not hold of the prompt.
     pub(crate) fn prefill_tokens_after(&self) -> u64 {
-        self.standing.load.queued_prefill_tokens + u64::from(self.surveyed.uncached_tokens)
+        self.state.load.queued_prefill_tokens + u64::from(self.overlap.uncached_tokens)
     }
 }
 
 /// What the ledger and the learned rates say of a candidate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Standing {
+pub(crate) struct CandidateState {
     pub(crate) load: TargetLoad,
     /// Time until its queued prefills are computed.
     pub(crate) backlog_ms: f64,
@@ -391,7 +391,7 @@ pub(crate) struct Standing {
 /// Tokens that engines mix into one step.
 const STEP_TOKENS: u32 = 8192;
 
-impl Standing {
+impl CandidateState {
     /// Time that the sequences generating there take from a prefill of so many tokens, step by step.
     pub(crate) fn interleave_ms(&self, uncached_tokens: u32) -> f64 {
         let step_ms = self
@@ -403,7 +403,7 @@ impl Standing {
 
 /// What a policy thinks of one candidate.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Price {
+pub(crate) struct CandidateCost {
     /// Lower wins.
     pub(crate) cost: f64,
     /// Settles equal costs, lower first; what is still equal is drawn.
@@ -417,7 +417,7 @@ pub(crate) struct Price {
 /// The label of a request on which another policy decided than the one asked: that one found no key.
 pub(crate) const FALLBACK: &str = "fallback";
 
-impl Price {
+impl CandidateCost {
     /// A cost without further explanation.
     pub(crate) fn of(cost: f64) -> Self {
         Self {
@@ -431,8 +431,8 @@ impl Price {
 }
 
 /// Prices of contenders whose `line`, best first, is all that counts.
-fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<Price> {
-    let mut prices = vec![Price::of(0.0); line.len()];
+fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<CandidateCost> {
+    let mut prices = vec![CandidateCost::of(0.0); line.len()];
     for (place, i) in line.enumerate() {
         prices[i].cost = place as f64;
     }
@@ -440,7 +440,7 @@ fn by_place(line: impl ExactSizeIterator<Item = usize>) -> Vec<Price> {
 }
 
 /// One policy's rule. `price` looks, `chosen` remembers.
-pub(crate) trait Rule: fmt::Debug + Send {
+pub(crate) trait PolicyRule: fmt::Debug + Send {
     /// Unit of the costs.
     fn unit(&self) -> CostUnit;
 
@@ -450,10 +450,10 @@ pub(crate) trait Rule: fmt::Debug + Send {
     }
 
     /// One price per contender, in order.
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price>;
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost>;
 
     /// The policy's own choice was taken.
-    fn chosen(&mut self, _scene: &Scene<'_>, _winner: &Contender<'_>) {}
+    fn chosen(&mut self, _scene: &PolicyInput<'_>, _winner: &PolicyCandidate<'_>) {}
 
     /// A worker is gone.
     fn forget(&mut self, _worker: WorkerId) {}
@@ -461,7 +461,7 @@ pub(crate) trait Rule: fmt::Debug + Send {
 
 /// One rule per policy, with its memory.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct PolicyRules {
     round_robin: round_robin::RoundRobin,
     random: random::Random,
     least_loaded: least_loaded::LeastLoaded,
@@ -479,7 +479,7 @@ pub(crate) struct Rules {
     composite: composite::Composite,
 }
 
-impl Rules {
+impl PolicyRules {
     pub(crate) fn new(settings: &RoutingSettings) -> Self {
         Self {
             round_robin: Default::default(),
@@ -501,11 +501,11 @@ impl Rules {
     }
 
     /// Whether the score of `composite` says anything of this request.
-    pub(crate) fn scored(&self, scene: &Scene<'_>) -> bool {
+    pub(crate) fn scored(&self, scene: &PolicyInput<'_>) -> bool {
         self.composite.decides(scene)
     }
 
-    pub(crate) fn of(&mut self, policy: Policy) -> &mut dyn Rule {
+    pub(crate) fn of(&mut self, policy: Policy) -> &mut dyn PolicyRule {
         match policy {
             Policy::RoundRobin => &mut self.round_robin,
             Policy::Random => &mut self.random,

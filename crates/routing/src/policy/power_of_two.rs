@@ -5,23 +5,23 @@
 //!
 //! Cost: 0 for the one that takes it, 1 for the other, 2 for those not drawn. Terms: `in_flight`.
 
-use super::{CostUnit, Price, Rule, Scene, Terms};
-use crate::choose::draw;
+use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms};
+use crate::choose::random_for;
 
 #[derive(Debug, Default)]
 pub(super) struct PowerOfTwo;
 
-impl Rule for PowerOfTwo {
+impl PolicyRule for PowerOfTwo {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let in_flight = |i: usize| scene.contenders[i].standing.load.in_flight;
-        let mut prices: Vec<Price> = (0..scene.contenders.len())
-            .map(|i| Price {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let in_flight = |i: usize| scene.candidates[i].state.load.in_flight;
+        let mut prices: Vec<CandidateCost> = (0..scene.candidates.len())
+            .map(|i| CandidateCost {
                 terms: Terms::new(&["in_flight"], [f64::from(in_flight(i))]),
-                ..Price::of(2.0)
+                ..CandidateCost::of(2.0)
             })
             .collect();
         let (first, second) = two(scene.random, prices.len());
@@ -42,8 +42,8 @@ fn two(random: u64, count: usize) -> (usize, usize) {
         usize::try_from(drawn % count.max(1) as u64)
             .expect("a remainder is smaller than a count of things in memory")
     };
-    let first = below(draw(random, 0), count);
-    let onward = below(draw(random, 1), count.saturating_sub(1));
+    let first = below(random_for(random, 0), count);
+    let onward = below(random_for(random, 1), count.saturating_sub(1));
     (
         first,
         (first + usize::from(count > 1) + onward) % count.max(1),

@@ -17,7 +17,10 @@ use std::iter;
 
 use kv_blocks::WorkerId;
 
-use super::{CostUnit, Price, Rule, Scene, Terms, load_factor::LoadFactor, ring::Rings};
+use super::{
+    CandidateCost, CostUnit, PolicyInput, PolicyRule, Terms, load_factor::LoadFactor,
+    ring::RingCache,
+};
 use crate::RingSettings;
 
 /// Placed on the key's owner, and on another because the owner was full.
@@ -26,31 +29,31 @@ const OVERFLOW: &str = "overflow";
 
 #[derive(Debug)]
 pub(super) struct PrefixHash {
-    rings: Rings,
+    rings: RingCache,
     load_factor: LoadFactor,
 }
 
 impl PrefixHash {
     pub(super) fn new(settings: RingSettings) -> Self {
         Self {
-            rings: Rings::new(settings.virtual_nodes, settings.seed),
+            rings: RingCache::new(settings.virtual_nodes, settings.seed),
             load_factor: LoadFactor::above_even(settings.load_factor_epsilon),
         }
     }
 }
 
-impl Rule for PrefixHash {
+impl PolicyRule for PrefixHash {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let in_flight = |i: usize| scene.contenders[i].standing.load.in_flight;
-        let all = (0..scene.contenders.len())
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let in_flight = |i: usize| scene.candidates[i].state.load.in_flight;
+        let all = (0..scene.candidates.len())
             .map(|i| u64::from(in_flight(i)))
             .sum();
-        let cap = self.load_factor.cap(all, scene.contenders.len());
-        let ring = self.rings.around(&scene.contenders);
+        let cap = self.load_factor.cap(all, scene.candidates.len());
+        let ring = self.rings.around(&scene.candidates);
         // `Policy::ruling` lets nobody in without a key; a lot is drawn rather than one target flooded.
         let mut walk = ring.clockwise(scene.affinity.prefix().unwrap_or(scene.random));
         let owner = walk.next().unwrap_or(0);
@@ -59,7 +62,7 @@ impl Rule for PrefixHash {
             .find(|i| u64::from(in_flight(*i)) < cap)
             .unwrap_or(owner);
         let label = if taker == owner { OWNER } else { OVERFLOW };
-        let price = |i: usize| Price {
+        let price = |i: usize| CandidateCost {
             tie: u64::from(in_flight(i)),
             label: Some(label),
             terms: Terms::new(
@@ -70,9 +73,9 @@ impl Rule for PrefixHash {
                     f64::from(u8::from(i == owner)),
                 ],
             ),
-            ..Price::of(f64::from(u8::from(i != taker)))
+            ..CandidateCost::of(f64::from(u8::from(i != taker)))
         };
-        (0..scene.contenders.len()).map(price).collect()
+        (0..scene.candidates.len()).map(price).collect()
     }
 
     fn forget(&mut self, worker: WorkerId) {

@@ -3,28 +3,28 @@
 //! Cost: the place in an order drawn for this request: of those still to be placed, each is next with a probability of
 //! its `workers[].weight` over the sum of theirs. Terms: none.
 
-use super::{CostUnit, Price, Rule, Scene, by_place};
-use crate::choose::{draw, unit};
+use super::{CandidateCost, CostUnit, PolicyInput, PolicyRule, by_place};
+use crate::choose::{random_for, unit};
 
 #[derive(Debug, Default)]
 pub(super) struct Random;
 
-impl Rule for Random {
+impl PolicyRule for Random {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         // Each waits a time drawn from an exponential distribution with its weight as rate: who is first, and then next,
         // is so by weight.
         let mut line: Vec<(f64, u64, usize)> = scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
-                let drawn = draw(scene.random, i);
+                let drawn = random_for(scene.random, i);
                 (
-                    -(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(),
+                    -(-unit(drawn)).ln_1p() / contender.overlap.candidate.share(),
                     drawn,
                     i,
                 )

@@ -9,7 +9,9 @@
 
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::{Contender, CostUnit, Price, Rule, Scene, by_place, ring::identity};
+use super::{
+    CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, by_place, ring::identity,
+};
 use crate::{RingSettings, choose::unit};
 
 #[derive(Debug)]
@@ -24,30 +26,30 @@ impl RendezvousHash {
         }
     }
 
-    fn draw(&self, key: u64, contender: &Contender<'_>) -> u64 {
-        let candidate = contender.surveyed.candidate;
+    fn draw(&self, key: u64, contender: &PolicyCandidate<'_>) -> u64 {
+        let candidate = contender.overlap.candidate;
         let mut bytes = key.to_be_bytes().to_vec();
         bytes.extend_from_slice(identity(&candidate.name, candidate.target).as_bytes());
         xxh3_64_with_seed(&bytes, self.seed)
     }
 }
 
-impl Rule for RendezvousHash {
+impl PolicyRule for RendezvousHash {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let key = scene.affinity.session().unwrap_or(scene.random);
         // One over the score: the lowest is the highest, and nothing is divided by zero.
         let mut line: Vec<(f64, u64, usize)> = scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
                 let drawn = self.draw(key, contender);
                 (
-                    -(-unit(drawn)).ln_1p() / contender.surveyed.candidate.share(),
+                    -(-unit(drawn)).ln_1p() / contender.overlap.candidate.share(),
                     drawn,
                     i,
                 )

@@ -12,7 +12,7 @@ use std::{cell::RefCell, fmt::Write, iter, sync::Arc};
 use kv_blocks::{Target, WorkerId};
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
-use super::Contender;
+use super::PolicyCandidate;
 
 /// Rings kept, and points of all of them together (16 bytes each); the least recently used goes, the latest stays.
 const MOST_RINGS: usize = 64;
@@ -27,48 +27,48 @@ const MOST_VIRTUAL_NODES: u32 = 10_000;
 ///
 /// A cache and nothing else: it changes no answer, so a rule that only looks may use it. The router's lock is around it.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(super) struct RingCache {
     virtual_nodes: u32,
     seed: u64,
     /// Most recently used first.
-    kept: RefCell<Vec<Arc<Ring>>>,
+    rings: RefCell<Vec<Arc<HashRing>>>,
 }
 
-impl Rings {
+impl RingCache {
     pub(super) fn new(virtual_nodes: u32, seed: u64) -> Self {
         Self {
             virtual_nodes: virtual_nodes.clamp(1, MOST_VIRTUAL_NODES),
             seed,
-            kept: RefCell::default(),
+            rings: RefCell::default(),
         }
     }
 
     /// The ring around `contenders`, built unless one was built before.
-    pub(super) fn around(&self, contenders: &[Contender<'_>]) -> Around {
+    pub(super) fn around(&self, contenders: &[PolicyCandidate<'_>]) -> RingWalk {
         let mut line: Vec<usize> = (0..contenders.len()).collect();
         line.sort_unstable_by_key(|i| contenders[*i].target());
         line.dedup_by_key(|i| contenders[*i].target());
         if line.len() < 2 {
             // Nothing to look up: pinned requests shall not push out the rings of whole fleets.
-            let ring = Arc::new(Ring::build(contenders, &line, 1, self.seed));
-            return Around {
+            let ring = Arc::new(HashRing::build(contenders, &line, 1, self.seed));
+            return RingWalk {
                 ring,
-                seats: line.into_iter().map(Some).collect(),
+                candidates: line.into_iter().map(Some).collect(),
             };
         }
-        let mut kept = self.kept.borrow_mut();
+        let mut kept = self.rings.borrow_mut();
         let known = kept
             .iter()
             .enumerate()
             .find_map(|(place, ring)| Some((place, ring.seats(contenders, &line)?)));
         if let Some((place, seats)) = known {
             kept[..=place].rotate_right(1);
-            return Around {
+            return RingWalk {
                 ring: Arc::clone(&kept[0]),
-                seats,
+                candidates: seats,
             };
         }
-        let ring = Arc::new(Ring::build(
+        let ring = Arc::new(HashRing::build(
             contenders,
             &line,
             self.virtual_nodes,
@@ -81,15 +81,15 @@ impl Rings {
         {
             kept.pop();
         }
-        Around {
+        RingWalk {
             ring,
-            seats: line.into_iter().map(Some).collect(),
+            candidates: line.into_iter().map(Some).collect(),
         }
     }
 
     /// Drops the rings that `worker` has points on.
     pub(super) fn forget(&mut self, worker: WorkerId) {
-        self.kept.get_mut().retain(|ring| {
+        self.rings.get_mut().retain(|ring| {
             ring.members
                 .iter()
                 .all(|member| member.target.worker != worker)
@@ -99,13 +99,13 @@ impl Rings {
 
 /// A ring, seen by one request.
 #[derive(Debug)]
-pub(super) struct Around {
-    ring: Arc<Ring>,
+pub(super) struct RingWalk {
+    ring: Arc<HashRing>,
     /// Where among the contenders each member stands; `None` for one that may not take the request.
-    seats: Vec<Option<usize>>,
+    candidates: Vec<Option<usize>>,
 }
 
-impl Around {
+impl RingWalk {
     /// Contenders by their points, from `key` on and once round; each as often as it has points.
     pub(super) fn clockwise(&self, key: u64) -> impl Iterator<Item = usize> + '_ {
         let (before, from) = self
@@ -114,48 +114,53 @@ impl Around {
             .split_at(self.ring.points.partition_point(|point| point.place < key));
         from.iter()
             .chain(before)
-            .filter_map(|point| self.seats[point.member])
+            .filter_map(|point| self.candidates[point.member])
     }
 }
 
 /// Points of a set of targets.
 #[derive(Debug)]
-struct Ring {
+struct HashRing {
     /// Sorted by target, each once.
-    members: Vec<Member>,
+    members: Vec<RingMember>,
     /// Sorted by place.
-    points: Vec<Point>,
+    points: Vec<RingPoint>,
 }
 
 #[derive(Debug)]
-struct Member {
+struct RingMember {
     target: Target,
     name: Arc<str>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Point {
+struct RingPoint {
     place: u64,
     member: usize,
 }
 
-impl Ring {
+impl HashRing {
     /// `line` gives the contenders in the order of their targets.
-    fn build(contenders: &[Contender<'_>], line: &[usize], virtual_nodes: u32, seed: u64) -> Self {
-        let member = |i: &usize| Member {
+    fn build(
+        contenders: &[PolicyCandidate<'_>],
+        line: &[usize],
+        virtual_nodes: u32,
+        seed: u64,
+    ) -> Self {
+        let member = |i: &usize| RingMember {
             target: contenders[*i].target(),
-            name: Arc::clone(&contenders[*i].surveyed.candidate.name),
+            name: Arc::clone(&contenders[*i].overlap.candidate.name),
         };
-        let members: Vec<Member> = line.iter().map(member).collect();
-        let mut points: Vec<Point> = members
+        let members: Vec<RingMember> = line.iter().map(member).collect();
+        let mut points: Vec<RingPoint> = members
             .iter()
             .enumerate()
             .flat_map(|(i, member)| {
-                places(member, virtual_nodes, seed).map(move |place| Point { place, member: i })
+                places(member, virtual_nodes, seed).map(move |place| RingPoint { place, member: i })
             })
             .collect();
         // Two points in one place are a matter of names too: ids of workers change with a restart.
-        let named = |point: &Point| {
+        let named = |point: &RingPoint| {
             (
                 &members[point.member].name,
                 members[point.member].target.rank,
@@ -166,7 +171,11 @@ impl Ring {
     }
 
     /// Where each member stands among `contenders`; `None` if the ring is not theirs.
-    fn seats(&self, contenders: &[Contender<'_>], line: &[usize]) -> Option<Vec<Option<usize>>> {
+    fn seats(
+        &self,
+        contenders: &[PolicyCandidate<'_>],
+        line: &[usize],
+    ) -> Option<Vec<Option<usize>>> {
         if line.len() > self.members.len()
             || line.len().saturating_mul(SERVES_ONE_IN) < self.members.len()
         {
@@ -178,7 +187,7 @@ impl Ring {
             let (place, member) =
                 members.find(|(_, member)| member.target >= contenders[*i].target())?;
             if member.target != contenders[*i].target()
-                || member.name != contenders[*i].surveyed.candidate.name
+                || member.name != contenders[*i].overlap.candidate.name
             {
                 return None;
             }
@@ -188,7 +197,7 @@ impl Ring {
     }
 }
 
-fn places(member: &Member, virtual_nodes: u32, seed: u64) -> impl Iterator<Item = u64> {
+fn places(member: &RingMember, virtual_nodes: u32, seed: u64) -> impl Iterator<Item = u64> {
     let mut text = identity(&member.name, member.target);
     let identity = text.len();
     let mut numbers = 0..virtual_nodes;
@@ -207,13 +216,13 @@ pub(super) fn identity(name: &str, target: Target) -> String {
 #[cfg(test)]
 mod tests {
     use contract_id::contract;
-    use kv_blocks::{BlockSize, DpRank, Identity, Moment, Namespace};
+    use kv_blocks::{BlockSize, DpRank, Moment, Namespace, PromptIdentity};
     use kv_index::{IndexSettings, KvIndex};
 
     use super::*;
     use crate::{
-        Affinity, Answer, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides,
-        RoutingSettings, Tiers, state::State,
+        Affinity, CacheSource, Candidate, Job, LmcacheFacts, NoStopwatch, Overrides, ReplyMode,
+        RoutingSettings, Tiers, state::RouterState,
     };
 
     fn candidate(worker: u32) -> Candidate {
@@ -228,7 +237,7 @@ mod tests {
                 lora: None,
                 salt: None,
                 block_size: BlockSize::new(16).expect("a block size"),
-                identity: Identity::Tokens,
+                identity: PromptIdentity::Tokens,
             },
             weight: 1.0,
             cache: CacheSource::Events,
@@ -242,7 +251,7 @@ mod tests {
     }
 
     /// Who owns `key` when `workers` may take the request.
-    fn owner(rings: &Rings, workers: &[u32], key: u64) -> u32 {
+    fn owner(rings: &RingCache, workers: &[u32], key: u64) -> u32 {
         let candidates: Vec<Candidate> = workers.iter().copied().map(candidate).collect();
         let job = Job {
             policy: None,
@@ -253,8 +262,8 @@ mod tests {
             prefix_holders: None,
             prompt_tokens: 0,
             expected_output_tokens: None,
-            answer: Answer::Streamed,
-            patience: None,
+            answer: ReplyMode::Streamed,
+            wait_budget: None,
             busy_threshold: None,
             candidates: &candidates,
             excluded: &[],
@@ -266,9 +275,14 @@ mod tests {
         let settings = RoutingSettings::default();
         let index = KvIndex::new(IndexSettings::default());
         let survey = crate::survey::survey(&index, Moment::START, &job, candidates.iter());
-        let choice =
-            State::new(&settings).choose(Moment::START, &job, settings.policy, &settings, survey);
-        let contenders = &choice.scene.contenders;
+        let choice = RouterState::new(&settings).choose(
+            Moment::START,
+            &job,
+            settings.policy,
+            &settings,
+            survey,
+        );
+        let contenders = &choice.input.candidates;
         let owner = rings
             .around(contenders)
             .clockwise(key)
@@ -277,9 +291,9 @@ mod tests {
         contenders[owner].target().worker.0
     }
 
-    fn kept(rings: &Rings) -> Vec<usize> {
+    fn kept(rings: &RingCache) -> Vec<usize> {
         rings
-            .kept
+            .rings
             .borrow()
             .iter()
             .map(|ring| ring.members.len())
@@ -289,12 +303,12 @@ mod tests {
     #[test]
     #[contract("CK4")]
     fn every_target_has_its_points_and_the_ring_is_built_once() {
-        let rings = Rings::new(RoutingSettings::default().ring.virtual_nodes, 0);
+        let rings = RingCache::new(RoutingSettings::default().ring.virtual_nodes, 0);
         for key in 0..20 {
             owner(&rings, &[3, 1, 2], key << 59);
         }
         assert_eq!(kept(&rings), [3]);
-        let ring = Arc::clone(&rings.kept.borrow()[0]);
+        let ring = Arc::clone(&rings.rings.borrow()[0]);
         for member in 0..3 {
             assert_eq!(
                 ring.points
@@ -313,7 +327,7 @@ mod tests {
 
     #[test]
     fn a_ring_serves_the_better_part_of_its_targets_and_a_pinned_request_needs_none() {
-        let rings = Rings::new(10, 0);
+        let rings = RingCache::new(10, 0);
         owner(&rings, &[1, 2, 3, 4, 5, 6], 1);
         assert_ne!(owner(&rings, &[1, 2, 3], 1), 4);
         assert_eq!(owner(&rings, &[5], 1), 5);
@@ -325,16 +339,16 @@ mod tests {
 
     #[test]
     fn rings_are_bounded_in_number_and_the_least_recently_used_goes() {
-        let rings = Rings::new(1, 0);
+        let rings = RingCache::new(1, 0);
         owner(&rings, &[1, 2, 3], 1);
         for worker in 0..200 {
             owner(&rings, &[10 * worker, 10 * worker + 1], 1);
             owner(&rings, &[1, 2, 3], 1);
         }
-        assert_eq!(rings.kept.borrow().len(), MOST_RINGS);
+        assert_eq!(rings.rings.borrow().len(), MOST_RINGS);
         assert_eq!(kept(&rings)[0], 3, "what is in use stays");
         assert_eq!(
-            rings.kept.borrow()[1].members[0].target.worker,
+            rings.rings.borrow()[1].members[0].target.worker,
             WorkerId(1990)
         );
     }
@@ -342,7 +356,7 @@ mod tests {
     #[test]
     fn rings_are_bounded_in_points_and_one_larger_than_that_still_serves() {
         let points = usize::try_from(MOST_VIRTUAL_NODES).expect("few");
-        let rings = Rings::new(u32::MAX, 0);
+        let rings = RingCache::new(u32::MAX, 0);
         let fleet = |first: u32| (first..first + 150).collect::<Vec<u32>>();
         for first in [0, 1000, 2000] {
             owner(&rings, &fleet(first), 1);
@@ -359,11 +373,14 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_gone_takes_its_rings_with_it() {
-        let mut rings = Rings::new(10, 0);
+        let mut rings = RingCache::new(10, 0);
         owner(&rings, &[1, 2], 1);
         owner(&rings, &[3, 4], 1);
         rings.forget(WorkerId(2));
         assert_eq!(kept(&rings), [2]);
-        assert_eq!(rings.kept.borrow()[0].members[0].target.worker, WorkerId(3));
+        assert_eq!(
+            rings.rings.borrow()[0].members[0].target.worker,
+            WorkerId(3)
+        );
     }
 }

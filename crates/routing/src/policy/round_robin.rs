@@ -9,7 +9,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 
-use super::{Contender, CostUnit, Price, Rule, Scene, by_place};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, by_place};
 
 /// Models whose turns are remembered; beyond it all start anew, which costs one uneven round.
 const MOST_MODELS: usize = 4096;
@@ -17,22 +17,22 @@ const MOST_MODELS: usize = 4096;
 #[derive(Debug, Default)]
 pub(super) struct RoundRobin {
     /// Per model, the number of each target's latest turn.
-    turns: HashMap<Arc<str>, HashMap<Target, u64>>,
+    last_turns: HashMap<Arc<str>, HashMap<Target, u64>>,
     turn: u64,
 }
 
-impl Rule for RoundRobin {
+impl PolicyRule for RoundRobin {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let turns = scene
-            .contenders
-            .first()
-            .and_then(|first| self.turns.get(&first.surveyed.candidate.namespace.model));
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let turns = scene.candidates.first().and_then(|first| {
+            self.last_turns
+                .get(&first.overlap.candidate.namespace.model)
+        });
         let mut line: Vec<(u64, Target, usize)> = scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| {
@@ -48,20 +48,20 @@ impl Rule for RoundRobin {
         by_place(line.into_iter().map(|(_, _, i)| i))
     }
 
-    fn chosen(&mut self, _scene: &Scene<'_>, winner: &Contender<'_>) {
+    fn chosen(&mut self, _scene: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
         self.turn += 1;
-        let model = &winner.surveyed.candidate.namespace.model;
-        if self.turns.len() >= MOST_MODELS && !self.turns.contains_key(model) {
-            self.turns.clear();
+        let model = &winner.overlap.candidate.namespace.model;
+        if self.last_turns.len() >= MOST_MODELS && !self.last_turns.contains_key(model) {
+            self.last_turns.clear();
         }
-        self.turns
+        self.last_turns
             .entry(Arc::clone(model))
             .or_default()
             .insert(winner.target(), self.turn);
     }
 
     fn forget(&mut self, worker: WorkerId) {
-        self.turns.retain(|_, turns| {
+        self.last_turns.retain(|_, turns| {
             turns.retain(|target, _| target.worker != worker);
             !turns.is_empty()
         });

@@ -18,7 +18,7 @@
 //! The first five are the predicted time to first token. A request's overlap weight multiplies `prefill_ms`,
 //! `reload_ms` and `others_ms`: at 0 caches do not count.
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms};
 use crate::rates::CONTEXT_TOKENS_PER_SEQUENCE;
 
 #[derive(Debug, Default)]
@@ -70,7 +70,7 @@ const RELOAD_HOST: f64 = 0.05;
 const RELOAD_DISK: f64 = 0.4;
 const RELOAD_REMOTE: f64 = 0.5;
 
-impl Rule for Warm {
+impl PolicyRule for Warm {
     fn unit(&self) -> CostUnit {
         CostUnit::Ms
     }
@@ -79,10 +79,10 @@ impl Rule for Warm {
         true
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
-        let fleet = Fleet::of(scene);
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
+        let fleet = FleetTotals::of(scene);
         scene
-            .contenders
+            .candidates
             .iter()
             .map(|contender| price(scene, contender, &fleet))
             .collect()
@@ -90,7 +90,7 @@ impl Rule for Warm {
 }
 
 /// What is the same for all contenders.
-struct Fleet {
+struct FleetTotals {
     /// Weight of a request's own prefill.
     others: f64,
     /// Cold tokens given lately, and the mean over the targets of the time that they take where they were given.
@@ -100,25 +100,30 @@ struct Fleet {
     holds: f64,
 }
 
-impl Fleet {
-    fn of(scene: &Scene<'_>) -> Self {
-        let count = scene.contenders.len().max(1) as f64;
-        let sum = |part: fn(&Contender<'_>) -> f64| scene.contenders.iter().map(part).sum::<f64>();
-        let work_ms = sum(|contender| contender.standing.work_ms);
+impl FleetTotals {
+    fn of(scene: &PolicyInput<'_>) -> Self {
+        let count = scene.candidates.len().max(1) as f64;
+        let sum =
+            |part: fn(&PolicyCandidate<'_>) -> f64| scene.candidates.iter().map(part).sum::<f64>();
+        let work_ms = sum(|contender| contender.state.work_ms);
         let utilisation = (work_ms / (WORK_MEMORY_MS * count)).min(UTILISATION_MOST);
-        let in_flight = sum(|contender| f64::from(contender.standing.load.in_flight));
+        let in_flight = sum(|contender| f64::from(contender.state.load.in_flight));
         Self {
             others: (OTHERS_IDLE + OTHERS_GAIN * utilisation / (1.0 - utilisation))
                 .min(OTHERS_MOST),
-            cold_tokens: sum(|contender| contender.standing.cold_tokens),
+            cold_tokens: sum(|contender| contender.state.cold_tokens),
             cold_s: sum(cold_s) / count,
             holds: (HELD_OVER_MEAN * (in_flight + 1.0) / count).max(HELD_FREELY),
         }
     }
 }
 
-fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
-    let (surveyed, standing) = (&contender.surveyed, &contender.standing);
+fn price(
+    scene: &PolicyInput<'_>,
+    contender: &PolicyCandidate<'_>,
+    fleet: &FleetTotals,
+) -> CandidateCost {
+    let (surveyed, standing) = (&contender.overlap, &contender.state);
     let (rates, load) = (&standing.rates, &standing.load);
     let prompt = f64::from(scene.prompt_tokens);
     let output = scene.expected_output_tokens;
@@ -162,33 +167,33 @@ fn price(scene: &Scene<'_>, contender: &Contender<'_>, fleet: &Fleet) -> Price {
         rates.overhead_ms,
         home,
     ];
-    Price {
+    CandidateCost {
         predicted_ttft_ms: Some(ttft),
         // Of equals the one that was idle longest: the first requests of a day go round.
         tie: standing.last_dispatch,
         terms: Terms::new(&TERMS, terms),
-        ..Price::of(terms.iter().sum())
+        ..CandidateCost::of(terms.iter().sum())
     }
 }
 
-fn eviction_ms(contender: &Contender<'_>, output: f64) -> f64 {
-    let candidate = contender.surveyed.candidate;
+fn eviction_ms(contender: &PolicyCandidate<'_>, output: f64) -> f64 {
+    let candidate = contender.overlap.candidate;
     let Some(total) = candidate.total_blocks else {
         return 0.0;
     };
-    let (after, total) = (contender.standing.blocks_after, f64::from(total.max(1)));
-    let sequences = f64::from(contender.standing.load.in_flight) + 1.0;
+    let (after, total) = (contender.state.blocks_after, f64::from(total.max(1)));
+    let sequences = f64::from(contender.state.load.in_flight) + 1.0;
     let growth = sequences * output / f64::from(candidate.namespace.block_size.tokens());
     EVICTION_MS * ((after as f64 + growth - total) / total).max(0.0)
 }
 
 /// Time that the cold tokens given to it lately take there: a slow target has its share with fewer.
-fn cold_s(contender: &Contender<'_>) -> f64 {
-    contender.standing.cold_tokens / contender.standing.rates.prefill_tokens_per_s
+fn cold_s(contender: &PolicyCandidate<'_>) -> f64 {
+    contender.state.cold_tokens / contender.state.rates.prefill_tokens_per_s
 }
 
 /// Weight on cold work by how much of it the target got lately: negative below the mean.
-fn share(contender: &Contender<'_>, fleet: &Fleet, prompt: f64) -> f64 {
+fn share(contender: &PolicyCandidate<'_>, fleet: &FleetTotals, prompt: f64) -> f64 {
     if fleet.cold_s <= 0.0 {
         return 0.0;
     }
@@ -197,7 +202,7 @@ fn share(contender: &Contender<'_>, fleet: &Fleet, prompt: f64) -> f64 {
 }
 
 /// Weight on the whole prompt by how far the target is above what it may hold.
-fn held(contender: &Contender<'_>, fleet: &Fleet) -> f64 {
-    let over = (f64::from(contender.standing.load.in_flight) + 1.0) / fleet.holds - 1.0;
+fn held(contender: &PolicyCandidate<'_>, fleet: &FleetTotals) -> f64 {
+    let over = (f64::from(contender.state.load.in_flight) + 1.0) / fleet.holds - 1.0;
     HELD_GAIN * over.max(0.0) * (1.0 + fleet.others)
 }

@@ -10,7 +10,7 @@ use std::{collections::HashMap, sync::Arc};
 
 use kv_blocks::{Target, WorkerId};
 
-use super::{Contender, CostUnit, Price, Rule, Scene, Terms, by_place};
+use super::{CandidateCost, CostUnit, PolicyCandidate, PolicyInput, PolicyRule, Terms, by_place};
 
 /// Models whose credits are remembered; beyond it all start anew, which costs one uneven round.
 const MOST_MODELS: usize = 4096;
@@ -21,17 +21,17 @@ pub(super) struct WeightedRoundRobin {
     credits: HashMap<Arc<str>, HashMap<Target, f64>>,
 }
 
-impl Rule for WeightedRoundRobin {
+impl PolicyRule for WeightedRoundRobin {
     fn unit(&self) -> CostUnit {
         CostUnit::Rank
     }
 
-    fn price(&self, scene: &Scene<'_>) -> Vec<Price> {
+    fn price(&self, scene: &PolicyInput<'_>) -> Vec<CandidateCost> {
         let credits = scene
-            .contenders
+            .candidates
             .first()
             .and_then(|first| self.credits.get(model(first)));
-        let earned = |contender: &Contender<'_>| {
+        let earned = |contender: &PolicyCandidate<'_>| {
             let before = credits
                 .and_then(|credits| credits.get(&contender.target()))
                 .copied()
@@ -39,7 +39,7 @@ impl Rule for WeightedRoundRobin {
             before + weight(contender)
         };
         let mut line: Vec<(f64, Target, usize)> = scene
-            .contenders
+            .candidates
             .iter()
             .enumerate()
             .map(|(i, contender)| (earned(contender), contender.target(), i))
@@ -49,20 +49,20 @@ impl Rule for WeightedRoundRobin {
         for (credit, _, i) in line {
             prices[i].terms = Terms::new(
                 &["credit", "weight"],
-                [credit, weight(&scene.contenders[i])],
+                [credit, weight(&scene.candidates[i])],
             );
         }
         prices
     }
 
-    fn chosen(&mut self, scene: &Scene<'_>, winner: &Contender<'_>) {
+    fn chosen(&mut self, scene: &PolicyInput<'_>, winner: &PolicyCandidate<'_>) {
         let model = model(winner);
         if self.credits.len() >= MOST_MODELS && !self.credits.contains_key(model) {
             self.credits.clear();
         }
         let credits = self.credits.entry(Arc::clone(model)).or_default();
         let mut earned = 0.0;
-        for contender in &scene.contenders {
+        for contender in &scene.candidates {
             *credits.entry(contender.target()).or_insert(0.0) += weight(contender);
             earned += weight(contender);
         }
@@ -77,11 +77,11 @@ impl Rule for WeightedRoundRobin {
     }
 }
 
-fn model<'a>(contender: &Contender<'a>) -> &'a Arc<str> {
-    &contender.surveyed.candidate.namespace.model
+fn model<'a>(contender: &PolicyCandidate<'a>) -> &'a Arc<str> {
+    &contender.overlap.candidate.namespace.model
 }
 
 /// Weights are compared, so bounds far apart change nothing; without them sums of credits could run out of digits.
-fn weight(contender: &Contender<'_>) -> f64 {
-    contender.surveyed.candidate.share().clamp(1e-6, 1e6)
+fn weight(contender: &PolicyCandidate<'_>) -> f64 {
+    contender.overlap.candidate.share().clamp(1e-6, 1e6)
 }

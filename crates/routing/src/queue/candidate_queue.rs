@@ -10,7 +10,7 @@ use std::{collections::BTreeSet, mem, ops::Bound, sync::Arc};
 
 use kv_blocks::{Moment, Target};
 
-use super::{Gate, OrderKey, QueuedRequest};
+use super::{OrderKey, QueuedRequest, TargetGate};
 use crate::Ticket;
 
 /// Candidates priced in one pass, over all requests: what is behind waits for the next one. About half a millisecond of work,
@@ -18,13 +18,13 @@ use crate::Ticket;
 const PASS_PRICED: usize = 2048;
 
 /// A place among the requests of one queue.
-pub(crate) type Place = (OrderKey, Ticket);
+pub(crate) type QueuePlace = (OrderKey, Ticket);
 
 /// Requests that wait for the same targets.
 #[derive(Debug)]
 pub(crate) struct CandidateQueue {
     pub(crate) targets: Arc<[Target]>,
-    order: BTreeSet<Place>,
+    order: BTreeSet<QueuePlace>,
     due: BTreeSet<(Moment, Ticket)>,
     /// When to look next though nothing is heard.
     pub(super) look_at: Option<Moment>,
@@ -33,7 +33,7 @@ pub(crate) struct CandidateQueue {
     /// Open targets that nobody wanted in the last pass.
     declined: BTreeSet<Target>,
     /// Where the pass goes on.
-    cursor: Option<Place>,
+    cursor: Option<QueuePlace>,
     /// Candidates priced in this pass.
     priced: usize,
     /// Up to where estimates were refreshed beside the passes.
@@ -76,7 +76,7 @@ impl CandidateQueue {
     }
 
     /// Whether there is a request with a busy threshold.
-    pub(super) fn any_minds_usage(&self) -> bool {
+    pub(super) fn any_has_busy_threshold(&self) -> bool {
         self.thresholds > 0
     }
 
@@ -157,7 +157,7 @@ impl CandidateQueue {
     }
 
     /// `target` has something to compute, and opens at `then` if nothing is heard before.
-    pub(super) fn opens_later(&mut self, target: Target, then: Option<Moment>) {
+    pub(super) fn open_at(&mut self, target: Target, then: Option<Moment>) {
         self.declined.remove(&target);
         if let Some(then) = then {
             self.look_at = Some(self.look_at.map_or(then, |at| at.min(then)));
@@ -175,7 +175,7 @@ impl CandidateQueue {
     }
 
     /// The pass goes on as soon as others have had their turn.
-    pub(super) fn go_on(&mut self, now: Moment) {
+    pub(super) fn resume_pass(&mut self, now: Moment) {
         self.look_at = Some(now);
     }
 
@@ -190,7 +190,7 @@ impl CandidateQueue {
     }
 
     /// Sees which targets are open now; returns whether the pass has anything to offer. If it has not, it is over.
-    pub(super) fn begin_or_go_on(&mut self, now: Moment, gate: &Gate<'_>) -> bool {
+    pub(super) fn start_or_resume_pass(&mut self, now: Moment, gate: &TargetGate<'_>) -> bool {
         if self.opened.is_empty() {
             let open = |target: &Target| {
                 gate.is_open(now, *target, self) && !self.declined.contains(target)
@@ -209,9 +209,9 @@ impl CandidateQueue {
     }
 
     /// The next requests of the pass, as many as may be priced; the pass goes on behind them. At least one if it has any.
-    pub(super) fn take_next(&mut self, most: usize) -> Vec<Place> {
+    pub(super) fn take_next(&mut self, most: usize) -> Vec<QueuePlace> {
         let from = self.cursor.map_or(Bound::Unbounded, Bound::Included);
-        let mut next: Vec<Place> = self
+        let mut next: Vec<QueuePlace> = self
             .order
             .range((from, Bound::Unbounded))
             .take(most.max(1) + 1)
@@ -227,12 +227,12 @@ impl CandidateQueue {
     }
 
     /// Whether the pass has asked everybody, or as many as it may.
-    pub(super) fn is_through(&self) -> bool {
+    pub(super) fn is_pass_finished(&self) -> bool {
         self.cursor.is_none() || self.priced >= PASS_PRICED
     }
 
     /// Ends a pass. What is open still was wanted by nobody.
-    pub(super) fn end_pass(&mut self, now: Moment, gate: &Gate<'_>) {
+    pub(super) fn end_pass(&mut self, now: Moment, gate: &TargetGate<'_>) {
         self.declined.extend(mem::take(&mut self.opened));
         (self.cursor, self.priced) = (None, 0);
         self.look_at = self

@@ -9,20 +9,20 @@ use std::{
 
 use kv_blocks::Target;
 
-use crate::{Candidate, Excluded};
+use crate::{Candidate, ExcludedTarget};
 
 /// The targets that may take a request, and those that may not.
 #[derive(Debug)]
 pub(crate) struct CandidateSet {
     pub(crate) candidates: Box<[Candidate]>,
-    pub(crate) excluded: Box<[Excluded]>,
+    pub(crate) excluded: Box<[ExcludedTarget]>,
     /// Of the candidates, in order: which queue the request stands in.
     pub(crate) targets: Arc<[Target]>,
     fingerprint: u64,
 }
 
 impl CandidateSet {
-    fn new(fingerprint: u64, candidates: &[Candidate], excluded: &[Excluded]) -> Self {
+    fn new(fingerprint: u64, candidates: &[Candidate], excluded: &[ExcludedTarget]) -> Self {
         let mut targets: Vec<Target> = candidates
             .iter()
             .map(|candidate| candidate.target)
@@ -40,11 +40,11 @@ impl CandidateSet {
     /// Memory that it takes: its own, and its share of what finds queues by their targets.
     pub(crate) fn bytes(&self) -> u64 {
         let rows = size_of::<Candidate>() * self.candidates.len()
-            + size_of::<Excluded>() * self.excluded.len();
+            + size_of::<ExcludedTarget>() * self.excluded.len();
         (size_of::<Self>() + rows + 4 * size_of::<Target>() * self.targets.len()) as u64
     }
 
-    fn is(&self, candidates: &[Candidate], excluded: &[Excluded]) -> bool {
+    fn is(&self, candidates: &[Candidate], excluded: &[ExcludedTarget]) -> bool {
         self.candidates.len() == candidates.len()
             && self.excluded.len() == excluded.len()
             && self
@@ -75,13 +75,13 @@ fn same_candidate(one: &Candidate, other: &Candidate) -> bool {
 /// Finds the list that is equal to a new one. Knows every list as long as a waiting request refers to it.
 #[derive(Debug, Default)]
 pub(crate) struct CandidateSets {
-    by_fingerprint: HashMap<u64, Vec<Shared>>,
+    by_fingerprint: HashMap<u64, Vec<SharedCandidateSet>>,
     /// Clients choose salts: without a key of its own, lists could be made to meet in one place.
     hasher: RandomState,
 }
 
 #[derive(Debug)]
-struct Shared {
+struct SharedCandidateSet {
     set: Arc<CandidateSet>,
     requests: usize,
 }
@@ -109,7 +109,7 @@ impl CandidateSets {
             known.requests += 1;
             return 0;
         }
-        alike.push(Shared {
+        alike.push(SharedCandidateSet {
             set: Arc::clone(set),
             requests: 1,
         });
@@ -146,7 +146,7 @@ impl CandidateSets {
 pub(crate) fn fingerprint(
     hasher: &RandomState,
     candidates: &[Candidate],
-    excluded: &[Excluded],
+    excluded: &[ExcludedTarget],
 ) -> u64 {
     let mut state = hasher.build_hasher();
     if let Some(first) = candidates.first() {
@@ -173,7 +173,7 @@ pub(crate) fn shared(
     fingerprint: u64,
     alike: Vec<Arc<CandidateSet>>,
     candidates: &[Candidate],
-    excluded: &[Excluded],
+    excluded: &[ExcludedTarget],
 ) -> Arc<CandidateSet> {
     let known = alike
         .into_iter()

@@ -9,13 +9,13 @@ use crate::ledger::Ledger;
 
 /// What opens and closes targets.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Gate<'a> {
+pub(crate) struct TargetGate<'a> {
     pub(crate) ledger: &'a Ledger,
     /// A target with more than this to compute is closed.
     pub(crate) hold_above: Duration,
 }
 
-impl Gate<'_> {
+impl TargetGate<'_> {
     pub(super) fn is_open(&self, now: Moment, target: Target, queue: &CandidateQueue) -> bool {
         let begins =
             || queue.any_ignores_backlog() || self.ledger.is_below(now, target, self.hold_above);
@@ -30,7 +30,7 @@ impl Gate<'_> {
         queue: &CandidateQueue,
     ) -> Option<Moment> {
         if self.has_room(target, queue) {
-            self.ledger.falls_to(now, target, self.hold_above)
+            self.ledger.falls_below_at(now, target, self.hold_above)
         } else {
             None
         }

@@ -29,12 +29,12 @@ use foldhash::fast::FixedState;
 use kv_blocks::{Moment, Target};
 
 use self::candidate_queue::CandidateQueue;
-pub use self::settings::{Patience, QueueSettings, WaitReason};
+pub use self::settings::{QueueSettings, WaitBudget, WaitReason};
 pub(crate) use self::{
     candidate_set::{CandidateSet, CandidateSets, fingerprint, shared},
-    gate::Gate,
+    gate::TargetGate,
     order::{OrderKey, OrderTerms, engine_priority},
-    pick::{Pick, RELEASE_BUDGET},
+    pick::{RELEASE_BUDGET, ReleaseCandidate},
     request::{QueuedJob, QueuedRequest},
 };
 use crate::Ticket;
@@ -67,7 +67,7 @@ pub(crate) struct WaitQueue {
 
 /// A job that is to be held, with its place.
 #[derive(Debug)]
-pub(crate) struct Entrant {
+pub(crate) struct QueueEntry {
     pub(crate) job: QueuedJob,
     pub(crate) terms: OrderTerms,
     /// Whether a target's backlog holds it up.
@@ -108,10 +108,10 @@ impl WaitQueue {
         &mut self,
         now: Moment,
         settings: &QueueSettings,
-        gate: Gate<'_>,
-        entrant: Entrant,
+        gate: TargetGate<'_>,
+        entrant: QueueEntry,
     ) -> Option<Ticket> {
-        let Entrant {
+        let QueueEntry {
             job,
             terms,
             minds_backlog,
@@ -147,7 +147,7 @@ impl WaitQueue {
                 // Inserted before the cursor it is looked at next as well.
                 true if queue.offers(winner) => {}
                 true => queue.open(now, winner),
-                false => queue.opens_later(winner, gate.opens_at(now, winner, queue)),
+                false => queue.open_at(winner, gate.opens_at(now, winner, queue)),
             });
         }
         Some(ticket)
@@ -158,7 +158,7 @@ impl WaitQueue {
     pub(crate) fn replace(
         &mut self,
         now: Moment,
-        gate: Gate<'_>,
+        gate: TargetGate<'_>,
         ticket: Ticket,
         (job, until, minds_backlog): (QueuedJob, Moment, bool),
     ) -> bool {
@@ -240,20 +240,20 @@ impl WaitQueue {
     }
 
     /// Something ended on `target`: touches the queues that it belongs to and no other.
-    pub(crate) fn target_changed(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
+    pub(crate) fn target_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
         self.changed(now, target, gate, |_| true);
     }
 
     /// More or less of the cache of `target` is in use than before: touches the queues with requests that mind.
-    pub(crate) fn usage_changed(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
-        self.changed(now, target, gate, CandidateQueue::any_minds_usage);
+    pub(crate) fn usage_changed(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
+        self.changed(now, target, gate, CandidateQueue::any_has_busy_threshold);
     }
 
     fn changed(
         &mut self,
         now: Moment,
         target: Target,
-        gate: Gate<'_>,
+        gate: TargetGate<'_>,
         minds: impl Fn(&CandidateQueue) -> bool,
     ) {
         for id in self.queues_with(target) {
@@ -264,18 +264,18 @@ impl WaitQueue {
                 if gate.is_open(now, target, queue) {
                     queue.open(now, target);
                 } else {
-                    queue.opens_later(target, gate.opens_at(now, target, queue));
+                    queue.open_at(target, gate.opens_at(now, target, queue));
                 }
             });
         }
     }
 
     /// `target` was given a request.
-    pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: Gate<'_>) {
+    pub(crate) fn target_taken(&mut self, now: Moment, target: Target, gate: TargetGate<'_>) {
         for id in self.queues_with(target) {
             self.change(id, |queue| {
                 if !gate.is_open(now, target, queue) {
-                    queue.opens_later(target, gate.opens_at(now, target, queue));
+                    queue.open_at(target, gate.opens_at(now, target, queue));
                 }
             });
         }
@@ -307,7 +307,7 @@ impl WaitQueue {
     fn queue_of(
         &mut self,
         now: Moment,
-        gate: Gate<'_>,
+        gate: TargetGate<'_>,
         targets: &Arc<[Target]>,
         offers_all: Option<Moment>,
     ) -> QueueId {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use kv_blocks::Moment;
 
-use super::{Gate, QueueId, QueuedJob, WaitQueue};
+use super::{QueueId, QueuedJob, TargetGate, WaitQueue};
 use crate::Ticket;
 
 /// What one hold of the router's lock may do for waiting requests; when there is more, the caller comes again.
@@ -33,7 +33,7 @@ const MOST_IN_ORDER: usize = 4 * RELEASE_BUDGET.releases;
 
 /// A request to be priced.
 #[derive(Debug)]
-pub(crate) struct Pick {
+pub(crate) struct ReleaseCandidate {
     pub(crate) ticket: Ticket,
     pub(crate) job: Arc<QueuedJob>,
     /// It may be bound; otherwise it is priced so that its estimate is not too old.
@@ -42,7 +42,12 @@ pub(crate) struct Pick {
 
 impl WaitQueue {
     /// The requests to be priced next. Each call gets on: what it returns leaves the queue or is passed by.
-    pub(crate) fn pick(&mut self, now: Moment, gate: Gate<'_>, budget: ReleaseBudget) -> Vec<Pick> {
+    pub(crate) fn pick(
+        &mut self,
+        now: Moment,
+        gate: TargetGate<'_>,
+        budget: ReleaseBudget,
+    ) -> Vec<ReleaseCandidate> {
         let mut picks = Vec::new();
         let mut left = budget.priced;
         self.pick_overdue(now, budget.releases, &mut left, &mut picks);
@@ -51,7 +56,13 @@ impl WaitQueue {
     }
 
     /// Overdue requests of all queues in the order in which they were due, for half of the budget.
-    fn pick_overdue(&self, now: Moment, most: usize, left: &mut usize, picks: &mut Vec<Pick>) {
+    fn pick_overdue(
+        &self,
+        now: Moment,
+        most: usize,
+        left: &mut usize,
+        picks: &mut Vec<ReleaseCandidate>,
+    ) {
         let half = *left / 2;
         // What is due first in a queue beyond these is due later than the first of each of them.
         let queues = self
@@ -73,7 +84,7 @@ impl WaitQueue {
                 break;
             }
             *left = left.saturating_sub(candidates);
-            picks.push(Pick {
+            picks.push(ReleaseCandidate {
                 ticket,
                 job: Arc::clone(&request.job),
                 may_go: true,
@@ -85,10 +96,10 @@ impl WaitQueue {
     fn pick_in_order(
         &mut self,
         now: Moment,
-        gate: Gate<'_>,
+        gate: TargetGate<'_>,
         budget: ReleaseBudget,
         left: &mut usize,
-        picks: &mut Vec<Pick>,
+        picks: &mut Vec<ReleaseCandidate>,
     ) {
         let ids: Vec<QueueId> = self
             .looks
@@ -109,7 +120,7 @@ impl WaitQueue {
             // A third is for estimates that may be old, and the rest is shared with the queues that come after.
             let share = *left * 2 / 3 / (ids.len() - place);
             let (next, stale) = self.change(*id, |queue| {
-                if !queue.begin_or_go_on(now, &gate) {
+                if !queue.start_or_resume_pass(now, &gate) {
                     return (Vec::new(), Vec::new());
                 }
                 let next = queue.take_next((share / targets).min(MOST_IN_ORDER));
@@ -118,10 +129,10 @@ impl WaitQueue {
                 } else {
                     Vec::new()
                 };
-                if queue.is_through() {
+                if queue.is_pass_finished() {
                     queue.end_pass(now, &gate);
                 } else {
-                    queue.go_on(now);
+                    queue.resume_pass(now);
                 }
                 (next, stale)
             });
@@ -142,7 +153,7 @@ impl WaitQueue {
                     .get(ticket)
                     .filter(|_| !known.contains(ticket))
                 {
-                    picks.push(Pick {
+                    picks.push(ReleaseCandidate {
                         ticket: *ticket,
                         job: Arc::clone(&request.job),
                         may_go,

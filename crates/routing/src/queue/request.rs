@@ -6,7 +6,7 @@ use kv_blocks::PromptBlocks;
 
 use super::{CandidateSet, OrderKey, OrderTerms, QueueId};
 use crate::{
-    Affinity, Answer, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder,
+    Affinity, Job, NoStopwatch, Overrides, Pin, Policy, PrefillPool, PrefixHolder, ReplyMode,
     ReservationId, SessionKeys, Ticket,
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct QueuedJob {
     prefix_holders: Option<Vec<PrefixHolder>>,
     prompt_tokens: u32,
     expected_output_tokens: Option<u32>,
-    answer: Answer,
+    answer: ReplyMode,
     pub(crate) busy_threshold: Option<f64>,
     pub(crate) set: Arc<CandidateSet>,
     prefill: Option<QueuedPool>,
@@ -98,7 +98,7 @@ impl QueuedJob {
             prompt_tokens: self.prompt_tokens,
             expected_output_tokens: self.expected_output_tokens,
             answer: self.answer,
-            patience: None,
+            wait_budget: None,
             busy_threshold: self.busy_threshold,
             candidates: &self.set.candidates,
             excluded: &self.set.excluded,

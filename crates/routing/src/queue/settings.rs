@@ -32,7 +32,7 @@ impl Default for QueueSettings {
 
 /// How long a job may be held, and what that keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience {
+pub struct WaitBudget {
     /// From now on. After that it is bound, whatever its target has to compute before it.
     pub limit: Duration,
     /// What it has waited already.

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use super::robust::{self, Belief, Sample, median};
+use super::robust::{self, RatePrior, TimeSample, median};
 
 /// Time to first token of a prompt: `overhead_ms + token_ms * tokens + square_ms * (end^2 - start^2)`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -29,8 +29,8 @@ impl PrefillCurve {
     };
 
     /// A first token that took `ms`, of a prompt of which `tokens` were computed behind `start` that were there.
-    pub fn sample(start: f64, tokens: f64, ms: f64) -> Sample {
-        Sample {
+    pub fn sample(start: f64, tokens: f64, ms: f64) -> TimeSample {
+        TimeSample {
             parts: [1.0, tokens, squares(start, tokens)],
             ms,
         }
@@ -38,7 +38,7 @@ impl PrefillCurve {
 
     /// The curve that is closest to most of `samples`; `None` where their lengths explain no more than their noise.
     /// What they say nothing about is as in `before`.
-    pub fn told_by(samples: &[Sample], before: Self) -> Option<Self> {
+    pub fn fit_curve(samples: &[TimeSample], before: Self) -> Option<Self> {
         if samples.is_empty() {
             return None;
         }
@@ -48,7 +48,7 @@ impl PrefillCurve {
             .fold(f64::INFINITY, f64::min);
         // Prompts of one length cannot tell the overhead from the price of a token: it stays, within half of what was
         // seen.
-        let belief = Belief {
+        let belief = RatePrior {
             prices: [before.overhead_ms.min(0.5 * least_ms), before.token_ms, 0.0],
             bounds: [OVERHEAD_MS, TOKEN_MS, SQUARE_MS],
         };
@@ -81,7 +81,7 @@ impl PrefillCurve {
     }
 
     /// Whether lengths explain more than the noise.
-    fn explains(&self, samples: &[Sample]) -> bool {
+    fn explains(&self, samples: &[TimeSample]) -> bool {
         let mut lengths: Vec<f64> = samples.iter().map(tokens).collect();
         lengths.sort_unstable_by(f64::total_cmp);
         let (short, long) = (lengths[lengths.len() / 4], lengths[lengths.len() * 3 / 4]);
@@ -105,7 +105,7 @@ impl PrefillCurve {
 
     /// All the time there is goes to the prompt's length, or to what does not depend on it: only the latter is supported
     /// by prompts too short to tell, unless the price of before already explains more than was seen.
-    fn without_price(samples: &[Sample], before: Self) -> Self {
+    fn without_price(samples: &[TimeSample], before: Self) -> Self {
         let most = median(samples.iter().map(|sample| sample.ms / tokens(sample)));
         let token_ms = within(before.token_ms.min(most), &TOKEN_MS);
         let overhead_ms = median(
@@ -122,12 +122,12 @@ impl PrefillCurve {
 }
 
 /// The curve that is closest to most of `samples`; `before` is the one until now.
-pub(super) fn fit(samples: &[Sample], before: PrefillCurve) -> PrefillCurve {
-    PrefillCurve::told_by(samples, before)
+pub(super) fn fit(samples: &[TimeSample], before: PrefillCurve) -> PrefillCurve {
+    PrefillCurve::fit_curve(samples, before)
         .unwrap_or_else(|| PrefillCurve::without_price(samples, before))
 }
 
-fn tokens(sample: &Sample) -> f64 {
+fn tokens(sample: &TimeSample) -> f64 {
     sample.parts[1]
 }
 

@@ -4,14 +4,14 @@ use std::ops::RangeInclusive;
 
 /// A time, and how much of each of three things it paid for.
 #[derive(Clone, Copy, Debug)]
-pub struct Sample {
+pub struct TimeSample {
     /// How much of each. The second explains whatever the others do not.
     pub parts: [f64; 3],
     /// Above 0.
     pub ms: f64,
 }
 
-impl Sample {
+impl TimeSample {
     /// What it would have taken at these prices.
     pub fn expected_ms(&self, prices: &[f64; 3]) -> f64 {
         self.parts
@@ -42,7 +42,7 @@ impl Sample {
 
 /// What prices are before anything is seen, and what they can be.
 #[derive(Clone, Debug)]
-pub struct Belief {
+pub struct RatePrior {
     /// Of what samples say nothing about.
     pub prices: [f64; 3],
     /// Of each price; the second one's does not include 0.
@@ -55,19 +55,19 @@ const ROUNDS: usize = 6;
 const WEIGHT: f64 = 1e-4;
 
 /// The prices that are closest to most of `samples`, relatively; `before` is where the search begins.
-pub fn fit(samples: &[Sample], before: [f64; 3], belief: &Belief) -> [f64; 3] {
+pub fn fit(samples: &[TimeSample], before: [f64; 3], belief: &RatePrior) -> [f64; 3] {
     let mut prices = before;
     for round in 0..ROUNDS {
         let scale = 2.0 * median(samples.iter().map(|sample| sample.off(&prices).abs())).max(1e-6);
         // The first round believes everybody: the prices of before may be another engine's.
-        let trust = |sample: &Sample| {
+        let trust = |sample: &TimeSample| {
             if round == 0 {
                 1.0
             } else {
                 (scale / sample.off(&prices).abs().max(scale)).powi(2)
             }
         };
-        let weigh = |sample: &Sample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
+        let weigh = |sample: &TimeSample| trust(sample) / (sample.ms * sample.expected_ms(&prices));
         let weights: Vec<f64> = samples.iter().map(weigh).collect();
         prices = solved(samples, &weights, belief);
     }
@@ -75,7 +75,7 @@ pub fn fit(samples: &[Sample], before: [f64; 3], belief: &Belief) -> [f64; 3] {
 }
 
 /// Least squares of relative differences, without negative parts.
-fn solved(samples: &[Sample], weights: &[f64], belief: &Belief) -> [f64; 3] {
+fn solved(samples: &[TimeSample], weights: &[f64], belief: &RatePrior) -> [f64; 3] {
     for used in [
         [true, true, true],
         [true, true, false],
@@ -96,7 +96,7 @@ fn solved(samples: &[Sample], weights: &[f64], belief: &Belief) -> [f64; 3] {
 
 /// The normal equations of the used parts, solved by elimination; `None` where they say nothing.
 fn least_squares(
-    samples: &[Sample],
+    samples: &[TimeSample],
     weights: &[f64],
     believed: &[f64; 3],
     used: [bool; 3],

@@ -9,8 +9,8 @@ use serde::{
 };
 use time::{OffsetDateTime, macros::format_description};
 
-use super::{Attempt, AttemptClass, Outcome, Receipt, Timing};
-use crate::{CostUnit, Decision, Excluded, PrefillNote, PrefillSkip, Scored, Terms};
+use super::{Attempt, AttemptClass, Receipt, RequestOutcome, RouterTiming};
+use crate::{CostUnit, Decision, ExcludedTarget, PrefillNote, PrefillSkip, ScoredCandidate, Terms};
 
 impl Serialize for Receipt {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
@@ -19,7 +19,7 @@ impl Serialize for Receipt {
         let reserved = decision
             .map(|decision| decision.reserved)
             .unwrap_or_default();
-        Shape {
+        ReceiptShape {
             schema: "warmroute.receipt/1",
             id: self.id.to_string(),
             at: rfc3339(self.at_unix_ms),
@@ -78,7 +78,7 @@ impl Serialize for Receipt {
 }
 
 #[derive(Serialize)]
-struct Shape<'a> {
+struct ReceiptShape<'a> {
     schema: &'static str,
     id: String,
     at: String,
@@ -106,7 +106,7 @@ struct Shape<'a> {
     hold: HoldShape,
     reserved: ReservedShape,
     attempts: Vec<AttemptShape<'a>>,
-    timing_us: &'a Timing,
+    timing_us: &'a RouterTiming,
     rewrites: &'a [&'static str],
     outcome: Option<OutcomeShape<'a>>,
 }
@@ -174,7 +174,7 @@ struct CandidateShape<'a> {
 }
 
 impl<'a> CandidateShape<'a> {
-    fn of(row: &'a Scored, unit: CostUnit) -> Self {
+    fn of(row: &'a ScoredCandidate, unit: CostUnit) -> Self {
         let warm = row.warm_tokens;
         Self {
             target: TargetShape::of(row.target, Some(&row.name)),
@@ -241,7 +241,7 @@ struct ExcludedShape<'a> {
 }
 
 impl<'a> ExcludedShape<'a> {
-    fn of(excluded: &'a Excluded) -> Self {
+    fn of(excluded: &'a ExcludedTarget) -> Self {
         Self {
             target: TargetShape::of(excluded.target, Some(&excluded.name)),
             reason: excluded.reason.as_str(),
@@ -306,7 +306,7 @@ impl<'a> AttemptShape<'a> {
     }
 }
 
-impl Serialize for Timing {
+impl Serialize for RouterTiming {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let mut shape = serializer.serialize_struct("Timing", 8)?;
         shape.serialize_field("accept", &self.accept)?;
@@ -335,7 +335,7 @@ struct OutcomeShape<'a> {
 }
 
 impl<'a> OutcomeShape<'a> {
-    fn of(outcome: &'a Outcome, decision: Option<&Decision>) -> Self {
+    fn of(outcome: &'a RequestOutcome, decision: Option<&Decision>) -> Self {
         // The prediction is of the worker's own cache, and what it counts as cached came from another one.
         let own = |decision: &&Decision| {
             decision

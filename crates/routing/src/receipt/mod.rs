@@ -11,7 +11,8 @@ mod record;
 mod ring;
 
 pub use record::{
-    Attempt, AttemptClass, AttemptResult, BadDecisionId, ClusterNote, DecisionId, DecisionIds,
-    Hold, Outcome, OutcomeKind, PromptNote, PromptSource, Receipt, Timing, Verdict,
+    Attempt, AttemptClass, AttemptResult, ClusterNote, DecisionId, DecisionIdError, DecisionIds,
+    OutcomeKind, PromptNote, PromptSource, QueueWait, Receipt, RequestOutcome, RouterAnswer,
+    RouterTiming,
 };
-pub use ring::{Filter, Ring, RingLimits};
+pub use ring::{ReceiptFilter, ReceiptRing, ReceiptRingLimits};

@@ -11,7 +11,7 @@ use std::{
 
 use kv_blocks::Target;
 
-use crate::{Decision, Excluded, Method, Policy, Refusal};
+use crate::{Decision, ExcludedTarget, Method, Policy, Refusal};
 
 /// One request's receipt.
 #[derive(Clone, Debug)]
@@ -43,52 +43,52 @@ pub struct Receipt {
     /// What was known of the prompt.
     pub prompt: PromptNote,
     /// The last decision.
-    pub verdict: Verdict,
+    pub verdict: RouterAnswer,
     /// Time spent held.
-    pub hold: Hold,
+    pub hold: QueueWait,
     /// What was sent where, in order.
     pub attempts: Vec<Attempt>,
     /// Where the router's own time went.
-    pub timing: Timing,
+    pub timing: RouterTiming,
     /// What was changed in the client's body.
     pub rewrites: Vec<&'static str>,
     /// What came of it; `None` while it runs.
-    pub outcome: Option<Outcome>,
+    pub outcome: Option<RequestOutcome>,
 }
 
 impl Receipt {
     /// The policy that decided or would have.
     pub fn policy(&self) -> Policy {
         match &self.verdict {
-            Verdict::Decided(decision) => decision.policy,
-            Verdict::Refused(refusal) => refusal.policy,
-            Verdict::Answered(_, policy) => *policy,
+            RouterAnswer::Decided(decision) => decision.policy,
+            RouterAnswer::Refused(refusal) => refusal.policy,
+            RouterAnswer::Answered(_, policy) => *policy,
         }
     }
 
     /// How the winner was found.
     pub fn method(&self) -> Method {
         match &self.verdict {
-            Verdict::Decided(decision) => decision.method,
-            Verdict::Refused(_) => Method::Policy,
-            Verdict::Answered(method, _) => *method,
+            RouterAnswer::Decided(decision) => decision.method,
+            RouterAnswer::Refused(_) => Method::Policy,
+            RouterAnswer::Answered(method, _) => *method,
         }
     }
 
     /// The decision, if one was made.
     pub fn decision(&self) -> Option<&Decision> {
         match &self.verdict {
-            Verdict::Decided(decision) => Some(decision),
-            Verdict::Refused(_) | Verdict::Answered(..) => None,
+            RouterAnswer::Decided(decision) => Some(decision),
+            RouterAnswer::Refused(_) | RouterAnswer::Answered(..) => None,
         }
     }
 
     /// Who was ruled out.
-    pub fn excluded(&self) -> &[Excluded] {
+    pub fn excluded(&self) -> &[ExcludedTarget] {
         match &self.verdict {
-            Verdict::Decided(decision) => &decision.excluded,
-            Verdict::Refused(refusal) => &refusal.excluded,
-            Verdict::Answered(..) => &[],
+            RouterAnswer::Decided(decision) => &decision.excluded,
+            RouterAnswer::Refused(refusal) => &refusal.excluded,
+            RouterAnswer::Answered(..) => &[],
         }
     }
 
@@ -109,7 +109,7 @@ pub struct ClusterNote {
 
 /// What the router answered.
 #[derive(Clone, Debug)]
-pub enum Verdict {
+pub enum RouterAnswer {
     /// Somebody won.
     Decided(Box<Decision>),
     /// Nobody could.
@@ -134,10 +134,10 @@ impl fmt::Display for DecisionId {
 #[error(
     "decision id {0:?} is not valid: expected 16 lower-case hex digits, as in the x-warmroute-decision header"
 )]
-pub struct BadDecisionId(pub String);
+pub struct DecisionIdError(pub String);
 
 impl FromStr for DecisionId {
-    type Err = BadDecisionId;
+    type Err = DecisionIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let plain = text.len() == 16
@@ -148,7 +148,7 @@ impl FromStr for DecisionId {
             .then(|| u64::from_str_radix(text, 16).ok())
             .flatten()
             .map(Self)
-            .ok_or_else(|| BadDecisionId(text.chars().take(64).collect()))
+            .ok_or_else(|| DecisionIdError(text.chars().take(64).collect()))
     }
 }
 
@@ -214,7 +214,7 @@ impl PromptSource {
 
 /// Time spent held.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Hold {
+pub struct QueueWait {
     /// How long.
     pub held_ms: f64,
     /// Why.
@@ -307,7 +307,7 @@ impl AttemptResult {
 
 /// Where the router's own time went, microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Timing {
+pub struct RouterTiming {
     /// Reading and checking the request.
     pub accept: f64,
     /// Asking the response cache.
@@ -328,7 +328,7 @@ pub struct Timing {
 
 /// What came of a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Outcome {
+pub struct RequestOutcome {
     /// Which of the six ways it ended.
     pub kind: OutcomeKind,
     /// The status the client got; `None` if it left before one was sent.

@@ -9,18 +9,18 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{Attempt, DecisionId, Receipt};
-use crate::{Policy, Scored};
+use crate::{Policy, ScoredCandidate};
 
 /// How much a ring keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RingLimits {
+pub struct ReceiptRingLimits {
     /// Receipts at most.
     pub entries: usize,
     /// Bytes at most, estimated.
     pub bytes: usize,
 }
 
-impl Default for RingLimits {
+impl Default for ReceiptRingLimits {
     fn default() -> Self {
         Self {
             entries: 1000,
@@ -31,7 +31,7 @@ impl Default for RingLimits {
 
 /// Which receipts a list shows; an unset field takes all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Filter {
+pub struct ReceiptFilter {
     /// Won by this worker.
     pub worker: Option<Arc<str>>,
     /// Of this tenant.
@@ -40,7 +40,7 @@ pub struct Filter {
     pub policy: Option<Policy>,
 }
 
-impl Filter {
+impl ReceiptFilter {
     fn passes(&self, receipt: &Receipt) -> bool {
         self.worker
             .as_ref()
@@ -57,13 +57,13 @@ impl Filter {
 ///
 /// Readers get shared values: a receipt that is changed while somebody still reads it is copied first.
 #[derive(Debug)]
-pub struct Ring {
-    limits: RingLimits,
-    kept: Mutex<Kept>,
+pub struct ReceiptRing {
+    limits: ReceiptRingLimits,
+    receipts: Mutex<StoredReceipts>,
 }
 
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredReceipts {
     /// Oldest first, each with its estimated size.
     receipts: VecDeque<(Arc<Receipt>, usize)>,
     /// Number of the oldest one; numbers grow by one per push.
@@ -72,19 +72,19 @@ struct Kept {
     bytes: usize,
 }
 
-impl Ring {
+impl ReceiptRing {
     /// An empty ring.
-    pub fn new(limits: RingLimits) -> Self {
+    pub fn new(limits: ReceiptRingLimits) -> Self {
         Self {
             limits,
-            kept: Mutex::default(),
+            receipts: Mutex::default(),
         }
     }
 
     /// Keeps `receipt` as the newest.
     pub fn push(&self, receipt: Receipt) {
         let size = size(&receipt);
-        let kept = &mut *self.kept.lock();
+        let kept = &mut *self.receipts.lock();
         let number = kept.first + kept.receipts.len() as u64;
         kept.numbers.insert(receipt.id, number);
         kept.receipts.push_back((Arc::new(receipt), size));
@@ -94,7 +94,7 @@ impl Ring {
 
     /// The receipt of that name, if it is still kept.
     pub fn get(&self, id: DecisionId) -> Option<Arc<Receipt>> {
-        let kept = self.kept.lock();
+        let kept = self.receipts.lock();
         let position = kept.position(id)?;
         kept.receipts
             .get(position)
@@ -102,8 +102,8 @@ impl Ring {
     }
 
     /// The newest `limit` receipts that pass `filter`, newest first.
-    pub fn list(&self, filter: &Filter, limit: usize) -> Vec<Arc<Receipt>> {
-        let kept = self.kept.lock();
+    pub fn list(&self, filter: &ReceiptFilter, limit: usize) -> Vec<Arc<Receipt>> {
+        let kept = self.receipts.lock();
         let newest_first = kept.receipts.iter().rev().map(|(receipt, _)| receipt);
         newest_first
             .filter(|receipt| filter.passes(receipt))
@@ -114,7 +114,7 @@ impl Ring {
 
     /// Changes a kept receipt, under the lock; false if it is no longer kept.
     pub fn update(&self, id: DecisionId, change: impl FnOnce(&mut Receipt)) -> bool {
-        let kept = &mut *self.kept.lock();
+        let kept = &mut *self.receipts.lock();
         let Some(position) = kept.position(id) else {
             return false;
         };
@@ -133,7 +133,7 @@ impl Ring {
 
     /// Receipts kept.
     pub fn len(&self) -> usize {
-        self.kept.lock().receipts.len()
+        self.receipts.lock().receipts.len()
     }
 
     /// Whether none is kept.
@@ -143,7 +143,7 @@ impl Ring {
 
     /// Bytes kept, estimated.
     pub fn bytes(&self) -> usize {
-        self.kept.lock().bytes
+        self.receipts.lock().bytes
     }
 }
 
@@ -154,13 +154,13 @@ impl Receipt {
     }
 }
 
-impl Kept {
+impl StoredReceipts {
     fn position(&self, id: DecisionId) -> Option<usize> {
         let number = self.numbers.get(&id)?;
         usize::try_from(number - self.first).ok()
     }
 
-    fn trim(&mut self, limits: RingLimits) {
+    fn trim(&mut self, limits: ReceiptRingLimits) {
         while self.receipts.len() > limits.entries || self.bytes > limits.bytes {
             let Some((oldest, size)) = self.receipts.pop_front() else {
                 return;
@@ -180,7 +180,7 @@ impl Kept {
 fn size(receipt: &Receipt) -> usize {
     const TABLES: usize = 64;
     let rows = receipt.decision().map_or(0, |decision| {
-        size_of_val(decision) + decision.candidates.capacity() * size_of::<Scored>()
+        size_of_val(decision) + decision.candidates.capacity() * size_of::<ScoredCandidate>()
     });
     let excluded = size_of_val(receipt.excluded());
     let attempts = receipt.attempts.capacity() * size_of::<Attempt>();

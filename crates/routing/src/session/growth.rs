@@ -16,24 +16,24 @@ use xxhash_rust::xxh3::xxh3_64_with_seed;
 /// assert!(second.grew_from(&first) && !first.grew_from(&second));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Growth {
+pub struct PromptGrowth {
     /// Hashes of beginnings that may have been a request, the longest first.
     from: Vec<u64>,
     /// Hash of the whole, less its rest.
     to: u64,
-    rest: Rest,
+    rest: PromptTail,
     /// What stands behind the shortest of `from`, where requests may end between two cuts.
     text: Vec<u8>,
 }
 
 /// What a plain prompt has behind its last whole piece; nothing in a chat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Rest {
+pub(super) struct PromptTail {
     bytes: usize,
     hash: u64,
 }
 
-impl Growth {
+impl PromptGrowth {
     /// No more beginnings are looked for.
     pub const MOST: usize = 64;
     /// Bytes of a piece of a plain prompt.
@@ -56,7 +56,7 @@ impl Growth {
         (to != seed).then(|| Self {
             from,
             to,
-            rest: Rest::of(&[]),
+            rest: PromptTail::of(&[]),
             text: Vec::new(),
         })
     }
@@ -78,13 +78,13 @@ impl Growth {
         (!pieces.is_empty()).then(|| Self {
             from,
             to: hash,
-            rest: Rest::of(rest),
+            rest: PromptTail::of(rest),
             text: text[behind..].to_vec(),
         })
     }
 
     /// Whether it begins with all of `earlier`, and has more.
-    pub fn grew_from(&self, earlier: &Self) -> bool {
+    pub fn extends(&self, earlier: &Self) -> bool {
         self.from
             .iter()
             .enumerate()
@@ -92,28 +92,28 @@ impl Growth {
     }
 
     /// Keys to look for, each with its place.
-    pub(super) fn sought(&self) -> impl Iterator<Item = (usize, u64)> {
+    pub(super) fn lookup_keys(&self) -> impl Iterator<Item = (usize, u64)> {
         self.from.iter().copied().enumerate()
     }
 
     /// The key to enter, and what has to be found behind it.
-    pub(super) fn entered(&self) -> (u64, Rest) {
+    pub(super) fn insert_key(&self) -> (u64, PromptTail) {
         (self.to, self.rest)
     }
 
     /// Whether `rest` and something more stand behind the beginning at `place`.
-    pub(super) fn has_behind(&self, place: usize, rest: Rest) -> bool {
+    pub(super) fn has_behind(&self, place: usize, rest: PromptTail) -> bool {
         if self.text.is_empty() {
             // Cut where it had to be; and where nothing is left, nothing has grown.
             return rest.bytes == 0 && self.from[place] != self.to;
         }
         let start = (self.from.len() - 1 - place) * Self::PIECE;
         let text = &self.text[start..];
-        text.len() > rest.bytes && Rest::of(&text[..rest.bytes]) == rest
+        text.len() > rest.bytes && PromptTail::of(&text[..rest.bytes]) == rest
     }
 }
 
-impl Rest {
+impl PromptTail {
     fn of(bytes: &[u8]) -> Self {
         Self {
             bytes: bytes.len(),
@@ -132,25 +132,25 @@ mod tests {
             .collect()
     }
 
-    fn of(text: &[u8]) -> Growth {
-        Growth::of_text(1, text).unwrap()
+    fn of(text: &[u8]) -> PromptGrowth {
+        PromptGrowth::of_text(1, text).unwrap()
     }
 
     #[test]
     fn a_prompt_grew_out_of_another_wherever_that_one_ended() {
-        let long = text(20 * Growth::PIECE + 5);
+        let long = text(20 * PromptGrowth::PIECE + 5);
         let later = of(&long);
         for earlier in [256, 257, 511, 512, 2_000, 5_120, 5_124] {
-            assert!(later.grew_from(&of(&long[..earlier])), "{earlier}");
+            assert!(later.extends(&of(&long[..earlier])), "{earlier}");
         }
-        assert!(!later.grew_from(&later), "the same once more has not grown");
+        assert!(!later.extends(&later), "the same once more has not grown");
         let mut other = long.clone();
         for changed in [0, 255, 1_999] {
             other[changed] ^= 1;
-            assert!(!of(&other).grew_from(&of(&long[..2_000])), "{changed}");
+            assert!(!of(&other).extends(&of(&long[..2_000])), "{changed}");
             other[changed] ^= 1;
         }
-        assert_eq!(Growth::of_text(1, &long[..255]), None);
+        assert_eq!(PromptGrowth::of_text(1, &long[..255]), None);
     }
 
     #[test]
@@ -158,15 +158,15 @@ mod tests {
         let system = text(2_000);
         let ask = |question: &str| [&system, question.as_bytes()].concat();
         let short = of(&ask("why?"));
-        assert!(!of(&ask(&"how is it done? ".repeat(40))).grew_from(&short));
-        assert!(!of(&ask("what?")).grew_from(&short));
-        assert!(of(&ask("why? because")).grew_from(&short));
+        assert!(!of(&ask(&"how is it done? ".repeat(40))).extends(&short));
+        assert!(!of(&ask("what?")).extends(&short));
+        assert!(of(&ask("why? because")).extends(&short));
     }
 
     #[test]
     fn a_chat_grew_out_of_another_where_a_reply_follows_it() {
         let chat = |messages: &[(&'static str, bool)]| {
-            Growth::of_turns(
+            PromptGrowth::of_turns(
                 1,
                 messages
                     .iter()
@@ -181,27 +181,30 @@ mod tests {
             ("reply", true),
             ("two", false),
         ]);
-        assert!(second.grew_from(&first));
-        assert!(!second.grew_from(&second));
-        assert!(!chat(&[("system", false), ("other", false), ("reply", true)]).grew_from(&first));
+        assert!(second.extends(&first));
+        assert!(!second.extends(&second));
+        assert!(!chat(&[("system", false), ("other", false), ("reply", true)]).extends(&first));
         assert!(
-            !first.grew_from(&chat(&[("system", false)])),
+            !first.extends(&chat(&[("system", false)])),
             "no reply stands between them"
         );
-        assert_eq!(Growth::of_turns(1, []), None);
+        assert_eq!(PromptGrowth::of_turns(1, []), None);
     }
 
     #[test]
     fn no_more_beginnings_are_kept_than_are_looked_for() {
-        let long = text(200 * Growth::PIECE);
+        let long = text(200 * PromptGrowth::PIECE);
         let later = of(&long);
         assert_eq!(
             (later.from.len(), later.text.len()),
-            (Growth::MOST, (Growth::MOST - 1) * Growth::PIECE)
+            (
+                PromptGrowth::MOST,
+                (PromptGrowth::MOST - 1) * PromptGrowth::PIECE
+            )
         );
-        assert!(later.grew_from(&of(&long[..190 * Growth::PIECE + 3])));
+        assert!(later.extends(&of(&long[..190 * PromptGrowth::PIECE + 3])));
         assert!(
-            !later.grew_from(&of(&long[..100 * Growth::PIECE])),
+            !later.extends(&of(&long[..100 * PromptGrowth::PIECE])),
             "too much has been added"
         );
     }

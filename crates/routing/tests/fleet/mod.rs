@@ -5,14 +5,14 @@
 use std::{sync::Arc, time::Duration};
 
 use kv_blocks::{
-    BlockSize, DpRank, EngineHash, HashScheme, Identity, IndexUpdate, Moment, Namespace,
-    PromptBlocks, Stored, Target, Tier, WorkerId,
+    BlockSize, DpRank, EngineHash, HashScheme, IndexUpdate, Moment, Namespace, PromptBlocks,
+    PromptIdentity, StoredBlocks, Target, Tier, WorkerId,
 };
 use kv_index::{IndexSettings, KvIndex};
 use routing::{
-    Affinity, Answer, CacheSource, Candidate, Decision, Dispatch, Excluded, Job, LmcacheFacts,
-    NoStopwatch, Overrides, Patience, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder,
-    Refusal, Router, RoutingSettings, SessionKeys, Tiers,
+    Affinity, CacheSource, Candidate, Decision, Dispatch, ExcludedTarget, Job, LmcacheFacts,
+    NoStopwatch, Overrides, Pin, Plan, Policy, PotentialLoad, PrefillPool, PrefixHolder, Refusal,
+    ReplyMode, Router, RoutingSettings, SessionKeys, Tiers, WaitBudget,
 };
 
 pub(crate) const BLOCK: u32 = 16;
@@ -38,7 +38,7 @@ pub(crate) fn namespace() -> Namespace {
         lora: None,
         salt: None,
         block_size: block_size(),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     }
 }
 
@@ -65,29 +65,29 @@ pub(crate) fn tokens(topic: u32, blocks: u32) -> Vec<u32> {
 
 /// One prompt and what its client asks for.
 #[derive(Clone)]
-pub(crate) struct Ask {
+pub(crate) struct TestRequest {
     pub(crate) tokens: Vec<u32>,
     pub(crate) policy: Option<Policy>,
     pub(crate) pin: Option<Pin>,
     pub(crate) overrides: Overrides,
     pub(crate) random: u64,
     pub(crate) output: Option<u32>,
-    pub(crate) answer: Answer,
-    pub(crate) patience: Option<Patience>,
+    pub(crate) answer: ReplyMode,
+    pub(crate) patience: Option<WaitBudget>,
     pub(crate) affinity: Affinity,
     pub(crate) session: Option<Arc<SessionKeys>>,
     pub(crate) prefix_holders: Option<Vec<PrefixHolder>>,
 }
 
-pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
-    Ask {
+pub(crate) fn ask(tokens: Vec<u32>) -> TestRequest {
+    TestRequest {
         tokens,
         policy: None,
         pin: None,
         overrides: Overrides::default(),
         random: 1,
         output: None,
-        answer: Answer::Streamed,
+        answer: ReplyMode::Streamed,
         patience: None,
         affinity: Affinity::default(),
         session: None,
@@ -96,10 +96,10 @@ pub(crate) fn ask(tokens: Vec<u32>) -> Ask {
 }
 
 /// A request of which nothing is known but its prefix key, given by the eight bytes that place it.
-pub(crate) fn with_prefix(key: u64) -> Ask {
+pub(crate) fn with_prefix(key: u64) -> TestRequest {
     let mut digest = [0xa5; 32];
     digest[..8].copy_from_slice(&key.to_be_bytes());
-    Ask {
+    TestRequest {
         affinity: Affinity {
             prefix_key: Some(digest),
             ..Affinity::default()
@@ -109,8 +109,8 @@ pub(crate) fn with_prefix(key: u64) -> Ask {
 }
 
 /// A request of which nothing is known but its session.
-pub(crate) fn in_session(key: u64) -> Ask {
-    Ask {
+pub(crate) fn in_session(key: u64) -> TestRequest {
+    TestRequest {
         affinity: Affinity {
             session_key: Some(key),
             ..Affinity::default()
@@ -120,9 +120,9 @@ pub(crate) fn in_session(key: u64) -> Ask {
 }
 
 /// Numbers without a pattern, the same in every run.
-pub(crate) struct Dice(pub(crate) u64);
+pub(crate) struct TestRandom(pub(crate) u64);
 
-impl Dice {
+impl TestRandom {
     pub(crate) fn roll(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut x = self.0;
@@ -145,14 +145,14 @@ impl Dice {
 
 /// A pool of prefill workers.
 #[derive(Default)]
-pub(crate) struct Pool {
+pub(crate) struct PrefillWorkers {
     pub(crate) candidates: Vec<Candidate>,
-    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) excluded: Vec<ExcludedTarget>,
     pub(crate) policy: Option<Policy>,
     pub(crate) threshold: u32,
 }
 
-impl Pool {
+impl PrefillWorkers {
     fn as_asked(&self) -> PrefillPool<'_> {
         PrefillPool {
             candidates: &self.candidates,
@@ -163,18 +163,18 @@ impl Pool {
     }
 }
 
-pub(crate) struct Fleet {
+pub(crate) struct TestFleet {
     pub(crate) router: Router,
     pub(crate) index: Arc<KvIndex>,
     pub(crate) candidates: Vec<Candidate>,
-    pub(crate) excluded: Vec<Excluded>,
+    pub(crate) excluded: Vec<ExcludedTarget>,
     /// Who computes prompts for them.
-    pub(crate) pool: Option<Pool>,
+    pub(crate) pool: Option<PrefillWorkers>,
     pub(crate) stored: std::cell::Cell<u64>,
     pub(crate) busy_threshold: Option<f64>,
 }
 
-impl Fleet {
+impl TestFleet {
     /// `workers` workers, numbered from 1.
     pub(crate) fn new(workers: u32, settings: RoutingSettings) -> Self {
         let index = Arc::new(KvIndex::new(IndexSettings::default()));
@@ -207,7 +207,7 @@ impl Fleet {
         let whole = tokens.len() / block_size().len() * block_size().len();
         let blocks = (whole / block_size().len()) as u64;
         let first = self.stored.replace(self.stored.get() + blocks);
-        let update = IndexUpdate::Stored(Stored {
+        let update = IndexUpdate::Stored(StoredBlocks {
             hashes: (0..blocks).map(|i| EngineHash(first + i)).collect(),
             parent: None,
             tokens: tokens[..whole].to_vec(),
@@ -222,21 +222,21 @@ impl Fleet {
         );
     }
 
-    pub(crate) fn dispatch(&self, now: Moment, ask: &Ask) -> Dispatch {
+    pub(crate) fn dispatch(&self, now: Moment, ask: &TestRequest) -> Dispatch {
         self.with_job(ask, |job| self.router.decide(now, job))
     }
 
     /// What would be decided, asked without consequence.
-    pub(crate) fn preview(&self, now: Moment, ask: &Ask) -> Result<Decision, Refusal> {
+    pub(crate) fn preview(&self, now: Moment, ask: &TestRequest) -> Result<Decision, Refusal> {
         self.with_job(ask, |job| self.router.preview(now, job))
     }
 
-    pub(crate) fn potential_loads(&self, now: Moment, ask: &Ask) -> Vec<PotentialLoad> {
+    pub(crate) fn potential_loads(&self, now: Moment, ask: &TestRequest) -> Vec<PotentialLoad> {
         self.with_job(ask, |job| self.router.potential_loads(now, job))
             .expect("somebody is eligible")
     }
 
-    pub(crate) fn with_job<T>(&self, ask: &Ask, act: impl FnOnce(&Job<'_>) -> T) -> T {
+    pub(crate) fn with_job<T>(&self, ask: &TestRequest, act: impl FnOnce(&Job<'_>) -> T) -> T {
         let blocks = Arc::new(PromptBlocks::of_tokens(
             HashScheme::default(),
             ask.tokens.clone().into(),
@@ -251,18 +251,18 @@ impl Fleet {
             prompt_tokens: blocks.token_count(),
             expected_output_tokens: ask.output,
             answer: ask.answer,
-            patience: ask.patience,
+            wait_budget: ask.patience,
             busy_threshold: self.busy_threshold,
             candidates: &self.candidates,
             excluded: &self.excluded,
-            prefill: self.pool.as_ref().map(Pool::as_asked),
+            prefill: self.pool.as_ref().map(PrefillWorkers::as_asked),
             random: ask.random,
             overrides: ask.overrides,
             stopwatch: &NoStopwatch,
         })
     }
 
-    pub(crate) fn plan(&self, now: Moment, ask: &Ask) -> Plan {
+    pub(crate) fn plan(&self, now: Moment, ask: &TestRequest) -> Plan {
         match self.dispatch(now, ask) {
             Dispatch::Plan(plan) => *plan,
             other => panic!("expected a plan, got {other:?}"),
@@ -270,22 +270,22 @@ impl Fleet {
     }
 
     /// The worker that `ask` goes to; it stays in flight.
-    pub(crate) fn goes_to(&self, now: Moment, ask: &Ask) -> u32 {
+    pub(crate) fn goes_to(&self, now: Moment, ask: &TestRequest) -> u32 {
         self.plan(now, ask).decode.target.worker.0
     }
 
     /// The name of the worker that `ask` would go to; nothing is in flight for it.
-    pub(crate) fn would_go_to(&self, ask: &Ask) -> Arc<str> {
+    pub(crate) fn would_go_to(&self, ask: &TestRequest) -> Arc<str> {
         self.preview(Moment::START, ask)
             .expect("somebody is eligible")
             .winner_name
     }
 
     /// Where `count` equal prompts at once go, by worker.
-    pub(crate) fn burst(&self, count: u64, ask: &Ask) -> Vec<usize> {
+    pub(crate) fn burst(&self, count: u64, ask: &TestRequest) -> Vec<usize> {
         let mut per_worker = vec![0; self.candidates.len()];
         for random in 0..count {
-            let ask = Ask {
+            let ask = TestRequest {
                 random: random.wrapping_mul(0x9e37_79b9_7f4a_7c15),
                 ..ask.clone()
             };

@@ -7,16 +7,16 @@
 //!
 //! All requests are taken to come from engines that are alike; a few that are not do no harm.
 
-mod beside;
+mod observed_request;
 mod report;
 
 use engine_model::Profile;
 use routing::{
     PrefillCurve,
-    robust::{self, Belief, Sample, median},
+    robust::{self, RatePrior, TimeSample, median},
 };
 
-use self::beside::{Watched, watched};
+use self::observed_request::{ObservedRequest, watched};
 pub use self::report::{FitError, FitReport};
 
 /// Fewest first tokens, and fewest replies, that tell anything.
@@ -30,7 +30,7 @@ const TURNS: usize = 4;
 
 /// One request that got its reply, as whoever sent it saw that. Times are milliseconds since anything.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Served {
+pub struct ServedRequest {
     /// By which engine.
     pub engine: usize,
     /// When it was sent there.
@@ -49,7 +49,7 @@ pub struct Served {
 
 /// What was found.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Fitted {
+pub struct FitResult {
     /// For the engines of a simulation.
     pub profile: Profile,
     /// How it was found.
@@ -62,13 +62,13 @@ pub struct Fitted {
 /// # Errors
 ///
 /// Why `served` tells too little.
-pub fn fit(served: &[Served], base: &Profile) -> Result<Fitted, FitError> {
+pub fn fit(served: &[ServedRequest], base: &Profile) -> Result<FitResult, FitError> {
     let watched = watched(served);
-    let prefills: Vec<&Watched> = watched
+    let prefills: Vec<&ObservedRequest> = watched
         .iter()
         .filter(|one| one.tells_of_prefill())
         .collect();
-    let steps: Vec<&Watched> = watched.iter().filter(|one| one.tells_of_steps()).collect();
+    let steps: Vec<&ObservedRequest> = watched.iter().filter(|one| one.tells_of_steps()).collect();
     check(served, &prefills)?;
     let mut profile = Profile {
         name: "fitted",
@@ -77,7 +77,7 @@ pub fn fit(served: &[Served], base: &Profile) -> Result<Fitted, FitError> {
     let mut curve = PrefillCurve::PRIOR;
     for _ in 0..TURNS {
         let samples = first_tokens(&prefills, &profile);
-        curve = PrefillCurve::told_by(&samples, curve).ok_or(FitError::Noise {
+        curve = PrefillCurve::fit_curve(&samples, curve).ok_or(FitError::Noise {
             usable: prefills.len(),
         })?;
         (profile.prefill_ms, profile.attention_ms) = (curve.token_ms, curve.square_ms);
@@ -103,11 +103,11 @@ pub fn fit(served: &[Served], base: &Profile) -> Result<Fitted, FitError> {
         sequence_ms: profile.sequence_ms,
         kv_token_ms: profile.kv_token_ms,
     };
-    Ok(Fitted { profile, report })
+    Ok(FitResult { profile, report })
 }
 
 /// Whether there is enough to go by.
-fn check(served: &[Served], prefills: &[&Watched]) -> Result<(), FitError> {
+fn check(served: &[ServedRequest], prefills: &[&ObservedRequest]) -> Result<(), FitError> {
     let usable = prefills.len();
     if usable < ENOUGH {
         return Err(FitError::TooFew {
@@ -126,8 +126,8 @@ fn check(served: &[Served], prefills: &[&Watched]) -> Result<(), FitError> {
 }
 
 /// What each first token would have taken alone on an engine that does nothing.
-fn first_tokens(prefills: &[&Watched], profile: &Profile) -> Vec<Sample> {
-    let sample = |one: &&Watched| {
+fn first_tokens(prefills: &[&ObservedRequest], profile: &Profile) -> Vec<TimeSample> {
+    let sample = |one: &&ObservedRequest| {
         let tokens = f64::from(one.computed_tokens());
         let decoding =
             profile.sequence_ms * one.decoding + profile.kv_token_ms * one.context_tokens;
@@ -147,12 +147,12 @@ fn first_tokens(prefills: &[&Watched], profile: &Profile) -> Vec<Sample> {
 }
 
 /// What a step took, made up of its sequences, itself and their contexts.
-fn gaps(steps: &[&Watched], curve: &PrefillCurve) -> Vec<Sample> {
-    let sample = |one: &&Watched| {
+fn gaps(steps: &[&ObservedRequest], curve: &PrefillCurve) -> Vec<TimeSample> {
+    let sample = |one: &&ObservedRequest| {
         let prefill_ms =
             curve.token_ms * one.prefilled_tokens + curve.square_ms * one.prefilled_squares;
         let ms = (one.reply_ms()? - prefill_ms) / one.gaps()?;
-        (ms > 0.0).then_some(Sample {
+        (ms > 0.0).then_some(TimeSample {
             parts: [one.mean_sequences, 1.0, one.mean_context_tokens],
             ms,
         })
@@ -160,12 +160,12 @@ fn gaps(steps: &[&Watched], curve: &PrefillCurve) -> Vec<Sample> {
     steps.iter().filter_map(sample).collect()
 }
 
-fn step_prices(gaps: &[Sample], base: &Profile) -> [f64; 3] {
+fn step_prices(gaps: &[TimeSample], base: &Profile) -> [f64; 3] {
     let prices = [base.sequence_ms, base.step_ms.max(0.1), base.kv_token_ms];
     robust::fit(
         gaps,
         prices,
-        &Belief {
+        &RatePrior {
             prices,
             bounds: [0.0..=1e3, 1e-3..=1e4, 0.0..=1.0],
         },
@@ -173,7 +173,7 @@ fn step_prices(gaps: &[Sample], base: &Profile) -> [f64; 3] {
 }
 
 /// The middle one of the relative differences.
-fn error(samples: &[Sample], prices: &[f64; 3]) -> f64 {
+fn error(samples: &[TimeSample], prices: &[f64; 3]) -> f64 {
     median(
         samples
             .iter()

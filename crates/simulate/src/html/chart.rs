@@ -28,13 +28,13 @@ pub(super) struct Bars<'a> {
     pub(super) title: &'static str,
     /// The value at the foot of the bars.
     pub(super) from: f64,
-    pub(super) groups: &'a [Group],
+    pub(super) groups: &'a [BarGroup],
     /// What the bars stand for, by place.
     pub(super) names: &'a [&'static str],
 }
 
 /// Bars that stand together.
-pub(super) struct Group {
+pub(super) struct BarGroup {
     pub(super) name: String,
     /// The place of the bar's name, and its value.
     pub(super) bars: Vec<(usize, f64)>,
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_highest_bar_fills_the_chart_and_what_is_no_number_does_no_harm() {
-        let groups = [Group {
+        let groups = [BarGroup {
             name: "load 0.3".to_owned(),
             bars: vec![(0, 5.0), (1, 10.0), (1, f64::NAN)],
         }];

@@ -7,8 +7,8 @@ mod table;
 
 use std::{collections::BTreeSet, fmt::Write};
 
-use self::chart::{Bars, Group};
-use crate::{CellReport, Report};
+use self::chart::{BarGroup, Bars};
+use crate::{CellReport, SimulationReport};
 
 /// Cells whose engines are shown one by one, and the engines shown of each: a page that can still be read.
 const MOST_CELLS: usize = 48;
@@ -28,35 +28,35 @@ th:first-child,td:first-child{text-align:left}.scroll{overflow-x:auto}\
 .key{display:inline-block;width:.8em;height:.8em;margin:0 .3em 0 0}.key~.key{margin-left:.9em}";
 
 /// What is shown of each cell, by load.
-const CHARTS: [Figure; 5] = [
-    Figure {
+const CHARTS: [ChartSpec; 5] = [
+    ChartSpec {
         title: "TTFT, mean (ms)",
         of: |cell| cell.ttft_ms.mean,
         from: 0.0,
     },
-    Figure {
+    ChartSpec {
         title: "TTFT, p99 (ms)",
         of: |cell| cell.ttft_ms.p99,
         from: 0.0,
     },
-    Figure {
+    ChartSpec {
         title: "Block hits (%)",
         of: |cell| cell.block_hit_ratio * 100.0,
         from: 0.0,
     },
-    Figure {
+    ChartSpec {
         title: "Prefill imbalance (busiest engine over mean)",
         of: |cell| cell.prefill_imbalance,
         from: 1.0,
     },
-    Figure {
+    ChartSpec {
         title: "ITL, mean (ms)",
         of: |cell| cell.itl_ms.mean,
         from: 0.0,
     },
 ];
 
-struct Figure {
+struct ChartSpec {
     title: &'static str,
     of: fn(&CellReport) -> f64,
     /// Where its bars begin.
@@ -64,7 +64,7 @@ struct Figure {
 }
 
 /// The whole page.
-pub fn page(report: &Report) -> String {
+pub fn page(report: &SimulationReport) -> String {
     let trace = &report.trace;
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -121,7 +121,7 @@ pub fn page(report: &Report) -> String {
 }
 
 /// The policies in the order in which they were tried: the place of one is its colour.
-fn policies(report: &Report) -> Vec<&'static str> {
+fn policies(report: &SimulationReport) -> Vec<&'static str> {
     let mut policies = Vec::new();
     for cell in &report.cells {
         if !policies.contains(&cell.policy) {
@@ -144,8 +144,8 @@ fn legend(page: &mut String, policies: &[&str]) {
 }
 
 /// One group for each pace, with a bar for each policy.
-fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &Figure) -> Vec<Group> {
-    let mut groups: Vec<Group> = Vec::new();
+fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &ChartSpec) -> Vec<BarGroup> {
+    let mut groups: Vec<BarGroup> = Vec::new();
     for cell in cells {
         let name = pace(cell);
         let bar = policies
@@ -154,7 +154,7 @@ fn by_pace(cells: &[&CellReport], policies: &[&str], figure: &Figure) -> Vec<Gro
             .map(|place| (place, (figure.of)(cell)));
         match groups.last_mut().filter(|group| group.name == name) {
             Some(group) => group.bars.extend(bar),
-            None => groups.push(Group {
+            None => groups.push(BarGroup {
                 name,
                 bars: bar.into_iter().collect(),
             }),

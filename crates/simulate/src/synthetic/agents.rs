@@ -2,13 +2,13 @@
 //! it within seconds.
 
 use super::{
-    Kind, LONGEST_PROMPT, Parameter, length,
+    LONGEST_PROMPT, Parameter, WorkloadKind, length,
     parameters::Values,
-    prompt::{Part, Planned},
+    prompt::{PlannedRequest, PromptPiece},
     stream,
 };
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: WorkloadKind = WorkloadKind {
     name: "agents",
     doc: "tool loops behind one hot prompt that all of them share",
     parameters: &[
@@ -67,19 +67,19 @@ pub(super) const KIND: Kind = Kind {
 /// The shared prompt's number; runs follow.
 const SYSTEM: u64 = 0;
 
-fn plan(values: &Values) -> Box<dyn Iterator<Item = Planned> + '_> {
+fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
     Box::new((0..values.get("runs")).flat_map(|number| run(values, number)))
 }
 
-fn run(values: &Values, number: u64) -> Vec<Planned> {
+fn run(values: &Values, number: u64) -> Vec<PlannedRequest> {
     let mut random = stream(values, number);
     let mut at_ms = random.below(values.get("minutes") * 60_000);
-    let system = Part {
+    let system = PromptPiece {
         text: SYSTEM,
         tokens: values.tokens("system_tokens"),
     };
     let task = length::tokens(&mut random, values.tokens("task_tokens"));
-    let mut log = Part {
+    let mut log = PromptPiece {
         text: SYSTEM + 1 + number,
         tokens: task,
     };
@@ -89,7 +89,7 @@ fn run(values: &Values, number: u64) -> Vec<Planned> {
             break;
         }
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
-        planned.push(Planned {
+        planned.push(PlannedRequest {
             at_ms,
             parts: [system, log],
             output_tokens,

@@ -1,13 +1,13 @@
 //! Conversations: each turn's prompt is all that was said before and something new.
 
 use super::{
-    Kind, LONGEST_PROMPT, Parameter, length,
+    LONGEST_PROMPT, Parameter, WorkloadKind, length,
     parameters::Values,
-    prompt::{Part, Planned},
+    prompt::{PlannedRequest, PromptPiece},
     stream,
 };
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: WorkloadKind = WorkloadKind {
     name: "chat",
     doc: "conversations that grow turn by turn, behind a few system prompts",
     parameters: &[
@@ -63,19 +63,19 @@ pub(super) const KIND: Kind = Kind {
     plan,
 };
 
-fn plan(values: &Values) -> Box<dyn Iterator<Item = Planned> + '_> {
+fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
     Box::new((0..values.get("sessions")).flat_map(|session| conversation(values, session)))
 }
 
-fn conversation(values: &Values, session: u64) -> Vec<Planned> {
+fn conversation(values: &Values, session: u64) -> Vec<PlannedRequest> {
     let assistants = values.get("assistants");
     let mut random = stream(values, session);
     let mut at_ms = random.below(values.get("minutes") * 60_000);
-    let system = Part {
+    let system = PromptPiece {
         text: random.below(assistants),
         tokens: values.tokens("system_tokens"),
     };
-    let mut said = Part {
+    let mut said = PromptPiece {
         text: assistants + session,
         tokens: 0,
     };
@@ -86,7 +86,7 @@ fn conversation(values: &Values, session: u64) -> Vec<Planned> {
             break;
         }
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
-        planned.push(Planned {
+        planned.push(PlannedRequest {
             at_ms,
             parts: [system, said],
             output_tokens,

@@ -1,13 +1,13 @@
 //! Lengths and pauses as people and programs make them: most are short, some are long.
 
-use crate::random::Random;
+use crate::random::SplitMix64;
 
 /// What an eighth, two eighths, ... of all draws are not above, in thousandths of the mean; between them evenly. Roughly
 /// a lognormal distribution (sigma 0.9), cut off where the mean comes out as 1000.
 const QUANTILES: [u64; 9] = [50, 237, 364, 500, 667, 889, 1224, 1878, 4432];
 
 /// Draws a number with this mean, from a twentieth of it to four and a half times it, and at least 1.
-pub(super) fn around(random: &mut Random, mean: u64) -> u64 {
+pub(super) fn around(random: &mut SplitMix64, mean: u64) -> u64 {
     let drawn = random.below(8_000);
     let (eighth, rest) = (usize::try_from(drawn / 1_000).unwrap_or(0), drawn % 1_000);
     let (from, to) = (QUANTILES[eighth], QUANTILES[eighth + 1]);
@@ -16,12 +16,12 @@ pub(super) fn around(random: &mut Random, mean: u64) -> u64 {
 }
 
 /// The same in tokens.
-pub(super) fn tokens(random: &mut Random, mean: u32) -> u32 {
+pub(super) fn tokens(random: &mut SplitMix64, mean: u32) -> u32 {
     u32::try_from(around(random, u64::from(mean))).unwrap_or(u32::MAX)
 }
 
 /// The same of a time in seconds, in ms.
-pub(super) fn ms(random: &mut Random, mean_s: u64) -> u64 {
+pub(super) fn ms(random: &mut SplitMix64, mean_s: u64) -> u64 {
     around(random, mean_s.saturating_mul(1_000))
 }
 
@@ -31,7 +31,7 @@ mod tests {
 
     #[test]
     fn the_mean_is_as_asked_and_half_of_all_are_below_two_thirds_of_it() {
-        let mut random = Random::new(1, 1);
+        let mut random = SplitMix64::new(1, 1);
         let mut drawn: Vec<u64> = (0..100_000).map(|_| around(&mut random, 10_000)).collect();
         drawn.sort_unstable();
         let mean = drawn.iter().sum::<u64>() / 100_000;
@@ -42,6 +42,6 @@ mod tests {
 
     #[test]
     fn nothing_is_shorter_than_one() {
-        assert_eq!(around(&mut Random::new(1, 1), 0), 1);
+        assert_eq!(around(&mut SplitMix64::new(1, 1), 0), 1);
     }
 }

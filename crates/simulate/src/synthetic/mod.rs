@@ -20,9 +20,9 @@ use kv_blocks::BlockSize;
 pub use self::parameters::{Parameter, SyntheticError};
 use self::{
     parameters::{Values, parsed},
-    prompt::{MOST_BLOCKS, Planned, Sessions, written},
+    prompt::{MOST_BLOCKS, PlannedRequest, Sessions, written},
 };
-use crate::random::Random;
+use crate::random::SplitMix64;
 
 /// Longest prompt that is made up, in tokens: where conversations end, as they do at a model's longest context.
 const LONGEST_PROMPT: u32 = 120_000;
@@ -35,18 +35,18 @@ const PURPOSE: u64 = 3 << 32;
 
 /// A kind of workload.
 #[derive(Clone, Copy, Debug)]
-pub struct Kind {
+pub struct WorkloadKind {
     /// Its name.
     pub name: &'static str,
     /// What it is, in a sentence.
     pub doc: &'static str,
     /// What can be set, `seed` apart, which all kinds have.
     pub parameters: &'static [Parameter],
-    plan: for<'a> fn(&'a Values) -> Box<dyn Iterator<Item = Planned> + 'a>,
+    plan: for<'a> fn(&'a Values) -> Box<dyn Iterator<Item = PlannedRequest> + 'a>,
 }
 
 /// Every kind.
-pub const KINDS: [Kind; 3] = [chat::KIND, agents::KIND, tenants::KIND];
+pub const KINDS: [WorkloadKind; 3] = [chat::KIND, agents::KIND, tenants::KIND];
 
 /// A workload by name, checked.
 ///
@@ -62,7 +62,7 @@ pub const KINDS: [Kind; 3] = [chat::KIND, agents::KIND, tenants::KIND];
 /// ```
 #[derive(Clone, Debug)]
 pub struct Synthetic {
-    kind: Kind,
+    kind: WorkloadKind,
     values: Values,
 }
 
@@ -107,6 +107,6 @@ impl Synthetic {
 }
 
 /// The numbers of one session, run or request: adding another one changes nothing about the others.
-fn stream(values: &Values, number: u64) -> Random {
-    Random::new(values.get("seed"), PURPOSE | number)
+fn stream(values: &Values, number: u64) -> SplitMix64 {
+    SplitMix64::new(values.get("seed"), PURPOSE | number)
 }

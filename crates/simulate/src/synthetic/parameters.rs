@@ -1,6 +1,6 @@
 //! `KIND?NAME=VALUE&...`: what differs from a kind's usual parameters.
 
-use super::{KINDS, Kind, MOST_REQUESTS, prompt::MOST_BLOCKS};
+use super::{KINDS, MOST_REQUESTS, WorkloadKind, prompt::MOST_BLOCKS};
 
 /// One parameter: a whole number.
 #[derive(Clone, Copy, Debug)]
@@ -88,7 +88,7 @@ impl Values {
 }
 
 /// A kind by name, with what is set behind it.
-pub(super) fn parsed(text: &str) -> Result<(Kind, Values), SyntheticError> {
+pub(super) fn parsed(text: &str) -> Result<(WorkloadKind, Values), SyntheticError> {
     let (name, settings) = text.split_once('?').unwrap_or((text, ""));
     let kind = KINDS.iter().find(|kind| kind.name == name);
     let kind = kind.ok_or_else(|| SyntheticError::UnknownKind {
@@ -126,7 +126,7 @@ pub(super) fn parsed(text: &str) -> Result<(Kind, Values), SyntheticError> {
     Ok((*kind, Values(values)))
 }
 
-fn parameters(kind: &Kind) -> impl Iterator<Item = &Parameter> {
+fn parameters(kind: &WorkloadKind) -> impl Iterator<Item = &Parameter> {
     kind.parameters.iter().chain(std::iter::once(&SEED))
 }
 

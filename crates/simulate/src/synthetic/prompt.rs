@@ -11,18 +11,18 @@ pub(super) const MOST_BLOCKS: usize = 1 << 24;
 
 /// A request to come.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Planned {
+pub(super) struct PlannedRequest {
     /// When, since the beginning.
     pub(super) at_ms: u64,
     /// What its prompt consists of: a beginning that others share, and what is behind it.
-    pub(super) parts: [Part; 2],
+    pub(super) parts: [PromptPiece; 2],
     /// Tokens of the reply.
     pub(super) output_tokens: u32,
 }
 
 /// A piece of a prompt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Part {
+pub(super) struct PromptPiece {
     /// Which text it is from the beginning of: equal numbers behind equal pieces are equal text.
     pub(super) text: u64,
     /// How much of it.
@@ -38,16 +38,16 @@ pub(super) enum Sessions {
 
 /// A block that is the same wherever it stands: the text it ends in, its place in the prompt, and how much of it is
 /// filled.
-type Key = (u64, u32, u32);
+type SharedBlockKey = (u64, u32, u32);
 
 /// All requests, a line each, if their blocks are no more than there is `room` for. Ids are given in the order in which blocks are seen first.
 pub(super) fn written(
-    planned: &[Planned],
+    planned: &[PlannedRequest],
     size: BlockSize,
     sessions: Sessions,
     mut room: usize,
 ) -> Result<String, SyntheticError> {
-    let mut ids: HashMap<Key, usize> = HashMap::new();
+    let mut ids: HashMap<SharedBlockKey, usize> = HashMap::new();
     let mut text = String::new();
     for request in planned {
         let prompt: u32 = request.parts.iter().map(|part| part.tokens).sum();
@@ -75,7 +75,7 @@ pub(super) fn written(
 
 /// The blocks of a prompt. One that reaches into a text is that text's: what stands before it is known by its place,
 /// since a text always stands behind the same ones.
-fn keys(parts: &[Part], prompt: u32, size: u32) -> impl Iterator<Item = Key> {
+fn keys(parts: &[PromptPiece], prompt: u32, size: u32) -> impl Iterator<Item = SharedBlockKey> {
     let mut ends = parts.iter().scan(0, |end, part| {
         *end += part.tokens;
         Some((part.text, *end))
@@ -95,10 +95,11 @@ mod tests {
     use super::*;
 
     fn lines(prompts: &[[(u64, u32); 2]]) -> Vec<String> {
-        let parts = |prompt: &[(u64, u32); 2]| prompt.map(|(text, tokens)| Part { text, tokens });
+        let parts =
+            |prompt: &[(u64, u32); 2]| prompt.map(|(text, tokens)| PromptPiece { text, tokens });
         let planned: Vec<_> = prompts
             .iter()
-            .map(|prompt| Planned {
+            .map(|prompt| PlannedRequest {
                 at_ms: 5,
                 parts: parts(prompt),
                 output_tokens: 7,
@@ -145,9 +146,9 @@ mod tests {
 
     #[test]
     fn what_there_is_no_room_for_is_refused() {
-        let request = Planned {
+        let request = PlannedRequest {
             at_ms: 0,
-            parts: [Part {
+            parts: [PromptPiece {
                 text: 0,
                 tokens: 50,
             }; 2],

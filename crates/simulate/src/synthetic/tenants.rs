@@ -1,13 +1,13 @@
 //! Tenants: each has a long prompt of its own in front of every question, and some ask far more than others.
 
 use super::{
-    Kind, Parameter, length,
+    Parameter, WorkloadKind, length,
     parameters::Values,
-    prompt::{Part, Planned},
+    prompt::{PlannedRequest, PromptPiece},
     stream,
 };
 
-pub(super) const KIND: Kind = Kind {
+pub(super) const KIND: WorkloadKind = WorkloadKind {
     name: "tenants",
     doc: "questions behind a few long prompts, one for each tenant",
     parameters: &[
@@ -60,23 +60,23 @@ pub(super) const KIND: Kind = Kind {
 /// How often the tenant of rank 1 asks: the unit of the others, who ask at least once in so many.
 const FIRST: u64 = 1 << 32;
 
-fn plan(values: &Values) -> Box<dyn Iterator<Item = Planned> + '_> {
+fn plan(values: &Values) -> Box<dyn Iterator<Item = PlannedRequest> + '_> {
     let tenants = Tenants::new(values);
     let prefix_tokens = values.tokens("prefix_tokens");
     let ask = move |request: u64| {
         let mut random = stream(values, request);
         let at_ms = random.below(values.get("minutes") * 60_000);
-        let prefix = Part {
+        let prefix = PromptPiece {
             text: tenants.of(random.below(tenants.asks())),
             tokens: prefix_tokens,
         };
         let tokens = length::tokens(&mut random, values.tokens("question_tokens"));
-        let question = Part {
+        let question = PromptPiece {
             text: values.get("tenants") + request,
             tokens,
         };
         let output_tokens = length::tokens(&mut random, values.tokens("output_tokens"));
-        Planned {
+        PlannedRequest {
             at_ms,
             parts: [prefix, question],
             output_tokens,

@@ -4,7 +4,7 @@ use simulate::CellReport;
 
 /// A figure of a cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Figure {
+pub(crate) enum CellFigure {
     TtftMean,
     TtftP99,
     BlockHits,
@@ -12,7 +12,7 @@ pub(crate) enum Figure {
     ItlMean,
 }
 
-impl Figure {
+impl CellFigure {
     pub(crate) const ALL: [Self; 5] = [
         Self::TtftMean,
         Self::TtftP99,

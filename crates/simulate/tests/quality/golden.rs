@@ -3,8 +3,8 @@
 use std::{fmt::Write, fs, path::PathBuf};
 
 use crate::{
-    figure::Figure,
-    measured::{Measured, OVERALL},
+    figure::CellFigure,
+    measured::{CellMeasurement, OVERALL},
 };
 
 const HEAD: &str = "cell;figure;golden;tolerance_percent";
@@ -13,12 +13,12 @@ const HEAD: &str = "cell;figure;golden;tolerance_percent";
 const ERRORS: f64 = 3.0;
 
 /// All golden values.
-pub(crate) struct Golden(pub(crate) Vec<Row>);
+pub(crate) struct Golden(pub(crate) Vec<GoldenRow>);
 
 /// One of them.
-pub(crate) struct Row {
+pub(crate) struct GoldenRow {
     pub(crate) cell: String,
-    pub(crate) figure: Figure,
+    pub(crate) figure: CellFigure,
     pub(crate) value: f64,
     /// In percent.
     pub(crate) tolerance: f64,
@@ -27,13 +27,13 @@ pub(crate) struct Row {
 impl Golden {
     /// What was found becomes what is expected. Figures that vary by themselves get a tolerance that they do not exceed;
     /// all cells together are steadier than each.
-    pub(crate) fn of(found: &[Measured]) -> Self {
+    pub(crate) fn of(found: &[CellMeasurement]) -> Self {
         let rows = found.iter().flat_map(|measured| {
             let share = if measured.cell == OVERALL { 0.5 } else { 1.0 };
             measured
                 .figures
                 .iter()
-                .map(move |(figure, value, error)| Row {
+                .map(move |(figure, value, error)| GoldenRow {
                     cell: measured.cell.clone(),
                     figure: *figure,
                     value: *value,
@@ -52,7 +52,7 @@ impl Golden {
 
     pub(crate) fn write(&self) {
         let mut text = format!("{HEAD}\n");
-        for Row {
+        for GoldenRow {
             cell,
             figure,
             value,
@@ -72,7 +72,7 @@ impl Golden {
     }
 
     /// A line for each figure that is worse than it may be.
-    pub(crate) fn lost(&self, found: &[Measured]) -> Vec<String> {
+    pub(crate) fn lost(&self, found: &[CellMeasurement]) -> Vec<String> {
         let mut lost = Vec::new();
         for measured in found {
             for (figure, value, _) in &measured.figures {
@@ -80,7 +80,7 @@ impl Golden {
                     .0
                     .iter()
                     .find(|row| row.cell == measured.cell && row.figure == *figure);
-                let Row {
+                let GoldenRow {
                     value: golden,
                     tolerance,
                     ..
@@ -99,13 +99,13 @@ impl Golden {
     }
 }
 
-fn row(line: &str) -> Row {
+fn row(line: &str) -> GoldenRow {
     let [cell, figure, value, tolerance] = line.split(';').collect::<Vec<_>>()[..] else {
         panic!("{line}")
     };
-    Row {
+    GoldenRow {
         cell: cell.to_owned(),
-        figure: Figure::named(figure).unwrap(),
+        figure: CellFigure::named(figure).unwrap(),
         value: value.parse().unwrap(),
         tolerance: tolerance.parse().unwrap(),
     }

@@ -4,18 +4,18 @@
 //! `docs/benchmarks/routing.md` says when that is right.
 #![allow(clippy::unwrap_used, reason = "the helpers of tests may panic, too")]
 
+mod faults;
 mod figure;
 mod golden;
 mod measured;
-mod mishaps;
 mod workloads;
 
 use routing::RoutingSettings;
 
 use crate::{
-    figure::Figure,
-    golden::{Golden, Row},
-    measured::{Measured, measured, overall},
+    figure::CellFigure,
+    golden::{Golden, GoldenRow},
+    measured::{CellMeasurement, measured, overall},
 };
 
 #[test]
@@ -59,8 +59,8 @@ fn a_router_that_minds_caches_less_is_caught_and_the_cell_named() {
     );
 }
 
-fn row(figure: Figure, value: f64) -> Golden {
-    Golden(vec![Row {
+fn row(figure: CellFigure, value: f64) -> Golden {
+    Golden(vec![GoldenRow {
         cell: "chat, 4 workers, load 0.3".to_owned(),
         figure,
         value,
@@ -68,8 +68,8 @@ fn row(figure: Figure, value: f64) -> Golden {
     }])
 }
 
-fn found(figure: Figure, value: f64) -> [Measured; 1] {
-    [Measured {
+fn found(figure: CellFigure, value: f64) -> [CellMeasurement; 1] {
+    [CellMeasurement {
         cell: "chat, 4 workers, load 0.3".to_owned(),
         figures: vec![(figure, value, 0.0)],
     }]
@@ -77,16 +77,16 @@ fn found(figure: Figure, value: f64) -> [Measured; 1] {
 
 #[test]
 fn a_time_that_is_longer_by_more_than_the_tolerance_is_lost_and_a_shorter_one_is_not() {
-    let golden = row(Figure::TtftMean, 100.0);
+    let golden = row(CellFigure::TtftMean, 100.0);
     assert_eq!(
-        golden.lost(&found(Figure::TtftMean, 102.1)),
+        golden.lost(&found(CellFigure::TtftMean, 102.1)),
         [
             "chat, 4 workers, load 0.3: ttft_mean_ms is 102.1000, golden 100.0000: 2.1 % worse, allowed 2.0 %"
         ]
     );
     for kept in [101.9, 100.0, 50.0] {
         assert!(
-            golden.lost(&found(Figure::TtftMean, kept)).is_empty(),
+            golden.lost(&found(CellFigure::TtftMean, kept)).is_empty(),
             "{kept}"
         );
     }
@@ -94,11 +94,11 @@ fn a_time_that_is_longer_by_more_than_the_tolerance_is_lost_and_a_shorter_one_is
 
 #[test]
 fn hits_that_are_fewer_by_more_than_the_tolerance_are_lost_and_more_are_not() {
-    let golden = row(Figure::BlockHits, 0.5);
-    assert_eq!(golden.lost(&found(Figure::BlockHits, 0.489)).len(), 1);
+    let golden = row(CellFigure::BlockHits, 0.5);
+    assert_eq!(golden.lost(&found(CellFigure::BlockHits, 0.489)).len(), 1);
     for kept in [0.491, 0.5, 0.9] {
         assert!(
-            golden.lost(&found(Figure::BlockHits, kept)).is_empty(),
+            golden.lost(&found(CellFigure::BlockHits, kept)).is_empty(),
             "{kept}"
         );
     }
@@ -107,8 +107,8 @@ fn hits_that_are_fewer_by_more_than_the_tolerance_are_lost_and_more_are_not() {
 #[test]
 fn a_figure_that_is_none_is_lost() {
     assert_eq!(
-        row(Figure::ItlMean, 5.0)
-            .lost(&found(Figure::ItlMean, f64::NAN))
+        row(CellFigure::ItlMean, 5.0)
+            .lost(&found(CellFigure::ItlMean, f64::NAN))
             .len(),
         1
     );

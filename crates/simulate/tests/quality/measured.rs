@@ -4,11 +4,11 @@
 use std::{sync::Mutex, thread};
 
 use routing::RoutingSettings;
-use simulate::{Cell, CellReport, Pace, run};
+use simulate::{Cell, CellReport, TracePace, run};
 
 use crate::{
-    figure::Figure,
-    workloads::{Fleet, Workload},
+    figure::CellFigure,
+    workloads::{FleetSize, QualityWorkload},
 };
 
 /// How far the paces of a cell are apart, in thousandths of the pace that gives its load.
@@ -19,14 +19,17 @@ pub(crate) const OVERALL: &str = "all cells";
 
 /// The figures of one cell.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct CellMeasurement {
     pub(crate) cell: String,
     /// Each figure's mean, and the standard error of that in percent.
-    pub(crate) figures: Vec<(Figure, f64, f64)>,
+    pub(crate) figures: Vec<(CellFigure, f64, f64)>,
 }
 
 /// Plays every cell, on all cores.
-pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec<Measured> {
+pub(crate) fn measured(
+    workloads: &[QualityWorkload],
+    routing: &RoutingSettings,
+) -> Vec<CellMeasurement> {
     let cells = workloads
         .iter()
         .flat_map(|workload| workload.cells.iter().map(move |fleet| (workload, *fleet)));
@@ -60,9 +63,14 @@ pub(crate) fn measured(workloads: &[Workload], routing: &RoutingSettings) -> Vec
         .collect()
 }
 
-fn play(workload: &Workload, fleet: Fleet, pace: f64, routing: &RoutingSettings) -> CellReport {
-    let Fleet { workers, load } = fleet;
-    let mut at = Pace::for_load(&workload.trace, &workload.profile, workers, load);
+fn play(
+    workload: &QualityWorkload,
+    fleet: FleetSize,
+    pace: f64,
+    routing: &RoutingSettings,
+) -> CellReport {
+    let FleetSize { workers, load } = fleet;
+    let mut at = TracePace::for_load(&workload.trace, &workload.profile, workers, load);
     at.speedup *= 1.0 + pace / 1e3;
     run(
         &workload.trace,
@@ -70,13 +78,13 @@ fn play(workload: &Workload, fleet: Fleet, pace: f64, routing: &RoutingSettings)
     )
 }
 
-fn name(workload: &Workload, Fleet { workers, load }: Fleet) -> String {
+fn name(workload: &QualityWorkload, FleetSize { workers, load }: FleetSize) -> String {
     format!("{}, {workers} workers, load {load}", workload.name)
 }
 
-fn summed_up(cell: String, reports: &[CellReport]) -> Measured {
+fn summed_up(cell: String, reports: &[CellReport]) -> CellMeasurement {
     let count = reports.len() as f64;
-    let summed_up = |figure: Figure| {
+    let summed_up = |figure: CellFigure| {
         let values: Vec<f64> = reports.iter().map(|report| figure.of(report)).collect();
         let mean = values.iter().sum::<f64>() / count;
         let variance = values
@@ -86,14 +94,14 @@ fn summed_up(cell: String, reports: &[CellReport]) -> Measured {
             / (count - 1.0);
         (figure, mean, 100.0 * (variance / count).sqrt() / mean)
     };
-    Measured {
+    CellMeasurement {
         cell,
-        figures: Figure::ALL.map(summed_up).into(),
+        figures: CellFigure::ALL.map(summed_up).into(),
     }
 }
 
 /// The geometric mean over all cells: what no single cell is steady enough to show.
-pub(crate) fn overall(cells: &[Measured]) -> Option<Measured> {
+pub(crate) fn overall(cells: &[CellMeasurement]) -> Option<CellMeasurement> {
     let count = cells.len() as f64;
     let over_all = |place: usize| {
         let values = || cells.iter().map(|cell| cell.figures[place]);
@@ -103,10 +111,10 @@ pub(crate) fn overall(cells: &[Measured]) -> Option<Measured> {
             .sum::<f64>()
             .sqrt()
             / count;
-        (Figure::ALL[place], mean, error)
+        (CellFigure::ALL[place], mean, error)
     };
-    let figures = (0..Figure::ALL.len()).map(over_all).collect();
-    (!cells.is_empty()).then(|| Measured {
+    let figures = (0..CellFigure::ALL.len()).map(over_all).collect();
+    (!cells.is_empty()).then(|| CellMeasurement {
         cell: OVERALL.to_owned(),
         figures,
     })

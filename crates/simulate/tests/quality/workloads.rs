@@ -10,30 +10,30 @@ use simulate::{Synthetic, Trace};
 const RECORDED: &[u8] = include_bytes!("../../../../tests/fixtures/traces/mixed-1000.jsonl.zst");
 
 /// Near saturation a run's figures say more about its history than about the router.
-const STEADY: [Fleet; 4] = [fleet(4, 0.3), fleet(4, 0.55), fleet(8, 0.3), fleet(8, 0.55)];
+const STEADY: [FleetSize; 4] = [fleet(4, 0.3), fleet(4, 0.55), fleet(8, 0.3), fleet(8, 0.55)];
 
 /// A trace, the engines it is played on, and the name of its cells.
-pub(crate) struct Workload {
+pub(crate) struct QualityWorkload {
     pub(crate) name: &'static str,
     pub(crate) trace: Trace,
     pub(crate) profile: Profile,
-    pub(crate) cells: Vec<Fleet>,
+    pub(crate) cells: Vec<FleetSize>,
 }
 
 /// How many engines there are, and how busy.
 #[derive(Clone, Copy)]
-pub(crate) struct Fleet {
+pub(crate) struct FleetSize {
     pub(crate) workers: u32,
     pub(crate) load: f64,
 }
 
-const fn fleet(workers: u32, load: f64) -> Fleet {
-    Fleet { workers, load }
+const fn fleet(workers: u32, load: f64) -> FleetSize {
+    FleetSize { workers, load }
 }
 
 /// All of them. The recorded one has fewer requests than fill caches of the usual size, so these are a third of it. The
 /// synthetic ones are played at about the speed at which they are made up.
-pub(crate) fn all() -> Vec<Workload> {
+pub(crate) fn all() -> Vec<QualityWorkload> {
     let mut recorded = String::new();
     StreamingDecoder::new(RECORDED)
         .unwrap()
@@ -43,7 +43,7 @@ pub(crate) fn all() -> Vec<Workload> {
         kv_tokens: 300_000,
         ..Profile::named("8b-h200").unwrap()
     };
-    let mixed = Workload {
+    let mixed = QualityWorkload {
         name: "mixed",
         trace: Trace::read(&recorded, size()).unwrap(),
         profile: small,
@@ -61,10 +61,10 @@ pub(crate) fn all() -> Vec<Workload> {
     ]
 }
 
-fn synthetic(name: &'static str, workload: &str, cells: &[Fleet]) -> Workload {
+fn synthetic(name: &'static str, workload: &str, cells: &[FleetSize]) -> QualityWorkload {
     let text = workload.parse::<Synthetic>().unwrap().text(size()).unwrap();
     let trace = Trace::read(&text, size()).unwrap();
-    Workload {
+    QualityWorkload {
         name,
         trace,
         profile: Profile::named("70b-h100x2").unwrap(),

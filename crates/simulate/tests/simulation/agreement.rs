@@ -1,7 +1,7 @@
 //! The first 300 requests of a public trace, with figures that another simulator of the same engine model came to.
 
 use routing::Policy;
-use simulate::{CellReport, Pace, infinite_hit_ratio, run};
+use simulate::{CellReport, TracePace, infinite_hit_ratio, run};
 
 use crate::{cell, read};
 
@@ -10,7 +10,7 @@ const CONVERSATION: &str = include_str!("../../../../tests/fixtures/traces/conve
 fn report(policy: Policy, workers: u32, seed: u64) -> CellReport {
     let trace = read(CONVERSATION);
     let mut cell = cell(policy, workers);
-    cell.pace = Pace::for_load(&trace, &cell.profile, workers, 0.55);
+    cell.pace = TracePace::for_load(&trace, &cell.profile, workers, 0.55);
     cell.seed = seed;
     run(&trace, &cell)
 }

@@ -4,21 +4,23 @@ use engine_model::Profile;
 use kv_blocks::BlockSize;
 use proptest::prelude::*;
 use routing::Policy;
-use simulate::{Cell, FitError, Fitted, Pace, Served, Synthetic, Trace, fit, run_in_detail};
+use simulate::{
+    Cell, FitError, FitResult, ServedRequest, Synthetic, Trace, TracePace, fit, run_in_detail,
+};
 
 use crate::cell;
 
 const ENGINES: u32 = 4;
 
 /// What a log would tell of a workload on four engines of this profile.
-fn served(profile: Profile, workload: &str, load: f64) -> Vec<Served> {
+fn served(profile: Profile, workload: &str, load: f64) -> Vec<ServedRequest> {
     let size = BlockSize::new(64).unwrap();
     let trace = Trace::read(
         &workload.parse::<Synthetic>().unwrap().text(size).unwrap(),
         size,
     )
     .unwrap();
-    let pace = Pace::for_load(&trace, &profile, ENGINES, load);
+    let pace = TracePace::for_load(&trace, &profile, ENGINES, load);
     let cell = Cell {
         pace,
         profile,
@@ -30,7 +32,7 @@ fn served(profile: Profile, workload: &str, load: f64) -> Vec<Served> {
         .zip(&trace.requests)
         .map(|(request, asked)| {
             let sent_ms = request.arrival_s * 1e3;
-            Served {
+            ServedRequest {
                 engine: request.worker.unwrap(),
                 sent_ms,
                 first_token_ms: request.ttft_ms.map(|ms| sent_ms + ms),
@@ -48,7 +50,7 @@ fn base() -> Profile {
 }
 
 /// Whole milliseconds, as in a log, for when a request came; what it took is told more exactly.
-fn in_whole_ms(mut served: Vec<Served>) -> Vec<Served> {
+fn in_whole_ms(mut served: Vec<ServedRequest>) -> Vec<ServedRequest> {
     for one in &mut served {
         let earlier = one.sent_ms.fract();
         one.sent_ms -= earlier;
@@ -155,7 +157,7 @@ fn replies_of_one_token_tell_nothing_of_steps() {
 fn requests_that_tell_too_little_are_refused() {
     let profile = Profile::named("8b-h200").unwrap();
     let good = served(profile, "chat?sessions=60", 0.2);
-    let refused = |served: &[Served]| fit(served, &base()).unwrap_err();
+    let refused = |served: &[ServedRequest]| fit(served, &base()).unwrap_err();
     assert_eq!(
         refused(&[]),
         FitError::TooFew {
@@ -170,7 +172,7 @@ fn requests_that_tell_too_little_are_refused() {
     ));
     let whole: Vec<_> = good
         .iter()
-        .map(|one| Served {
+        .map(|one| ServedRequest {
             first_token_ms: None,
             ..*one
         })
@@ -182,7 +184,7 @@ fn requests_that_tell_too_little_are_refused() {
 
     let alike: Vec<_> = good
         .iter()
-        .map(|one| Served {
+        .map(|one| ServedRequest {
             prompt_tokens: 1_000,
             cached_tokens: 0,
             ..*one
@@ -195,7 +197,7 @@ fn requests_that_tell_too_little_are_refused() {
         .zip(&good)
         .map(|(place, one)| {
             let took = 20.0 + f64::from(place * 7919 % 983);
-            Served {
+            ServedRequest {
                 first_token_ms: Some(one.sent_ms + took),
                 end_ms: one.sent_ms + took,
                 ..*one
@@ -213,9 +215,9 @@ proptest! {
             0..120,
         ),
     ) {
-        let served: Vec<Served> = logged
+        let served: Vec<ServedRequest> = logged
             .into_iter()
-            .map(|(engine, sent_ms, ttft_ms, reply_ms, prompt_tokens, cached_tokens, output_tokens)| Served {
+            .map(|(engine, sent_ms, ttft_ms, reply_ms, prompt_tokens, cached_tokens, output_tokens)| ServedRequest {
                 engine,
                 sent_ms,
                 first_token_ms: Some(sent_ms + ttft_ms),
@@ -225,7 +227,7 @@ proptest! {
                 output_tokens,
             })
             .collect();
-        if let Ok(Fitted { profile, .. }) = fit(&served, &base()) {
+        if let Ok(FitResult { profile, .. }) = fit(&served, &base()) {
             let times = [profile.overhead_ms, profile.attention_ms, profile.sequence_ms, profile.kv_token_ms];
             prop_assert!(times.iter().all(|ms| ms.is_finite() && *ms >= 0.0), "{profile:?}");
             prop_assert!(profile.prefill_ms > 0.0 && profile.step_ms > 0.0, "{profile:?}");

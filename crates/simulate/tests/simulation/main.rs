@@ -5,15 +5,15 @@
 mod agreement;
 mod by_hand;
 mod events;
+mod faults;
 mod fit;
-mod mishaps;
 mod page;
 mod synthetic;
 
 use engine_model::Profile;
 use kv_blocks::BlockSize;
 use routing::{Policy, RoutingSettings};
-use simulate::{Cell, Pace, Trace};
+use simulate::{Cell, Trace, TracePace};
 
 /// So many engines of the usual profile under a policy, at the recorded speed.
 fn cell(policy: Policy, workers: u32) -> Cell {
@@ -24,7 +24,7 @@ fn cell(policy: Policy, workers: u32) -> Cell {
     Cell::new(
         routing,
         workers,
-        Pace::faster(1.0),
+        TracePace::faster(1.0),
         Profile::named("8b-h200").unwrap(),
     )
 }

@@ -1,17 +1,17 @@
 //! The report as a page.
 
 use routing::Policy;
-use simulate::{CellReport, Report, TraceSummary, html, run};
+use simulate::{CellReport, SimulationReport, TraceSummary, html, run};
 
 use crate::{cell, line, read};
 
-fn report(file: &str) -> Report {
+fn report(file: &str) -> SimulationReport {
     let trace = read(&[line(0, &[1, 2], 3), line(500, &[1, 2, 3], 3)].join("\n"));
     let reports =
         |policy| -> [CellReport; 2] { [2, 4].map(|workers| run(&trace, &cell(policy, workers))) };
     let file = file.to_owned();
-    Report {
-        schema: Report::SCHEMA,
+    SimulationReport {
+        schema: SimulationReport::SCHEMA,
         trace: TraceSummary::of(file, &trace),
         profile: "8b-h200",
         fit: None,

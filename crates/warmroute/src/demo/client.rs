@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use dialect::{Chunk, SseEvent, SseSplitter, Usage};
+use dialect::{SseEvent, SseSplitter, StreamChunk, Usage};
 use http::{Request, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Bytes, client::conn::http1};
@@ -13,7 +13,7 @@ use tokio::task::AbortHandle;
 
 /// One reply as the client saw it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct ClientReply {
     pub(crate) text: String,
     /// Time to the first token, ms.
     pub(crate) ttft_ms: f64,
@@ -52,7 +52,7 @@ impl Client {
         model: &str,
         messages: &[serde_json::Value],
         reply_tokens: u32,
-    ) -> anyhow::Result<Answer> {
+    ) -> anyhow::Result<ClientReply> {
         let body = json!({
             "model": model,
             "messages": messages,
@@ -75,10 +75,10 @@ impl Client {
                 .and_then(|value| value.to_str().ok())
                 .map(str::to_owned)
         };
-        let mut answer = Answer {
+        let mut answer = ClientReply {
             decision: named("x-warmroute-decision"),
             worker: named("x-warmroute-worker"),
-            ..Answer::default()
+            ..ClientReply::default()
         };
         anyhow::ensure!(
             response.status() == StatusCode::OK,
@@ -95,7 +95,7 @@ impl Client {
                     return;
                 };
                 done |= dialect::is_done(&data);
-                let Some(chunk) = Chunk::read(&data) else {
+                let Some(chunk) = StreamChunk::read(&data) else {
                     return;
                 };
                 if chunk.has_output && answer.ttft_ms == 0.0 {

@@ -6,13 +6,13 @@ use anyhow::Context;
 use clap::{Args, FromArgMatches};
 use config::Override;
 use engine_sim::{EngineArgs, EngineConfig, RunningEngine};
-use gateway::Keys;
+use gateway::InboundKey;
 use routing::Policy;
 
 use crate::{
-    live::Sources,
+    live::SourceTexts,
     settings,
-    wire_up::{self, Extras, Running},
+    wire_up::{self, RunningRouter, StartOptions},
 };
 
 /// The model that the engines serve.
@@ -23,12 +23,12 @@ pub(crate) const BLOCK_SIZE: u32 = 16;
 const KV_BLOCKS: u32 = 1280;
 
 /// Engines with a router in front. Dropping it ends them with the runtime.
-pub(crate) struct Cluster {
+pub(crate) struct DemoCluster {
     engines: Vec<RunningEngine>,
-    pub(crate) router: Running,
+    pub(crate) router: RunningRouter,
 }
 
-impl Cluster {
+impl DemoCluster {
     /// Starts everything on free ports and waits until the router has seen every engine.
     pub(crate) async fn start(workers: u32, seed: u64, policy: Policy) -> anyhow::Result<Self> {
         let mut engines = Vec::new();
@@ -56,13 +56,13 @@ impl Cluster {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             anyhow::anyhow!("{}", lines.join("; "))
         })?;
-        let extras = Extras {
-            keys: Keys::default(),
+        let extras = StartOptions {
+            keys: InboundKey::default(),
             token: None,
             on_verdict: Arc::new(|_| {}),
             takeover: false,
         };
-        let router = wire_up::start(settings, Sources::default(), extras).await?;
+        let router = wire_up::start(settings, SourceTexts::default(), extras).await?;
         router.fleet.first_verdicts().await;
         let ready = router.fleet.snapshot().ready();
         anyhow::ensure!(

@@ -1,12 +1,12 @@
 //! One decision, in a line: who got it and why.
 
-use routing::receipt::{DecisionId, Ring};
+use routing::receipt::{DecisionId, ReceiptRing};
 
-use super::{Voice, client::Answer};
+use super::{DemoOutput, client::ClientReply};
 use crate::output;
 
 /// Shows the reason for the pick behind `answer`, from the router's own receipt.
-pub(crate) fn show(ring: &Ring, answer: &Answer, voice: Voice) {
+pub(crate) fn show(ring: &ReceiptRing, answer: &ClientReply, voice: DemoOutput) {
     let id = answer
         .decision
         .as_deref()
@@ -44,7 +44,7 @@ pub(crate) fn show(ring: &Ring, answer: &Answer, voice: Voice) {
             other.warm_tokens.total()
         ));
     }
-    if voice == Voice::Terminal {
+    if voice == DemoOutput::Terminal {
         line.insert_str(0, "\r\x1b[K");
     }
     output::err(&line);

@@ -14,12 +14,12 @@ use std::{io::IsTerminal, process::ExitCode, time::Duration};
 use net::Clock;
 use routing::Policy;
 
-use self::result::{Report, Tally};
-use crate::{cli::DemoArgs, output, signals::Stops};
+use self::result::{DemoReport, RunTally};
+use crate::{cli::DemoArgs, output, signals::StopSignals};
 
 /// What the demo tells on the way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Voice {
+pub(crate) enum DemoOutput {
     /// A progress line that rewrites itself, and reasons.
     Terminal,
     /// One line per stage, and reasons.
@@ -40,7 +40,7 @@ pub(crate) fn run(args: &DemoArgs) -> ExitCode {
 }
 
 async fn until_stopped(args: &DemoArgs) -> ExitCode {
-    let mut stops = match Stops::catch() {
+    let mut stops = match StopSignals::catch() {
         Ok(stops) => stops,
         Err(error) => return fail(&error.into()),
     };
@@ -56,24 +56,24 @@ async fn until_stopped(args: &DemoArgs) -> ExitCode {
 
 async fn rounds(args: &DemoArgs) -> anyhow::Result<()> {
     let voice = match (args.json, std::io::stderr().is_terminal()) {
-        (true, _) => Voice::Silent,
-        (false, true) => Voice::Terminal,
-        (false, false) => Voice::Plain,
+        (true, _) => DemoOutput::Silent,
+        (false, true) => DemoOutput::Terminal,
+        (false, false) => DemoOutput::Plain,
     };
     let clock = Clock::system();
     let started = clock.now();
-    let (mut round_robin, mut warm) = (Tally::default(), Tally::default());
+    let (mut round_robin, mut warm) = (RunTally::default(), RunTally::default());
     for n in 0.. {
         let seed = args.seed.wrapping_add(n);
         round_robin.add(round::run(args.workers, seed, Policy::RoundRobin, voice).await?);
         warm.add(round::run(args.workers, seed, Policy::Warm, voice).await?);
-        let report = Report::new(args.seed, args.workers, &round_robin, &warm);
+        let report = DemoReport::new(args.seed, args.workers, &round_robin, &warm);
         let over = match args.seconds {
             Some(seconds) => clock.now().since(started) >= Duration::from_secs(seconds),
             None => false,
         };
         let last = args.once || over;
-        if voice != Voice::Silent {
+        if voice != DemoOutput::Silent {
             output::out(&report.table());
         } else if last {
             output::out(&serde_json::to_string(&report)?);

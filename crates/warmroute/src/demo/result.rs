@@ -4,23 +4,23 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use super::client::Answer;
+use super::client::ClientReply;
 
 /// `warmroute.demo/1`.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Report {
+pub(crate) struct DemoReport {
     pub(crate) schema: &'static str,
     pub(crate) seed: u64,
     pub(crate) workers: u32,
     /// Of one policy; every policy gets the same.
     pub(crate) requests: usize,
-    pub(crate) runs: Vec<Run>,
+    pub(crate) runs: Vec<PolicyRun>,
     pub(crate) ratio: Ratio,
 }
 
 /// One policy over one or more rounds.
 #[derive(Clone, Debug, Serialize)]
-pub(crate) struct Run {
+pub(crate) struct PolicyRun {
     pub(crate) policy: &'static str,
     pub(crate) requests: usize,
     pub(crate) errors: usize,
@@ -46,7 +46,7 @@ pub(crate) struct Ratio {
 
 /// What is gathered while a policy runs.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Tally {
+pub(crate) struct RunTally {
     ttft_ms: Vec<f64>,
     errors: usize,
     prompt_blocks: u64,
@@ -54,8 +54,8 @@ pub(crate) struct Tally {
     per_worker: BTreeMap<String, u64>,
 }
 
-impl Tally {
-    pub(crate) fn answered(&mut self, answer: &Answer, block_size: u32) {
+impl RunTally {
+    pub(crate) fn answered(&mut self, answer: &ClientReply, block_size: u32) {
         self.ttft_ms.push(answer.ttft_ms);
         self.prompt_blocks += u64::from(answer.usage.prompt_tokens / block_size);
         self.cached_blocks += u64::from(answer.usage.cached_tokens.unwrap_or(0) / block_size);
@@ -86,7 +86,7 @@ impl Tally {
         ratio(self.cached_blocks as f64, self.prompt_blocks as f64)
     }
 
-    pub(crate) fn run(&self, policy: &'static str, workers: u32) -> Run {
+    pub(crate) fn run(&self, policy: &'static str, workers: u32) -> PolicyRun {
         let mut sorted = self.ttft_ms.clone();
         sorted.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -104,7 +104,7 @@ impl Tally {
         };
         let tokens: u64 = self.per_worker.values().sum();
         let most = self.per_worker.values().max().copied().unwrap_or(0);
-        Run {
+        PolicyRun {
             policy,
             requests: self.done(),
             errors: self.errors,
@@ -119,8 +119,8 @@ impl Tally {
     }
 }
 
-impl Report {
-    pub(crate) fn new(seed: u64, workers: u32, round_robin: &Tally, warm: &Tally) -> Self {
+impl DemoReport {
+    pub(crate) fn new(seed: u64, workers: u32, round_robin: &RunTally, warm: &RunTally) -> Self {
         let runs = vec![
             round_robin.run("round_robin", workers),
             warm.run("warm", workers),
@@ -188,19 +188,19 @@ mod tests {
 
     use super::*;
 
-    fn tally(cached: u32, ttft_ms: f64) -> Tally {
-        let mut tally = Tally::default();
+    fn tally(cached: u32, ttft_ms: f64) -> RunTally {
+        let mut tally = RunTally::default();
         for worker in ["a", "b"] {
             let usage = Usage {
                 prompt_tokens: 164,
                 completion_tokens: 1,
                 cached_tokens: Some(cached),
             };
-            let answer = Answer {
+            let answer = ClientReply {
                 ttft_ms,
                 usage,
                 worker: Some(worker.to_owned()),
-                ..Answer::default()
+                ..ClientReply::default()
             };
             tally.answered(&answer, 16);
         }
@@ -209,7 +209,7 @@ mod tests {
 
     #[test]
     fn hits_are_counted_in_whole_blocks_and_compared() {
-        let report = Report::new(1, 2, &tally(32, 100.0), &tally(96, 25.0));
+        let report = DemoReport::new(1, 2, &tally(32, 100.0), &tally(96, 25.0));
         assert_eq!(report.runs[0].block_hit_ratio, 0.2);
         assert_eq!(report.runs[1].block_hit_ratio, 0.6);
         assert_eq!(report.ratio.block_hit, 3.0);
@@ -220,7 +220,7 @@ mod tests {
 
     #[test]
     fn an_empty_tally_divides_by_nothing() {
-        let report = Report::new(1, 4, &Tally::default(), &Tally::default());
+        let report = DemoReport::new(1, 4, &RunTally::default(), &RunTally::default());
         assert_eq!(report.ratio.block_hit, 0.0);
     }
 }

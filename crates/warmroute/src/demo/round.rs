@@ -9,12 +9,12 @@ use serde_json::json;
 use tokio::task::JoinSet;
 
 use super::{
-    Voice,
+    DemoOutput,
     client::Client,
-    cluster::{BLOCK_SIZE, Cluster, MODEL},
+    cluster::{BLOCK_SIZE, DemoCluster, MODEL},
     explained,
-    result::Tally,
-    workload::{self, Session},
+    result::RunTally,
+    workload::{self, ChatSession},
 };
 use crate::output;
 
@@ -28,12 +28,12 @@ pub(crate) async fn run(
     workers: u32,
     seed: u64,
     policy: Policy,
-    voice: Voice,
-) -> anyhow::Result<Tally> {
-    let cluster = Cluster::start(workers, seed, policy).await?;
+    voice: DemoOutput,
+) -> anyhow::Result<RunTally> {
+    let cluster = DemoCluster::start(workers, seed, policy).await?;
     let sessions = workload::sessions(seed, workers as usize);
     let requests: usize = sessions.iter().map(|session| session.turns.len()).sum();
-    if voice != Voice::Silent {
+    if voice != DemoOutput::Silent {
         output::err(&format!(
             "\n{policy}: {workers} engines behind http://{} (admin http://{}), {} chats, {requests} requests",
             cluster.router.data,
@@ -41,15 +41,15 @@ pub(crate) async fn run(
             sessions.len()
         ));
     }
-    let tally = Arc::new(Mutex::new(Tally::default()));
+    let tally = Arc::new(Mutex::new(RunTally::default()));
     let mut chats = JoinSet::new();
     for session in sessions {
-        let scene = Scene {
+        let scene = ChatContext {
             router: cluster.router.data.address().clone(),
             ring: Arc::clone(&cluster.router.ring),
             tally: Arc::clone(&tally),
             reason_every: requests / REASONS,
-            voice,
+            output: voice,
         };
         chats.spawn(chat(session, scene));
     }
@@ -61,7 +61,7 @@ pub(crate) async fn run(
         }
     }
     progress(&tally.lock(), policy, requests, voice);
-    if voice == Voice::Terminal {
+    if voice == DemoOutput::Terminal {
         output::err("");
     }
     cluster.stop().await;
@@ -70,16 +70,16 @@ pub(crate) async fn run(
 }
 
 /// What a chat needs of its surroundings.
-struct Scene {
+struct ChatContext {
     router: net::Address,
-    ring: Arc<routing::receipt::Ring>,
-    tally: Arc<Mutex<Tally>>,
+    ring: Arc<routing::receipt::ReceiptRing>,
+    tally: Arc<Mutex<RunTally>>,
     reason_every: usize,
-    voice: Voice,
+    output: DemoOutput,
 }
 
 /// One user: thinks, says, reads, and says more with everything before in the prompt.
-async fn chat(session: Session, scene: Scene) {
+async fn chat(session: ChatSession, scene: ChatContext) {
     tokio::time::sleep(Duration::from_millis(session.starts_ms)).await;
     let mut client = Client::connect(&scene.router, Clock::system()).await.ok();
     let mut messages = vec![json!({"role": "system", "content": session.system})];
@@ -101,15 +101,15 @@ async fn chat(session: Session, scene: Scene) {
             tally.answered(&answer, BLOCK_SIZE);
             tally.done()
         };
-        if scene.voice != Voice::Silent && done.is_multiple_of(scene.reason_every.max(1)) {
-            explained::show(&scene.ring, &answer, scene.voice);
+        if scene.output != DemoOutput::Silent && done.is_multiple_of(scene.reason_every.max(1)) {
+            explained::show(&scene.ring, &answer, scene.output);
         }
         messages.push(json!({"role": "assistant", "content": answer.text}));
     }
 }
 
-fn progress(tally: &Tally, policy: Policy, requests: usize, voice: Voice) {
-    if voice == Voice::Terminal {
+fn progress(tally: &RunTally, policy: Policy, requests: usize, voice: DemoOutput) {
+    if voice == DemoOutput::Terminal {
         use std::io::Write;
         let mut stderr = std::io::stderr().lock();
         let (done, hits) = (tally.done(), tally.hit_ratio() * 100.0);

@@ -4,18 +4,18 @@
 
 /// One chat.
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub(crate) struct ChatSession {
     /// The shared system prompt.
     pub(crate) system: String,
     /// What the user says, turn by turn.
-    pub(crate) turns: Vec<Turn>,
+    pub(crate) turns: Vec<ChatTurn>,
     /// When the chat begins, ms after the round.
     pub(crate) starts_ms: u64,
 }
 
 /// One turn of a chat.
 #[derive(Clone, Debug)]
-pub(crate) struct Turn {
+pub(crate) struct ChatTurn {
     /// The user's words.
     pub(crate) says: String,
     /// Time the user takes before saying it, ms.
@@ -33,8 +33,8 @@ const SESSIONS_PER_WORKER: usize = 10;
 const BEGIN_WITHIN: usize = 6_000;
 
 /// The chats of one round for a fleet of `workers` engines.
-pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
-    let mut draw = Draw(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
+pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<ChatSession> {
+    let mut draw = SplitMix64(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x5eed);
     let agents: Vec<String> = (0..AGENTS)
         .map(|agent| system_prompt(agent, &mut draw))
         .collect();
@@ -44,14 +44,14 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
             let turns = (0..TURNS)
                 .map(|_| {
                     let words = 120 + draw.below(80);
-                    Turn {
+                    ChatTurn {
                         says: sentence(words, &mut draw),
                         thinks_ms: 150 + draw.below(500) as u64,
                         reply_tokens: 24 + u32::try_from(draw.below(24)).unwrap_or(0),
                     }
                 })
                 .collect();
-            Session {
+            ChatSession {
                 system,
                 turns,
                 starts_ms: draw.below(BEGIN_WITHIN) as u64,
@@ -60,14 +60,14 @@ pub(crate) fn sessions(seed: u64, workers: usize) -> Vec<Session> {
         .collect()
 }
 
-fn system_prompt(agent: usize, draw: &mut Draw) -> String {
+fn system_prompt(agent: usize, draw: &mut SplitMix64) -> String {
     format!(
         "You are assistant number {agent} of a support desk. Follow these rules: {}",
         sentence(260, draw)
     )
 }
 
-fn sentence(words: usize, draw: &mut Draw) -> String {
+fn sentence(words: usize, draw: &mut SplitMix64) -> String {
     let mut text = String::with_capacity(words * 8);
     for n in 0..words {
         if n > 0 {
@@ -81,9 +81,9 @@ fn sentence(words: usize, draw: &mut Draw) -> String {
 
 /// SplitMix64: small, and the same everywhere.
 #[derive(Debug)]
-struct Draw(u64);
+struct SplitMix64(u64);
 
-impl Draw {
+impl SplitMix64 {
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;

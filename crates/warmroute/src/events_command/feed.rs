@@ -3,12 +3,12 @@
 use std::{io, time::Duration};
 
 use bytes::Bytes;
-use kv_events::frames::{self, Replay};
+use kv_events::frames::{self, ReplayFrame};
 use tokio::time::timeout;
 use zmtp::{Dealer, Limits, Sub, SubEvent};
 
-use super::{End, PublisherArgs, SourceArgs};
-use crate::{output, signals::Stops};
+use super::{CommandEnd, PublisherArgs, SourceArgs};
+use crate::{output, signals::StopSignals};
 
 /// Longest wait for the replay socket, and for each message of its answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -17,7 +17,7 @@ const HISTORY_BYTES: usize = 256 << 20;
 
 /// The answer to a request for everything that the publisher still has.
 #[derive(Debug)]
-pub(super) struct History {
+pub(super) struct HistoryReply {
     /// What was asked.
     pub(super) sent: Vec<Vec<u8>>,
     /// The messages, the end marker among them.
@@ -26,60 +26,64 @@ pub(super) struct History {
     pub(super) outcome: String,
 }
 
-impl History {
+impl HistoryReply {
     /// The number of the last batch.
     fn last_seq(&self) -> Option<u64> {
         self.received
             .iter()
             .rev()
             .find_map(|message| match frames::replay(message) {
-                Ok(Replay::Batch { seq, .. }) => Some(seq),
+                Ok(ReplayFrame::Batch { seq, .. }) => Some(seq),
                 _ => None,
             })
     }
 
     fn batches(&self) -> u64 {
-        let is_batch =
-            |message: &&Vec<Bytes>| matches!(frames::replay(message), Ok(Replay::Batch { .. }));
+        let is_batch = |message: &&Vec<Bytes>| {
+            matches!(frames::replay(message), Ok(ReplayFrame::Batch { .. }))
+        };
         self.received.iter().filter(is_batch).count() as u64
     }
 }
 
 /// Who is told.
-pub(super) trait Listener {
+pub(super) trait EventHandler {
     /// A message of the live socket.
     fn live(&mut self, message: &[Bytes]) -> io::Result<()>;
     /// What the replay socket had to say; at most `most` batches of it are wanted.
-    fn history(&mut self, history: &History, most: u64) -> io::Result<()>;
+    fn history(&mut self, history: &HistoryReply, most: u64) -> io::Result<()>;
 }
 
 /// Tells `listener` what comes, until there were as many batches as wanted, or a signal.
-pub(super) async fn follow(source: &SourceArgs, listener: &mut impl Listener) -> io::Result<End> {
-    let mut stops = Stops::catch()?;
-    let mut feed = Feed {
+pub(super) async fn follow(
+    source: &SourceArgs,
+    listener: &mut impl EventHandler,
+) -> io::Result<CommandEnd> {
+    let mut stops = StopSignals::catch()?;
+    let mut feed = EventFeed {
         source,
         left: source.count.unwrap_or(u64::MAX),
         known: None,
-        said: None,
+        last_message: None,
     };
     tokio::select! {
-        done = feed.run(listener) => done.map(|()| End::Done),
-        stop = stops.next() => Ok(End::Stopped(stop)),
+        done = feed.run(listener) => done.map(|()| CommandEnd::Done),
+        stop = stops.next() => Ok(CommandEnd::Stopped(stop)),
     }
 }
 
-struct Feed<'a> {
+struct EventFeed<'a> {
     source: &'a SourceArgs,
     /// Batches still wanted.
     left: u64,
     /// The last number of the history: what is published meanwhile comes twice.
     known: Option<u64>,
     /// The last complaint, which is not repeated.
-    said: Option<String>,
+    last_message: Option<String>,
 }
 
-impl Feed<'_> {
-    async fn run(&mut self, listener: &mut impl Listener) -> io::Result<()> {
+impl EventFeed<'_> {
+    async fn run(&mut self, listener: &mut impl EventHandler) -> io::Result<()> {
         let mut sub = self.open().await?;
         let mut history = self.source.publisher.replay.is_some();
         while self.left > 0 {
@@ -127,7 +131,7 @@ impl Feed<'_> {
         }
     }
 
-    async fn history(&mut self, listener: &mut impl Listener) -> io::Result<()> {
+    async fn history(&mut self, listener: &mut impl EventHandler) -> io::Result<()> {
         let Some(endpoint) = &self.source.publisher.replay else {
             return Ok(());
         };
@@ -164,17 +168,17 @@ impl Feed<'_> {
     }
 
     fn note(&mut self, text: String) {
-        if self.said.as_ref() != Some(&text) {
+        if self.last_message.as_ref() != Some(&text) {
             output::err(&format!("warmroute events: {text}"));
-            self.said = Some(text);
+            self.last_message = Some(text);
         }
     }
 }
 
 /// Asks for everything.
-async fn ask(dealer: &mut Dealer) -> History {
+async fn ask(dealer: &mut Dealer) -> HistoryReply {
     let sent = frames::replay_request(0).to_vec();
-    let mut history = History {
+    let mut history = HistoryReply {
         sent,
         received: Vec::new(),
         outcome: String::new(),
@@ -203,7 +207,7 @@ async fn receive(dealer: &mut Dealer, received: &mut Vec<Vec<Bytes>>) -> String 
                 received.len()
             );
         }
-        let read = frames::replay(&message).map(|replay| replay == Replay::End);
+        let read = frames::replay(&message).map(|replay| replay == ReplayFrame::End);
         received.push(message);
         match read {
             Ok(false) => {}

@@ -10,12 +10,12 @@ use bytes::Bytes;
 use kv_blocks::Moment;
 use kv_events::{
     frames,
-    vllm::{self, BlockRemoved, BlockStored, Event, ExtraKey, WireTokens},
+    vllm::{self, BlockRemoved, BlockStored, ExtraKey, VllmEvent, WireTokens},
 };
 use net::Clock;
 use serde_json::{Map, Value, json};
 
-use super::feed::{History, Listener};
+use super::feed::{EventHandler, HistoryReply};
 
 /// Writes a recording.
 pub(super) struct Recorder<'a, W> {
@@ -47,7 +47,7 @@ impl<'a, W: Write> Recorder<'a, W> {
     }
 }
 
-impl<W: Write> Listener for Recorder<'_, W> {
+impl<W: Write> EventHandler for Recorder<'_, W> {
     fn live(&mut self, message: &[Bytes]) -> io::Result<()> {
         let live = frames::live(message).ok();
         let line = json!({
@@ -63,7 +63,7 @@ impl<W: Write> Listener for Recorder<'_, W> {
     }
 
     /// All of it, whatever is wanted: what was asked and answered belongs together.
-    fn history(&mut self, history: &History, _: u64) -> io::Result<()> {
+    fn history(&mut self, history: &HistoryReply, _: u64) -> io::Result<()> {
         let mut lengths: Vec<usize> = history.received.iter().map(Vec::len).collect();
         lengths.sort_unstable();
         lengths.dedup();
@@ -94,11 +94,11 @@ fn batch(payload: &[u8]) -> Value {
     let Ok(batch) = vllm::decode(payload) else {
         return Value::Null;
     };
-    let event = |event: &Result<Event, _>| match event {
-        Ok(Event::Stored(event)) => stored(event),
-        Ok(Event::Removed(event)) => removed(event),
-        Ok(Event::Cleared) => json!({"type": "AllBlocksCleared"}),
-        Ok(Event::Unknown { tag }) => json!({"type": tag}),
+    let event = |event: &Result<VllmEvent, _>| match event {
+        Ok(VllmEvent::Stored(event)) => stored(event),
+        Ok(VllmEvent::Removed(event)) => removed(event),
+        Ok(VllmEvent::Cleared) => json!({"type": "AllBlocksCleared"}),
+        Ok(VllmEvent::Unknown { tag }) => json!({"type": tag}),
         Err(_) => Value::Null,
     };
     json!([

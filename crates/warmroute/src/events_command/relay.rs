@@ -8,12 +8,12 @@ use std::{
 
 use clap::Args;
 use event_sources::{
-    NatsCredentials, NatsEndpoint, NatsServer, NatsSubject, Relay, RelayCounts, RelaySpec,
+    NatsCredentials, NatsEndpoint, NatsRelay, NatsServer, NatsSubject, RelayCounts, RelaySpec,
 };
 use net::Clock;
 
-use super::{End, PublisherArgs};
-use crate::{output, signals::Stops};
+use super::{CommandEnd, PublisherArgs};
+use crate::{output, signals::StopSignals};
 
 /// No credentials are longer, bytes.
 const CREDENTIALS: u64 = 64 << 10;
@@ -34,8 +34,8 @@ pub(super) struct RelayArgs {
     credentials: Option<PathBuf>,
 }
 
-pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
-    let mut stops = Stops::catch()?;
+pub(super) async fn run(args: &RelayArgs) -> io::Result<CommandEnd> {
+    let mut stops = StopSignals::catch()?;
     let PublisherArgs {
         endpoint,
         replay,
@@ -51,7 +51,7 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
         credentials: args.credentials.as_deref().map(credentials).transpose()?,
         trust: None,
     };
-    let relay = Relay::new(spec, Clock::system(), |notice| {
+    let relay = NatsRelay::new(spec, Clock::system(), |notice| {
         output::err(&format!("warmroute events: {notice}"))
     });
     let (stop, counts) = relay
@@ -68,7 +68,7 @@ pub(super) async fn run(args: &RelayArgs) -> io::Result<End> {
         "warmroute events: {published} messages relayed; let go: {let_go} while nats was away or slow, {too_large} above its \
          limit, {not_relayable} not relayable"
     ));
-    Ok(End::Stopped(stop))
+    Ok(CommandEnd::Stopped(stop))
 }
 
 fn credentials(path: &Path) -> io::Result<NatsCredentials> {

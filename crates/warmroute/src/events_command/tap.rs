@@ -7,29 +7,29 @@ use std::{
 
 use bytes::Bytes;
 use kv_events::{
-    frames::{self, Replay},
+    frames::{self, ReplayFrame},
     standard::{self, StandardChange},
-    vllm::{self, Event},
+    vllm::{self, VllmEvent},
 };
 use net::Clock;
 use serde_json::{Value, json};
 
 use super::{
-    Format,
-    feed::{History, Listener},
+    PayloadFormat,
+    feed::{EventHandler, HistoryReply},
 };
 
 /// Prints batches.
 pub(super) struct Tap<W> {
     out: W,
-    format: Format,
+    format: PayloadFormat,
     json: bool,
     clock: Clock,
 }
 
 /// What one event says.
 #[derive(Debug, PartialEq, Eq)]
-struct Said {
+struct EventSummary {
     kind: &'static str,
     blocks: usize,
     tokens: usize,
@@ -39,15 +39,15 @@ struct Said {
 
 /// What one payload says.
 #[derive(Debug, Default)]
-struct Content {
+struct PayloadSummary {
     ts: Option<f64>,
     rank: Option<u32>,
-    said: Vec<Said>,
+    said: Vec<EventSummary>,
     error: Option<String>,
 }
 
 /// One batch and where it came from.
-struct Batch<'a> {
+struct ReceivedBatch<'a> {
     source: &'static str,
     topic: &'a [u8],
     seq: Option<u64>,
@@ -55,7 +55,7 @@ struct Batch<'a> {
 }
 
 impl<W: Write> Tap<W> {
-    pub(super) fn new(out: W, format: Format, json: bool) -> Self {
+    pub(super) fn new(out: W, format: PayloadFormat, json: bool) -> Self {
         Self {
             out,
             format,
@@ -64,7 +64,7 @@ impl<W: Write> Tap<W> {
         }
     }
 
-    fn show(&mut self, batch: &Batch<'_>) -> io::Result<()> {
+    fn show(&mut self, batch: &ReceivedBatch<'_>) -> io::Result<()> {
         let content = read(self.format, batch.payload);
         let at = net::rfc3339(self.clock.wall());
         let line = if self.json {
@@ -90,10 +90,10 @@ impl<W: Write> Tap<W> {
 
 const SCHEMA: &str = "warmroute.event_batch/1";
 
-impl<W: Write> Listener for Tap<W> {
+impl<W: Write> EventHandler for Tap<W> {
     fn live(&mut self, message: &[Bytes]) -> io::Result<()> {
         match frames::live(message) {
-            Ok(live) => self.show(&Batch {
+            Ok(live) => self.show(&ReceivedBatch {
                 source: "live",
                 topic: live.topic,
                 seq: live.seq,
@@ -103,19 +103,19 @@ impl<W: Write> Listener for Tap<W> {
         }
     }
 
-    fn history(&mut self, history: &History, most: u64) -> io::Result<()> {
+    fn history(&mut self, history: &HistoryReply, most: u64) -> io::Result<()> {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         let batches = history
             .received
             .iter()
             .filter_map(|message| match frames::replay(message) {
-                Ok(Replay::Batch { seq, payload }) => Some((message, seq, payload)),
+                Ok(ReplayFrame::Batch { seq, payload }) => Some((message, seq, payload)),
                 _ => None,
             });
         for (message, seq, payload) in batches.take(most) {
             // The topic is there in the newer of the two layouts only.
             let topic: &[u8] = if message.len() == 4 { &message[1] } else { &[] };
-            self.show(&Batch {
+            self.show(&ReceivedBatch {
                 source: "replay",
                 topic,
                 seq: Some(seq),
@@ -126,10 +126,10 @@ impl<W: Write> Listener for Tap<W> {
     }
 }
 
-fn read(format: Format, payload: &[u8]) -> Content {
+fn read(format: PayloadFormat, payload: &[u8]) -> PayloadSummary {
     match format {
-        Format::Vllm => match vllm::decode(payload) {
-            Ok(batch) => Content {
+        PayloadFormat::Vllm => match vllm::decode(payload) {
+            Ok(batch) => PayloadSummary {
                 ts: batch.ts,
                 rank: batch.dp_rank,
                 said: batch
@@ -139,12 +139,12 @@ fn read(format: Format, payload: &[u8]) -> Content {
                     .collect(),
                 error: None,
             },
-            Err(error) => Content {
+            Err(error) => PayloadSummary {
                 error: Some(error.to_string()),
-                ..Content::default()
+                ..PayloadSummary::default()
             },
         },
-        Format::Mooncake => match standard::decode_msgpack(payload) {
+        PayloadFormat::Mooncake => match standard::decode_msgpack(payload) {
             Ok(events) => {
                 #[expect(
                     clippy::cast_precision_loss,
@@ -159,38 +159,38 @@ fn read(format: Format, payload: &[u8]) -> Content {
                     .into_iter()
                     .map(|event| event.map_or_else(bad, |event| store(&event)))
                     .collect();
-                Content {
+                PayloadSummary {
                     ts,
                     said,
-                    ..Content::default()
+                    ..PayloadSummary::default()
                 }
             }
-            Err(error) => Content {
+            Err(error) => PayloadSummary {
                 error: Some(error.to_string()),
-                ..Content::default()
+                ..PayloadSummary::default()
             },
         },
     }
 }
 
-fn engine(event: &Event) -> Said {
+fn engine(event: &VllmEvent) -> EventSummary {
     let medium = |name: &Option<std::sync::Arc<str>>| name.as_deref().map(str::to_owned);
     let (kind, blocks, tokens, medium) = match event {
-        Event::Stored(event) => (
+        VllmEvent::Stored(event) => (
             "stored",
             event.block_hashes.len(),
             event.token_ids.len(),
             medium(&event.medium),
         ),
-        Event::Removed(event) => (
+        VllmEvent::Removed(event) => (
             "removed",
             event.block_hashes.len(),
             0,
             medium(&event.medium),
         ),
-        Event::Cleared => ("cleared", 0, 0, None),
-        Event::Unknown { tag } => {
-            return Said {
+        VllmEvent::Cleared => ("cleared", 0, 0, None),
+        VllmEvent::Unknown { tag } => {
+            return EventSummary {
                 error: Some(format!("unknown tag {tag:?}")),
                 ..of("unknown", 0, 0, None)
             };
@@ -199,7 +199,7 @@ fn engine(event: &Event) -> Said {
     of(kind, blocks, tokens, medium)
 }
 
-fn store(event: &standard::StandardEvent) -> Said {
+fn store(event: &standard::StandardEvent) -> EventSummary {
     let medium = event.stream.medium.as_deref().map(str::to_owned);
     let (blocks, tokens) = match &event.change {
         StandardChange::Stored {
@@ -219,15 +219,15 @@ fn store(event: &standard::StandardEvent) -> Said {
     of(event.change.as_str(), blocks, tokens, medium)
 }
 
-fn bad(error: impl ToString) -> Said {
-    Said {
+fn bad(error: impl ToString) -> EventSummary {
+    EventSummary {
         error: Some(error.to_string()),
         ..of("malformed", 0, 0, None)
     }
 }
 
-fn of(kind: &'static str, blocks: usize, tokens: usize, medium: Option<String>) -> Said {
-    Said {
+fn of(kind: &'static str, blocks: usize, tokens: usize, medium: Option<String>) -> EventSummary {
+    EventSummary {
         kind,
         blocks,
         tokens,
@@ -236,7 +236,7 @@ fn of(kind: &'static str, blocks: usize, tokens: usize, medium: Option<String>) 
     }
 }
 
-fn object(at: &str, batch: &Batch<'_>, content: &Content) -> Value {
+fn object(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> Value {
     let events: Vec<_> = content
         .said
         .iter()
@@ -265,7 +265,7 @@ fn object(at: &str, batch: &Batch<'_>, content: &Content) -> Value {
 }
 
 /// Events of one kind and medium are summed up.
-fn text(at: &str, batch: &Batch<'_>, content: &Content) -> String {
+fn text(at: &str, batch: &ReceivedBatch<'_>, content: &PayloadSummary) -> String {
     let mut line = format!(
         "{at} {}",
         if batch.source == "replay" {

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use supervision::Task;
 use tokio::{task::JoinSet, time::MissedTickBehavior};
 
-use super::{Live, TRY_AGAIN, file_watch::Version, members::name_in};
+use super::{LiveConfig, TRY_AGAIN, file_watch::FileVersion, members::name_in};
 
 /// The name of every task that follows a source.
 const TASK: &str = "discovery";
@@ -27,12 +27,12 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 const MOST: usize = 10_000;
 
 /// Starts to follow every configured source, each in a task of its own. What was believed of a source outlives a panic.
-pub(super) fn follow(live: &Arc<Live>, tasks: &mut JoinSet<()>) {
+pub(super) fn follow(live: &Arc<LiveConfig>, tasks: &mut JoinSet<()>) {
     let discovery = &live.started.discovery;
     if let Some(path) = discovery.file.clone() {
         let live = Arc::clone(live);
         tasks.spawn(async move {
-            let mut told = Told::new(&live, path.display().to_string());
+            let mut told = SourceState::new(&live, path.display().to_string());
             let mut task = Task::new(TASK);
             while task.attempt(follow_file(&mut told, &path)).await.is_none() {}
         });
@@ -40,20 +40,20 @@ pub(super) fn follow(live: &Arc<Live>, tasks: &mut JoinSet<()>) {
     for name in discovery.dns.clone() {
         let live = Arc::clone(live);
         tasks.spawn(async move {
-            let mut told = Told::new(&live, format!("dns {}", name.host));
+            let mut told = SourceState::new(&live, format!("dns {}", name.host));
             let mut task = Task::new(TASK);
             while task.attempt(follow_name(&mut told, &name)).await.is_none() {}
         });
     }
 }
 
-async fn follow_file(told: &mut Told<'_>, path: &Path) {
+async fn follow_file(told: &mut SourceState<'_>, path: &Path) {
     let source = told.source.clone();
     let mut seen = None;
     let mut ticks = ticks(LOOK_EVERY);
     loop {
         ticks.tick().await;
-        let now = Version::of(path);
+        let now = FileVersion::of(path);
         if now != seen {
             seen = now;
             match read(path, &source) {
@@ -98,7 +98,7 @@ fn keyed(entries: Vec<MoreWorker>) -> Vec<(String, MoreWorker)> {
         .collect()
 }
 
-async fn follow_name(told: &mut Told<'_>, name: &DnsName) {
+async fn follow_name(told: &mut SourceState<'_>, name: &DnsName) {
     let mut ticks = ticks(name.interval);
     loop {
         ticks.tick().await;
@@ -166,10 +166,10 @@ fn ticks(every: Duration) -> tokio::time::Interval {
 }
 
 /// One source, and what the router was last told of it.
-struct Told<'a> {
-    live: &'a Arc<Live>,
+struct SourceState<'a> {
+    live: &'a Arc<LiveConfig>,
     source: String,
-    damper: Damper,
+    damper: FlapDamper,
     last: Vec<MoreWorker>,
     listed: Vec<(String, MoreWorker)>,
     /// Why it cannot be read or taken over, as last said.
@@ -179,10 +179,10 @@ struct Told<'a> {
     heard: bool,
 }
 
-impl<'a> Told<'a> {
-    fn new(live: &'a Arc<Live>, source: String) -> Self {
+impl<'a> SourceState<'a> {
+    fn new(live: &'a Arc<LiveConfig>, source: String) -> Self {
         let discovery = &live.started.discovery;
-        let damper = Damper::new(discovery.empty_list_grace, discovery.flap_damping);
+        let damper = FlapDamper::new(discovery.empty_list_grace, discovery.flap_damping);
         Self {
             live,
             source,
@@ -216,7 +216,7 @@ impl<'a> Told<'a> {
         let (source, workers) = (self.source.clone(), believed.clone());
         match self
             .live
-            .aside(move |live| live.found(&source, workers))
+            .run_blocking(move |live| live.found(&source, workers))
             .await
         {
             Ok(()) => (self.trouble, self.refused_at) = (None, None),
@@ -257,25 +257,25 @@ impl<'a> Told<'a> {
 
 /// What is believed of a source that lists workers.
 #[derive(Debug)]
-struct Damper {
+struct FlapDamper {
     grace: Duration,
     damping: Duration,
     /// Believed to be there, by key.
-    there: BTreeMap<String, There>,
+    there: BTreeMap<String, DiscoveredWorker>,
     /// When workers went that are not there any more.
     went: BTreeMap<String, Moment>,
     empty_since: Option<Moment>,
 }
 
 #[derive(Debug)]
-struct There {
+struct DiscoveredWorker {
     worker: MoreWorker,
     /// It came back soon after it had gone.
     flaps: bool,
     missing_since: Option<Moment>,
 }
 
-impl Damper {
+impl FlapDamper {
     fn new(grace: Duration, damping: Duration) -> Self {
         Self {
             grace,
@@ -299,11 +299,14 @@ impl Damper {
         }
         for (key, worker) in listed {
             let flaps = self.went.remove(key).is_some();
-            let there = self.there.entry(key.clone()).or_insert_with(|| There {
-                worker: worker.clone(),
-                flaps,
-                missing_since: None,
-            });
+            let there = self
+                .there
+                .entry(key.clone())
+                .or_insert_with(|| DiscoveredWorker {
+                    worker: worker.clone(),
+                    flaps,
+                    missing_since: None,
+                });
             there.worker.clone_from(worker);
             there.flaps |= there.missing_since.take().is_some();
         }
@@ -356,8 +359,8 @@ mod tests {
         believed.into_iter().map(|worker| worker.text).collect()
     }
 
-    fn damper() -> Damper {
-        Damper::new(Duration::from_secs(60), Duration::from_secs(30))
+    fn damper() -> FlapDamper {
+        FlapDamper::new(Duration::from_secs(60), Duration::from_secs(30))
     }
 
     #[test]

@@ -12,19 +12,19 @@ use tokio::{
     time::MissedTickBehavior,
 };
 
-use super::{Live, discovered};
+use super::{LiveConfig, discovered};
 
 const EVERY: Duration = Duration::from_secs(1);
 
 /// Which version of a file was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Version {
+pub(super) struct FileVersion {
     modified: (i64, i64),
     inode: u64,
     bytes: u64,
 }
 
-impl Version {
+impl FileVersion {
     /// Of the file as it is now; `None`: there is none.
     pub(super) fn of(path: &Path) -> Option<Self> {
         let seen = fs::metadata(path).ok()?;
@@ -41,7 +41,7 @@ impl Version {
 ///
 /// A change that panics leaves the configuration that was in force: what is new is stored as the last step of a change, and
 /// whoever starts again compares its source with that.
-pub(crate) async fn keep(live: Arc<Live>) {
+pub(crate) async fn keep(live: Arc<LiveConfig>) {
     let mut tasks = JoinSet::new();
     let [file, signal, leases] = [(); 3].map(|()| Arc::clone(&live));
     tasks.spawn(async move { supervise("config_file", || look(&file)).await });
@@ -52,31 +52,34 @@ pub(crate) async fn keep(live: Arc<Live>) {
 }
 
 /// Ends leases that were not renewed; never returns.
-async fn end_leases(live: &Arc<Live>) {
+async fn end_leases(live: &Arc<LiveConfig>) {
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        live.aside(Live::end_leases).await;
+        live.run_blocking(LiveConfig::end_leases).await;
     }
 }
 
-async fn look(live: &Arc<Live>) {
+async fn look(live: &Arc<LiveConfig>) {
     let path = live.state.lock().sources.path().cloned();
     let Some(path) = path else { return };
-    let mut seen = Version::of(&path);
+    let mut seen = FileVersion::of(&path);
     // The start read it a moment before it was first looked at.
     let mut stale = fs::read_to_string(&path).ok().as_deref() != live.state.lock().sources.text();
     let mut ticks = tokio::time::interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        let now = Version::of(&path);
+        let now = FileVersion::of(&path);
         if now == seen && !std::mem::take(&mut stale) {
             continue;
         }
         match (seen, now) {
-            (_, Some(_)) => drop(live.aside(|live| live.reload_because("file", false)).await),
+            (_, Some(_)) => drop(
+                live.run_blocking(|live| live.reload_because("file", false))
+                    .await,
+            ),
             (Some(_), None) => {
                 tracing::error!(path = %path.display(), "the configuration file is gone: what it said stays in force");
                 live.set_refused(true);
@@ -87,7 +90,7 @@ async fn look(live: &Arc<Live>) {
     }
 }
 
-async fn signals(live: &Arc<Live>) {
+async fn signals(live: &Arc<LiveConfig>) {
     let mut hang_up = match signal(SignalKind::hangup()) {
         Ok(hang_up) => hang_up,
         Err(error) => return tracing::warn!(%error, "SIGHUP could not be caught"),
@@ -97,9 +100,9 @@ async fn signals(live: &Arc<Live>) {
     while task.attempt(reload_at(&mut hang_up, live)).await.is_none() {}
 }
 
-async fn reload_at(signal: &mut Signal, live: &Arc<Live>) {
+async fn reload_at(signal: &mut Signal, live: &Arc<LiveConfig>) {
     while signal.recv().await.is_some() {
-        live.aside(|live| live.reload_because("signal", false))
+        live.run_blocking(|live| live.reload_because("signal", false))
             .await;
     }
 }

@@ -5,25 +5,25 @@ use std::collections::VecDeque;
 use admin::HistoryEntry;
 use time::OffsetDateTime;
 
-use super::sources::Sources;
+use super::sources::SourceTexts;
 
 /// Changes that are remembered.
 const KEPT: usize = 100;
 
 /// The latest changes, oldest first.
 #[derive(Debug, Default)]
-pub(super) struct History {
+pub(super) struct ConfigHistory {
     count: u64,
-    entries: VecDeque<(HistoryEntry, Option<Sources>)>,
+    entries: VecDeque<(HistoryEntry, Option<SourceTexts>)>,
 }
 
-impl History {
+impl ConfigHistory {
     pub(super) fn applied(
         &mut self,
         at: OffsetDateTime,
         source: &'static str,
         changed: Vec<String>,
-        from: Sources,
+        from: SourceTexts,
     ) {
         self.add(at, source, "applied", changed, Some(from));
     }
@@ -38,7 +38,7 @@ impl History {
         source: &'static str,
         result: &'static str,
         changed: Vec<String>,
-        from: Option<Sources>,
+        from: Option<SourceTexts>,
     ) {
         self.count += 1;
         if self.entries.len() == KEPT {
@@ -66,7 +66,7 @@ impl History {
     }
 
     /// The sources of an applied change.
-    pub(super) fn sources_of(&self, id: u64) -> Option<Sources> {
+    pub(super) fn sources_of(&self, id: u64) -> Option<SourceTexts> {
         self.entries
             .iter()
             .find(|(entry, _)| entry.id == id)?

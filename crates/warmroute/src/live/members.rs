@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use admin::{NamedWorker, NotTaken};
+use admin::{NamedWorker, WorkerRejection};
 use config::{MoreWorker, Problem, Settings};
 use kv_blocks::Moment;
 use net::WorkerUrl;
@@ -19,10 +19,10 @@ const ADMIN: &str = "POST /admin/workers";
 
 /// All of them.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-pub(super) struct Members {
+pub(super) struct MemberTable {
     /// Named by operators, by name.
     #[serde(rename = "workers")]
-    named: BTreeMap<String, Member>,
+    named: BTreeMap<String, MemberEntry>,
     /// Taken out by operators, though another source has them.
     #[serde(default)]
     left_out: BTreeSet<String>,
@@ -35,29 +35,29 @@ pub(super) struct Members {
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-struct Member {
+struct MemberEntry {
     entry: Map<String, Value>,
     #[serde(skip)]
-    lease: Option<Lease>,
+    lease: Option<MemberLease>,
     /// Another source has a worker of that name.
     #[serde(default)]
     instead: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Lease {
+struct MemberLease {
     /// In run time ([`net::RunTime`]).
     until: Moment,
 }
 
-impl PartialEq for Lease {
+impl PartialEq for MemberLease {
     /// That one was renewed is no change of the configuration.
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Members {
+impl MemberTable {
     /// Entries for the list of workers: of operators first, then of discovery. Workers that operators named themselves are
     /// theirs, and those that they took out are out, whoever finds them.
     pub(super) fn more_workers(&self) -> Vec<MoreWorker> {
@@ -90,7 +90,7 @@ impl Members {
         replace: bool,
         in_force: &Settings,
         now: Moment,
-    ) -> Result<(String, bool), NotTaken> {
+    ) -> Result<(String, bool), WorkerRejection> {
         let NamedWorker {
             name,
             mut entry,
@@ -98,11 +98,11 @@ impl Members {
         } = worker;
         let name = name.or_else(|| name_of(&entry)).ok_or_else(|| {
             let message = "the entry has no usable url, so the worker cannot be named";
-            NotTaken::Problems(vec![Problem::bad_value("url", "", message)])
+            WorkerRejection::Problems(vec![Problem::bad_value("url", "", message)])
         })?;
         let known = in_force.workers.iter().any(|worker| worker.name == name);
         if known && !replace {
-            return Err(NotTaken::Exists(name));
+            return Err(WorkerRejection::Exists(name));
         }
         // The file's, or discovery's: ours stands in its place while it is there.
         let instead = match self.named.get(&name) {
@@ -114,16 +114,16 @@ impl Members {
             let message = format!(
                 "{MOST} workers were added here already: take some out, or write them into the file"
             );
-            return Err(NotTaken::Problems(vec![Problem::bad_value(
+            return Err(WorkerRejection::Problems(vec![Problem::bad_value(
                 "workers", "", &message,
             )]));
         }
         entry.insert("name".to_owned(), name.as_str().into());
         self.gone.remove(&name);
-        let lease = lease_ttl.map(|ttl: Duration| Lease { until: now + ttl });
+        let lease = lease_ttl.map(|ttl: Duration| MemberLease { until: now + ttl });
         self.named.insert(
             name.clone(),
-            Member {
+            MemberEntry {
                 entry,
                 lease,
                 instead,
@@ -172,7 +172,7 @@ impl Members {
     /// Gives those whose lease is over until then.
     pub(super) fn extend_leases(&mut self, now: Moment, until: Moment) {
         for member in self.named.values_mut().filter(|member| member.is_over(now)) {
-            member.lease = Some(Lease { until });
+            member.lease = Some(MemberLease { until });
         }
     }
 
@@ -214,7 +214,7 @@ impl Members {
     }
 }
 
-impl Member {
+impl MemberEntry {
     fn is_over(&self, now: Moment) -> bool {
         self.lease.is_some_and(|lease| lease.until <= now)
     }

@@ -22,10 +22,10 @@ use std::{
     time::Duration,
 };
 
-use admin::{Control, HistoryEntry, NamedWorker, NotTaken, Reloaded};
-use config::{Changes, Problem, Settings};
-use fleet::{Fleet, Roster};
-use gateway::InForce;
+use admin::{Control, HistoryEntry, NamedWorker, ReloadOutcome, WorkerRejection};
+use config::{ConfigChanges, Problem, Settings};
+use fleet::{Fleet, FleetConfig};
+use gateway::CurrentGateway;
 use kv_blocks::HashScheme;
 use net::{Clock, Destinations, WorkerUrl};
 use parking_lot::Mutex;
@@ -38,68 +38,68 @@ use response_cache::ResponseCache;
 use routing::Router;
 use tokio::sync::watch;
 
-pub(crate) use self::{file_watch::keep, sources::Sources};
-use self::{history::History, members::Members};
+pub(crate) use self::{file_watch::keep, sources::SourceTexts};
+use self::{history::ConfigHistory, members::MemberTable};
 use crate::{logging, wire_up};
 
 /// What is changed when the configuration does.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct LiveParts {
     pub(crate) fleet: Arc<Fleet>,
     pub(crate) router: Arc<Router>,
-    pub(crate) gateway: Arc<InForce>,
+    pub(crate) gateway: Arc<CurrentGateway>,
     pub(crate) cache: Arc<ResponseCache>,
     pub(crate) scheme: HashScheme,
     pub(crate) clock: Clock,
 }
 
 /// The configuration in force and its sources.
-pub(crate) struct Live {
-    parts: Parts,
+pub(crate) struct LiveConfig {
+    parts: LiveParts,
     /// As of the start: what cannot be taken over stays like this.
     started: Arc<Settings>,
     /// Held for a line.
-    in_force: Mutex<Arc<Settings>>,
+    current: Mutex<Arc<Settings>>,
     /// Held while a change is made, which takes as long as files do: see [`Self::aside`].
-    state: Mutex<State>,
-    reloads: Family<Outcome, Counter>,
+    state: Mutex<LiveState>,
+    reloads: Family<ChangeOutcome, Counter>,
     /// Sources of discovery that have answered once.
     heard: watch::Sender<usize>,
     /// What is on disk was refused, or is gone.
     refused: AtomicBool,
 }
 
-struct State {
-    sources: Sources,
-    history: History,
+struct LiveState {
+    sources: SourceTexts,
+    history: ConfigHistory,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
-struct Outcome {
+struct ChangeOutcome {
     result: &'static str,
 }
 
 /// Before what was refused is tried again by itself.
 const TRY_AGAIN: Duration = Duration::from_secs(30);
 
-const APPLIED: Outcome = Outcome { result: "applied" };
-const REJECTED: Outcome = Outcome { result: "rejected" };
+const APPLIED: ChangeOutcome = ChangeOutcome { result: "applied" };
+const REJECTED: ChangeOutcome = ChangeOutcome { result: "rejected" };
 
-impl fmt::Debug for Live {
+impl fmt::Debug for LiveConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Live").finish_non_exhaustive()
     }
 }
 
-impl Live {
+impl LiveConfig {
     /// The router was started with `settings`, which came from `sources`.
     pub(crate) fn new(
-        parts: Parts,
+        parts: LiveParts,
         settings: Arc<Settings>,
-        sources: Sources,
+        sources: SourceTexts,
         registry: &mut Registry,
     ) -> Arc<Self> {
-        let reloads = Family::<Outcome, Counter>::default();
+        let reloads = Family::<ChangeOutcome, Counter>::default();
         // Both are there from the start: a rate over a series that appears with its first event misses that one.
         drop(reloads.get_or_create(&APPLIED));
         drop(reloads.get_or_create(&REJECTED));
@@ -108,13 +108,13 @@ impl Live {
             "Changes of the configuration by result",
             reloads.clone(),
         );
-        let mut history = History::default();
+        let mut history = ConfigHistory::default();
         history.applied(parts.clock.wall(), "start", Vec::new(), sources.clone());
         Arc::new(Self {
             parts,
-            in_force: Mutex::new(Arc::clone(&settings)),
+            current: Mutex::new(Arc::clone(&settings)),
             started: settings,
-            state: Mutex::new(State { sources, history }),
+            state: Mutex::new(LiveState { sources, history }),
             reloads,
             heard: watch::Sender::new(0),
             refused: AtomicBool::new(false),
@@ -123,7 +123,7 @@ impl Live {
 
     /// Makes a change, or asks what only changes know, where no request waits for it: files are read and written, and
     /// another change may have to end first. One that was begun goes on when its caller leaves.
-    async fn aside<T: Send + 'static>(
+    async fn run_blocking<T: Send + 'static>(
         self: &Arc<Self>,
         change: impl FnOnce(&Self) -> T + Send + 'static,
     ) -> T {
@@ -139,7 +139,7 @@ impl Live {
     }
 
     /// Reads the file anew, because of `why`.
-    pub(crate) fn reload_because(&self, why: &'static str, dry_run: bool) -> Reloaded {
+    pub(crate) fn reload_because(&self, why: &'static str, dry_run: bool) -> ReloadOutcome {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
         let settings = sources.reread().and_then(|()| sources.settings());
@@ -153,15 +153,15 @@ impl Live {
     /// Whether the configuration on disk is another one than that in force.
     fn set_refused(&self, refused: bool) {
         self.refused.store(refused, Ordering::Relaxed);
-        self.parts.gateway.now().set_config_refused(refused);
+        self.parts.gateway.current().set_config_refused(refused);
     }
 
     /// Changes the workers that come from elsewhere than the file.
     fn change_members<T>(
         &self,
         why: &'static str,
-        change: impl FnOnce(&mut Members, &Settings) -> Result<T, NotTaken>,
-    ) -> Result<T, NotTaken> {
+        change: impl FnOnce(&mut MemberTable, &Settings) -> Result<T, WorkerRejection>,
+    ) -> Result<T, WorkerRejection> {
         let state = &mut *self.state.lock();
         let mut sources = state.sources.clone();
         let changed = change(sources.members_mut(), &self.settings())?;
@@ -173,14 +173,14 @@ impl Live {
         let settings = sources.settings();
         let reloaded = self.take(state, sources, settings, why, false);
         if !reloaded.problems.is_empty() {
-            return Err(NotTaken::Problems(reloaded.problems));
+            return Err(WorkerRejection::Problems(reloaded.problems));
         }
         self.keep_members(state);
         Ok(changed)
     }
 
     /// Writes down what operators added and took out, for the next start.
-    fn keep_members(&self, state: &State) {
+    fn keep_members(&self, state: &LiveState) {
         let Some(path) = &self.started.discovery.state_file else {
             return;
         };
@@ -192,14 +192,14 @@ impl Live {
     /// Takes settings over, all of them or nothing, and writes it down.
     fn take(
         &self,
-        state: &mut State,
-        sources: Sources,
+        state: &mut LiveState,
+        sources: SourceTexts,
         settings: Result<Settings, Vec<Problem>>,
         why: &'static str,
         dry_run: bool,
-    ) -> Reloaded {
+    ) -> ReloadOutcome {
         let at = self.parts.clock.wall();
-        let refused = |state: &mut State, problems: Vec<Problem>| {
+        let refused = |state: &mut LiveState, problems: Vec<Problem>| {
             if !dry_run {
                 for problem in &problems {
                     tracing::error!(%problem, source = why, "the configuration is not taken over, nothing changed");
@@ -207,28 +207,28 @@ impl Live {
                 self.reloads.get_or_create(&REJECTED).inc();
                 state.history.rejected(at, why);
             }
-            Reloaded {
+            ReloadOutcome {
                 problems,
-                ..Reloaded::default()
+                ..ReloadOutcome::default()
             }
         };
         let new = match settings.and_then(wire_up::usable) {
             Ok(new) => new,
             Err(problems) => return refused(state, problems),
         };
-        let restart_needed = Changes::between(&self.started, &new).restart_needed;
+        let restart_needed = ConfigChanges::between(&self.started, &new).restart_needed;
         let new = new.taken_over(&self.started);
         let in_force = self.settings();
-        let changed = Changes::between(&in_force, &new).live;
+        let changed = ConfigChanges::between(&in_force, &new).live;
         if dry_run {
-            return Reloaded {
+            return ReloadOutcome {
                 applied: false,
                 changed,
                 restart_needed,
                 problems: Vec::new(),
             };
         }
-        if let Err(error) = self.parts.fleet.apply(&Roster::of(&new)) {
+        if let Err(error) = self.parts.fleet.apply(&FleetConfig::of(&new)) {
             return refused(
                 state,
                 vec![Problem::bad_value("workers", "", &error.to_string())],
@@ -242,9 +242,9 @@ impl Live {
         );
         logging::set_level(new.logging.level);
         for problem in new
-            .passed_over()
+            .skipped_workers()
             .iter()
-            .filter(|problem| !in_force.passed_over().contains(problem))
+            .filter(|problem| !in_force.skipped_workers().contains(problem))
         {
             tracing::warn!(%problem, source = why, "a worker is passed over, the others are taken in");
         }
@@ -260,9 +260,9 @@ impl Live {
         state
             .history
             .applied(at, why, changed.clone(), sources.clone());
-        *self.in_force.lock() = Arc::new(new);
+        *self.current.lock() = Arc::new(new);
         state.sources = sources;
-        Reloaded {
+        ReloadOutcome {
             applied: true,
             changed,
             restart_needed,
@@ -306,22 +306,22 @@ impl Live {
             Ok(())
         });
         match taken {
-            Err(NotTaken::Problems(problems)) => Err(problems),
+            Err(WorkerRejection::Problems(problems)) => Err(problems),
             _ => Ok(()),
         }
     }
 }
 
-impl Control for Live {
+impl Control for LiveConfig {
     fn settings(&self) -> Arc<Settings> {
-        Arc::clone(&self.in_force.lock())
+        Arc::clone(&self.current.lock())
     }
 
-    fn reload(&self, dry_run: bool) -> Reloaded {
+    fn reload(&self, dry_run: bool) -> ReloadOutcome {
         self.reload_because("admin", dry_run)
     }
 
-    fn rollback(&self, id: u64) -> Option<Reloaded> {
+    fn rollback(&self, id: u64) -> Option<ReloadOutcome> {
         let state = &mut *self.state.lock();
         let mut sources = state.history.sources_of(id)?;
         // What discovery found meanwhile is not configuration.
@@ -345,7 +345,11 @@ impl Control for Live {
         self.refused.load(Ordering::Relaxed)
     }
 
-    fn add_worker(&self, worker: NamedWorker, replace: bool) -> Result<(String, bool), NotTaken> {
+    fn add_worker(
+        &self,
+        worker: NamedWorker,
+        replace: bool,
+    ) -> Result<(String, bool), WorkerRejection> {
         may_be_an_engine(&worker)?;
         let now = self.parts.clock.run_time();
         self.change_members("admin", |members, in_force| {
@@ -353,7 +357,7 @@ impl Control for Live {
         })
     }
 
-    fn remove_worker(&self, name: &str) -> Result<bool, NotTaken> {
+    fn remove_worker(&self, name: &str) -> Result<bool, WorkerRejection> {
         self.change_members("admin", |members, in_force| {
             Ok(members.remove(name, in_force))
         })
@@ -361,7 +365,7 @@ impl Control for Live {
 }
 
 /// Whoever may call the admin API makes this process connect somewhere: not to a metadata service.
-fn may_be_an_engine(worker: &NamedWorker) -> Result<(), NotTaken> {
+fn may_be_an_engine(worker: &NamedWorker) -> Result<(), WorkerRejection> {
     let url = worker
         .entry
         .get("url")
@@ -369,6 +373,6 @@ fn may_be_an_engine(worker: &NamedWorker) -> Result<(), NotTaken> {
         .and_then(|url| url.parse::<WorkerUrl>().ok());
     let forbidden = url.and_then(|url| Destinations::Engines.check_host(&url.address()).err());
     forbidden.map_or(Ok(()), |forbidden| {
-        Err(NotTaken::Forbidden(forbidden.to_string()))
+        Err(WorkerRejection::Forbidden(forbidden.to_string()))
     })
 }

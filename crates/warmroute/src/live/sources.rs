@@ -4,22 +4,22 @@ use std::{path::PathBuf, sync::Arc};
 
 use config::{Override, Problem, Settings};
 
-use super::{members::Members, state_file};
-use crate::settings::{self, Given};
+use super::{members::MemberTable, state_file};
+use crate::settings::{self, SettingsInput};
 
 /// All sources, as last read. Comparing two says whether anything is different.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(crate) struct Sources {
+pub(crate) struct SourceTexts {
     path: Option<PathBuf>,
     /// The file's text.
     text: Option<Arc<str>>,
     env: Arc<Vec<(String, String)>>,
     flags: Arc<Vec<Override>>,
     /// Shared with the history, which keeps many of them.
-    members: Arc<Members>,
+    members: Arc<MemberTable>,
 }
 
-impl Sources {
+impl SourceTexts {
     /// The file of this path, under this environment and these flags; the file is read now.
     pub(crate) fn read(
         path: Option<PathBuf>,
@@ -63,11 +63,11 @@ impl Sources {
         Ok(())
     }
 
-    pub(super) fn members(&self) -> &Members {
+    pub(super) fn members(&self) -> &MemberTable {
         &self.members
     }
 
-    pub(super) fn members_mut(&mut self) -> &mut Members {
+    pub(super) fn members_mut(&mut self) -> &mut MemberTable {
         Arc::make_mut(&mut self.members)
     }
 
@@ -87,7 +87,7 @@ impl Sources {
             || "configuration".to_owned(),
             |path| path.display().to_string(),
         );
-        settings::check(&Given {
+        settings::check(&SettingsInput {
             name: &name,
             text: self.text.as_deref(),
             env: &self.env,

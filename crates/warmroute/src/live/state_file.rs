@@ -9,26 +9,26 @@ use std::{
 
 use serde::{Deserialize, Serialize};
 
-use super::members::Members;
+use super::members::MemberTable;
 
 /// What the file says it is.
 const SCHEMA: &str = "warmroute.state/1";
 
 #[derive(Serialize, Deserialize)]
-struct File {
+struct StateFile {
     schema: String,
     #[serde(flatten)]
-    members: Members,
+    members: MemberTable,
 }
 
 /// What is in the file; nothing where there is none yet.
-pub(super) fn read(path: &Path) -> Result<Members, String> {
+pub(super) fn read(path: &Path) -> Result<MemberTable, String> {
     let text = match fs::read_to_string(path) {
         Ok(text) => text,
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Members::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(MemberTable::default()),
         Err(error) => return Err(format!("the file cannot be read: {error}")),
     };
-    let file: File = serde_json::from_str(&text).map_err(|error| {
+    let file: StateFile = serde_json::from_str(&text).map_err(|error| {
         format!("the file is no state of a router ({error}): remove it, or give another path")
     })?;
     if file.schema != SCHEMA {
@@ -41,8 +41,8 @@ pub(super) fn read(path: &Path) -> Result<Members, String> {
 }
 
 /// Replaces the file. It may hold keys of workers: nobody else may read it.
-pub(super) fn write(path: &Path, members: &Members) -> io::Result<()> {
-    let file = File {
+pub(super) fn write(path: &Path, members: &MemberTable) -> io::Result<()> {
+    let file = StateFile {
         schema: SCHEMA.to_owned(),
         members: members.lasting(),
     };

@@ -2,12 +2,12 @@
 
 use std::fmt::Write;
 
-use simulate::Report;
+use simulate::SimulationReport;
 
-use super::recorded::Recorded;
+use super::recording::RecordedResults;
 
 /// What was read, what came of it then, and what would have.
-pub(super) fn of(report: &Report, recorded: &Recorded) -> String {
+pub(super) fn of(report: &SimulationReport, recorded: &RecordedResults) -> String {
     let trace = &report.trace;
     let mut text = format!("{}: {trace}\n", trace.file);
     // Writing into a String does not fail.

@@ -6,10 +6,10 @@ use clap::Args;
 use engine_model::Profile;
 use kv_blocks::{BlockSize, BlockSizeError};
 use routing::{Policy, UnknownPolicy};
-use simulate::{Forgotten, Mishaps, Slow};
+use simulate::{FaultPlan, LostView, SlowEngine};
 
-use super::{files::Out, trace_file::Source};
-use crate::cli::Pair;
+use super::{files::ReportOutput, trace_file::TraceSource};
+use crate::cli::NameValue;
 
 /// Largest load index: far beyond what any fleet keeps up with.
 const MOST_LOAD: f64 = 100.0;
@@ -33,8 +33,8 @@ docs/simulate.md.";
 pub(crate) struct SimulateArgs {
     /// The workload: a file of JSON lines with timestamp (ms), input_length, output_length and hash_ids, plain or .zst; or
     /// one that is made up, such as synthetic:chat?sessions=200&seed=7 (also agents, tenants).
-    #[arg(long, value_name = "FILE|synthetic:KIND", value_parser = Source::from_str)]
-    pub(super) trace: Source,
+    #[arg(long, value_name = "FILE|synthetic:KIND", value_parser = TraceSource::from_str)]
+    pub(super) trace: TraceSource,
     /// A policy to try; repeat or separate by commas for more.
     #[arg(long = "policy", value_name = "NAME", value_delimiter = ',', default_values = ["round_robin", "warm"],
           value_parser = policy)]
@@ -69,14 +69,14 @@ pub(crate) struct SimulateArgs {
     pub(super) event_loss: f64,
     /// A key of the configuration and its value, such as queue.enabled=false; repeat for more.
     #[arg(long = "set", value_name = "KEY=VALUE")]
-    pub(super) settings: Vec<Pair>,
+    pub(super) settings: Vec<NameValue>,
     /// An engine, from w1 on, that takes so many times as long for everything; repeat for more.
     #[arg(long, value_name = "WORKER=TIMES", value_parser = slow)]
-    pub(super) slow: Vec<Slow>,
+    pub(super) slow: Vec<SlowEngine>,
     /// The router loses its view of an engine's cache so many seconds of virtual time after the first request; repeat for
     /// more.
     #[arg(long, value_name = "WORKER=SECONDS", value_parser = forgotten)]
-    pub(super) forget: Vec<Forgotten>,
+    pub(super) forget: Vec<LostView>,
     /// Another seed settles ties and loses messages differently.
     #[arg(long, default_value_t = 1)]
     pub(super) seed: u64,
@@ -85,8 +85,8 @@ pub(crate) struct SimulateArgs {
     pub(super) trace_block_tokens: BlockSize,
     /// Write the report there, too: FILE.json, FILE.html (with charts, for a browser), or a folder that gets both as
     /// report.json and report.html; repeat for more.
-    #[arg(long, value_name = "FILE|DIR", value_parser = Out::from_str)]
-    pub(super) out: Vec<Out>,
+    #[arg(long, value_name = "FILE|DIR", value_parser = ReportOutput::from_str)]
+    pub(super) out: Vec<ReportOutput>,
     /// Write the workload to this file as JSON lines, and simulate nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "out")]
     pub(super) write_trace: Option<PathBuf>,
@@ -97,7 +97,7 @@ pub(crate) struct SimulateArgs {
 
 impl SimulateArgs {
     /// What is not as it should be in every fleet; a message if the smallest has no such engine.
-    pub(super) fn mishaps(&self) -> Result<Mishaps, String> {
+    pub(super) fn mishaps(&self) -> Result<FaultPlan, String> {
         let fewest = self.workers.iter().min().copied().unwrap_or(0);
         let slow = self.slow.iter().map(|slow| ("--slow", slow.worker));
         let forgotten = self
@@ -109,7 +109,7 @@ impl SimulateArgs {
                 "{flag}: there is no w{}: expected one of w1 to w{fewest}",
                 worker.saturating_add(1)
             )),
-            None => Ok(Mishaps {
+            None => Ok(FaultPlan {
                 slow: self.slow.clone(),
                 forgotten: self.forget.clone(),
             }),
@@ -152,7 +152,7 @@ fn loss(text: &str) -> Result<f64, String> {
     )
 }
 
-fn slow(text: &str) -> Result<Slow, String> {
+fn slow(text: &str) -> Result<SlowEngine, String> {
     let expected = "expected an engine and a number from 0.001 to 1000, such as w1=3.0";
     let (worker, times) = of_worker(text).ok_or(expected)?;
     let times = number(
@@ -160,10 +160,10 @@ fn slow(text: &str) -> Result<Slow, String> {
         |times| (1.0 / MOST_SLOWER..=MOST_SLOWER).contains(&times),
         expected,
     )?;
-    Ok(Slow { worker, times })
+    Ok(SlowEngine { worker, times })
 }
 
-fn forgotten(text: &str) -> Result<Forgotten, String> {
+fn forgotten(text: &str) -> Result<LostView, String> {
     let expected = "expected an engine and seconds, at most a year, such as w1=30";
     let (worker, seconds) = of_worker(text).ok_or(expected)?;
     let seconds = number(
@@ -171,7 +171,7 @@ fn forgotten(text: &str) -> Result<Forgotten, String> {
         |seconds| (0.0..=LATEST_S).contains(&seconds),
         expected,
     )?;
-    Ok(Forgotten {
+    Ok(LostView {
         worker,
         at: Duration::from_secs_f64(seconds),
     })

@@ -19,7 +19,7 @@ pub(super) fn run(trace: &Trace, cells: &[Cell]) -> Vec<CellReport> {
         .min(cells.len());
     let next = AtomicUsize::new(0);
     let mut reports: Vec<Option<CellReport>> = vec![None; cells.len()];
-    let progress = Progress {
+    let progress = ProgressLine {
         cells: cells.len(),
         shown: std::io::stderr().is_terminal(),
     };
@@ -57,12 +57,12 @@ fn take<'a>(next: &AtomicUsize, cells: &'a [Cell]) -> Option<(usize, &'a Cell)> 
 const BAR: usize = 30;
 
 /// One line on a terminal, overwritten.
-struct Progress {
+struct ProgressLine {
     cells: usize,
     shown: bool,
 }
 
-impl Progress {
+impl ProgressLine {
     fn show(&self, done: usize) {
         let filled = BAR * done / self.cells.max(1);
         self.write(&format!(

@@ -6,11 +6,11 @@ use std::{
     str::FromStr,
 };
 
-use simulate::{Report, html};
+use simulate::{SimulationReport, html};
 
 /// Where a report goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Out {
+pub(super) enum ReportOutput {
     /// One JSON object.
     Json(PathBuf),
     /// A page for a browser.
@@ -19,7 +19,7 @@ pub(super) enum Out {
     Folder(PathBuf),
 }
 
-impl FromStr for Out {
+impl FromStr for ReportOutput {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -41,9 +41,9 @@ impl FromStr for Out {
     }
 }
 
-impl Out {
+impl ReportOutput {
     /// Writes `report` there; a message if that cannot be done.
-    pub(super) fn write(&self, report: &Report) -> Result<(), String> {
+    pub(super) fn write(&self, report: &SimulationReport) -> Result<(), String> {
         match self {
             Self::Json(path) => write(path, &(json(report) + "\n")),
             Self::Html(path) => write(path, &html::page(report)),
@@ -57,7 +57,7 @@ impl Out {
 }
 
 /// The report as one line.
-pub(super) fn json(report: &Report) -> String {
+pub(super) fn json(report: &SimulationReport) -> String {
     serde_json::to_string(report).unwrap_or_default()
 }
 
@@ -76,18 +76,24 @@ mod tests {
 
     #[test]
     fn the_ending_says_what_is_written() {
-        assert_eq!("a.json".parse(), Ok(Out::Json("a.json".into())));
-        assert_eq!("a.b.HTML".parse(), Ok(Out::Html("a.b.HTML".into())));
-        assert_eq!("reports".parse(), Ok(Out::Folder("reports".into())));
+        assert_eq!("a.json".parse(), Ok(ReportOutput::Json("a.json".into())));
+        assert_eq!(
+            "a.b.HTML".parse(),
+            Ok(ReportOutput::Html("a.b.HTML".into()))
+        );
+        assert_eq!(
+            "reports".parse(),
+            Ok(ReportOutput::Folder("reports".into()))
+        );
         assert_eq!(
             "reports.json/".parse(),
-            Ok(Out::Folder("reports.json/".into()))
+            Ok(ReportOutput::Folder("reports.json/".into()))
         );
-        let refused = "a.pdf".parse::<Out>().unwrap_err();
+        let refused = "a.pdf".parse::<ReportOutput>().unwrap_err();
         assert_eq!(
             refused,
             "expected FILE.json, FILE.html or a folder, and .pdf is neither"
         );
-        assert!("".parse::<Out>().is_err());
+        assert!("".parse::<ReportOutput>().is_err());
     }
 }

@@ -3,23 +3,23 @@
 use std::{collections::HashMap, path::Path};
 
 use engine_model::Profile;
-use simulate::{Fitted, Served};
+use simulate::{FitResult, ServedRequest};
 
-use crate::{logged::Line, text_file};
+use crate::{decision_record::DecisionRecord, text_file};
 
 /// The profile that a log tells of; a message if it tells too little.
-pub(super) fn read(path: &Path, base: &Profile) -> Result<Fitted, String> {
+pub(super) fn read(path: &Path, base: &Profile) -> Result<FitResult, String> {
     let text = text_file::read(path).map_err(|error| error.to_string())?;
     simulate::fit(&served(&text), base).map_err(|error| error.to_string())
 }
 
 /// The requests of a log that one engine served in one attempt. Lines of others are skipped, and so are those that are
 /// none, such as one that was cut when the disk was full.
-fn served(text: &str) -> Vec<Served> {
+fn served(text: &str) -> Vec<ServedRequest> {
     let mut engines = HashMap::new();
     let lines = text
         .lines()
-        .filter_map(|line| serde_json::from_str::<Line>(line).ok());
+        .filter_map(|line| serde_json::from_str::<DecisionRecord>(line).ok());
     lines
         .filter_map(|line| {
             let (winner, outcome) = (line.winner.as_ref()?, line.outcome.as_ref()?);
@@ -34,7 +34,7 @@ fn served(text: &str) -> Vec<Served> {
                 .cached_tokens(outcome)
                 .filter(|cached| *cached <= prompt_tokens);
             let next = engines.len();
-            Some(Served {
+            Some(ServedRequest {
                 engine: *engines.entry(winner.clone()).or_insert(next),
                 sent_ms: arrival_ms + line.kept_ms(),
                 // What was found is part of what the time went to.

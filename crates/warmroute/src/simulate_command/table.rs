@@ -2,10 +2,10 @@
 
 use std::fmt::Write;
 
-use simulate::{COLUMNS, CellReport, Report};
+use simulate::{COLUMNS, CellReport, SimulationReport};
 
 /// The whole report.
-pub(super) fn of(report: &Report) -> String {
+pub(super) fn of(report: &SimulationReport) -> String {
     let trace = &report.trace;
     let mut text = format!("{}: {trace}\n", trace.file);
     if trace.dropped > 0 {

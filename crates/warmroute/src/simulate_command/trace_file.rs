@@ -12,14 +12,14 @@ const SYNTHETIC: &str = "synthetic:";
 
 /// Where a trace comes from.
 #[derive(Clone, Debug)]
-pub(super) enum Source {
+pub(super) enum TraceSource {
     /// A file.
     File(PathBuf),
     /// It is made up; the name as it was given.
     Synthetic(String, Synthetic),
 }
 
-impl FromStr for Source {
+impl FromStr for TraceSource {
     type Err = SyntheticError;
 
     fn from_str(text: &str) -> Result<Self, SyntheticError> {
@@ -30,7 +30,7 @@ impl FromStr for Source {
     }
 }
 
-impl std::fmt::Display for Source {
+impl std::fmt::Display for TraceSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::File(path) => path.display().fmt(f),
@@ -39,7 +39,7 @@ impl std::fmt::Display for Source {
     }
 }
 
-impl Source {
+impl TraceSource {
     /// The trace as JSON lines, with ids for blocks of this size where it is made up; a message if there is none.
     pub(super) fn text(&self, block_size: BlockSize) -> Result<String, String> {
         match self {

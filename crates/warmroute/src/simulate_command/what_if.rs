@@ -5,7 +5,7 @@ use std::time::Duration;
 use config::{Override, Settings, nearest};
 use routing::{CacheSource, RoutingSettings};
 
-use crate::{cli::Pair, settings, wire_up};
+use crate::{cli::NameValue, settings, wire_up};
 
 /// The keys that make a difference here. `routing.policy` is what `--policy` tries.
 const KEYS: &[&str] = &[
@@ -42,7 +42,7 @@ const KEYS: &[&str] = &[
 
 /// A router's configuration, as far as it matters here.
 #[derive(Clone, Debug)]
-pub(super) struct Configured {
+pub(super) struct ConfiguredRouter {
     /// The decision; each experiment has a policy of its own.
     pub(super) routing: RoutingSettings,
     /// Whether events are followed.
@@ -53,10 +53,10 @@ pub(super) struct Configured {
 }
 
 /// The default configuration with `changes`; or all that is wrong with them, a line each.
-pub(super) fn configured(changes: &[Pair]) -> Result<Configured, String> {
+pub(super) fn configured(changes: &[NameValue]) -> Result<ConfiguredRouter, String> {
     let unknown: Vec<String> = changes
         .iter()
-        .filter_map(|Pair(key, _)| refusal(key))
+        .filter_map(|NameValue(key, _)| refusal(key))
         .collect();
     if !unknown.is_empty() {
         return Err(unknown.join("\n"));
@@ -74,7 +74,7 @@ pub(super) fn configured(changes: &[Pair]) -> Result<Configured, String> {
     ];
     let overrides: Vec<_> = base
         .into_iter()
-        .chain(changes.iter().map(|Pair(key, value)| set(key, value)))
+        .chain(changes.iter().map(|NameValue(key, value)| set(key, value)))
         .collect();
     let problems = |problems: Vec<config::Problem>| {
         problems
@@ -89,8 +89,8 @@ pub(super) fn configured(changes: &[Pair]) -> Result<Configured, String> {
         .map_err(problems)
 }
 
-fn of(settings: &Settings) -> Configured {
-    Configured {
+fn of(settings: &Settings) -> ConfiguredRouter {
+    ConfiguredRouter {
         routing: wire_up::routing(settings),
         cache: if settings.kv_events.enabled {
             CacheSource::Events
@@ -125,10 +125,10 @@ fn refusal(key: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn with(changes: &[(&str, &str)]) -> Result<Configured, String> {
+    fn with(changes: &[(&str, &str)]) -> Result<ConfiguredRouter, String> {
         let changes: Vec<_> = changes
             .iter()
-            .map(|(key, value)| Pair((*key).to_owned(), (*value).to_owned()))
+            .map(|(key, value)| NameValue((*key).to_owned(), (*value).to_owned()))
             .collect();
         configured(&changes)
     }

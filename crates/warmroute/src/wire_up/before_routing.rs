@@ -3,8 +3,8 @@
 use gateway::{HookSettings, ModelListSettings, ModelNameRule, ModelNames, ReplyHeaders};
 
 /// Hooks, with URLs that were checked with the configuration.
-pub(super) fn hooks(hooks: &[config::Hook]) -> Vec<HookSettings> {
-    let hook = |hook: &config::Hook| {
+pub(super) fn hooks(hooks: &[config::HookEntry]) -> Vec<HookSettings> {
+    let hook = |hook: &config::HookEntry| {
         Some(HookSettings {
             name: hook.name.as_str().into(),
             url: hook.url.parse().ok()?,
@@ -19,7 +19,7 @@ pub(super) fn hooks(hooks: &[config::Hook]) -> Vec<HookSettings> {
 }
 
 /// Names and rules of models.
-pub(super) fn names(models: &config::Models) -> ModelNames {
+pub(super) fn names(models: &config::ModelsSection) -> ModelNames {
     let rule = |rule: &config::ModelRule| ModelNameRule {
         pattern: rule.pattern.clone(),
         rewrite: rule.rewrite.clone(),
@@ -36,7 +36,7 @@ pub(super) fn names(models: &config::Models) -> ModelNames {
 }
 
 /// Headers of replies.
-pub(super) fn headers(compat: config::Compat) -> ReplyHeaders {
+pub(super) fn headers(compat: config::CompatSection) -> ReplyHeaders {
     ReplyHeaders {
         expose: compat.expose_routing_headers,
         vllm_router: compat.vllm_router_headers,

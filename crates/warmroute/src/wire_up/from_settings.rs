@@ -7,14 +7,14 @@ use std::{
 
 use config::{BlockHashKind, Settings};
 use gateway::{
-    Connector, CountLimits, DecisionLogSettings, Disaggregation, Limits, RetryRules, Rewriting,
-    Rules, WaitLimits,
+    Connector, CountLimits, DecisionLogSettings, Disaggregation, ListenerLimits, RequestSettings,
+    RetryRules, RewriteSettings, WaitLimits,
 };
 use kv_blocks::HashScheme;
 use kv_index::IndexSettings;
 use routing::{
     OverlapMeasure, Policy, QueueSettings, RingSettings, RoutingSettings, ScoringSettings,
-    SessionMode, receipt::RingLimits,
+    SessionMode, receipt::ReceiptRingLimits,
 };
 
 use super::{before_routing, content_routing, lmcache, model_routing};
@@ -47,14 +47,14 @@ pub(super) fn index(settings: &Settings, scheme: HashScheme) -> IndexSettings {
 }
 
 /// What is kept of decisions in memory.
-pub(super) fn ring(decisions: &config::Decisions) -> RingLimits {
-    RingLimits {
+pub(super) fn ring(decisions: &config::DecisionsSection) -> ReceiptRingLimits {
+    ReceiptRingLimits {
         entries: decisions.ring_entries,
         bytes: decisions.ring_bytes,
     }
 }
 
-pub(super) fn decision_log(log: config::DecisionLog) -> DecisionLogSettings {
+pub(super) fn decision_log(log: config::DecisionLogSection) -> DecisionLogSettings {
     DecisionLogSettings {
         path: log.path,
         interval: log.interval,
@@ -102,8 +102,8 @@ pub(crate) fn routing(settings: &Settings) -> RoutingSettings {
     }
 }
 
-pub(super) fn thresholds(settings: &config::Parity) -> parity::Settings {
-    parity::Settings {
+pub(super) fn thresholds(settings: &config::ParitySection) -> parity::ParitySettings {
+    parity::ParitySettings {
         window: settings.window,
         min_joined: settings.min_joined,
         drift_ratio: settings.drift_ratio,
@@ -112,7 +112,7 @@ pub(super) fn thresholds(settings: &config::Parity) -> parity::Settings {
     }
 }
 
-fn scoring(scoring: &config::Scoring) -> ScoringSettings {
+fn scoring(scoring: &config::ScoringSection) -> ScoringSettings {
     ScoringSettings {
         overlap_measure: if scoring.relative {
             OverlapMeasure::Relative
@@ -128,9 +128,9 @@ fn scoring(scoring: &config::Scoring) -> ScoringSettings {
     }
 }
 
-pub(crate) fn limits(settings: &Settings) -> Limits {
+pub(crate) fn limits(settings: &Settings) -> ListenerLimits {
     let server = &settings.server;
-    Limits {
+    ListenerLimits {
         max_head_bytes: server.max_head_bytes,
         max_body_bytes: server.max_body_bytes,
         max_held_bytes: server.max_held_bytes,
@@ -155,9 +155,9 @@ pub(crate) fn limits(settings: &Settings) -> Limits {
     }
 }
 
-pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
+pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> RequestSettings {
     let (request, retry) = (&settings.request, &settings.retry);
-    Rules {
+    RequestSettings {
         timeout: request.timeout,
         connect_timeout: request.connect_timeout,
         stream_idle: request.stream_idle_timeout,
@@ -203,7 +203,7 @@ pub(crate) fn rules(settings: &Settings, scheme: HashScheme) -> Rules {
             .routing
             .shared_prefix_routing
             .map(content_routing::shared_prefixes),
-        rewriting: Rewriting {
+        rewriting: RewriteSettings {
             cache_control: settings.prefix_routing.anthropic_cache_control_injection,
             volatile_prefix: settings.prefix_routing.strip_volatile_prefix,
         },

@@ -3,21 +3,21 @@
 use std::{sync::Arc, time::Duration};
 
 use config::Settings;
-use gateway::{InForce, Phase, Probes, ProbesError};
-use net::{Identity, ListenAddr, ListenError, Listener, Listeners};
+use gateway::{CurrentGateway, ListenerPhase, ProbeListener, ProbeListenerError};
+use net::{ListenAddr, ListenError, Listener, Listeners, TlsIdentity};
 use tokio::sync::watch;
 
 use super::{StartError, address};
 use crate::{
     encryption::{encrypted, identity},
-    takeover::{Door, Given, TakeoverError},
+    takeover::{InheritedSockets, SocketPurpose, TakeoverError},
 };
 
 /// The process that gave its sockets gives up this one on its own.
 const LET_GO: Duration = Duration::from_secs(5);
 
 /// Bound sockets, and the place that is bound by whoever serves it.
-pub(super) struct Bound {
+pub(super) struct BoundListeners {
     pub(super) data: Listeners,
     pub(super) admin: Arc<Listener>,
     pub(super) probe: Option<ListenAddr>,
@@ -26,8 +26,8 @@ pub(super) struct Bound {
 /// Binds what the settings name.
 pub(super) async fn bind(
     settings: &Settings,
-    mut given: Option<&mut Given>,
-) -> Result<Bound, StartError> {
+    mut given: Option<&mut InheritedSockets>,
+) -> Result<BoundListeners, StartError> {
     let (server, admin) = (&settings.server, &settings.admin);
     let (server_tls, admin_tls) = (
         identity(server.tls.as_ref())?,
@@ -41,7 +41,7 @@ pub(super) async fn bind(
     for place in std::iter::once(address(&server.listen).chosen_by("--port")).chain(places) {
         data.push(
             open(
-                Door::Data,
+                SocketPurpose::Data,
                 &place,
                 given.as_deref_mut(),
                 server_tls.as_ref(),
@@ -50,13 +50,13 @@ pub(super) async fn bind(
         );
     }
     let place = address(&admin.listen).chosen_by("--admin-listen");
-    let admin = open(Door::Admin, &place, given, admin_tls.as_ref()).await?;
+    let admin = open(SocketPurpose::Admin, &place, given, admin_tls.as_ref()).await?;
     let mut data = data.into_iter();
     // There is always a first one.
     let Some(first) = data.next() else {
         return Err(TakeoverError::new("there is no place to listen").into());
     };
-    Ok(Bound {
+    Ok(BoundListeners {
         data: Listeners::new(first, data),
         admin,
         probe: server
@@ -67,10 +67,10 @@ pub(super) async fn bind(
 }
 
 async fn open(
-    door: Door,
+    door: SocketPurpose,
     wanted: &ListenAddr,
-    given: Option<&mut Given>,
-    tls: Option<&Arc<Identity>>,
+    given: Option<&mut InheritedSockets>,
+    tls: Option<&Arc<TlsIdentity>>,
 ) -> Result<Arc<Listener>, StartError> {
     let listener = match given.and_then(|given| given.listener(door, wanted)) {
         Some(Ok(listener)) => listener,
@@ -88,15 +88,15 @@ async fn open(
 /// Answers probes at `place`. Where another process has just given its other sockets, `taken`, it may hold this one for a
 /// moment yet.
 pub(super) async fn probes(
-    gateway: &InForce,
+    gateway: &CurrentGateway,
     place: &ListenAddr,
-    phases: watch::Receiver<Phase>,
+    phases: watch::Receiver<ListenerPhase>,
     taken: bool,
-) -> Result<Probes, ProbesError> {
+) -> Result<ProbeListener, ProbeListenerError> {
     let trying = async {
         loop {
-            match Probes::start(gateway.now(), place.clone(), phases.clone()).await {
-                Err(ProbesError::Listen(ListenError::Taken { .. })) if taken => {
+            match ProbeListener::start(gateway.current(), place.clone(), phases.clone()).await {
+                Err(ProbeListenerError::Listen(ListenError::Taken { .. })) if taken => {
                     tokio::time::sleep(Duration::from_millis(20)).await;
                 }
                 started => return started,
@@ -105,6 +105,6 @@ pub(super) async fn probes(
     };
     match tokio::time::timeout(LET_GO, trying).await {
         Ok(started) => started,
-        Err(_) => Probes::start(gateway.now(), place.clone(), phases).await,
+        Err(_) => ProbeListener::start(gateway.current(), place.clone(), phases).await,
     }
 }

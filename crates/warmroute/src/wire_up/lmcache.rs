@@ -2,16 +2,19 @@
 
 use std::sync::Arc;
 
-use ::lmcache::{Controller, ControllerSettings, Instances, Mode, bearer};
-use config::{LmcacheMode, Routing, Settings};
-use gateway::TokenCache;
+use ::lmcache::{Controller, ControllerSettings, Instances, LookupMode, bearer};
+use config::{LmcacheMode, RoutingSection, Settings};
+use gateway::TokenCacheSettings;
 use prometheus_client::registry::Registry;
 use routing::LmcacheSettings;
 
 use super::model_routing;
 
 /// The controller, where one is named. Its URL was checked with the configuration.
-pub(super) fn controller(routing: &Routing, registry: &mut Registry) -> Option<Arc<Controller>> {
+pub(super) fn controller(
+    routing: &RoutingSection,
+    registry: &mut Registry,
+) -> Option<Arc<Controller>> {
     let settings = routing.lmcache.as_ref()?;
     let asked = ControllerSettings {
         url: settings.controller_url.parse().ok()?,
@@ -20,8 +23,8 @@ pub(super) fn controller(routing: &Routing, registry: &mut Registry) -> Option<A
             .as_ref()
             .and_then(|key| bearer(key.expose())),
         mode: match settings.mode {
-            LmcacheMode::Occupancy => Mode::Occupancy,
-            LmcacheMode::PrefixLookup => Mode::PrefixLookup,
+            LmcacheMode::Occupancy => LookupMode::Occupancy,
+            LmcacheMode::PrefixLookup => LookupMode::PrefixLookup,
         },
         poll_interval: settings.poll_interval,
         timeout: settings.controller_timeout,
@@ -43,12 +46,12 @@ pub(super) fn policy(settings: &Settings) -> LmcacheSettings {
         })
 }
 
-pub(super) fn token_cache(settings: &Settings) -> TokenCache {
+pub(super) fn token_cache(settings: &Settings) -> TokenCacheSettings {
     settings
         .routing
         .lmcache
         .as_ref()
-        .map_or_else(TokenCache::default, |lmcache| TokenCache {
+        .map_or_else(TokenCacheSettings::default, |lmcache| TokenCacheSettings {
             ttl: lmcache.prompt_cache.ttl,
             capacity: lmcache.prompt_cache.capacity.get(),
         })

@@ -1,10 +1,10 @@
 //! Settings of single models and policies, as the decision reads them.
 
-use config::Routing;
+use config::RoutingSection;
 use gateway::{ModelRouting, ModelRules};
 use routing::{DynamoSettings, MediumWeights, Policy};
 
-pub(super) fn by_model(routing: &Routing) -> ModelRouting {
+pub(super) fn by_model(routing: &RoutingSection) -> ModelRouting {
     ModelRouting::new(routing.models.iter().map(|(name, own)| {
         let rules = ModelRules {
             policy: policy(own.policy),
@@ -32,7 +32,7 @@ pub(super) fn medium_weights(weights: config::MediumWeights) -> MediumWeights {
     }
 }
 
-pub(super) fn dynamo(settings: config::Dynamo) -> DynamoSettings {
+pub(super) fn dynamo(settings: config::DynamoSection) -> DynamoSettings {
     DynamoSettings {
         active_request_weight: settings.active_request_weight,
         host_cache_hit_weight: settings.host_cache_hit_weight,

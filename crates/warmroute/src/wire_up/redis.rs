@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use config::{Lmcache, Settings};
+use config::{LmcacheSection, Settings};
 use fleet::RedisPool;
-use gateway::{SharedTokens, SharedTokensError};
+use gateway::{RedisTokenStore, SharedTokensError};
 use net::Clock;
 use prometheus_client::registry::Registry;
-use response_cache::{ResponseCache, StartError};
+use response_cache::{CacheStartError, ResponseCache};
 
 /// Why there are none.
 #[derive(Debug, thiserror::Error)]
@@ -58,51 +58,51 @@ pub(super) fn pool(
 /// Kept replies, on the same connections.
 #[cfg(feature = "redis-cache")]
 pub(super) fn replies(
-    settings: &config::ResponseCache,
+    settings: &config::ResponseCacheSection,
     pool: Option<Arc<RedisPool>>,
     clock: Clock,
     registry: &mut Registry,
-) -> Result<Arc<ResponseCache>, StartError> {
+) -> Result<Arc<ResponseCache>, CacheStartError> {
     ResponseCache::start(settings, pool, clock, registry)
 }
 
 /// The same without any: where there is no Redis, no two crates agree on what its connections are.
 #[cfg(not(feature = "redis-cache"))]
 pub(super) fn replies(
-    settings: &config::ResponseCache,
+    settings: &config::ResponseCacheSection,
     _: Option<Arc<RedisPool>>,
     clock: Clock,
     registry: &mut Registry,
-) -> Result<Arc<ResponseCache>, StartError> {
+) -> Result<Arc<ResponseCache>, CacheStartError> {
     ResponseCache::start(settings, None, clock, registry)
 }
 
 /// Token ids that engines told, on the same connections.
 #[cfg(feature = "redis-cache")]
 pub(super) fn tokens(
-    settings: Option<&Lmcache>,
+    settings: Option<&LmcacheSection>,
     pool: Option<&Arc<RedisPool>>,
     clock: Clock,
-) -> Result<Option<SharedTokens>, SharedTokensError> {
+) -> Result<Option<RedisTokenStore>, SharedTokensError> {
     if !are_shared(settings) {
         return Ok(None);
     }
-    SharedTokens::start(pool.cloned(), clock).map(Some)
+    RedisTokenStore::start(pool.cloned(), clock).map(Some)
 }
 
 /// The same without any.
 #[cfg(not(feature = "redis-cache"))]
 pub(super) fn tokens(
-    settings: Option<&Lmcache>,
+    settings: Option<&LmcacheSection>,
     _: Option<&Arc<RedisPool>>,
     clock: Clock,
-) -> Result<Option<SharedTokens>, SharedTokensError> {
+) -> Result<Option<RedisTokenStore>, SharedTokensError> {
     if !are_shared(settings) {
         return Ok(None);
     }
-    SharedTokens::start(None, clock).map(Some)
+    RedisTokenStore::start(None, clock).map(Some)
 }
 
-fn are_shared(settings: Option<&Lmcache>) -> bool {
+fn are_shared(settings: Option<&LmcacheSection>) -> bool {
     settings.is_some_and(|lmcache| lmcache.prompt_cache.redis.is_some())
 }

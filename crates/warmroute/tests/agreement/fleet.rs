@@ -2,10 +2,10 @@
 
 use engine_model::{Allocation, Profile};
 use routing::{Policy, RoutingSettings};
-use simulate::{Cell, Pace, RequestReport, Trace, run_in_detail};
+use simulate::{Cell, RequestReport, Trace, TracePace, run_in_detail};
 
 use crate::{
-    harness::{Routed, Sim},
+    harness::{RoutedFleet, SimControls},
     workload::BLOCK,
 };
 
@@ -17,12 +17,12 @@ const OVERHEAD_MS: f64 = 15.0;
 
 /// Engines whose caches hold so many blocks.
 #[derive(Clone, Copy)]
-pub(crate) struct Fleet {
+pub(crate) struct AgreementFleet {
     pub(crate) policy: Policy,
     pub(crate) blocks: u32,
 }
 
-impl Fleet {
+impl AgreementFleet {
     /// What becomes of each request in virtual time.
     pub(crate) fn simulated(self, trace: &Trace) -> Vec<RequestReport> {
         let routing = RoutingSettings {
@@ -33,7 +33,7 @@ impl Fleet {
         let cell = Cell {
             allocation: Allocation::Growing,
             event_delay: std::time::Duration::from_millis(1),
-            ..Cell::new(routing, workers, Pace::faster(1.0), self.profile())
+            ..Cell::new(routing, workers, TracePace::faster(1.0), self.profile())
         };
         run_in_detail(trace, &cell).1
     }
@@ -54,7 +54,7 @@ impl Fleet {
     }
 
     /// The real router, with more sections of configuration, before engines so many times as fast.
-    pub(crate) fn started(self, speed: &str, config: &str) -> Routed {
+    pub(crate) fn started(self, speed: &str, config: &str) -> RoutedFleet {
         let flags = [
             ("--block-size", BLOCK.to_string()),
             ("--kv-blocks", self.blocks.to_string()),
@@ -67,7 +67,7 @@ impl Fleet {
             .iter()
             .flat_map(|(flag, value)| [*flag, value.as_str()])
             .collect();
-        Routed::with(
+        RoutedFleet::with(
             &[&flags[..]; ENGINES],
             config,
             &["--policy", self.policy.as_str()],
@@ -76,8 +76,8 @@ impl Fleet {
 }
 
 /// What the engines say they found in their caches, of how many tokens of prompts, and how many requests they had.
-pub(crate) fn seen(routed: &Routed) -> Seen {
-    let mut seen = Seen::default();
+pub(crate) fn seen(routed: &RoutedFleet) -> EngineTotals {
+    let mut seen = EngineTotals::default();
     for engine in &routed.engines {
         let stats = engine.stats();
         let figure = |name: &str| stats[name].as_u64().unwrap();
@@ -89,7 +89,7 @@ pub(crate) fn seen(routed: &Routed) -> Seen {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct EngineTotals {
     pub(crate) cached_tokens: u64,
     pub(crate) prompt_tokens: u64,
     pub(crate) executions: u64,

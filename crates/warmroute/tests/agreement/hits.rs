@@ -4,20 +4,20 @@ use routing::Policy;
 use simulate::Trace;
 
 use crate::{
-    fleet::{ENGINES, Fleet, seen},
-    harness::{RawClient, Routed, eventually},
-    workload::Workload,
+    fleet::{AgreementFleet, ENGINES, seen},
+    harness::{RawClient, RoutedFleet, eventually},
+    workload::AgreementWorkload,
 };
 
-fn chat() -> Workload {
-    Workload::of(
+fn chat() -> AgreementWorkload {
+    AgreementWorkload::of(
         "chat?sessions=60&turns=4&system_tokens=400&user_tokens=150&output_tokens=8&minutes=1",
         90,
     )
 }
 
 /// Prompt tokens, and those of them that are found.
-fn expected(fleet: Fleet, trace: &Trace) -> (u64, u64) {
+fn expected(fleet: AgreementFleet, trace: &Trace) -> (u64, u64) {
     let prompts: u64 = trace
         .requests
         .iter()
@@ -31,14 +31,14 @@ fn expected(fleet: Fleet, trace: &Trace) -> (u64, u64) {
     (prompts, prompts - computed)
 }
 
-fn found(routed: &Routed) -> (u64, u64) {
+fn found(routed: &RoutedFleet) -> (u64, u64) {
     let seen = seen(routed);
     (seen.prompt_tokens, seen.cached_tokens)
 }
 
 #[test]
 fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
-    let fleet = Fleet {
+    let fleet = AgreementFleet {
         policy: Policy::RoundRobin,
         blocks: 65_536,
     };
@@ -68,11 +68,11 @@ fn requests_that_overtake_each_other_find_what_the_simulator_says_they_do() {
 #[test]
 fn caches_that_are_too_small_lose_what_the_simulator_says_they_do() {
     let workload = chat().one_by_one();
-    let small = Fleet {
+    let small = AgreementFleet {
         policy: Policy::RoundRobin,
         blocks: 200,
     };
-    let large = Fleet {
+    let large = AgreementFleet {
         blocks: 65_536,
         ..small
     };
@@ -90,7 +90,7 @@ fn caches_that_are_too_small_lose_what_the_simulator_says_they_do() {
     assert_eq!(found(&routed), (prompts, hits), "{ENGINES} engines");
 }
 
-fn sent(routed: &Routed, workload: &Workload, request: usize) -> RawClient {
+fn sent(routed: &RoutedFleet, workload: &AgreementWorkload, request: usize) -> RawClient {
     let mut client = RawClient::connect(&routed.router.data());
     client.send(
         "POST",

@@ -11,9 +11,9 @@ use routing::Policy;
 use serde_json::Value;
 
 use crate::{
-    fleet::{Fleet, seen},
-    harness::{Program, RawClient, Routed, Stopwatch},
-    workload::Workload,
+    fleet::{AgreementFleet, seen},
+    harness::{Program, RawClient, RoutedFleet, Stopwatch},
+    workload::AgreementWorkload,
 };
 
 /// How far apart the two may be, as shares.
@@ -26,7 +26,7 @@ const CHAT: &str = "chat?sessions=180&turns=5&system_tokens=800&user_tokens=400&
 
 /// Mean time to first token and share of the prompts' tokens that were found.
 #[derive(Clone, Copy, Debug)]
-struct Figures {
+struct TimeFigures {
     ttft_ms: f64,
     hits: f64,
 }
@@ -34,12 +34,12 @@ struct Figures {
 #[test]
 #[ignore = "measures time: see the head of the file"]
 fn simulated_and_real_engines_agree_on_hits_and_time_to_first_token() {
-    let workload = Workload::of(CHAT, SECONDS);
+    let workload = AgreementWorkload::of(CHAT, SECONDS);
     println!("{} requests in {SECONDS} s", workload.len());
     println!("policy       hits simulated, over sockets      mean TTFT simulated, over sockets");
     let mut apart = Vec::new();
     for policy in [Policy::RoundRobin, Policy::Warm] {
-        let fleet = Fleet {
+        let fleet = AgreementFleet {
             policy,
             blocks: 600,
         };
@@ -70,13 +70,13 @@ fn simulated_and_real_engines_agree_on_hits_and_time_to_first_token() {
 fn what_the_decision_log_tells_of_the_engines_is_what_they_are() {
     let folder = tempfile::tempdir().unwrap();
     let log = folder.path().join("decisions.jsonl").display().to_string();
-    let fleet = Fleet {
+    let fleet = AgreementFleet {
         policy: Policy::RoundRobin,
         blocks: 600,
     };
     let routed = fleet.started("1", &format!("decision_log: {{path: \"{log}\"}}\n"));
-    asked(&routed, &Workload::of(CHAT, SECONDS));
-    let Routed {
+    asked(&routed, &AgreementWorkload::of(CHAT, SECONDS));
+    let RoutedFleet {
         router,
         engines: _engines,
         ..
@@ -112,7 +112,7 @@ fn what_the_decision_log_tells_of_the_engines_is_what_they_are() {
     assert!((step / truth.step_ms - 1.0).abs() <= TTFT);
 }
 
-fn simulated(fleet: Fleet, workload: &Workload) -> Figures {
+fn simulated(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigures {
     let trace = workload.trace();
     let requests = fleet.simulated(&trace);
     let prompts: u32 = trace
@@ -125,24 +125,24 @@ fn simulated(fleet: Fleet, workload: &Workload) -> Figures {
         .iter()
         .map(|request| request.ttft_ms.unwrap())
         .sum();
-    Figures {
+    TimeFigures {
         ttft_ms: ttft_ms / requests.len() as f64,
         hits: 1.0 - f64::from(computed) / f64::from(prompts),
     }
 }
 
-fn over_sockets(fleet: Fleet, workload: &Workload) -> Figures {
+fn over_sockets(fleet: AgreementFleet, workload: &AgreementWorkload) -> TimeFigures {
     let routed = fleet.started("1", "");
     let waits = asked(&routed, workload);
     let seen = seen(&routed);
-    Figures {
+    TimeFigures {
         ttft_ms: waits.iter().map(Duration::as_secs_f64).sum::<f64>() * 1e3 / waits.len() as f64,
         hits: seen.cached_tokens as f64 / seen.prompt_tokens as f64,
     }
 }
 
 /// How long each first token took; every request comes at its time, whatever became of those before it.
-fn asked(routed: &Routed, workload: &Workload) -> Vec<Duration> {
+fn asked(routed: &RoutedFleet, workload: &AgreementWorkload) -> Vec<Duration> {
     let (address, begun) = (routed.router.data(), Stopwatch::start());
     thread::scope(|scope| {
         let ask = |request| {

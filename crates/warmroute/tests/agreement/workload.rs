@@ -8,11 +8,11 @@ use simulate::{Synthetic, Trace};
 pub(crate) const BLOCK: u32 = 16;
 
 /// What requests there are, in the order of their arrival.
-pub(crate) struct Workload {
+pub(crate) struct AgreementWorkload {
     lines: Vec<Value>,
 }
 
-impl Workload {
+impl AgreementWorkload {
     /// A made-up workload's requests that come in the first so many seconds.
     pub(crate) fn of(name: &str, seconds: u64) -> Self {
         let synthetic: Synthetic = name.parse().unwrap();

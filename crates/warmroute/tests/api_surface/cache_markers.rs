@@ -4,19 +4,19 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Pair,
-    harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, json_reply},
+    RoutedEngine,
+    harness::{Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, json_reply},
 };
 
 const BODY: &str = r#"{ "model":"m","system":"You are terse.", "messages":[{"role":"user","content":"hi"}],"x":1e2 }"#;
 
-fn native(yaml: &str) -> Pair {
-    let engine = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+fn native(yaml: &str) -> RoutedEngine {
+    let engine = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
     )));
-    Pair::with(engine, yaml)
+    RoutedEngine::with(engine, yaml)
 }
 
 #[test]
@@ -67,7 +67,7 @@ fn of_agent(n: usize, said: &[&str]) -> String {
 fn fleet(config: &str) -> (Vec<ScriptedEngine>, Program) {
     let chat = r#"{"choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
     let engines: Vec<_> = (0..4)
-        .map(|_| ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", chat))))
+        .map(|_| ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", chat))))
         .collect();
     let workers: Vec<String> = engines.iter().map(ScriptedEngine::url).collect();
     let router = Program::serve_with(config, &workers, &[]).ready(4);
@@ -114,7 +114,7 @@ fn a_conversation_grows_whatever_its_client_changes_around_it() {
 #[test]
 #[contract("I12")]
 fn that_line_is_taken_out_only_where_that_is_asked_for() {
-    let sent = |pair: &Pair, path: &str, body: &str| {
+    let sent = |pair: &RoutedEngine, path: &str, body: &str| {
         let (seen, reply) = pair.carried(path, body);
         let rewrites = reply.header("x-warmroute-rewrites").map(str::to_owned);
         (

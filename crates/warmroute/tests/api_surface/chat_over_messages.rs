@@ -4,15 +4,15 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chunk, json_reply,
-    stream_head, stream_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chunk,
+    json_reply, stream_head, stream_reply,
 };
 
 const CHAT: &str = r#"{"model":"m","messages":[{"role":"system","content":"Be brief."},{"role":"user","content":"hi"}],"max_tokens":9}"#;
 const MESSAGE: &str = r#"{"model":"m","max_tokens":9,"system":"Be brief.","messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]}"#;
 
 fn served(yaml: &str) -> (ScriptedEngine, Program) {
-    let engine = ScriptedEngine::speaking_messages(Reply::Silence);
+    let engine = ScriptedEngine::speaking_messages(ScriptedReply::Silence);
     let yaml = format!(
         "workers: [{{name: a, url: \"{}\", type: anthropic, models: [m], api_key: k}}]\n{yaml}",
         engine.url()
@@ -30,7 +30,7 @@ fn ask(router: &Program, body: &str) -> RawReply {
 fn a_chat_is_asked_for_by_a_message_and_comes_back_as_a_completion() {
     let (engine, router) = served("");
     let said = r#"{"id":"msg_1","type":"message","model":"m","content":[{"type":"text","text":"hello"}],"stop_reason":"end_turn","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2}}"#;
-    engine.script(Reply::whole(json_reply("200 OK", "", said)));
+    engine.script(ScriptedReply::whole(json_reply("200 OK", "", said)));
     let reply = ask(&router, CHAT);
     let seen = engine.next_request();
     assert_eq!(
@@ -84,7 +84,7 @@ fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
         "\"max_tokens\":9",
         r#""max_tokens":9,"stream":true,"stream_options":{"include_usage":true}"#,
     );
-    engine.script(Reply::whole(stream_reply(&[&begun, &ended])));
+    engine.script(ScriptedReply::whole(stream_reply(&[&begun, &ended])));
     let reply = ask(&router, &body);
     assert!(reply.clean);
     let text = reply.text();
@@ -107,8 +107,8 @@ fn the_events_of_a_message_come_back_as_chunks_and_a_cut_one_has_no_end() {
         (&json!("ok"), &json!(3))
     );
     for cut in [
-        Reply::Cut([stream_head(), chunk(&begun)].concat()),
-        Reply::whole(stream_reply(&[&begun])),
+        ScriptedReply::Cut([stream_head(), chunk(&begun)].concat()),
+        ScriptedReply::whole(stream_reply(&[&begun])),
     ] {
         engine.script(cut);
         let reply = ask(&router, &body);
@@ -132,7 +132,7 @@ fn errors_come_back_in_the_clients_shape_and_system_prompts_are_marked_where_ask
     let (engine, router) = served("prefix_routing: {anthropic_cache_control_injection: true}\n");
     for (status, code) in [("400 Bad Request", 400), ("429 Too Many Requests", 429)] {
         let said = r#"{"type":"error","error":{"type":"invalid_request_error","message":"no such thing"}}"#;
-        engine.script(Reply::whole(json_reply(status, "", said)));
+        engine.script(ScriptedReply::whole(json_reply(status, "", said)));
         let reply = ask(&router, CHAT);
         assert_eq!(
             (reply.status, reply.error_code().as_str()),

@@ -4,15 +4,18 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    Pair,
-    harness::{Program, RawClient, Reply, Routed, Router as _, ScriptedEngine, json_reply, words},
+    RoutedEngine,
+    harness::{
+        Program, RawClient, RoutedFleet, RouterQueries as _, ScriptedEngine, ScriptedReply,
+        json_reply, words,
+    },
 };
 
 const PATH: &str = "/v1/messages/count_tokens";
 
 #[test]
 fn the_routers_own_count_is_what_the_engine_counts() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let (system, said) = (words("system", 30), words("said", 20));
     let body = json!({"model": "sim", "system": system, "messages": [{"role": "user", "content": [{"type": "text", "text": said}]}]});
     let reply = RawClient::post(&routed.router.data(), PATH, body.to_string().as_bytes());
@@ -28,8 +31,8 @@ fn the_routers_own_count_is_what_the_engine_counts() {
 
 #[test]
 fn without_a_tokenizer_a_worker_that_takes_messages_is_asked() {
-    let pair = Pair::native();
-    pair.engine.script(Reply::whole(json_reply(
+    let pair = RoutedEngine::native();
+    pair.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{ "input_tokens": 7 }"#,
@@ -46,14 +49,14 @@ fn without_a_tokenizer_a_worker_that_takes_messages_is_asked() {
 
 #[test]
 fn else_the_engines_own_tokens_are_counted() {
-    let engine = ScriptedEngine::start(Reply::Silence);
+    let engine = ScriptedEngine::start(ScriptedReply::Silence);
     engine.answer(
         "/tokenize",
         "200 OK",
         r#"{"count":5,"max_model_len":100,"tokens":[1,2,3,4,5]}"#,
     );
     let yaml = "models: {defaults: {tokenizer: engine}}\nrouting: {tokenize_budget: 10s}\n";
-    let pair = Pair::with(engine, yaml);
+    let pair = RoutedEngine::with(engine, yaml);
     let reply = pair.post(
         PATH,
         r#"{"model":"m","messages":[{"role":"user","content":"hi"}]}"#,
@@ -66,7 +69,7 @@ fn else_the_engines_own_tokens_are_counted() {
 
 #[test]
 fn where_nobody_can_count_that_is_said() {
-    let engine = ScriptedEngine::start(Reply::Silence);
+    let engine = ScriptedEngine::start(ScriptedReply::Silence);
     let router = Program::serve(&[engine.url()], &[]).ready(1);
     let reply = RawClient::post(
         &router.data(),
@@ -92,12 +95,12 @@ fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
     .to_string();
     let strips = "prefix_routing: {strip_volatile_prefix: true}\n";
     // Counted by a worker.
-    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"input_tokens":7}"#,
     )));
-    let pair = Pair::with(native, strips);
+    let pair = RoutedEngine::with(native, strips);
     let (seen, reply) = pair.carried(PATH, &body);
     assert!(!String::from_utf8_lossy(&seen.body).contains(line));
     assert_eq!(
@@ -106,7 +109,7 @@ fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
     );
     assert_eq!(pair.receipt(&reply)["rewrites"], json!(["volatile_prefix"]));
     // And here.
-    let engine = ScriptedEngine::start(Reply::Silence);
+    let engine = ScriptedEngine::start(ScriptedReply::Silence);
     engine.answer(
         "/tokenize",
         "200 OK",
@@ -115,7 +118,7 @@ fn a_line_that_was_taken_out_of_what_is_counted_is_told() {
     let own = format!(
         "models: {{defaults: {{tokenizer: engine}}}}\nrouting: {{tokenize_budget: 10s}}\n{strips}"
     );
-    let pair = Pair::with(engine, &own);
+    let pair = RoutedEngine::with(engine, &own);
     let reply = pair.post(PATH, &body);
     assert_eq!(
         (reply.status, reply.header("x-warmroute-rewrites")),

@@ -3,8 +3,8 @@
 use contract_id::contract;
 
 use crate::{
-    Pair,
-    harness::{Reply, json_reply, stream_reply},
+    RoutedEngine,
+    harness::{ScriptedReply, json_reply, stream_reply},
 };
 
 /// Bodies as clients write them: odd spacing, unknown members and numbers that no parser would write so.
@@ -38,13 +38,13 @@ const ROUTES: [(&str, &str); 6] = [
 #[test]
 #[contract("V36", "I12")]
 fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     for (path, body) in ROUTES {
         let body = body.replace(" STREAM", "");
         let said = format!(
             r#"{{ "of":"{path}", "n": 1e2,"usage":{{"prompt_tokens":3,"total_tokens":3}}}}"#
         );
-        pair.engine.script(Reply::whole(json_reply(
+        pair.engine.script(ScriptedReply::whole(json_reply(
             "200 OK",
             "x-engine: kept\r\n",
             &said,
@@ -70,7 +70,7 @@ fn a_whole_reply_and_its_request_cross_every_route_byte_for_byte() {
 #[test]
 #[contract("V36", "I12")]
 fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     for (path, body) in ROUTES {
         let body = body.replace(" STREAM", r#","stream":true"#);
         let pieces: [&[u8]; 3] = [
@@ -78,7 +78,8 @@ fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
             b"event: x\r\ndata: [1]\r\n\r\n",
             b"data: [DONE]\n\n",
         ];
-        pair.engine.script(Reply::whole(stream_reply(&pieces)));
+        pair.engine
+            .script(ScriptedReply::whole(stream_reply(&pieces)));
         let (seen, reply) = pair.carried(path, &body);
         assert_eq!(seen.line(), format!("POST {path} HTTP/1.1"));
         assert_eq!(String::from_utf8_lossy(&seen.body), body);
@@ -91,10 +92,10 @@ fn a_stream_and_its_request_cross_every_route_byte_for_byte() {
 #[test]
 #[contract("V36", "F16")]
 fn an_engines_refusal_crosses_every_route_unchanged() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     for (path, body) in ROUTES {
         let said = r#"{ "object":"error","message":"no" }"#;
-        pair.engine.script(Reply::whole(json_reply(
+        pair.engine.script(ScriptedReply::whole(json_reply(
             "422 Unprocessable Entity",
             "",
             said,
@@ -107,7 +108,7 @@ fn an_engines_refusal_crosses_every_route_unchanged() {
 #[test]
 #[contract("V36")]
 fn what_is_no_request_is_refused_in_the_words_of_its_api() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     for (path, _) in ROUTES {
         for (body, code) in [
             ("{", "invalid_json"),
@@ -171,10 +172,13 @@ fn what_is_no_request_is_refused_in_the_words_of_its_api() {
 #[test]
 #[contract("V36")]
 fn load_of_texts_that_are_only_computed_is_counted_and_freed() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let list: Vec<String> = (0..400).map(|n| format!("\"text number {n}\"")).collect();
-    pair.engine
-        .script(Reply::whole(json_reply("200 OK", "", r#"{"data":[]}"#)));
+    pair.engine.script(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"data":[]}"#,
+    )));
     let (_, reply) = pair.carried(
         "/v1/embeddings",
         &format!(r#"{{"model":"m","input":[{}]}}"#, list.join(",")),

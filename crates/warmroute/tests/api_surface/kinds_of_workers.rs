@@ -3,7 +3,7 @@
 use contract_id::contract;
 
 use crate::harness::{
-    Program, RawClient, Reply, Router as _, ScriptedEngine, eventually, json_reply,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, eventually, json_reply,
 };
 
 const CUSTOM_PATHS: &str = include_str!(
@@ -21,7 +21,7 @@ fn worker(kind: &str, engine: &ScriptedEngine) -> String {
 }
 
 fn scripted() -> ScriptedEngine {
-    ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")))
+    ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")))
 }
 
 fn state(router: &Program) -> String {

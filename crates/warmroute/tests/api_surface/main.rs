@@ -18,20 +18,22 @@ mod messages_translated;
 mod mixed_pool;
 mod responses;
 
-use harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, json_reply};
+use harness::{
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, json_reply,
+};
 use serde_json::Value;
 
 /// One scripted engine behind a router.
-struct Pair {
+struct RoutedEngine {
     engine: ScriptedEngine,
     router: Program,
 }
 
-impl Pair {
+impl RoutedEngine {
     /// An engine with OpenAI's API only.
     fn start() -> Self {
         Self::with(
-            ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}"))),
+            ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}"))),
             "",
         )
     }
@@ -39,7 +41,7 @@ impl Pair {
     /// An engine that takes messages itself.
     fn native() -> Self {
         Self::with(
-            ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", "{}"))),
+            ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply("200 OK", "", "{}"))),
             "",
         )
     }
@@ -64,7 +66,7 @@ impl Pair {
     }
 
     /// The request that the engine got for this one, and what came of it.
-    fn carried(&self, path: &str, body: &str) -> (harness::Seen, RawReply) {
+    fn carried(&self, path: &str, body: &str) -> (harness::SeenRequest, RawReply) {
         let reply = self.post(path, body);
         (self.engine.next_request(), reply)
     }

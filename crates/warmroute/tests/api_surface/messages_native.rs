@@ -4,10 +4,10 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    Pair, events,
+    RoutedEngine, events,
     harness::{
-        Program, RawClient, Reply, Router as _, ScriptedEngine, chunk, json_reply, stream_head,
-        stream_reply,
+        Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chunk, json_reply,
+        stream_head, stream_reply,
     },
 };
 
@@ -17,9 +17,9 @@ const BODY: &str =
 #[test]
 #[contract("V36", "I12")]
 fn a_message_and_its_request_cross_byte_for_byte_on_both_paths() {
-    let pair = Pair::native();
+    let pair = RoutedEngine::native();
     let said = r#"{ "type":"message","usage":{"input_tokens":3,"cache_read_input_tokens":8,"output_tokens":2} }"#;
-    pair.engine.script(Reply::whole(json_reply(
+    pair.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
         "request-id: theirs\r\n",
         said,
@@ -59,14 +59,15 @@ fn a_message_and_its_request_cross_byte_for_byte_on_both_paths() {
 #[test]
 #[contract("V36", "I12")]
 fn the_events_of_a_message_cross_byte_for_byte() {
-    let pair = Pair::native();
+    let pair = RoutedEngine::native();
     let pieces: [&[u8]; 4] = [
         b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":{\"input_tokens\":7,\"output_tokens\":1}}}\n\n",
         b"event: ping\ndata: {\"type\": \"ping\"}\n\n",
         b"event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\"},\"usage\":{\"output_tokens\":5}}\n\n",
         b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n",
     ];
-    pair.engine.script(Reply::whole(stream_reply(&pieces)));
+    pair.engine
+        .script(ScriptedReply::whole(stream_reply(&pieces)));
     let (_, reply) = pair.carried(
         "/v1/messages",
         &BODY.replace("\"x\":1e2", "\"stream\":true"),
@@ -83,10 +84,10 @@ fn the_events_of_a_message_cross_byte_for_byte() {
 #[test]
 #[contract("I5", "F1")]
 fn a_message_that_is_cut_ends_with_an_error_event_of_its_api_and_uncleanly() {
-    let pair = Pair::native();
+    let pair = RoutedEngine::native();
     let start = b"event: message_start\ndata: {\"type\":\"message_start\",\"message\":{}}\n\n";
     pair.engine
-        .script(Reply::Cut([stream_head(), chunk(start)].concat()));
+        .script(ScriptedReply::Cut([stream_head(), chunk(start)].concat()));
     let (_, reply) = pair.carried(
         "/v1/messages",
         &BODY.replace("\"x\":1e2", "\"stream\":true"),
@@ -105,7 +106,7 @@ fn a_message_that_is_cut_ends_with_an_error_event_of_its_api_and_uncleanly() {
 #[test]
 #[contract("CH30")]
 fn a_worker_of_type_anthropic_gets_its_key_and_the_version_in_its_own_fields() {
-    let engine = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+    let engine = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,

@@ -4,8 +4,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Pair, events,
-    harness::{Reply, chunk, json_reply, stream_head, stream_reply},
+    RoutedEngine, events,
+    harness::{ScriptedReply, chunk, json_reply, stream_head, stream_reply},
 };
 
 const BODY: &str = r#"{"model":"m","max_tokens":9,"system":[{"type":"text","text":"Be brief."}],"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"tools":[{"name":"f","input_schema":{"type":"object"}}],"top_k":1e0}"#;
@@ -29,10 +29,10 @@ fn delta(delta: Value, finish: Option<&str>) -> Vec<u8> {
 #[test]
 #[contract("V36")]
 fn a_message_is_asked_for_by_a_chat_and_comes_back_as_a_message() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let said = r#"{"id":"chatcmpl-1","object":"chat.completion","model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"hello","tool_calls":[{"id":"call_1","type":"function","function":{"name":"f","arguments":"{\"a\": 1}"}}]},"finish_reason":"tool_calls"}],"usage":{"prompt_tokens":20,"completion_tokens":4,"prompt_tokens_details":{"cached_tokens":16}}}"#;
     pair.engine
-        .script(Reply::whole(json_reply("200 OK", "", said)));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", said)));
     for path in ["/v1/messages", "/anthropic/v1/messages"] {
         let (seen, reply) = pair.carried(path, BODY);
         assert_eq!(seen.line(), "POST /v1/chat/completions HTTP/1.1");
@@ -70,7 +70,7 @@ fn a_message_is_asked_for_by_a_chat_and_comes_back_as_a_message() {
 #[test]
 #[contract("V36")]
 fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let usage = json!({"id": "chatcmpl-1", "model": "m", "choices": [], "usage": {"prompt_tokens": 20, "completion_tokens": 4}});
     let pieces = [
         delta(json!({"role": "assistant", "content": ""}), None),
@@ -93,7 +93,8 @@ fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
     let torn: Vec<&[u8]> = whole.chunks(7).collect();
     let mut bodies = Vec::new();
     for pieces in [pieces.iter().map(Vec::as_slice).collect(), torn] {
-        pair.engine.script(Reply::whole(stream_reply(&pieces)));
+        pair.engine
+            .script(ScriptedReply::whole(stream_reply(&pieces)));
         let (seen, reply) = pair.carried("/v1/messages", &streamed());
         let sent: Value = serde_json::from_slice(&seen.body).unwrap();
         assert_eq!(
@@ -138,7 +139,7 @@ fn the_chunks_of_a_chat_come_back_as_the_events_of_a_message() {
 #[test]
 #[contract("I5", "F1", "F20", "F21")]
 fn a_stream_that_is_no_whole_message_ends_with_one_error_event_and_uncleanly() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let begun = [
         delta(json!({"role": "assistant"}), None),
         delta(json!({"content": "hel"}), None),
@@ -147,13 +148,16 @@ fn a_stream_that_is_no_whole_message_ends_with_one_error_event_and_uncleanly() {
     let broken = data(json!({"error": {"message": "out of memory", "code": 500}}));
     for (reply, at_the_client) in [
         (
-            Reply::Cut([stream_head(), chunk(&begun)].concat()),
+            ScriptedReply::Cut([stream_head(), chunk(&begun)].concat()),
             "api_error",
         ),
-        (Reply::whole(stream_reply(&[&begun])), "api_error"),
-        (Reply::whole(stream_reply(&[&begun, &broken])), "api_error"),
+        (ScriptedReply::whole(stream_reply(&[&begun])), "api_error"),
         (
-            Reply::whole(stream_reply(&[&begun, b"data: {\n\n"])),
+            ScriptedReply::whole(stream_reply(&[&begun, &broken])),
+            "api_error",
+        ),
+        (
+            ScriptedReply::whole(stream_reply(&[&begun, b"data: {\n\n"])),
             "api_error",
         ),
     ] {
@@ -184,10 +188,10 @@ fn a_stream_that_is_no_whole_message_ends_with_one_error_event_and_uncleanly() {
 #[test]
 #[contract("V36", "F12", "F14", "F16")]
 fn errors_have_the_shape_of_messages_whoever_made_them() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let error = |status: &str, body: &str| {
         pair.engine
-            .script(Reply::whole(json_reply(status, "", body)));
+            .script(ScriptedReply::whole(json_reply(status, "", body)));
         let reply = pair.post("/v1/messages", BODY);
         let said = reply.json();
         assert_eq!(said["type"], "error", "{said}");
@@ -223,7 +227,7 @@ fn errors_have_the_shape_of_messages_whoever_made_them() {
 
 #[test]
 fn what_no_chat_can_say_is_refused_before_anything_is_sent() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = BODY.replace(
         r#"{"name":"f","input_schema":{"type":"object"}}"#,
         r#"{"type":"web_search_20250305","name":"w"}"#,
@@ -240,13 +244,13 @@ fn what_no_chat_can_say_is_refused_before_anything_is_sent() {
 
 #[test]
 fn a_reply_of_some_length_is_translated_whole_and_one_without_end_is_refused() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let long = "word ".repeat(600_000);
     let said =
         json!({"id": "1", "choices": [{"message": {"content": long}, "finish_reason": "stop"}]})
             .to_string();
     pair.engine
-        .script(Reply::whole(json_reply("200 OK", "", &said)));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", &said)));
     let (_, reply) = pair.carried("/v1/messages", BODY);
     assert_eq!((reply.status, reply.clean), (200, true));
     assert_eq!(reply.json()["content"][0]["text"], long);
@@ -254,7 +258,7 @@ fn a_reply_of_some_length_is_translated_whole_and_one_without_end_is_refused() {
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n"
             .to_vec();
     pair.engine
-        .script(Reply::Endless(head, chunk(&[b' '; 65_536])));
+        .script(ScriptedReply::Endless(head, chunk(&[b' '; 65_536])));
     let (_, reply) = pair.carried("/v1/messages", BODY);
     assert_eq!(
         (reply.status, reply.json()["error"]["type"].as_str()),

@@ -4,19 +4,21 @@ use std::collections::BTreeSet;
 
 use serde_json::json;
 
-use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, json_reply};
+use crate::harness::{
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, json_reply,
+};
 
 const CHAT: &str =
     r#"{"id":"chatcmpl-1","choices":[{"message":{"content":"hello"},"finish_reason":"stop"}]}"#;
 
 #[test]
 fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
-    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
     )));
-    let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
+    let plain = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
     let workers = [
         format!("native={}", native.url()),
         format!("plain={}", plain.url()),
@@ -53,9 +55,9 @@ fn the_worker_is_chosen_first_and_asked_in_its_own_words() {
 
 #[test]
 fn a_retry_is_said_in_the_words_of_the_next_worker() {
-    let busy = || Reply::whole(json_reply("503 Service Unavailable", "", "{}"));
+    let busy = || ScriptedReply::whole(json_reply("503 Service Unavailable", "", "{}"));
     let native = ScriptedEngine::speaking_messages(busy());
-    let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
+    let plain = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
     let workers = [
         format!("native={}", native.url()),
         format!("plain={}", plain.url()),
@@ -79,8 +81,8 @@ fn a_retry_is_said_in_the_words_of_the_next_worker() {
 #[test]
 fn the_configuration_beats_what_a_worker_says() {
     let says_native =
-        ScriptedEngine::speaking_messages(Reply::whole(json_reply("200 OK", "", CHAT)));
-    let says_nothing = ScriptedEngine::start(Reply::whole(json_reply(
+        ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
+    let says_nothing = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
@@ -109,12 +111,12 @@ fn the_configuration_beats_what_a_worker_says() {
 
 #[test]
 fn what_no_chat_can_say_goes_to_a_worker_that_takes_messages() {
-    let native = ScriptedEngine::speaking_messages(Reply::whole(json_reply(
+    let native = ScriptedEngine::speaking_messages(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"type":"message"}"#,
     )));
-    let plain = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", CHAT)));
+    let plain = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", CHAT)));
     let workers = [
         format!("native={}", native.url()),
         format!("plain={}", plain.url()),

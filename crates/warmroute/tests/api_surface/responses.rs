@@ -4,11 +4,14 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    Pair,
-    harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, json_reply, stream_reply},
+    RoutedEngine,
+    harness::{
+        Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, json_reply,
+        stream_reply,
+    },
 };
 
-fn two(reply: Reply) -> (Vec<ScriptedEngine>, Program) {
+fn two(reply: ScriptedReply) -> (Vec<ScriptedEngine>, Program) {
     let engines = [
         ScriptedEngine::start(reply.clone()),
         ScriptedEngine::start(reply),
@@ -30,9 +33,9 @@ fn worker_of(router: &Program, body: &str) -> String {
 
 #[test]
 fn a_response_is_routed_by_the_chat_it_amounts_to() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let usage = r#""usage":{"input_tokens":20,"input_tokens_details":{"cached_tokens":16},"output_tokens":4}"#;
-    pair.engine.script(Reply::whole(json_reply(
+    pair.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         &format!(r#"{{"id":"resp_1","object":"response",{usage}}}"#),
@@ -58,7 +61,7 @@ fn a_response_is_routed_by_the_chat_it_amounts_to() {
 #[test]
 fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
     for streamed in [false, true] {
-        let (engines, router) = two(Reply::Silence);
+        let (engines, router) = two(ScriptedReply::Silence);
         for (engine, id) in engines.iter().zip(["resp_a", "resp_b"]) {
             let response = json!({"id": id, "object": "response", "usage": null});
             let created = format!(
@@ -66,7 +69,7 @@ fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
                 json!({"type": "response.created", "response": response})
             );
             let whole = json_reply("200 OK", "", &response.to_string());
-            engine.script(Reply::whole(if streamed {
+            engine.script(ScriptedReply::whole(if streamed {
                 stream_reply(&[created.as_bytes()])
             } else {
                 whole
@@ -94,10 +97,10 @@ fn who_goes_on_from_a_response_goes_to_the_worker_that_has_it() {
 
 /// Two engines of which each takes its first request and closes, and how often they were asked in all.
 fn asked_of_two_that_close(fields: &str) -> (u16, u64) {
-    let (engines, router) = two(Reply::whole(json_reply("200 OK", "", "{}")));
+    let (engines, router) = two(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     engines
         .iter()
-        .for_each(|engine| engine.once(Reply::Cut(Vec::new())));
+        .for_each(|engine| engine.once(ScriptedReply::Cut(Vec::new())));
     let body = format!(r#"{{"model":"m","input":"hi"{fields}}}"#);
     let reply = RawClient::post(&router.data(), "/v1/responses", body.as_bytes());
     (
@@ -124,7 +127,7 @@ fn what_an_engine_keeps_is_not_computed_again_when_it_may_have_been_begun() {
 #[test]
 #[contract("I4")]
 fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
-    let (engines, router) = two(Reply::whole(json_reply(
+    let (engines, router) = two(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"id":"r","object":"response"}"#,
@@ -132,7 +135,7 @@ fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
     for engine in &engines {
         engine.forget();
     }
-    engines[0].script(Reply::whole(json_reply(
+    engines[0].script(ScriptedReply::whole(json_reply(
         "503 Service Unavailable",
         "",
         "{}",
@@ -149,7 +152,7 @@ fn a_kept_response_is_tried_elsewhere_where_it_was_surely_not_begun() {
 #[test]
 #[contract("S43")]
 fn fields_that_steer_caches_between_engines_are_refused_here_too() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = r#"{"model":"m","input":"hi","kv_transfer_params":{"remote_host":"h"}}"#;
     let reply = pair.post("/v1/responses", body);
     assert_eq!(

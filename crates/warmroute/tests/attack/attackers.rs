@@ -41,12 +41,12 @@ const COME_BACK: Duration = Duration::from_millis(250);
 pub(crate) struct Attack {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
-    counts: Arc<Counts>,
+    counts: Arc<AttackCounts>,
 }
 
 /// What the attackers did, to show that there was an attack.
 #[derive(Debug, Default)]
-pub(crate) struct Counts {
+pub(crate) struct AttackCounts {
     pub(crate) bodies: AtomicU64,
     pub(crate) silent: AtomicU64,
     pub(crate) saturating: AtomicU64,
@@ -70,7 +70,7 @@ impl Attack {
             saturated: saturated.to_owned(),
             hostile: hostile.to_owned(),
         };
-        let counts = Arc::new(Counts::default());
+        let counts = Arc::new(AttackCounts::default());
         let (stop, stopped) = oneshot::channel();
         let counted = Arc::clone(&counts);
         let thread = std::thread::spawn(move || {
@@ -93,14 +93,14 @@ impl Attack {
     }
 
     /// Ends every attack; what it did.
-    pub(crate) fn stop(self) -> Arc<Counts> {
+    pub(crate) fn stop(self) -> Arc<AttackCounts> {
         let _ = self.stop.send(());
         self.thread.join().expect("the attackers end");
         self.counts
     }
 }
 
-fn spawn_all(victims: &Victims, counts: &Arc<Counts>) {
+fn spawn_all(victims: &Victims, counts: &Arc<AttackCounts>) {
     for number in 0..BODIES {
         tokio::spawn(body(victims.data, number % 2 == 0, Arc::clone(counts)));
     }
@@ -128,7 +128,7 @@ async fn connect(to: SocketAddr, host: u8) -> Option<TcpStream> {
 }
 
 /// Announces a large body and sends nothing of it, or one byte at a time.
-async fn body(to: SocketAddr, drips: bool, counts: Arc<Counts>) {
+async fn body(to: SocketAddr, drips: bool, counts: Arc<AttackCounts>) {
     loop {
         if let Some(mut stream) = connect(to, 2).await {
             counts.bodies.fetch_add(1, Ordering::Relaxed);
@@ -155,7 +155,7 @@ async fn drip(into: &mut (impl AsyncWriteExt + Unpin)) {
 }
 
 /// Connects and says nothing for as long as it is let.
-async fn silence(to: SocketAddr, counts: Arc<Counts>) {
+async fn silence(to: SocketAddr, counts: Arc<AttackCounts>) {
     loop {
         if let Some(mut stream) = connect(to, 3).await {
             counts.silent.fetch_add(1, Ordering::Relaxed);
@@ -166,7 +166,7 @@ async fn silence(to: SocketAddr, counts: Arc<Counts>) {
 }
 
 /// One of the requests that wait for a model with far too little capacity.
-async fn saturate(victims: Victims, number: usize, counts: Arc<Counts>) {
+async fn saturate(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     // The first requests come within two seconds rather than in one packet burst.
     sleep(Duration::from_millis(number as u64)).await;
     for turn in 0.. {
@@ -183,7 +183,7 @@ async fn saturate(victims: Victims, number: usize, counts: Arc<Counts>) {
 }
 
 /// A client of the hostile engine: its chats are what the engine's template and tokenizer are applied to.
-async fn ask_hostile(victims: Victims, number: usize, counts: Arc<Counts>) {
+async fn ask_hostile(victims: Victims, number: usize, counts: Arc<AttackCounts>) {
     for turn in 0.. {
         let text = format!(
             "client {number}, turn {turn}: {}",

@@ -30,13 +30,13 @@ const LOWEST_RATE: u64 = 1;
 const HIGHEST_RATE: u64 = 5_000;
 
 /// Running clients of a model that has room for them.
-pub(crate) struct Benign {
+pub(crate) struct BenignClients {
     stop: oneshot::Sender<()>,
     thread: JoinHandle<()>,
     rate: Arc<AtomicU64>,
 }
 
-impl Benign {
+impl BenignClients {
     pub(crate) fn start(data: &str, model: &str) -> Self {
         let to: SocketAddr = data.parse().expect("an address");
         let rate = Arc::new(AtomicU64::new(FIRST_RATE));

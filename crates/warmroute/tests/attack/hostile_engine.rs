@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::harness::{Reply, ScriptedEngine, chunked};
+use crate::harness::{ScriptedEngine, ScriptedReply, chunked};
 
 const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n";
 /// One large reply for so many rounds of small ones.
@@ -15,7 +15,7 @@ pub(crate) struct HostileEngine(ScriptedEngine);
 
 impl HostileEngine {
     pub(crate) fn start() -> Self {
-        let engine = ScriptedEngine::start(Reply::Cut(Vec::new()));
+        let engine = ScriptedEngine::start(ScriptedReply::Cut(Vec::new()));
         // It pretends to be the simulator, whose tokenizer the router may ask for.
         engine.answer(
             "/version",
@@ -66,12 +66,14 @@ fn tokenizer_config() -> String {
     json!({"chat_template": format!("{doubled}{{{{ ns.x }}}}")}).to_string()
 }
 
-fn small_replies() -> Vec<Reply> {
+fn small_replies() -> Vec<ScriptedReply> {
     vec![
-        Reply::Cut(Vec::new()),
-        Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\ncontent-length: 20\r\n\r\n".to_vec()),
-        Reply::Cut([HEAD, b"content-length: 99999999\r\n\r\n{"].concat()),
-        Reply::Late(
+        ScriptedReply::Cut(Vec::new()),
+        ScriptedReply::Cut(
+            b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\ncontent-length: 20\r\n\r\n".to_vec(),
+        ),
+        ScriptedReply::Cut([HEAD, b"content-length: 99999999\r\n\r\n{"].concat()),
+        ScriptedReply::Late(
             Duration::from_millis(500),
             b"not HTTP at all\r\n\r\n".to_vec(),
         ),
@@ -79,8 +81,8 @@ fn small_replies() -> Vec<Reply> {
 }
 
 /// A reply of a mebibyte that is not JSON.
-fn large_reply() -> Reply {
-    Reply::whole(
+fn large_reply() -> ScriptedReply {
+    ScriptedReply::whole(
         [
             HEAD,
             b"transfer-encoding: chunked\r\n\r\n",

@@ -29,7 +29,7 @@ mod harness;
 mod attackers;
 mod benign;
 mod cores;
-mod honest;
+mod honest_client;
 mod hostile_engine;
 mod report;
 mod target;
@@ -41,12 +41,12 @@ use harness::Program;
 
 use self::{
     attackers::Attack,
-    benign::Benign,
+    benign::BenignClients,
     cores::Core,
-    honest::HonestClient,
+    honest_client::HonestClient,
     hostile_engine::HostileEngine,
-    report::{Report, Window},
-    target::Target,
+    report::{AttackReport, AttackWindow},
+    target::AttackedRouter,
 };
 
 /// Models behind the router: the honest client's, the saturated one and the one of the benign traffic.
@@ -97,23 +97,23 @@ fn an_honest_client_is_served_while_everything_else_attacks() {
     let hostile = hostile.join().expect("the hostile engine starts");
     let mut workers: Vec<String> = engines.iter().map(Program::url).collect();
     workers.push(hostile.url());
-    let target = Target::start(&workers);
+    let target = AttackedRouter::start(&workers);
     cores::pin_process(target.pid(), Core::Router);
     target.wait_for_models(&[HONEST, SATURATED, BENIGN, hostile.model()]);
 
     let honest = HonestClient::start(target.data(), &engines[0].data(), HONEST);
     honest.warm_up();
-    let mut report = Report::new(&target);
+    let mut report = AttackReport::new(&target);
     for _ in 0..rounds {
         let attack = Attack::start(target.data(), target.admin(), SATURATED, hostile.model());
-        let attacked = Window::measure(&honest, &target, window, |_| ());
+        let attacked = AttackWindow::measure(&honest, &target, window, |_| ());
         report.attack_took_place(attack.stop());
         report.add_attacked(attacked);
         std::thread::sleep(PAUSE);
 
-        let benign = Benign::start(target.data(), BENIGN);
+        let benign = BenignClients::start(target.data(), BENIGN);
         let mut load = benign.control(report.cpu_under_attack());
-        let quiet = Window::measure(&honest, &target, window, |cpu| load.adjust(cpu));
+        let quiet = AttackWindow::measure(&honest, &target, window, |cpu| load.adjust(cpu));
         benign.stop();
         report.add_benign(quiet);
         std::thread::sleep(PAUSE);

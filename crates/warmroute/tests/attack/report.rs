@@ -3,10 +3,10 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
 use crate::{
-    attackers::Counts,
+    attackers::AttackCounts,
     harness::Stopwatch,
-    honest::{HonestClient, Results},
-    target::{MEMORY_BUDGET, PANIC_INTERVAL_S, Target},
+    honest_client::{ClientResults, HonestClient},
+    target::{AttackedRouter, MEMORY_BUDGET, PANIC_INTERVAL_S},
 };
 
 /// How often CPU and memory are read.
@@ -14,7 +14,7 @@ const SAMPLE: Duration = Duration::from_millis(500);
 
 /// What one window showed.
 #[derive(Debug, Default)]
-pub(crate) struct Window {
+pub(crate) struct AttackWindow {
     latencies: Vec<Duration>,
     /// Of the honest client's engine without the router.
     direct: Vec<Duration>,
@@ -25,11 +25,11 @@ pub(crate) struct Window {
     queued: f64,
 }
 
-impl Window {
+impl AttackWindow {
     /// Watches the honest client for so long. `adjust` is called with the router's CPU share since its last call.
     pub(crate) fn measure(
         honest: &HonestClient,
-        target: &Target,
+        target: &AttackedRouter,
         length: Duration,
         mut adjust: impl FnMut(f64),
     ) -> Self {
@@ -50,7 +50,7 @@ impl Window {
             window.queued = window.queued.max(target.metric("warmroute_queued"));
         }
         (window.cpu_s, window.length_s) = (target.cpu_s() - begun, clock.elapsed().as_secs_f64());
-        let Results { routed, direct } = honest.take();
+        let ClientResults { routed, direct } = honest.take();
         window.direct = direct;
         for result in routed {
             match result {
@@ -92,32 +92,32 @@ fn quantile(latencies: &[Duration], share: f64) -> f64 {
 }
 
 /// All windows together.
-pub(crate) struct Report {
-    attacked: Window,
-    benign: Window,
-    counts: Vec<Arc<Counts>>,
+pub(crate) struct AttackReport {
+    attacked: AttackWindow,
+    benign: AttackWindow,
+    counts: Vec<Arc<AttackCounts>>,
     panics_before: f64,
 }
 
-impl Report {
-    pub(crate) fn new(target: &Target) -> Self {
+impl AttackReport {
+    pub(crate) fn new(target: &AttackedRouter) -> Self {
         Self {
-            attacked: Window::default(),
-            benign: Window::default(),
+            attacked: AttackWindow::default(),
+            benign: AttackWindow::default(),
             counts: Vec::new(),
             panics_before: panics(target),
         }
     }
 
-    pub(crate) fn attack_took_place(&mut self, counts: Arc<Counts>) {
+    pub(crate) fn attack_took_place(&mut self, counts: Arc<AttackCounts>) {
         self.counts.push(counts);
     }
 
-    pub(crate) fn add_attacked(&mut self, window: Window) {
+    pub(crate) fn add_attacked(&mut self, window: AttackWindow) {
         self.attacked.add(window);
     }
 
-    pub(crate) fn add_benign(&mut self, window: Window) {
+    pub(crate) fn add_benign(&mut self, window: AttackWindow) {
         self.benign.add(window);
     }
 
@@ -129,11 +129,11 @@ impl Report {
         self.attacked.quantile(0.99) / self.benign.quantile(0.99)
     }
 
-    fn panics(&self, target: &Target) -> f64 {
+    fn panics(&self, target: &AttackedRouter) -> f64 {
         panics(target) - self.panics_before
     }
 
-    pub(crate) fn print(&self, target: &Target) {
+    pub(crate) fn print(&self, target: &AttackedRouter) {
         println!(
             "window     requests  lost   p50 ms   p99 ms   max ms   engine's p99   router CPU   memory MiB   queued"
         );
@@ -164,7 +164,7 @@ impl Report {
     }
 
     /// Fails with what did not hold.
-    pub(crate) fn check(&self, target: &Target) {
+    pub(crate) fn check(&self, target: &AttackedRouter) {
         for (name, window) in [("attack", &self.attacked), ("benign", &self.benign)] {
             let shown: Vec<_> = window.losses.iter().take(5).collect();
             assert!(
@@ -219,10 +219,10 @@ impl Report {
     }
 }
 
-fn panics(target: &Target) -> f64 {
+fn panics(target: &AttackedRouter) -> f64 {
     target.metric("warmroute_panics_total") + target.metric("warmroute_task_panics_total")
 }
 
-fn dropped(target: &Target) -> f64 {
+fn dropped(target: &AttackedRouter) -> f64 {
     target.metric("warmroute_telemetry_dropped_total")
 }

@@ -17,7 +17,7 @@ pub(crate) const PANIC_INTERVAL_S: u64 = 10;
 
 /// A router whose log is written to a full pipe, with a panic injected every [`PANIC_INTERVAL_S`] seconds. Dropping it
 /// kills the process.
-pub(crate) struct Target {
+pub(crate) struct AttackedRouter {
     child: Child,
     ready: Value,
     /// Open and never read.
@@ -25,7 +25,7 @@ pub(crate) struct Target {
     _config: NamedTempFile,
 }
 
-impl Target {
+impl AttackedRouter {
     pub(crate) fn start(workers: &[String]) -> Self {
         let mut config = NamedTempFile::new().expect("a temporary file");
         write!(
@@ -133,7 +133,7 @@ impl Target {
     }
 }
 
-impl Drop for Target {
+impl Drop for AttackedRouter {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

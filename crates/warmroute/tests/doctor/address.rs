@@ -4,16 +4,16 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    front::{Asked, Front, Manners},
-    harness::{Program, Reply, ScriptedEngine, json_reply},
+    front::{EngineFront, FrontBehavior, FrontRequest},
+    harness::{Program, ScriptedEngine, ScriptedReply, json_reply},
     look::{doctor, engine, look_at, look_at_url, look_with, look_with_url, place},
 };
 
 /// Serves the engine under `/llm` only.
-struct Folder;
+struct SubfolderEngine;
 
-impl Manners for Folder {
-    fn ask(&self, asked: &mut Asked) -> Option<Vec<u8>> {
+impl FrontBehavior for SubfolderEngine {
+    fn ask(&self, asked: &mut FrontRequest) -> Option<Vec<u8>> {
         match asked.path.strip_prefix("/llm") {
             Some(path) => {
                 asked.path = path.to_owned();
@@ -45,7 +45,7 @@ fn the_workers_address_ends_with_v1() {
 #[contract("G28")]
 fn the_engine_is_served_under_a_path_that_the_address_leaves_out() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Folder);
+    let front = EngineFront::of(&engine, SubfolderEngine);
     let fix = "set workers[0].url: \"{url}/PATH\" with the path that the engine is served under";
     look_at_url(&front.url(), &[]).names(&["w1"], "model_listed", fix, &[("url", &front.url())]);
     look_at_url(&format!("{}/llm", front.url()), &[]).green();
@@ -112,9 +112,9 @@ fn a_health_check_that_the_engine_does_not_know() {
 }
 
 /// Says that it is this release.
-struct Release(&'static str);
+struct ReleaseEngine(&'static str);
 
-impl Manners for Release {
+impl FrontBehavior for ReleaseEngine {
     fn reply(&self, path: &str, body: &mut serde_json::Value) {
         if path == "/version" {
             body["version"] = self.0.into();
@@ -126,7 +126,7 @@ impl Manners for Release {
 #[contract("G28")]
 fn a_release_that_publishes_no_events() {
     let old = engine(&["--no-kv-events", "--without", "/kv_event_sources"]);
-    let front = Front::of(&old, Release("0.8.5"));
+    let front = EngineFront::of(&old, ReleaseEngine("0.8.5"));
     let fix = "use vLLM 0.9.0 or later, or set workers[0].kv_events.source: none";
     look_at_url(&front.url(), &[]).names(&["w1"], "engine_version", fix, &[]);
     look_with_url(&front.url(), "kv_events: {source: none}", "").green();
@@ -144,7 +144,7 @@ fn a_worker_that_is_not_there_does_not_hide_the_other_one() {
 
 #[test]
 fn an_engine_that_hangs_ends_the_look_in_time() {
-    use crate::harness::Sim;
+    use crate::harness::SimControls;
 
     let engine = engine(&[]);
     engine.fault("hang", 100);
@@ -160,10 +160,10 @@ fn an_engine_that_is_still_loading_is_waited_for() {
 #[test]
 fn a_server_without_events_tokenize_and_details_is_looked_at_as_far_as_it_tells() {
     let counts = json!({"choices": [{"text": "x"}], "usage": {"prompt_tokens": 5}}).to_string();
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &counts)));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", &counts)));
     let look = |args: &[&str]| {
         // The first question is for its `/tokenize`.
-        engine.once(Reply::whole(json_reply("404 Not Found", "", "{}")));
+        engine.once(ScriptedReply::whole(json_reply("404 Not Found", "", "{}")));
         look_at_url(&engine.url(), args)
     };
     let seen = look(&[]);

@@ -4,7 +4,7 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    front::{Asked, Front, Manners},
+    front::{EngineFront, FrontBehavior, FrontRequest},
     harness::json_reply,
     look::{engine, look_at, look_at_url, look_with},
 };
@@ -43,10 +43,10 @@ fn usage_details_off() {
 }
 
 /// A gateway that drops the fields that it does not know.
-struct Saltless;
+struct SaltDroppingFront;
 
-impl Manners for Saltless {
-    fn ask(&self, asked: &mut Asked) -> Option<Vec<u8>> {
+impl FrontBehavior for SaltDroppingFront {
+    fn ask(&self, asked: &mut FrontRequest) -> Option<Vec<u8>> {
         if let Some(body) = asked.body.as_object_mut() {
             body.remove("cache_salt");
         }
@@ -58,7 +58,7 @@ impl Manners for Saltless {
 #[contract("G28")]
 fn salts_are_ignored() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Saltless);
+    let front = EngineFront::of(&engine, SaltDroppingFront);
     let fix = "use an engine that honours cache_salt (vLLM 0.9 or later), or do not share it between tenants";
     look_at_url(&front.url(), &[]).warns("w1", "salt_honoured", fix, &[]);
 }
@@ -71,8 +71,8 @@ enum Adapter {
     Ignored,
 }
 
-impl Manners for Adapter {
-    fn ask(&self, asked: &mut Asked) -> Option<Vec<u8>> {
+impl FrontBehavior for Adapter {
+    fn ask(&self, asked: &mut FrontRequest) -> Option<Vec<u8>> {
         if asked.body["model"] != "ad1" {
             return None;
         }
@@ -97,7 +97,7 @@ fn a_listed_adapter_is_not_loaded() {
     look_at(&engine, &[]).green();
     let fix =
         "start the engine with --enable-lora --lora-modules {name}=DIR, or take it off the engine";
-    let front = Front::of(&engine, Adapter::Gone);
+    let front = EngineFront::of(&engine, Adapter::Gone);
     look_at_url(&front.url(), &[]).names(&["w1"], "lora", fix, &[("name", "ad1")]);
 }
 
@@ -105,15 +105,15 @@ fn a_listed_adapter_is_not_loaded() {
 #[contract("G28")]
 fn adapters_share_the_base_models_cache() {
     let engine = engine(&["--loras", "ad1"]);
-    let front = Front::of(&engine, Adapter::Ignored);
+    let front = EngineFront::of(&engine, Adapter::Ignored);
     let fix = "update the engine: it mixes the caches of adapters";
     look_at_url(&front.url(), &[]).names(&["w1"], "lora", fix, &[]);
 }
 
 /// An engine that tells nothing of its cache but in usage, where it always says nothing was found.
-struct Mute;
+struct SilentEngine;
 
-impl Manners for Mute {
+impl FrontBehavior for SilentEngine {
     fn reply(&self, _: &str, body: &mut Value) {
         if let Some(usage) = body.get_mut("usage") {
             usage["prompt_tokens_details"] = Value::Null;
@@ -125,7 +125,7 @@ impl Manners for Mute {
 #[contract("G28")]
 fn a_gateway_drops_the_details_of_usage() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Mute);
+    let front = EngineFront::of(&engine, SilentEngine);
     let fix = "start the engine with --enable-prompt-tokens-details";
     look_at_url(&front.url(), &[]).names(&["w1"], "usage_details", fix, &[]);
 }

@@ -4,11 +4,11 @@ use contract_id::contract;
 
 use crate::{
     harness::Program,
-    look::{Seen, doctor, look_with_file, write},
+    look::{DoctorRun, doctor, look_with_file, write},
 };
 
 /// Looks with these sections and one worker that nobody asks.
-fn look(sections: &str) -> Seen {
+fn look(sections: &str) -> DoctorRun {
     look_with_file(&format!("{sections}\nworkers: [\"http://127.0.0.1:1\"]\n"))
 }
 

@@ -4,14 +4,14 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    front::{Front, Manners},
+    front::{EngineFront, FrontBehavior},
     look::{engine, look_at, look_at_url, look_with_url, place},
 };
 
 /// Announces another publisher than there is.
-struct Announces(Value);
+struct FalseAnnouncer(Value);
 
-impl Manners for Announces {
+impl FrontBehavior for FalseAnnouncer {
     fn reply(&self, path: &str, body: &mut Value) {
         if path == "/kv_event_sources" {
             for (key, value) in self.0.as_object().into_iter().flatten() {
@@ -49,7 +49,7 @@ const NOBODY: &str = "tcp://127.0.0.1:1";
 #[contract("G28")]
 fn the_engine_connects_where_it_should_listen() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Announces(json!({"endpoint": NOBODY})));
+    let front = EngineFront::of(&engine, FalseAnnouncer(json!({"endpoint": NOBODY})));
     let fix = "set \"endpoint\": \"tcp://*:{port}\" in the engine's --kv-events-config: an address without a star is \
                connected to, not listened at";
     look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("port", "1")]);
@@ -59,7 +59,7 @@ fn the_engine_connects_where_it_should_listen() {
 #[contract("G28")]
 fn the_port_of_events_is_closed_to_the_router() {
     let engine = engine(&[]);
-    let front = Front::of(&engine, Announces(json!({"endpoint": "tcp://*:1"})));
+    let front = EngineFront::of(&engine, FalseAnnouncer(json!({"endpoint": "tcp://*:1"})));
     let fix = "open port {port} of the engine's machine to the router (for a container: docker run -p {port}:{port})";
     look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("port", "1")]);
 }
@@ -70,9 +70,9 @@ fn the_engine_announces_an_address_of_its_own_network() {
     let engine = engine(&[]);
     let there = place(&engine, "kv_events");
     // Its port is open at one address of this machine only.
-    let front = Front::of(
+    let front = EngineFront::of(
         &engine,
-        Announces(json!({"endpoint": there.replace("127.0.0.1", "127.0.0.2")})),
+        FalseAnnouncer(json!({"endpoint": there.replace("127.0.0.1", "127.0.0.2")})),
     );
     let fix = "set workers[0].kv_events.endpoint: \"{there}\": the engine announces an address of its own network";
     look_at_url(&front.url(), &[]).names(&["w1"], "events_endpoint", fix, &[("there", &there)]);
@@ -88,9 +88,9 @@ fn the_engine_announces_an_address_of_its_own_network() {
 #[contract("G28")]
 fn the_engines_socket_file_is_in_another_container() {
     let engine = engine(&[]);
-    let front = Front::of(
+    let front = EngineFront::of(
         &engine,
-        Announces(json!({"endpoint": "ipc:///nowhere/kv-events"})),
+        FalseAnnouncer(json!({"endpoint": "ipc:///nowhere/kv-events"})),
     );
     let fix = "let the router see the engine's {there}, or set \"endpoint\": \"tcp://*:5557\" in the engine's \
                --kv-events-config";

@@ -6,10 +6,10 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    front::{Front, Manners},
+    front::{EngineFront, FrontBehavior},
     harness::Program,
-    look::{Seen, engine, look_at, look_at_url, look_with, place},
-    relay::{Change, Relay, replaced},
+    look::{DoctorRun, engine, look_at, look_at_url, look_with, place},
+    relay::{MessageChange, TestRelay, replaced},
 };
 
 /// Its own flags, which turn events on.
@@ -25,7 +25,7 @@ fn the_engine_publishes_no_events() {
 /// Events are on, and their publisher is the one that publishes nothing, as releases before 0.12 have it.
 struct NullPublisher;
 
-impl Manners for NullPublisher {
+impl FrontBehavior for NullPublisher {
     fn reply(&self, path: &str, body: &mut Value) {
         if path == "/kv_event_sources" {
             *body = json!({"0": {"enable_kv_cache_events": true, "publisher": "null", "endpoint": "tcp://*:5557"}});
@@ -37,7 +37,7 @@ impl Manners for NullPublisher {
 #[contract("G28")]
 fn the_engines_publisher_is_null() {
     let silent = engine(&["--no-kv-events"]);
-    let front = Front::of(&silent, NullPublisher);
+    let front = EngineFront::of(&silent, NullPublisher);
     look_at_url(&front.url(), &[]).names(&["w1"], "events_enabled", ON, &[]);
 }
 
@@ -77,13 +77,13 @@ fn wrong_topic() {
 }
 
 /// Looks at an engine whose events come through a relay that changes them.
-fn look_through(engine: &Program, change: Change) -> Seen {
+fn look_through(engine: &Program, change: MessageChange) -> DoctorRun {
     look_through_with(engine, change, "")
 }
 
 /// The same with these keys of the worker.
-fn look_through_with(engine: &Program, change: Change, keys: &str) -> Seen {
-    let relay = Relay::of(&place(engine, "kv_events"), change);
+fn look_through_with(engine: &Program, change: MessageChange, keys: &str) -> DoctorRun {
+    let relay = TestRelay::of(&place(engine, "kv_events"), change);
     // Nothing else tells where it publishes: only the relay is known.
     let endpoints = format!(
         "endpoint: \"{}\", replay_endpoint: \"{}\"",
@@ -115,7 +115,7 @@ fn a_relay_that_changes_nothing_is_as_good_as_its_engine() {
 #[test]
 #[contract("G28")]
 fn blocks_are_announced_on_an_unknown_medium() {
-    let tape: Change = |message| Some(reworded(&message, "GPU", "TAPE"));
+    let tape: MessageChange = |message| Some(reworded(&message, "GPU", "TAPE"));
     let fix =
         "set workers[0].allow_tiers: [device, host] if it cannot be read back, and report its name";
     assert_eq!(

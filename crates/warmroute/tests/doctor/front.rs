@@ -15,16 +15,16 @@ use serde_json::Value;
 use crate::harness::{Program, json_reply};
 
 /// A request on its way to the engine.
-pub(crate) struct Asked {
+pub(crate) struct FrontRequest {
     pub(crate) path: String,
     /// Null where there is none.
     pub(crate) body: Value,
 }
 
 /// What a front does with requests and replies.
-pub(crate) trait Manners: Send + Sync + 'static {
+pub(crate) trait FrontBehavior: Send + Sync + 'static {
     /// Changes a request; a reply given here goes out instead of the engine's.
-    fn ask(&self, _asked: &mut Asked) -> Option<Vec<u8>> {
+    fn ask(&self, _asked: &mut FrontRequest) -> Option<Vec<u8>> {
         None
     }
 
@@ -33,13 +33,13 @@ pub(crate) trait Manners: Send + Sync + 'static {
 }
 
 /// The front. Dropping it closes its listener.
-pub(crate) struct Front {
+pub(crate) struct EngineFront {
     address: String,
     stop: Arc<AtomicBool>,
 }
 
-impl Front {
-    pub(crate) fn of(engine: &Program, manners: impl Manners) -> Self {
+impl EngineFront {
+    pub(crate) fn of(engine: &Program, manners: impl FrontBehavior) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let (engine, manners) = (engine.data(), Arc::new(manners));
@@ -62,7 +62,7 @@ impl Front {
     }
 }
 
-impl Drop for Front {
+impl Drop for EngineFront {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         // Wakes the listening thread.
@@ -71,7 +71,7 @@ impl Drop for Front {
 }
 
 /// One request per connection: a reply says that it is the last one.
-fn serve(mut client: TcpStream, engine: &str, manners: &dyn Manners) -> Option<()> {
+fn serve(mut client: TcpStream, engine: &str, manners: &dyn FrontBehavior) -> Option<()> {
     client
         .set_read_timeout(Some(Duration::from_secs(30)))
         .ok()?;
@@ -79,7 +79,7 @@ fn serve(mut client: TcpStream, engine: &str, manners: &dyn Manners) -> Option<(
     let mut lines = head.split("\r\n");
     let mut first = lines.next()?.split(' ');
     let (method, path) = (first.next()?, first.next()?.to_owned());
-    let mut asked = Asked {
+    let mut asked = FrontRequest {
         path,
         body: serde_json::from_slice(&body).unwrap_or_default(),
     };

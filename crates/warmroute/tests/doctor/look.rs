@@ -11,17 +11,17 @@ const MANUAL: &str = include_str!("../../../../docs/doctor.md");
 
 /// A report and the exit code that came with it.
 #[derive(Debug)]
-pub(crate) struct Seen {
+pub(crate) struct DoctorRun {
     pub(crate) code: Option<i32>,
     pub(crate) report: Value,
 }
 
 /// Runs `doctor --json` with these arguments.
-pub(crate) fn doctor(args: &[&str]) -> Seen {
+pub(crate) fn doctor(args: &[&str]) -> DoctorRun {
     let end = Program::finish(&[&["doctor", "--json"], args].concat());
     let report = serde_json::from_str(&end.stdout)
         .unwrap_or_else(|error| panic!("{args:?}: stdout is one JSON object ({error}): {end:?}"));
-    Seen {
+    DoctorRun {
         code: end.code,
         report,
     }
@@ -41,30 +41,30 @@ pub(crate) fn place(engine: &Program, what: &str) -> String {
 }
 
 /// Looks at the worker `w1` at `url`, with further arguments.
-pub(crate) fn look_at_url(url: &str, args: &[&str]) -> Seen {
+pub(crate) fn look_at_url(url: &str, args: &[&str]) -> DoctorRun {
     let worker = format!("w1={url}");
     doctor(&[&["-w", &worker], args].concat())
 }
 
 /// The same of a running engine.
-pub(crate) fn look_at(engine: &Program, args: &[&str]) -> Seen {
+pub(crate) fn look_at(engine: &Program, args: &[&str]) -> DoctorRun {
     look_at_url(&engine.url(), args)
 }
 
 /// Looks at the worker `w1` at `url` with these keys of its own and these sections of configuration.
-pub(crate) fn look_with_url(url: &str, keys: &str, sections: &str) -> Seen {
+pub(crate) fn look_with_url(url: &str, keys: &str, sections: &str) -> DoctorRun {
     look_with_file(&format!(
         "{sections}\nworkers:\n  - {{name: w1, url: \"{url}\", {keys}}}\n"
     ))
 }
 
 /// The same of a running engine.
-pub(crate) fn look_with(engine: &Program, keys: &str, sections: &str) -> Seen {
+pub(crate) fn look_with(engine: &Program, keys: &str, sections: &str) -> DoctorRun {
     look_with_url(&engine.url(), keys, sections)
 }
 
 /// Looks with a configuration file of this text.
-pub(crate) fn look_with_file(yaml: &str) -> Seen {
+pub(crate) fn look_with_file(yaml: &str) -> DoctorRun {
     let dir = tempfile::tempdir().expect("a directory");
     doctor(&["-c", &write(dir.path(), "warmroute.yaml", yaml)])
 }
@@ -75,7 +75,7 @@ pub(crate) fn write(dir: &Path, name: &str, text: &str) -> String {
     path.display().to_string()
 }
 
-impl Seen {
+impl DoctorRun {
     /// Every check of the report: whose it is, and the check.
     fn checks(&self) -> Vec<(&str, &Value)> {
         let router = self.report["checks"]

@@ -4,7 +4,7 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    front::{Front, Manners},
+    front::{EngineFront, FrontBehavior},
     look::{engine, look_at, look_at_url, look_with, place},
 };
 
@@ -35,9 +35,9 @@ fn ranks_miscounted() {
 }
 
 /// Announces each rank's publisher as the other one's.
-struct Swapped;
+struct SwappedRanks;
 
-impl Manners for Swapped {
+impl FrontBehavior for SwappedRanks {
     fn reply(&self, path: &str, body: &mut Value) {
         if path == "/kv_event_sources" {
             *body = json!({"0": body["1"], "1": body["0"]});
@@ -50,7 +50,7 @@ impl Manners for Swapped {
 fn ranks_publish_in_each_others_place() {
     let engine = engine(&["--dp-size", "2"]);
     look_at(&engine, &[]).green();
-    let front = Front::of(&engine, Swapped);
+    let front = EngineFront::of(&engine, SwappedRanks);
     let fix = "let each rank publish on the port of rank 0 plus its number, and name rank 0's in \
                workers[0].kv_events.endpoint, or leave that at auto";
     look_at_url(&front.url(), &[]).names(&["w1"], "dp_offset", fix, &[]);

@@ -6,18 +6,18 @@ use tokio::sync::oneshot;
 use zmtp::{Limits, Pub, PubSettings, Sub, SubEvent};
 
 /// What becomes of a message: topic, number, batch. `None`: it is lost.
-pub(crate) type Change = fn(Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>>;
+pub(crate) type MessageChange = fn(Vec<Vec<u8>>) -> Option<Vec<Vec<u8>>>;
 
 /// The relay. Dropping it ends it.
-pub(crate) struct Relay {
+pub(crate) struct TestRelay {
     pub(crate) endpoint: String,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Relay {
+impl TestRelay {
     /// Follows the publisher at `engine`; connected to it when this returns.
-    pub(crate) fn of(engine: &str, change: Change) -> Self {
+    pub(crate) fn of(engine: &str, change: MessageChange) -> Self {
         let engine = engine.parse().expect("an endpoint");
         let (ready, connected) = std::sync::mpsc::channel();
         let (stop, stopped) = oneshot::channel();
@@ -65,7 +65,7 @@ impl Relay {
     }
 }
 
-impl Drop for Relay {
+impl Drop for TestRelay {
     fn drop(&mut self) {
         // Whether it still runs or not.
         let _ = self.stop.take().map(|stop| stop.send(()));

@@ -3,8 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Program, RawClient, Router, Sim, assert_shape, eventually},
-    look::{Seen, engine, look_at},
+    harness::{Program, RawClient, RouterQueries, SimControls, assert_shape, eventually},
+    look::{DoctorRun, engine, look_at},
 };
 
 /// The checks of a worker, in the documented order.
@@ -181,7 +181,7 @@ fn the_admin_listener_gives_the_same_report_one_look_at_a_time() {
         (&json!("warmroute.doctor/1"), &json!(true))
     );
     assert_eq!(engine.stats()["requests"], 0);
-    let probed = Seen {
+    let probed = DoctorRun {
         code: Some(0),
         report: RawClient::get(&router.admin(), "/admin/doctor?probe=true").json(),
     }

@@ -6,7 +6,7 @@ use contract_id::contract;
 use serde_json::json;
 use test_programs::limit;
 
-use crate::look::{Seen, doctor, engine, look_with, write};
+use crate::look::{DoctorRun, doctor, engine, look_with, write};
 
 #[test]
 #[contract("G28")]
@@ -54,7 +54,7 @@ fn fewer_open_files_than_clients_need() {
     let ended = limit::output(Command::new("sh").args(args), Duration::from_secs(120));
     let report = serde_json::from_slice(&ended.stdout)
         .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&ended.stderr)));
-    let seen = Seen {
+    let seen = DoctorRun {
         code: ended.status.code(),
         report,
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::look::{Seen, engine, look_at, look_with, place, write};
+use crate::look::{DoctorRun, engine, look_at, look_with, place, write};
 
 /// A directory with the tokenizer of another model than the engine's built-in one.
 pub(crate) fn tiny_qwen() -> String {
@@ -109,7 +109,7 @@ fn altered_template() {
 }
 
 /// An engine without these routes, looked at with its publisher and replay socket spelled out.
-fn look_at_older(flags: &[&str], without: &str, keys: &str) -> Seen {
+fn look_at_older(flags: &[&str], without: &str, keys: &str) -> DoctorRun {
     let engine = engine(&[&["--without", without], flags].concat());
     let (events, replay) = (place(&engine, "kv_events"), place(&engine, "replay"));
     let keys =

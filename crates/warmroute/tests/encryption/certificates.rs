@@ -5,9 +5,9 @@ use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 
 /// Somebody who vouches for others.
-pub struct Authority(CertifiedIssuer<'static, KeyPair>);
+pub struct TestAuthority(CertifiedIssuer<'static, KeyPair>);
 
-impl Authority {
+impl TestAuthority {
     pub fn new() -> Self {
         let mut params = CertificateParams::new(Vec::new()).unwrap();
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);

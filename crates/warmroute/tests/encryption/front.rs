@@ -4,20 +4,20 @@ use std::{path::Path, sync::Arc, time::Duration};
 
 use http::HeaderMap;
 use net::{
-    Address, Identity, IdentityFiles, ListenAddr, Trust, WorkerUrl,
-    fetch::{self, FetchError, Fetched},
+    Address, IdentityFiles, ListenAddr, TlsIdentity, TrustRoots, WorkerUrl,
+    fetch::{self, FetchError, FetchedReply},
 };
 use tokio::{io::copy_bidirectional, runtime::Runtime};
 
 const SOON: Duration = Duration::from_secs(10);
 
 /// Carries what comes encrypted to a plain server, for as long as it lives.
-pub struct Front {
+pub struct TlsFront {
     pub port: u16,
     _runtime: Runtime,
 }
 
-impl Front {
+impl TlsFront {
     /// With the certificate in `folder`.
     pub fn before(server: &str, folder: &Path) -> Self {
         let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -30,7 +30,7 @@ impl Front {
             key: folder.join("key.pem"),
             client_ca: None,
         };
-        let identity = Arc::new(Identity::load(files).unwrap());
+        let identity = Arc::new(TlsIdentity::load(files).unwrap());
         let listener = runtime.block_on(async {
             net::listen(&ListenAddr::tcp("127.0.0.1", 0))
                 .await
@@ -62,12 +62,12 @@ impl Front {
 }
 
 /// Whom a client believes.
-pub fn believing(authority: &str) -> Trust {
-    Trust::with_authorities(authority.as_bytes()).unwrap()
+pub fn believing(authority: &str) -> TrustRoots {
+    TrustRoots::with_authorities(authority.as_bytes()).unwrap()
 }
 
 /// Asks an encrypted listener for `path`.
-pub fn get(address: &str, path: &str, trust: &Trust) -> Result<Fetched, FetchError> {
+pub fn get(address: &str, path: &str, trust: &TrustRoots) -> Result<FetchedReply, FetchError> {
     let url: WorkerUrl = format!("https://{address}").parse().unwrap();
     let url = url.believing(trust.clone());
     let runtime = tokio::runtime::Builder::new_current_thread()

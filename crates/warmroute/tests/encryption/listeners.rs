@@ -9,9 +9,9 @@ use std::{
 use contract_id::contract;
 
 use super::{
-    certificates::Authority,
+    certificates::TestAuthority,
     front::{believing, get},
-    harness::{Program, RawClient, Router as _, eventually},
+    harness::{Program, RawClient, RouterQueries as _, eventually},
 };
 
 fn tls(folder: &Path, more: &str) -> String {
@@ -27,7 +27,7 @@ fn tls(folder: &Path, more: &str) -> String {
 #[contract("S78")]
 fn both_listeners_are_encrypted_and_follow_their_certificate() {
     let folder = tempfile::tempdir().unwrap();
-    let (first, second) = (Authority::new(), Authority::new());
+    let (first, second) = (TestAuthority::new(), TestAuthority::new());
     first.vouch(folder.path());
     let engine = Program::engine(&[]);
     let tls = tls(folder.path(), "");
@@ -69,7 +69,7 @@ fn both_listeners_are_encrypted_and_follow_their_certificate() {
 #[test]
 fn clients_without_a_certificate_are_let_in_only_where_none_is_asked_for() {
     let folder = tempfile::tempdir().unwrap();
-    let authority = Authority::new();
+    let authority = TestAuthority::new();
     authority.vouch(folder.path());
     let ca = folder.path().join("ca.pem");
     std::fs::write(&ca, authority.pem()).unwrap();
@@ -87,7 +87,7 @@ fn clients_without_a_certificate_are_let_in_only_where_none_is_asked_for() {
 fn a_key_that_others_can_read_is_warned_of_and_one_that_is_none_refused() {
     use std::os::unix::fs::PermissionsExt;
     let folder = tempfile::tempdir().unwrap();
-    Authority::new().vouch(folder.path());
+    TestAuthority::new().vouch(folder.path());
     let key = folder.path().join("key.pem");
     std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o644)).unwrap();
     let config = format!("server: {{{}}}\nworkers: []\n", tls(folder.path(), ""));

@@ -3,26 +3,26 @@
 use contract_id::contract;
 
 use super::{
-    certificates::Authority,
-    front::Front,
-    harness::{Program, RawClient, Router as _, Sim as _, chat, eventually},
+    certificates::TestAuthority,
+    front::TlsFront,
+    harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, eventually},
 };
 
 /// An engine, an encrypted front before it, and the folder with its certificates.
-struct Encrypted {
+struct EncryptedWorker {
     engine: Program,
-    front: Front,
+    front: TlsFront,
     folder: tempfile::TempDir,
 }
 
-impl Encrypted {
+impl EncryptedWorker {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
-        let authority = Authority::new();
+        let authority = TestAuthority::new();
         authority.vouch(folder.path());
         std::fs::write(folder.path().join("ca.pem"), authority.pem()).unwrap();
         let engine = Program::engine(&["--speed", "20"]);
-        let front = Front::before(&engine.data(), folder.path());
+        let front = TlsFront::before(&engine.data(), folder.path());
         Self {
             engine,
             front,
@@ -56,7 +56,7 @@ fn asked(router: &Program) -> u16 {
 #[test]
 #[contract("S78")]
 fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
-    let encrypted = Encrypted::start();
+    let encrypted = EncryptedWorker::start();
     let router = encrypted.router("tls: {ca: CA}").ready(1);
     for _ in 0..3 {
         assert_eq!(asked(&router), 200);
@@ -78,7 +78,7 @@ fn an_encrypted_worker_is_used_where_its_authority_is_believed() {
 #[test]
 #[contract("S78")]
 fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
-    let encrypted = Encrypted::start();
+    let encrypted = EncryptedWorker::start();
     let router = encrypted.router("tls: {}");
     let error = eventually("the refusal is told", || {
         router.workers()[0]["last_error"]
@@ -96,7 +96,7 @@ fn a_worker_that_cannot_prove_who_it_is_is_told_nothing() {
 #[test]
 #[contract("S78")]
 fn a_worker_that_is_believed_blindly_makes_the_router_degraded_for_good() {
-    let encrypted = Encrypted::start();
+    let encrypted = EncryptedWorker::start();
     let router = encrypted
         .router("tls: {insecure_skip_verify: true}")
         .ready(1);

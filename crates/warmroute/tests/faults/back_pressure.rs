@@ -5,16 +5,19 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::Scripted,
-    harness::{RawClient, Reply, Router as _, chat, chunk, eventually, stream_head, streamed},
+    fleet::ScriptedFleet,
+    harness::{
+        RawClient, RouterQueries as _, ScriptedReply, chat, chunk, eventually, stream_head,
+        streamed,
+    },
 };
 
 #[test]
 #[contract("F37")]
 fn a_client_that_stops_reading_holds_the_engine_back_and_not_its_bytes() {
     let event = [b"data: ".as_slice(), &[b'x'; 8000], b"\n\n"].concat();
-    let scripted = Scripted::one(
-        Reply::Endless([stream_head(), chunk(&event)].concat(), chunk(&event)),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::Endless([stream_head(), chunk(&event)].concat(), chunk(&event)),
         "",
     );
     let engine = &scripted.engines[0];

@@ -5,9 +5,10 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, Simulated, attempts, fine},
+    fleet::{CHAT, ScriptedFleet, SimulatedRouter, attempts, fine},
     harness::{
-        RawClient, Reply, Router as _, Sim as _, chat, events_of, stream_head, streamed, text_of,
+        RawClient, RouterQueries as _, ScriptedReply, SimControls as _, chat, events_of,
+        stream_head, streamed, text_of,
     },
 };
 
@@ -16,7 +17,7 @@ const FAST: &[&str] = &["--no-kv-events", "--speed", "20"];
 #[test]
 #[contract("F2")]
 fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
-    let fleet = Simulated::start(2, FAST, "");
+    let fleet = SimulatedRouter::start(2, FAST, "");
     let normal = text_of(&fleet.post(&chat("sim", "hi", 8)));
     for body in [chat("sim", "hi", 8), streamed(chat("sim", "hi", 8))] {
         // Round robin takes the engines in turn: whichever is first now fails once.
@@ -43,13 +44,13 @@ fn an_engine_that_dies_before_its_head_is_replaced_by_another() {
 #[test]
 #[contract("F2")]
 fn a_stream_that_breaks_before_its_first_event_has_not_started() {
-    let cut = || Reply::Cut(stream_head());
-    let scripted = Scripted::start(&[Reply::Silence, Reply::Silence], "");
+    let cut = || ScriptedReply::Cut(stream_head());
+    let scripted = ScriptedFleet::start(&[ScriptedReply::Silence, ScriptedReply::Silence], "");
     let events = crate::harness::stream_reply(&[b"data: 1\n\n", b"data: [DONE]\n\n"]);
     scripted
         .engines
         .iter()
-        .for_each(|engine| engine.script(Reply::whole(events.clone())));
+        .for_each(|engine| engine.script(ScriptedReply::whole(events.clone())));
     scripted.engines[0].once(cut());
     for _ in 0..2 {
         let reply = scripted.post(&streamed(chat("m", "hi", 1)));
@@ -64,7 +65,7 @@ fn a_stream_that_breaks_before_its_first_event_has_not_started() {
 #[test]
 #[contract("F3")]
 fn an_engine_that_refuses_connections_costs_no_request() {
-    let mut fleet = Simulated::start(3, FAST, "");
+    let mut fleet = SimulatedRouter::start(3, FAST, "");
     fleet.engines[1].kill();
     for number in 0..9 {
         let reply = fleet.post(&chat("sim", &format!("question {number}"), 4));
@@ -80,8 +81,8 @@ fn an_engine_that_refuses_connections_costs_no_request() {
 #[test]
 #[contract("F5", "I6")]
 fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
-    let scripted = Scripted::one(Reply::whole(fine()), "request: {timeout: 700ms}");
-    scripted.engines[0].once(Reply::Silence);
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
+    scripted.engines[0].once(ScriptedReply::Silence);
     let mut waiting = RawClient::chat(&scripted.router.data(), &chat("m", "hi", 1));
     scripted.engines[0].next_request();
     assert_eq!(scripted.post(&chat("m", "other", 1)).status, 200);
@@ -102,9 +103,9 @@ fn an_engine_that_never_answers_is_a_504_and_holds_up_nobody_else() {
 #[test]
 #[contract("F8")]
 fn a_head_that_drips_for_too_long_is_a_504() {
-    let scripted = Scripted::one(Reply::whole(fine()), "request: {timeout: 700ms}");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "request: {timeout: 700ms}");
     let drips = fine().iter().map(|byte| vec![*byte]).collect();
-    scripted.engines[0].once(Reply::Pieces(drips, Duration::from_millis(50)));
+    scripted.engines[0].once(ScriptedReply::Pieces(drips, Duration::from_millis(50)));
     let reply = scripted.post(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
@@ -119,10 +120,10 @@ fn a_head_that_drips_for_too_long_is_a_504() {
 #[test]
 #[contract("F23")]
 fn an_answer_that_comes_before_the_whole_request_was_read_is_delivered() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let early =
         crate::harness::json_reply("422 Too long", "connection: close\r\n", r#"{"early":true}"#);
-    scripted.engines[0].once(Reply::Early(early));
+    scripted.engines[0].once(ScriptedReply::Early(early));
     let long = chat("m", &"word ".repeat(3_000_000), 1);
     let reply = RawClient::post(&scripted.router.data(), CHAT, long.to_string().as_bytes());
     assert_eq!(
@@ -136,7 +137,10 @@ fn an_answer_that_comes_before_the_whole_request_was_read_is_delivered() {
 #[test]
 #[contract("F28")]
 fn a_connection_that_the_engine_closed_while_it_was_idle_costs_no_request() {
-    let scripted = Scripted::one(Reply::CutAfter(vec![fine()], Duration::from_millis(30)), "");
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::CutAfter(vec![fine()], Duration::from_millis(30)),
+        "",
+    );
     for number in 0..12 {
         let reply = scripted.post(&chat("m", &format!("question {number}"), 1));
         assert_eq!((reply.status, reply.clean), (200, true), "{}", reply.text());

@@ -1,8 +1,8 @@
 //! Requests that the router refuses, each with its status, its code, and a connection that stays in step.
 
 use crate::{
-    fleet::{CHAT, Scripted, fine},
-    harness::{Program, RawClient, RawReply, Reply, Router as _, chat},
+    fleet::{CHAT, ScriptedFleet, fine},
+    harness::{Program, RawClient, RawReply, RouterQueries as _, ScriptedReply, chat},
 };
 
 fn refused(reply: &RawReply, status: u16, code: &str) {
@@ -18,7 +18,10 @@ fn refused(reply: &RawReply, status: u16, code: &str) {
 
 #[test]
 fn what_is_wrong_with_a_request_is_told_by_status_code_and_field() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {max_body_bytes: 1MiB}");
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
+        "server: {max_body_bytes: 1MiB}",
+    );
     let data = scripted.router.data();
     let good = chat("m", "hi", 1).to_string();
     let ask = |method: &str, path: &str, headers: &[(&str, &str)], body: &str| {
@@ -115,7 +118,10 @@ fn what_is_wrong_with_a_request_is_told_by_status_code_and_field() {
 
 #[test]
 fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {max_body_bytes: 1MiB}");
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
+        "server: {max_body_bytes: 1MiB}",
+    );
     let data = scripted.router.data();
     let mut announced = RawClient::connect(&data);
     announced.send_bytes(
@@ -148,7 +154,7 @@ fn a_body_over_the_limit_is_refused_as_soon_as_that_is_known() {
 
 #[test]
 fn a_key_is_asked_for_where_one_is_configured() {
-    let engine = crate::harness::ScriptedEngine::start(Reply::whole(fine()));
+    let engine = crate::harness::ScriptedEngine::start(ScriptedReply::whole(fine()));
     let router = Program::serve(&[engine.url()], &["--api-key", "right"]).ready(1);
     let ask = |headers: &[(&str, &str)]| {
         RawClient::post_with(

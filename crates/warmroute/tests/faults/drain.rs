@@ -3,15 +3,15 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::Simulated,
-    harness::{RawClient, Sim as _, Stopwatch, chat, eventually, streamed},
+    fleet::SimulatedRouter,
+    harness::{RawClient, SimControls as _, Stopwatch, chat, eventually, streamed},
 };
 
 const SLOW: &[&str] = &["--no-kv-events", "--itl-ms", "20", "--overhead-ms", "1"];
 
 #[test]
 fn a_stream_that_runs_at_sigterm_is_completed() {
-    let fleet = Simulated::start(1, SLOW, "server: {drain_grace: 0s}");
+    let fleet = SimulatedRouter::start(1, SLOW, "server: {drain_grace: 0s}");
     let data = fleet.router.data();
     let mut stream = RawClient::chat(&data, &streamed(chat("sim", "hi", 50)));
     let mut plain = RawClient::chat(&data, &chat("sim", "hi", 40));
@@ -37,7 +37,7 @@ fn a_stream_that_runs_at_sigterm_is_completed() {
 
 #[test]
 fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_code_says_so() {
-    let fleet = Simulated::start(1, SLOW, "server: {drain_grace: 0s, drain_timeout: 400ms}");
+    let fleet = SimulatedRouter::start(1, SLOW, "server: {drain_grace: 0s, drain_timeout: 400ms}");
     let data = fleet.router.data();
     let mut stream = RawClient::chat(&data, &streamed(chat("sim", "hi", 5000)));
     let mut plain = RawClient::chat(&data, &chat("sim", "hi", 5000));
@@ -76,7 +76,7 @@ fn a_stream_that_outlasts_the_drain_is_cut_with_the_error_event_and_the_exit_cod
 #[contract("F72")]
 fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere_while_readiness_says_no()
  {
-    let fleet = Simulated::start(1, &["--no-kv-events"], "server: {drain_grace: 1500ms}");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 1500ms}");
     let data = fleet.router.data();
     let mut idle = RawClient::connect(&data);
     assert_eq!(RawClient::get(&data, "/readyz").status, 200);
@@ -102,7 +102,7 @@ fn for_a_while_after_sigterm_new_connections_are_served_and_told_to_go_elsewhere
 
 #[test]
 fn an_interrupt_from_a_terminal_waits_for_nobody_who_balances_load() {
-    let fleet = Simulated::start(1, &["--no-kv-events"], "server: {drain_grace: 300s}");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events"], "server: {drain_grace: 300s}");
     fleet.router.signal("INT");
     let ended = fleet.router.wait();
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);

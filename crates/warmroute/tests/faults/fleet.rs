@@ -3,7 +3,8 @@
 use serde_json::Value;
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, Sim as _, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply,
+    SimControls as _, json_reply,
 };
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -14,13 +15,13 @@ pub(crate) fn fine() -> Vec<u8> {
 }
 
 /// Scripted engines behind a router that takes them in turn.
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedFleet {
     pub(crate) engines: Vec<ScriptedEngine>,
     pub(crate) router: Program,
 }
 
-impl Scripted {
-    pub(crate) fn start(replies: &[Reply], yaml: &str) -> Self {
+impl ScriptedFleet {
+    pub(crate) fn start(replies: &[ScriptedReply], yaml: &str) -> Self {
         let engines: Vec<_> = replies.iter().cloned().map(ScriptedEngine::start).collect();
         let urls: Vec<_> = engines.iter().map(ScriptedEngine::url).collect();
         let router =
@@ -29,7 +30,7 @@ impl Scripted {
     }
 
     /// One engine.
-    pub(crate) fn one(reply: Reply, yaml: &str) -> Self {
+    pub(crate) fn one(reply: ScriptedReply, yaml: &str) -> Self {
         Self::start(&[reply], yaml)
     }
 
@@ -44,12 +45,12 @@ impl Scripted {
 }
 
 /// Simulated engines behind a router that takes them in turn.
-pub(crate) struct Simulated {
+pub(crate) struct SimulatedRouter {
     pub(crate) engines: Vec<Program>,
     pub(crate) router: Program,
 }
 
-impl Simulated {
+impl SimulatedRouter {
     pub(crate) fn start(count: usize, flags: &[&str], yaml: &str) -> Self {
         let engines: Vec<_> = (0..count).map(|_| Program::engine(flags)).collect();
         let urls: Vec<_> = engines.iter().map(Program::url).collect();

@@ -6,10 +6,10 @@ use contract_id::contract;
 use serde_json::Value;
 
 use crate::{
-    fleet::{CHAT, Scripted, Simulated, fine},
+    fleet::{CHAT, ScriptedFleet, SimulatedRouter, fine},
     harness::{
-        RawClient, Reply, Router as _, ScriptedEngine, Sim as _, Stopwatch, chat, chunk,
-        eventually, stream_head, streamed,
+        RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, SimControls as _, Stopwatch,
+        chat, chunk, eventually, stream_head, streamed,
     },
 };
 
@@ -36,7 +36,7 @@ fn within_the_bound(what: &str, mut delays: Vec<Duration>) {
 #[test]
 #[contract("F34", "I6")]
 fn the_engine_sees_a_client_leave_before_the_first_byte() {
-    let scripted = Scripted::one(Reply::Silence, "");
+    let scripted = ScriptedFleet::one(ScriptedReply::Silence, "");
     let engine = &scripted.engines[0];
     for (what, body) in [
         ("streamed, before its head", streamed(chat("m", "hi", 1))),
@@ -49,7 +49,7 @@ fn the_engine_sees_a_client_leave_before_the_first_byte() {
         });
         within_the_bound(what, delays.collect());
     }
-    engine.script(Reply::Stall(stream_head()));
+    engine.script(ScriptedReply::Stall(stream_head()));
     let delays = (0..5).map(|_| {
         let client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1)));
         engine.next_request();
@@ -72,7 +72,7 @@ fn the_engine_sees_a_client_leave_before_the_first_byte() {
 #[contract("F35", "I6")]
 fn the_engine_sees_a_client_leave_after_the_first_byte() {
     let first = [stream_head(), chunk(b"data: 1\n\n")].concat();
-    let scripted = Scripted::one(Reply::Stall(first.clone()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::Stall(first.clone()), "");
     let engine = &scripted.engines[0];
     let leave = || {
         let mut client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 1)));
@@ -83,7 +83,7 @@ fn the_engine_sees_a_client_leave_after_the_first_byte() {
         "mid-stream, engine silent",
         (0..5).map(|_| leave()).collect(),
     );
-    engine.script(Reply::Endless(
+    engine.script(ScriptedReply::Endless(
         first,
         chunk(&[b"data: ".as_slice(), &[b'x'; 1000], b"\n\n"].concat()),
     ));
@@ -104,7 +104,7 @@ fn the_engine_sees_a_client_leave_after_the_first_byte() {
 #[test]
 #[contract("F34", "F35")]
 fn a_generation_stops_when_its_client_leaves() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--itl-ms", "20"], "");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--itl-ms", "20"], "");
     let engine = &fleet.engines[0];
     for (number, body) in [
         chat("sim", "hi", 20_000),
@@ -127,7 +127,7 @@ fn a_generation_stops_when_its_client_leaves() {
 #[test]
 #[contract("F31", "F32")]
 fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let mut in_head = RawClient::connect(&scripted.router.data());
     in_head.send_bytes(b"POST /v1/chat/comp");
     drop(in_head);
@@ -151,7 +151,7 @@ fn a_client_that_leaves_while_it_still_sends_costs_nothing() {
 #[contract("F38", "I6")]
 fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer() {
     let engines = &["--no-kv-events", "--itl-ms", "20"];
-    let ask = |fleet: &Simulated, body: Value| {
+    let ask = |fleet: &SimulatedRouter, body: Value| {
         let mut client = RawClient::chat(&fleet.router.data(), &body);
         eventually("it runs", || {
             (fleet.engines[0].stats()["running"] == 1).then_some(())
@@ -159,13 +159,13 @@ fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer()
         client.half_close();
         client
     };
-    let strict = Simulated::start(1, engines, "");
+    let strict = SimulatedRouter::start(1, engines, "");
     let _waiting = ask(&strict, chat("sim", "hi", 20_000));
     eventually("it is aborted", || {
         (strict.engines[0].stats()["aborted"] == 1).then_some(())
     });
 
-    let patient = Simulated::start(1, engines, "server: {half_close: true}");
+    let patient = SimulatedRouter::start(1, engines, "server: {half_close: true}");
     let plain = ask(&patient, chat("sim", "hi", 100)).reply();
     assert_eq!(plain.json()["usage"]["completion_tokens"], 100);
     let stream = ask(&patient, streamed(chat("sim", "hi", 100))).reply();
@@ -186,7 +186,7 @@ fn a_client_that_ends_its_side_is_gone_unless_it_may_still_wait_for_its_answer()
 #[test]
 #[contract("I2")]
 fn two_hundred_clients_that_leave_at_once_leave_nothing_behind() {
-    let fleet = Simulated::start(2, &["--no-kv-events", "--itl-ms", "20"], "");
+    let fleet = SimulatedRouter::start(2, &["--no-kv-events", "--itl-ms", "20"], "");
     let body = |number: usize| {
         let body = chat("sim", &format!("question {number}"), 20_000);
         if number.is_multiple_of(2) {

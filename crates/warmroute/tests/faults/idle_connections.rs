@@ -5,8 +5,8 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, fine},
-    harness::{RawClient, Reply, Router as _, chat, eventually},
+    fleet::{ScriptedFleet, fine},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat, eventually},
 };
 
 /// Open connections of this machine to a port of it.
@@ -23,7 +23,7 @@ fn connections_to(port: u16) -> usize {
 #[test]
 #[contract("I7")]
 fn connections_that_nobody_uses_are_closed_without_another_request() {
-    let scripted = Scripted::one(Reply::Late(Duration::from_millis(500), fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::Late(Duration::from_millis(500), fine()), "");
     let port: u16 = scripted.engines[0]
         .address()
         .rsplit_once(':')

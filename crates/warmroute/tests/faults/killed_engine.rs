@@ -5,10 +5,10 @@ use serde_json::Value;
 use test_programs::ReservedPort;
 
 use crate::{
-    fleet::{Simulated, attempts},
+    fleet::{SimulatedRouter, attempts},
     harness::{
-        Program, RawClient, RawReply, Router as _, Sim as _, Stopwatch, chat, eventually, streamed,
-        text_of,
+        Program, RawClient, RawReply, RouterQueries as _, SimControls as _, Stopwatch, chat,
+        eventually, streamed, text_of,
     },
 };
 
@@ -23,14 +23,14 @@ const ENGINE: &[&str] = &[
 ];
 
 /// What became of one request.
-enum Fate {
+enum RequestFate {
     /// A whole answer.
     Whole(String),
     /// Cut after it had started, with the error event and no clean end.
     Cut(String),
 }
 
-fn fate(reply: &RawReply, streams: bool) -> Fate {
+fn fate(reply: &RawReply, streams: bool) -> RequestFate {
     let text = reply.text();
     assert_eq!(
         reply.status, 200,
@@ -39,7 +39,7 @@ fn fate(reply: &RawReply, streams: bool) -> Fate {
     if reply.clean {
         assert_eq!(text.contains("[DONE]"), streams, "{text}");
         assert!(!text.contains("\"error\""), "{text}");
-        return Fate::Whole(text_of(reply));
+        return RequestFate::Whole(text_of(reply));
     }
     assert!(streams, "a plain reply is whole or an error: {text}");
     assert!(
@@ -50,13 +50,13 @@ fn fate(reply: &RawReply, streams: bool) -> Fate {
         !text.contains("[DONE]") && !text.contains("\"finish_reason\":\"length\""),
         "{text}"
     );
-    Fate::Cut(text_of(reply))
+    RequestFate::Cut(text_of(reply))
 }
 
 #[test]
 #[contract("F1", "F2", "I2", "I3", "I4", "I5")]
 fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer() {
-    let mut fleet = Simulated::start(3, ENGINE, "");
+    let mut fleet = SimulatedRouter::start(3, ENGINE, "");
     let data = fleet.router.data();
     let body = |number: usize, round: usize| {
         let body = chat("sim", &format!("client {number} asks question {round}"), 30);
@@ -67,7 +67,7 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
         }
     };
     let stop = std::sync::atomic::AtomicBool::new(false);
-    let fates: Vec<(usize, usize, Fate)> = std::thread::scope(|scope| {
+    let fates: Vec<(usize, usize, RequestFate)> = std::thread::scope(|scope| {
         let clients: Vec<_> = (0..CLIENTS)
             .map(|number| {
                 let (data, stop, body) = (&data, &stop, &body);
@@ -115,7 +115,7 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
         .count();
     let cut = fates
         .iter()
-        .filter(|(_, _, fate)| matches!(fate, Fate::Cut(_)))
+        .filter(|(_, _, fate)| matches!(fate, RequestFate::Cut(_)))
         .count();
     eprintln!(
         "{} requests by {CLIENTS} clients, one of three engines killed: {cut} cut, {retried} answered by another, 0 lost",
@@ -125,13 +125,13 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
     // Every answer is what the same question gets from an engine that lives; a cut one is the start of it.
     for (number, round, fate) in fates
         .iter()
-        .filter(|(_, round, fate)| *round == 0 || matches!(fate, Fate::Cut(_)))
+        .filter(|(_, round, fate)| *round == 0 || matches!(fate, RequestFate::Cut(_)))
     {
         let again =
             text_of(&RawClient::chat(&fleet.engines[0].data(), &body(*number, *round)).reply());
         match fate {
-            Fate::Whole(text) => assert_eq!(*text, again),
-            Fate::Cut(text) => assert!(
+            RequestFate::Whole(text) => assert_eq!(*text, again),
+            RequestFate::Cut(text) => assert!(
                 again.starts_with(&**text),
                 "{text:?} is no start of {again:?}"
             ),
@@ -140,7 +140,7 @@ fn killing_one_of_three_engines_loses_no_request_that_had_not_started_to_answer(
 }
 
 /// What the engines that live ran is not more than the router's receipts say; nobody else has asked them anything.
-fn executions_are_within_attempts(receipts: &[Value], fleet: &Simulated) {
+fn executions_are_within_attempts(receipts: &[Value], fleet: &SimulatedRouter) {
     for engine in [&fleet.engines[0], &fleet.engines[2]] {
         let name = engine.data();
         let here =
@@ -175,7 +175,7 @@ fn executions_are_within_attempts(receipts: &[Value], fleet: &Simulated) {
 #[test]
 #[contract("B4")]
 fn an_engine_that_comes_back_on_its_port_is_used_again() {
-    let mut fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
+    let mut fleet = SimulatedRouter::start(2, &["--no-kv-events", "--speed", "20"], "");
     let port = port_of(&fleet.engines[0].data());
     returns(
         &mut fleet,
@@ -193,7 +193,7 @@ fn an_engine_whose_events_come_back_is_used_again() {
     let port = port_of(&engine.data());
     let urls = [engine.url(), other.url()];
     let router = Program::serve(&urls, &["--policy", "round_robin"]).ready(2);
-    let mut fleet = Simulated {
+    let mut fleet = SimulatedRouter {
         engines: vec![engine, other],
         router,
     };
@@ -201,7 +201,7 @@ fn an_engine_whose_events_come_back_is_used_again() {
 }
 
 /// Kills the first engine, starts it again with these flags, and measures until a request goes there.
-fn returns(fleet: &mut Simulated, flags: &[&str]) {
+fn returns(fleet: &mut SimulatedRouter, flags: &[&str]) {
     let address = fleet.engines[0].data();
     fleet.engines[0].kill();
     eventually("the router to notice", || {

@@ -5,8 +5,8 @@ use std::{collections::BTreeSet, process::Command, time::Duration};
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted},
-    harness::{RawClient, Reply, Router as _, chat, eventually, json_reply},
+    fleet::{CHAT, ScriptedFleet},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat, eventually, json_reply},
 };
 
 /// Sets how many descriptors a process may have open from now on.
@@ -34,7 +34,7 @@ fn lowest_free_descriptor(pid: u32) -> u64 {
     (0..5).map(|_| free_now()).min().expect("there are five")
 }
 
-fn states(scripted: &Scripted) -> Vec<String> {
+fn states(scripted: &ScriptedFleet) -> Vec<String> {
     scripted
         .router
         .workers()
@@ -48,14 +48,14 @@ fn states(scripted: &Scripted) -> Vec<String> {
 fn a_router_without_descriptors_blames_no_worker_and_says_so() {
     // Every request needs a connection of its own, and every worker is checked all the time.
     let reply = || {
-        Reply::Cut(json_reply(
+        ScriptedReply::Cut(json_reply(
             "200 OK",
             "connection: close\r\n",
             r#"{"id":"fine"}"#,
         ))
     };
     let yaml = "health_checks: {interval: 1s, unhealthy_threshold: 1}\n";
-    let scripted = Scripted::start(&[reply(), reply(), reply(), reply()], yaml);
+    let scripted = ScriptedFleet::start(&[reply(), reply(), reply(), reply()], yaml);
     let pid = scripted.router.pid();
     let body = chat("m", "hi", 1).to_string();
     let mut clients: Vec<_> = (0..12)

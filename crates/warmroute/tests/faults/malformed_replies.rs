@@ -3,14 +3,14 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts, fine},
-    harness::{RawClient, Reply, Router as _, chat, chunk, json_reply},
+    fleet::{ScriptedFleet, SimulatedRouter, attempts, fine},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat, chunk, json_reply},
 };
 
 /// What a scripted engine's bytes become, and a good reply after them.
 fn first_of(bytes: &[u8]) -> crate::harness::RawReply {
-    let scripted = Scripted::one(Reply::whole(fine()), "retry: {max_attempts: 1}");
-    scripted.engines[0].once(Reply::Cut(bytes.to_vec()));
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "retry: {max_attempts: 1}");
+    scripted.engines[0].once(ScriptedReply::Cut(bytes.to_vec()));
     let mut client = RawClient::connect(&scripted.router.data());
     let body = chat("m", "hi", 1).to_string();
     client.send("POST", crate::fleet::CHAT, &[], body.as_bytes());
@@ -49,7 +49,7 @@ fn a_plain_reply_that_ends_early_is_a_502_and_never_a_part_of_it() {
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 40\r\n\r\n{\"id\":\"part");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n4\r\n{\"id\r\n");
     is_502(b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n40\r\n{\"id");
-    let fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
+    let fleet = SimulatedRouter::start(2, &["--no-kv-events", "--speed", "20"], "");
     fleet.fault("short_body");
     let reply = fleet.post(&chat("sim", "hi", 4));
     assert_eq!(
@@ -64,7 +64,7 @@ fn a_plain_reply_that_ends_early_is_a_502_and_never_a_part_of_it() {
 
 #[test]
 fn a_long_plain_reply_that_ends_early_ends_uncleanly() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let announced = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: text/plain\r\ncontent-length: {}\r\n\r\n",
         4 << 20
@@ -80,7 +80,7 @@ fn a_long_plain_reply_that_ends_early_ends_uncleanly() {
         } else {
             part.clone()
         };
-        scripted.engines[0].once(Reply::Cut([head.as_bytes(), &body].concat()));
+        scripted.engines[0].once(ScriptedReply::Cut([head.as_bytes(), &body].concat()));
         let reply = scripted.post(&chat("m", "hi", 1));
         assert_eq!((reply.status, reply.clean), (200, false));
         assert!(part.starts_with(&reply.body));
@@ -141,8 +141,8 @@ fn bytes_after_the_end_of_a_reply_reach_nobody() {
         (200, r#"{"id":"1"}"#)
     );
     // The same on a connection that stays open.
-    let scripted = Scripted::one(Reply::whole(fine()), "");
-    scripted.engines[0].once(Reply::whole(
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
+    scripted.engines[0].once(ScriptedReply::whole(
         [
             json_reply("200 OK", "", "{}"),
             json_reply("200 OK", "", "[]"),

@@ -6,9 +6,10 @@ use contract_id::contract;
 use serde_json::Value;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts},
+    fleet::{ScriptedFleet, SimulatedRouter, attempts},
     harness::{
-        RawReply, Reply, Router as _, Stopwatch, chat, chunk, events_of, stream_head, streamed,
+        RawReply, RouterQueries as _, ScriptedReply, Stopwatch, chat, chunk, events_of,
+        stream_head, streamed,
     },
 };
 
@@ -35,7 +36,7 @@ fn cut(reply: &RawReply) -> (Vec<String>, String) {
 #[test]
 #[contract("I3", "I5")]
 fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
-    let fleet = Simulated::start(2, &["--no-kv-events", "--speed", "20"], "");
+    let fleet = SimulatedRouter::start(2, &["--no-kv-events", "--speed", "20"], "");
     let whole = events_of(&fleet.post(&streamed(chat("sim", "hi", 20))));
     let delta = |event: &String| {
         serde_json::from_str::<Value>(event).unwrap()["choices"][0]["delta"]["content"].clone()
@@ -63,7 +64,7 @@ fn a_stream_that_breaks_keeps_its_tokens_and_ends_with_the_error() {
 #[contract("F9", "I5")]
 fn a_stream_cut_inside_an_event_shows_no_part_of_it() {
     let broken = |torn: &[u8]| {
-        Reply::Cut(
+        ScriptedReply::Cut(
             [
                 stream_head(),
                 chunk(b"data: 1\n\ndata: 2\r\n\r\n"),
@@ -72,7 +73,7 @@ fn a_stream_cut_inside_an_event_shows_no_part_of_it() {
             .concat(),
         )
     };
-    let scripted = Scripted::one(Reply::Silence, "");
+    let scripted = ScriptedFleet::one(ScriptedReply::Silence, "");
     for torn in [
         b"data: {\"half".as_slice(),
         b"data: x\r",
@@ -97,7 +98,10 @@ fn a_stream_cut_after_the_start_of_an_event_went_out_ends_with_an_event_of_its_o
         [stream_head(), chunk(b"data: 1\n\ndata: {\"half")].concat(),
         Vec::new(),
     ];
-    let scripted = Scripted::one(Reply::CutAfter(pieces, Duration::from_millis(150)), "");
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::CutAfter(pieces, Duration::from_millis(150)),
+        "",
+    );
     let reply = scripted.post(&streamed(chat("m", "hi", 1)));
     let text = reply.text();
     assert!(
@@ -110,7 +114,7 @@ fn a_stream_cut_after_the_start_of_an_event_went_out_ends_with_an_event_of_its_o
 #[test]
 #[contract("F6", "I5", "I6")]
 fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
-    let fleet = Simulated::start(
+    let fleet = SimulatedRouter::start(
         1,
         &["--no-kv-events", "--speed", "20"],
         "request: {stream_idle_timeout: 400ms}",
@@ -124,8 +128,8 @@ fn a_stream_that_stalls_is_cut_at_the_idle_limit() {
     );
     assert_eq!((events.len(), code.as_str()), (3, "stream_idle_timeout"));
     fleet.router.settled();
-    let scripted = Scripted::one(
-        Reply::Stall([stream_head(), chunk(b"data: 1\n\n")].concat()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::Stall([stream_head(), chunk(b"data: 1\n\n")].concat()),
         "request: {stream_idle_timeout: 300ms}",
     );
     let (events, code) = cut(&scripted.post(&streamed(chat("m", "hi", 20))));
@@ -139,8 +143,8 @@ fn a_stream_that_drips_passes_until_the_cap_on_the_whole() {
     let drips = std::iter::once(stream_head())
         .chain((0..200).map(|_| chunk(b"data: 1\n\n")))
         .collect();
-    let scripted = Scripted::one(
-        Reply::Pieces(drips, Duration::from_millis(20)),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::Pieces(drips, Duration::from_millis(20)),
         "request: {stream_idle_timeout: 10s, stream_max_duration: 700ms}",
     );
     let (events, code) = cut(&scripted.post(&streamed(chat("m", "hi", 20))));
@@ -151,7 +155,7 @@ fn a_stream_that_drips_passes_until_the_cap_on_the_whole() {
 
 #[test]
 fn a_stream_that_ends_cleanly_without_done_is_passed_as_it_is() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--speed", "20"], "");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.fault("no_done");
     let reply = fleet.post(&streamed(chat("sim", "hi", 3)));
     assert!(reply.clean && !reply.text().contains("[DONE]") && !reply.text().contains("\"error\""));
@@ -161,7 +165,7 @@ fn a_stream_that_ends_cleanly_without_done_is_passed_as_it_is() {
 #[test]
 #[contract("F21")]
 fn an_error_that_the_engine_reports_in_its_stream_is_passed_and_counted_as_its_failure() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--speed", "20"], "");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.fault("error_mid:2");
     let reply = fleet.post(&streamed(chat("sim", "hi", 20)));
     let events = events_of(&reply);

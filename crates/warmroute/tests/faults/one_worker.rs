@@ -3,15 +3,15 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated, attempts, fine},
-    harness::{Reply, Router as _, Sim as _, chat, json_reply},
+    fleet::{ScriptedFleet, SimulatedRouter, attempts, fine},
+    harness::{RouterQueries as _, ScriptedReply, SimControls as _, chat, json_reply},
 };
 
 #[test]
 #[contract("CH10")]
 fn a_503_is_tried_again_there_after_a_pause() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
-    scripted.engines[0].once(Reply::whole(json_reply(
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
+    scripted.engines[0].once(ScriptedReply::whole(json_reply(
         "503 Full",
         "retry-after: 1\r\n",
         "{}",
@@ -31,7 +31,7 @@ fn a_503_is_tried_again_there_after_a_pause() {
 #[test]
 #[contract("CH10", "I4")]
 fn a_reset_is_tried_again_there_and_three_are_told() {
-    let fleet = Simulated::start(1, &["--no-kv-events", "--speed", "20"], "");
+    let fleet = SimulatedRouter::start(1, &["--no-kv-events", "--speed", "20"], "");
     fleet.engines[0].fault("reset", 2);
     let reply = fleet.post(&chat("sim", "hi", 2));
     assert_eq!(reply.status, 200);
@@ -50,7 +50,7 @@ fn a_reset_is_tried_again_there_and_three_are_told() {
 #[test]
 fn a_429_and_a_500_are_not() {
     for status in ["429 Slow down", "500 Oops"] {
-        let scripted = Scripted::one(Reply::whole(json_reply(status, "", "{}")), "");
+        let scripted = ScriptedFleet::one(ScriptedReply::whole(json_reply(status, "", "{}")), "");
         assert_eq!(
             scripted.post(&chat("m", "hi", 1)).status.to_string(),
             &status[..3]

@@ -6,17 +6,19 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    fleet::{Scripted, attempts, fine},
-    harness::{RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually},
+    fleet::{ScriptedFleet, attempts, fine},
+    harness::{
+        RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, eventually,
+    },
 };
 
 /// Resets a request after `pause`, with nothing answered.
-fn reset_after(pause: Duration) -> Reply {
-    Reply::CutAfter(vec![Vec::new()], pause)
+fn reset_after(pause: Duration) -> ScriptedReply {
+    ScriptedReply::CutAfter(vec![Vec::new()], pause)
 }
 
 /// Sends so many requests at once, each on a connection of its own.
-fn at_once(scripted: &Scripted, count: usize) -> Vec<RawReply> {
+fn at_once(scripted: &ScriptedFleet, count: usize) -> Vec<RawReply> {
     let address = scripted.router.data();
     let ask = |number: usize| {
         let address = address.clone();
@@ -36,7 +38,7 @@ fn at_once(scripted: &Scripted, count: usize) -> Vec<RawReply> {
 fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again() {
     // As long as it takes until all hundred have been sent: they are in flight together.
     let resets = || reset_after(Duration::from_secs(3));
-    let scripted = Scripted::start(&[resets(), resets()], "");
+    let scripted = ScriptedFleet::start(&[resets(), resets()], "");
     let replies = at_once(&scripted, 100);
     let codes: Vec<_> = replies
         .iter()
@@ -61,10 +63,10 @@ fn two_engines_that_reset_a_hundred_requests_at_once_are_not_sent_them_all_again
 #[test]
 #[contract("F2")]
 fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() {
-    let scripted = Scripted::start(
+    let scripted = ScriptedFleet::start(
         &[
             reset_after(Duration::from_secs(2)),
-            Reply::Late(Duration::from_millis(500), fine()),
+            ScriptedReply::Late(Duration::from_millis(500), fine()),
         ],
         "",
     );
@@ -80,7 +82,7 @@ fn one_engine_that_resets_everything_beside_one_that_answers_costs_no_request() 
 #[test]
 #[contract("V38")]
 fn a_request_whose_two_engines_die_waits_for_a_worker() {
-    let mut scripted = Scripted::start(
+    let mut scripted = ScriptedFleet::start(
         &[
             reset_after(Duration::from_secs(1)),
             reset_after(Duration::from_secs(1)),
@@ -97,7 +99,7 @@ fn a_request_whose_two_engines_die_waits_for_a_worker() {
     eventually("the request to wait", || {
         (scripted.router.metric("warmroute_queued", "") > 0.0).then_some(())
     });
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let mut admin = RawClient::connect(&scripted.router.admin());
     admin.send(
         "POST",

@@ -5,12 +5,14 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, attempts, fine},
-    harness::{RawClient, RawReply, Reply, Router as _, chat, eventually, json_reply},
+    fleet::{ScriptedFleet, attempts, fine},
+    harness::{
+        RawClient, RawReply, RouterQueries as _, ScriptedReply, chat, eventually, json_reply,
+    },
 };
 
-fn status(line: &str, head: &str) -> Reply {
-    Reply::whole(json_reply(
+fn status(line: &str, head: &str) -> ScriptedReply {
+    ScriptedReply::whole(json_reply(
         line,
         head,
         r#"{"object":"error","message":"internal 10.0.0.7"}"#,
@@ -27,7 +29,13 @@ fn retry_after(reply: &RawReply) -> Option<u64> {
 #[contract("F12")]
 fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
     let page = b"HTTP/1.1 500 Oops\r\ncontent-type: text/html\r\ncontent-length: 20\r\n\r\n<h1>host 10.0.0.7</h1>";
-    let scripted = Scripted::start(&[Reply::Cut(page.to_vec()), Reply::Cut(page.to_vec())], "");
+    let scripted = ScriptedFleet::start(
+        &[
+            ScriptedReply::Cut(page.to_vec()),
+            ScriptedReply::Cut(page.to_vec()),
+        ],
+        "",
+    );
     let reply = scripted.post(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.error_code().as_str()),
@@ -45,7 +53,7 @@ fn an_engines_500_is_one_attempt_and_keeps_its_status_but_not_its_words() {
 #[contract("F13")]
 fn a_503_goes_to_another_worker_and_the_longest_wait_is_told_when_all_are_loading() {
     let loading = |seconds: u32| status("503 Loading", &format!("retry-after: {seconds}\r\n"));
-    let scripted = Scripted::start(&[loading(7), Reply::whole(fine())], "");
+    let scripted = ScriptedFleet::start(&[loading(7), ScriptedReply::whole(fine())], "");
     for _ in 0..4 {
         assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
     }
@@ -71,7 +79,13 @@ fn a_503_goes_to_another_worker_and_the_longest_wait_is_told_when_all_are_loadin
 #[contract("F15")]
 fn a_429_goes_to_another_worker_and_is_passed_on_with_a_bounded_wait_when_all_throttle() {
     let throttled = |head: &str| status("429 Slow down", head);
-    let scripted = Scripted::start(&[throttled("retry-after: 3\r\n"), Reply::whole(fine())], "");
+    let scripted = ScriptedFleet::start(
+        &[
+            throttled("retry-after: 3\r\n"),
+            ScriptedReply::whole(fine()),
+        ],
+        "",
+    );
     for _ in 0..4 {
         assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
     }
@@ -105,8 +119,9 @@ fn places_kept_for_others_give_no_room_for_more_retries() {
 }
 
 fn all_refuse(reservations: usize) {
-    let slow_503 = Reply::Late(Duration::from_millis(400), json_reply("503 Full", "", "{}"));
-    let scripted = Scripted::start(&[slow_503.clone(), slow_503.clone(), slow_503], "");
+    let slow_503 =
+        ScriptedReply::Late(Duration::from_millis(400), json_reply("503 Full", "", "{}"));
+    let scripted = ScriptedFleet::start(&[slow_503.clone(), slow_503.clone(), slow_503], "");
     for n in 0..reservations {
         let body = format!(r#"{{"model":"m","prompt":"hi","request_id":"r{n}"}}"#);
         assert_eq!(
@@ -141,8 +156,8 @@ fn all_refuse(reservations: usize) {
 #[test]
 #[contract("F4")]
 fn when_all_engines_refuse_the_answer_is_503_with_a_wait_and_the_router_is_not_ready() {
-    let scripted = Scripted::start(&[Reply::Silence, Reply::Silence], "");
-    let Scripted { engines, router } = scripted;
+    let scripted = ScriptedFleet::start(&[ScriptedReply::Silence, ScriptedReply::Silence], "");
+    let ScriptedFleet { engines, router } = scripted;
     drop(engines);
     let reply = eventually("the engines to be gone", || {
         let reply = RawClient::post(

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 use super::{Program, RawClient, RawReply, eventually};
 
 /// Faults of a simulated engine.
-pub type Fault<'a> = &'a str;
+pub type FaultSpec<'a> = &'a str;
 
 /// Questions to a router.
-pub trait Router {
+pub trait RouterQueries {
     /// Waits until this many workers are ready.
     fn ready(self, workers: usize) -> Self;
     /// Waits until so many event streams at least are live, and all there are, and the workers that have one for each rank
@@ -30,7 +30,7 @@ pub trait Router {
     fn resident(&self) -> u64;
 }
 
-impl Router for Program {
+impl RouterQueries for Program {
     fn ready(self, workers: usize) -> Self {
         eventually("the workers to be ready", || {
             let ready = self
@@ -144,18 +144,18 @@ impl Router for Program {
 }
 
 /// Questions and orders to a simulated engine.
-pub trait Sim {
+pub trait SimControls {
     fn stats(&self) -> Value;
     /// The next so many generation requests go wrong in this way.
-    fn fault(&self, fault: Fault<'_>, count: u64);
+    fn fault(&self, fault: FaultSpec<'_>, count: u64);
 }
 
-impl Sim for Program {
+impl SimControls for Program {
     fn stats(&self) -> Value {
         RawClient::get(&self.data(), "/sim/stats").json()
     }
 
-    fn fault(&self, fault: Fault<'_>, count: u64) {
+    fn fault(&self, fault: FaultSpec<'_>, count: u64) {
         let body = json!({"kind": fault, "count": count}).to_string();
         assert_eq!(
             RawClient::post(&self.data(), "/sim/fault", body.as_bytes()).status,

@@ -19,7 +19,7 @@ use super::{Stopwatch, eventually, json_reply};
 
 /// How a path is answered.
 #[derive(Clone, Debug)]
-pub enum Manner {
+pub enum ControllerBehavior {
     /// As LMCache does.
     Well,
     /// With these bytes of a body.
@@ -32,7 +32,7 @@ pub enum Manner {
 
 /// One question.
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct ControllerQuery {
     pub path: String,
     pub authorization: Option<String>,
     pub body: Value,
@@ -43,17 +43,17 @@ pub struct Question {
 pub struct LmcacheController {
     pub address: String,
     pub port: Arc<ReservedPort>,
-    state: Arc<State>,
+    state: Arc<ControllerState>,
 }
 
 #[derive(Default)]
-struct State {
+struct ControllerState {
     /// Chunks by instance.
     held: Mutex<HashMap<String, u64>>,
     /// Beginnings of prompts by instance.
     prompts: Mutex<Vec<(String, Vec<u64>)>>,
-    manners: Mutex<HashMap<String, Manner>>,
-    asked: Mutex<Vec<Question>>,
+    manners: Mutex<HashMap<String, ControllerBehavior>>,
+    asked: Mutex<Vec<ControllerQuery>>,
     stop: AtomicBool,
 }
 
@@ -66,7 +66,7 @@ impl LmcacheController {
     pub fn at(port: Arc<ReservedPort>) -> Self {
         let address = port.address();
         let listener = eventually("the port to be free", || TcpListener::bind(&address).ok());
-        let state = Arc::new(State::default());
+        let state = Arc::new(ControllerState::default());
         let shared = Arc::clone(&state);
         thread::spawn(move || {
             for stream in listener.incoming().flatten() {
@@ -107,7 +107,7 @@ impl LmcacheController {
     }
 
     /// From now on this path is answered in this way.
-    pub fn answers(&self, path: &str, manner: Manner) {
+    pub fn answers(&self, path: &str, manner: ControllerBehavior) {
         self.state
             .manners
             .lock()
@@ -116,7 +116,7 @@ impl LmcacheController {
     }
 
     /// What was asked so far at this path.
-    pub fn asked(&self, path: &str) -> Vec<Question> {
+    pub fn asked(&self, path: &str) -> Vec<ControllerQuery> {
         self.state
             .asked
             .lock()
@@ -136,7 +136,7 @@ impl Drop for LmcacheController {
     }
 }
 
-impl State {
+impl ControllerState {
     fn answer(&self, stream: TcpStream) {
         let mut reader = BufReader::new(stream);
         let Some(question) = read(&mut reader) else {
@@ -150,20 +150,20 @@ impl State {
             .unwrap()
             .get(&path)
             .cloned()
-            .unwrap_or(Manner::Well);
+            .unwrap_or(ControllerBehavior::Well);
         let reply = match manner {
-            Manner::Well if path == "/controller/workers" => {
+            ControllerBehavior::Well if path == "/controller/workers" => {
                 json_reply("200 OK", "", &self.workers().to_string())
             }
-            Manner::Well if path == "/lookup" => {
+            ControllerBehavior::Well if path == "/lookup" => {
                 json_reply("200 OK", "", &self.layout(&question.body).to_string())
             }
-            Manner::Well => json_reply("404 Not Found", "", "{}"),
-            Manner::Saying(body) => json_reply("200 OK", "", body),
-            Manner::Failing => {
+            ControllerBehavior::Well => json_reply("404 Not Found", "", "{}"),
+            ControllerBehavior::Saying(body) => json_reply("200 OK", "", body),
+            ControllerBehavior::Failing => {
                 json_reply("500 Internal Server Error", "", r#"{"detail":"broken"}"#)
             }
-            Manner::Hanging => {
+            ControllerBehavior::Hanging => {
                 // Until the other side gives up, which no test waits a minute for.
                 let _ = reader
                     .get_ref()
@@ -208,7 +208,7 @@ impl State {
 }
 
 /// `None` where nobody asks.
-fn read(reader: &mut BufReader<TcpStream>) -> Option<Question> {
+fn read(reader: &mut BufReader<TcpStream>) -> Option<ControllerQuery> {
     let mut line = String::new();
     reader.read_line(&mut line).ok().filter(|read| *read > 0)?;
     let path = line.split(' ').nth(1)?.to_owned();
@@ -231,7 +231,7 @@ fn read(reader: &mut BufReader<TcpStream>) -> Option<Question> {
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
     let body = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    Some(Question {
+    Some(ControllerQuery {
         path,
         authorization,
         body,

@@ -7,12 +7,12 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Page {
     /// The type of each family, by name.
     pub families: BTreeMap<String, String>,
-    pub samples: Vec<Sample>,
+    pub samples: Vec<MetricSample>,
 }
 
 /// One sample.
 #[derive(Debug)]
-pub struct Sample {
+pub struct MetricSample {
     pub family: String,
     /// With its suffix.
     pub name: String,
@@ -26,7 +26,7 @@ impl Page {
         let body = text
             .strip_suffix("# EOF\n")
             .expect("a page ends with # EOF");
-        let (mut families, mut samples) = (BTreeMap::new(), Vec::<Sample>::new());
+        let (mut families, mut samples) = (BTreeMap::new(), Vec::<MetricSample>::new());
         let (mut family, mut series) = (String::new(), BTreeSet::new());
         for line in body.lines() {
             if let Some(rest) = line.strip_prefix("# ") {
@@ -57,7 +57,7 @@ impl Page {
                 series.insert(line.rsplit_once(' ').expect("a value").0.to_owned()),
                 "twice: {line}"
             );
-            let sample = Sample::read(line, &family);
+            let sample = MetricSample::read(line, &family);
             let suffix = sample
                 .name
                 .strip_prefix(&*family)
@@ -75,7 +75,7 @@ impl Page {
     }
 
     /// The samples of this name.
-    pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a Sample> {
+    pub fn of<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a MetricSample> {
         self.samples
             .iter()
             .filter(move |sample| sample.name == name)
@@ -94,7 +94,7 @@ impl Page {
     }
 }
 
-impl Sample {
+impl MetricSample {
     fn read(line: &str, family: &str) -> Self {
         // An exemplar stands behind the value.
         let line = line.split(" # ").next().expect("a split has a first part");

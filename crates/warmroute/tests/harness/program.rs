@@ -32,7 +32,7 @@ pub struct Program {
 
 /// A `warmroute` that has ended by itself.
 #[derive(Debug)]
-pub struct Finished {
+pub struct FinishedProgram {
     pub code: Option<i32>,
     pub stdout: String,
     pub stderr: String,
@@ -160,14 +160,14 @@ impl Program {
     }
 
     /// Runs it to its end.
-    pub fn finish(args: &[&str]) -> Finished {
+    pub fn finish(args: &[&str]) -> FinishedProgram {
         Self::finish_with_env(args, &[])
     }
 
     /// The same, with variables of its own.
-    pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> Finished {
+    pub fn finish_with_env(args: &[&str], env: &[(&str, &str)]) -> FinishedProgram {
         let output = limit::output(command(args).envs(env.iter().copied()), END);
-        Finished {
+        FinishedProgram {
             code: output.status.code(),
             stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
             stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
@@ -218,7 +218,7 @@ impl Program {
     }
 
     /// Waits until it has ended by itself.
-    pub fn wait(mut self) -> Finished {
+    pub fn wait(mut self) -> FinishedProgram {
         let code = limit::wait(
             &mut self.child,
             END,
@@ -228,7 +228,7 @@ impl Program {
         if let Some(reader) = self.reader.take() {
             let _ = reader.join();
         }
-        Finished {
+        FinishedProgram {
             code,
             stdout: String::new(),
             stderr: self.stderr(),

@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use serde_json::{Value, json};
 
-use super::{Program, RawClient, RawReply, Router, Sim, eventually};
+use super::{Program, RawClient, RawReply, RouterQueries, SimControls, eventually};
 
 /// Tokens are computed in debug builds too, however long they take. What follows may go on with keys of this section.
 const CONFIG: &str = "routing:\n  tokenize_budget: 60s\n";
 
 /// Engines `a`, `b`, ... on free ports and a router that has seen them all. Dropping it ends everything.
-pub struct Routed {
+pub struct RoutedFleet {
     pub router: Program,
     pub engines: Vec<Program>,
     /// Holds the configuration, for what a test wants to put beside it.
@@ -18,7 +18,7 @@ pub struct Routed {
     flags: Vec<String>,
 }
 
-impl Routed {
+impl RoutedFleet {
     /// One engine per list of flags.
     pub fn start(engines: &[&[&str]]) -> Self {
         Self::with(engines, "", &[])
@@ -65,14 +65,14 @@ impl Routed {
     }
 
     /// Asks for a chat completion.
-    pub fn chat(&self, messages: &[Value], headers: &[(&str, &str)]) -> Turn {
+    pub fn chat(&self, messages: &[Value], headers: &[(&str, &str)]) -> RoutedReply {
         let body =
             json!({"model": "sim", "messages": messages, "max_tokens": 20, "ignore_eos": true});
         self.ask("/v1/chat/completions", &body, headers)
     }
 
     /// Asks for a completion with these fields.
-    pub fn completion(&self, fields: Value, headers: &[(&str, &str)]) -> Turn {
+    pub fn completion(&self, fields: Value, headers: &[(&str, &str)]) -> RoutedReply {
         let mut body = json!({"model": "sim", "max_tokens": 4, "ignore_eos": true});
         for (key, value) in fields.as_object().expect("fields are an object") {
             body[key] = value.clone();
@@ -81,10 +81,10 @@ impl Routed {
     }
 
     /// Sends a request, and waits until the router knows what it left in the engines' caches.
-    pub fn ask(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> Turn {
+    pub fn ask(&self, path: &str, body: &Value, headers: &[(&str, &str)]) -> RoutedReply {
         let mut client = RawClient::connect(&self.router.data());
         client.send("POST", path, headers, body.to_string().as_bytes());
-        let turn = Turn::read(client.reply());
+        let turn = RoutedReply::read(client.reply());
         self.caught_up();
         turn
     }
@@ -115,7 +115,7 @@ impl Routed {
     }
 
     /// The receipt of a reply, settled.
-    pub fn receipt(&self, turn: &Turn) -> Value {
+    pub fn receipt(&self, turn: &RoutedReply) -> Value {
         eventually("the receipt to be settled", || {
             let path = format!("/admin/decisions/{}", turn.decision);
             let receipt = RawClient::get(&self.router.admin(), &path).json();
@@ -164,7 +164,7 @@ fn caught_up(engine: &Program, streams: &[Value]) -> bool {
 
 /// One reply.
 #[derive(Debug)]
-pub struct Turn {
+pub struct RoutedReply {
     pub reply: RawReply,
     pub worker: String,
     pub decision: String,
@@ -176,7 +176,7 @@ pub struct Turn {
     pub text: String,
 }
 
-impl Turn {
+impl RoutedReply {
     fn read(reply: RawReply) -> Self {
         assert_eq!(reply.status, 200, "{}", reply.text());
         let header = |name: &str| {

@@ -18,11 +18,11 @@ use super::{Stopwatch, json_reply};
 
 /// What is done with one generation request.
 #[derive(Clone, Debug)]
-pub enum Reply {
+pub enum ScriptedReply {
     /// These pieces, each in a write of its own with a pause between; the connection stays open.
     Pieces(Vec<Vec<u8>>, Duration),
     /// These pieces, each when the gate lets it through; the connection stays open.
-    Gated(Vec<Vec<u8>>, Gate),
+    Gated(Vec<Vec<u8>>, PieceGate),
     /// These bytes, and then the connection is closed.
     Cut(Vec<u8>),
     /// These pieces as above, and then the connection is closed.
@@ -43,9 +43,9 @@ pub enum Reply {
 
 /// Lets pieces of a reply through, one per [`Gate::open`].
 #[derive(Clone, Debug)]
-pub struct Gate(Sender<()>, Arc<Mutex<Receiver<()>>>);
+pub struct PieceGate(Sender<()>, Arc<Mutex<Receiver<()>>>);
 
-impl Gate {
+impl PieceGate {
     pub fn new() -> Self {
         let (open, opened) = channel();
         Self(open, Arc::new(Mutex::new(opened)))
@@ -62,7 +62,7 @@ impl Gate {
     }
 }
 
-impl Reply {
+impl ScriptedReply {
     pub fn whole(bytes: impl Into<Vec<u8>>) -> Self {
         Self::Pieces(vec![bytes.into()], Duration::ZERO)
     }
@@ -70,12 +70,12 @@ impl Reply {
 
 /// One generation request as it came.
 #[derive(Clone, Debug)]
-pub struct Seen {
+pub struct SeenRequest {
     pub head: Vec<u8>,
     pub body: Vec<u8>,
 }
 
-impl Seen {
+impl SeenRequest {
     /// The request line.
     pub fn line(&self) -> String {
         self.lines()
@@ -109,16 +109,16 @@ impl Seen {
 /// The engine. Dropping it closes its listener; connections end with their other side.
 pub struct ScriptedEngine {
     address: String,
-    script: Arc<Script>,
-    seen: Receiver<Seen>,
+    script: Arc<EngineScript>,
+    seen: Receiver<SeenRequest>,
     /// Says when the other side closed while a reply was withheld.
     pub hung_up: Receiver<Stopwatch>,
 }
 
 #[derive(Default)]
-struct Script {
-    next: Mutex<VecDeque<Reply>>,
-    always: Mutex<Option<Reply>>,
+struct EngineScript {
+    next: Mutex<VecDeque<ScriptedReply>>,
+    always: Mutex<Option<ScriptedReply>>,
     requests: AtomicU64,
     /// Whatever else it was asked.
     questions: AtomicU64,
@@ -131,12 +131,12 @@ struct Script {
     stop: AtomicBool,
 }
 
-impl Script {
-    fn reply(&self) -> Reply {
+impl EngineScript {
+    fn reply(&self) -> ScriptedReply {
         self.requests.fetch_add(1, Ordering::SeqCst);
         let next = self.next.lock().unwrap().pop_front();
         next.or_else(|| self.always.lock().unwrap().clone())
-            .unwrap_or(Reply::Silence)
+            .unwrap_or(ScriptedReply::Silence)
     }
 
     fn side(&self, head: &[u8]) -> Option<Vec<u8>> {
@@ -151,14 +151,14 @@ impl Script {
 
 impl ScriptedEngine {
     /// An engine that gives `reply` always.
-    pub fn start(reply: Reply) -> Self {
+    pub fn start(reply: ScriptedReply) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
         let (seen_tx, seen) = channel();
         let (hung_up_tx, hung_up) = channel();
-        let script = Arc::new(Script {
+        let script = Arc::new(EngineScript {
             always: Mutex::new(Some(reply)),
-            ..Script::default()
+            ..EngineScript::default()
         });
         let scripted = Arc::clone(&script);
         std::thread::spawn(move || {
@@ -169,7 +169,7 @@ impl ScriptedEngine {
                 let (script, seen, hung_up) =
                     (Arc::clone(&scripted), seen_tx.clone(), hung_up_tx.clone());
                 std::thread::spawn(move || {
-                    Connection {
+                    EngineConnection {
                         reader: BufReader::new(stream),
                         script,
                         seen,
@@ -188,7 +188,7 @@ impl ScriptedEngine {
     }
 
     /// The same, and it has a `/v1/messages`.
-    pub fn speaking_messages(reply: Reply) -> Self {
+    pub fn speaking_messages(reply: ScriptedReply) -> Self {
         let engine = Self::start(reply);
         engine.script.native.store(true, Ordering::SeqCst);
         engine
@@ -212,17 +212,17 @@ impl ScriptedEngine {
     }
 
     /// From now on this reply.
-    pub fn script(&self, reply: Reply) {
+    pub fn script(&self, reply: ScriptedReply) {
         *self.script.always.lock().unwrap() = Some(reply);
     }
 
     /// This reply for one request more, before what comes always.
-    pub fn once(&self, reply: Reply) {
+    pub fn once(&self, reply: ScriptedReply) {
         self.script.next.lock().unwrap().push_back(reply);
     }
 
     /// The next generation request that came.
-    pub fn next_request(&self) -> Seen {
+    pub fn next_request(&self) -> SeenRequest {
         self.seen
             .recv_timeout(Duration::from_secs(20))
             .expect("a request reaches the engine")
@@ -265,14 +265,14 @@ impl Drop for ScriptedEngine {
     }
 }
 
-struct Connection {
+struct EngineConnection {
     reader: BufReader<TcpStream>,
-    script: Arc<Script>,
-    seen: Sender<Seen>,
+    script: Arc<EngineScript>,
+    seen: Sender<SeenRequest>,
     hung_up: Sender<Stopwatch>,
 }
 
-impl Connection {
+impl EngineConnection {
     fn run(mut self) {
         let _ = self.reader.get_ref().set_nodelay(true);
         while let Some(head) = self.read_head() {
@@ -280,7 +280,7 @@ impl Connection {
                 let Some(body) = self.read_body(&head) else {
                     return;
                 };
-                let _ = self.seen.send(Seen { head, body });
+                let _ = self.seen.send(SeenRequest { head, body });
                 if self.write(&reply).is_none() {
                     return;
                 }
@@ -327,8 +327,8 @@ impl Connection {
             }
             let question = question.or(messages);
             let reply = self.script.reply();
-            if let Reply::Early(bytes) = &reply {
-                let _ = self.seen.send(Seen {
+            if let ScriptedReply::Early(bytes) = &reply {
+                let _ = self.seen.send(SeenRequest {
                     head,
                     body: Vec::new(),
                 });
@@ -341,7 +341,7 @@ impl Connection {
             let Some(body) = question.or_else(|| self.read_body(&head)) else {
                 return;
             };
-            let _ = self.seen.send(Seen { head, body });
+            let _ = self.seen.send(SeenRequest { head, body });
             if self.answer(reply).is_none() {
                 return;
             }
@@ -349,46 +349,46 @@ impl Connection {
     }
 
     /// `None` when the connection is over.
-    fn answer(&mut self, reply: Reply) -> Option<()> {
+    fn answer(&mut self, reply: ScriptedReply) -> Option<()> {
         match reply {
-            Reply::Pieces(pieces, pause) => {
+            ScriptedReply::Pieces(pieces, pause) => {
                 for piece in pieces {
                     self.write(&piece)?;
                     std::thread::sleep(pause);
                 }
                 Some(())
             }
-            Reply::Gated(pieces, gate) => pieces.iter().try_for_each(|piece| {
+            ScriptedReply::Gated(pieces, gate) => pieces.iter().try_for_each(|piece| {
                 gate.pass();
                 self.write(piece)
             }),
-            Reply::CutAfter(pieces, pause) => {
-                self.answer(Reply::Pieces(pieces, pause))?;
-                self.answer(Reply::Cut(Vec::new()))
+            ScriptedReply::CutAfter(pieces, pause) => {
+                self.answer(ScriptedReply::Pieces(pieces, pause))?;
+                self.answer(ScriptedReply::Cut(Vec::new()))
             }
-            Reply::Late(pause, bytes) => {
+            ScriptedReply::Late(pause, bytes) => {
                 std::thread::sleep(pause);
                 self.write(&bytes)
             }
-            Reply::Cut(bytes) => {
+            ScriptedReply::Cut(bytes) => {
                 let _ = self.write(&bytes);
                 let _ = self.reader.get_ref().shutdown(Shutdown::Both);
                 None
             }
-            Reply::Stall(bytes) => {
+            ScriptedReply::Stall(bytes) => {
                 let _ = self.write(&bytes);
                 self.until_gone();
                 None
             }
-            Reply::Silence | Reply::Early(_) => {
+            ScriptedReply::Silence | ScriptedReply::Early(_) => {
                 self.until_gone();
                 None
             }
-            Reply::Repeated(first, again, times) => {
+            ScriptedReply::Repeated(first, again, times) => {
                 self.write(&first)?;
                 (0..times).try_for_each(|_| self.write(&again))
             }
-            Reply::Endless(first, again) => {
+            ScriptedReply::Endless(first, again) => {
                 let _ = self.write(&first);
                 while self.write(&again).is_some() {
                     self.script
@@ -427,7 +427,7 @@ impl Connection {
     }
 
     fn read_body(&mut self, head: &[u8]) -> Option<Vec<u8>> {
-        let seen = Seen {
+        let seen = SeenRequest {
             head: head.to_vec(),
             body: Vec::new(),
         };

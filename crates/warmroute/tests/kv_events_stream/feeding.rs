@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{Program, RawClient, Routed, Router, eventually, words};
+use crate::harness::{Program, RawClient, RoutedFleet, RouterQueries, eventually, words};
 
 fn get(router: &Program, path: &str) -> Value {
     RawClient::get(&router.admin(), path).json()
@@ -15,7 +15,7 @@ fn digest(router: &Program) -> Value {
 }
 
 /// An engine's traffic: stores, evictions, moves to host memory.
-fn traffic(routed: &Routed, topics: &[&str]) {
+fn traffic(routed: &RoutedFleet, topics: &[&str]) {
     for topic in topics {
         for worker in ["a", "b"] {
             routed.completion(
@@ -28,7 +28,7 @@ fn traffic(routed: &Routed, topics: &[&str]) {
 }
 
 /// A second router in front of the same engines, fed by the first one's stream alone.
-fn fed(routed: &Routed) -> Program {
+fn fed(routed: &RoutedFleet) -> Program {
     let worker = |name: &str, engine: &Program| {
         format!(
             "  - {{name: {name}, url: \"{}\", kv_events: {{endpoint: \
@@ -51,7 +51,7 @@ fn fed(routed: &Routed) -> Program {
 #[test]
 #[contract("CK43", "MC9", "V41")]
 fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
-    let routed = Routed::start(&[
+    let routed = RoutedFleet::start(&[
         &["--kv-blocks", "48", "--host-blocks", "1000"],
         &["--kv-blocks", "64"],
     ]);
@@ -100,7 +100,7 @@ fn a_router_that_follows_another_one_s_stream_holds_the_same_blocks() {
 #[test]
 #[contract("CK42", "CK43", "CK77", "CK78")]
 fn the_view_of_prefixes_is_fed_by_another_router_s_stream() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     traffic(&routed, &["one", "two"]);
     let blocks = |worker: &str| {
         let targets = digest(&routed.router)["targets"]

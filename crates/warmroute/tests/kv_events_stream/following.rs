@@ -5,37 +5,37 @@ use std::collections::{BTreeMap, BTreeSet};
 use contract_id::contract;
 use kv_blocks::{DpRank, HashScheme, Moment, Target, WorkerId};
 use kv_events::standard::{
-    HashedUpdate, Ordered, Streams, StreamsSettings, decode_json, to_hashed,
+    HashKeyedUpdate, StandardStreams, StandardStreamsSettings, StreamOutput, decode_json, to_hashed,
 };
 use kv_index::{IndexSettings, KvIndex};
 use serde_json::json;
 use test_programs::ReservedPort;
 
 use crate::{
-    harness::{Program, RawClient, Routed, eventually, words},
+    harness::{Program, RawClient, RoutedFleet, eventually, words},
     subscriber::Subscriber,
 };
 
 /// Worker, rank, tier, blocks and digest.
-type Row = (String, u64, String, u64, String);
+type BlockRow = (String, u64, String, u64, String);
 
 /// Another index, fed by nothing but the stream.
-struct Reader {
+struct IndexReader {
     subscriber: Subscriber,
     index: KvIndex,
-    streams: Streams,
+    streams: StandardStreams,
     workers: BTreeMap<String, WorkerId>,
     read: usize,
 }
 
-impl Reader {
+impl IndexReader {
     fn new(router: &Program, query: &str) -> Self {
         let subscriber = Subscriber::new(router, &format!("?format=rfc1527{query}"));
         let index = KvIndex::new(IndexSettings {
             secret: 3,
             ..IndexSettings::default()
         });
-        let streams = Streams::new(StreamsSettings::default());
+        let streams = StandardStreams::new(StandardStreamsSettings::default());
         Self {
             subscriber,
             index,
@@ -60,8 +60,8 @@ impl Reader {
         self.read = events.len();
     }
 
-    fn apply(&mut self, ordered: Ordered) {
-        let Ordered::Event(event) = ordered else {
+    fn apply(&mut self, ordered: StreamOutput) {
+        let StreamOutput::Event(event) = ordered else {
             panic!("nothing is missing: {ordered:?}")
         };
         let next = WorkerId(u32::try_from(self.workers.len()).unwrap() + 100);
@@ -76,7 +76,7 @@ impl Reader {
         let namespace = event.stream.namespace().unwrap();
         self.index.register(target, namespace.model.clone());
         match to_hashed(&event, HashScheme::default()).unwrap() {
-            HashedUpdate::Stored {
+            HashKeyedUpdate::Stored {
                 parent,
                 hashes,
                 tier,
@@ -84,14 +84,14 @@ impl Reader {
                 self.index
                     .store_hashes(target, &namespace, parent, &hashes, tier);
             }
-            HashedUpdate::Removed { hashes, tier } => {
+            HashKeyedUpdate::Removed { hashes, tier } => {
                 self.index.remove_hashes(target, &namespace, &hashes, tier);
             }
-            HashedUpdate::Cleared { tier } => self.index.clear_stream(target, &namespace, tier),
+            HashKeyedUpdate::Cleared { tier } => self.index.clear_stream(target, &namespace, tier),
         }
     }
 
-    fn digest(&mut self) -> BTreeSet<Row> {
+    fn digest(&mut self) -> BTreeSet<BlockRow> {
         self.read_on();
         let name = |id: WorkerId| {
             self.workers
@@ -115,7 +115,7 @@ impl Reader {
     }
 
     /// Waits until it has what the router has; returns how many blocks that are.
-    fn agrees(&mut self, routed: &Routed) -> u64 {
+    fn agrees(&mut self, routed: &RoutedFleet) -> u64 {
         eventually("both indexes to have the same content", || {
             let rows = digest(routed);
             (self.digest() == rows).then(|| rows.iter().map(|row| row.3).sum())
@@ -123,7 +123,7 @@ impl Reader {
     }
 }
 
-fn digest(routed: &Routed) -> BTreeSet<Row> {
+fn digest(routed: &RoutedFleet) -> BTreeSet<BlockRow> {
     let body = routed.digest();
     let rows = body["targets"].as_array().unwrap().iter();
     rows.map(|row| {
@@ -140,7 +140,7 @@ fn digest(routed: &Routed) -> BTreeSet<Row> {
     .collect()
 }
 
-fn complete(routed: &Routed, worker: &str, topic: &str) {
+fn complete(routed: &RoutedFleet, worker: &str, topic: &str) {
     routed.completion(
         json!({"prompt": words(topic, 60)}),
         &[("x-warmroute-worker", worker)],
@@ -155,8 +155,8 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
     let ports = [ReservedPort::new(), ReservedPort::new()];
     let [events, replay] = [0, 1].map(|n: usize| format!("tcp://{}", ports[n].address()));
     let sockets = ["--kv-events", &*events, "--replay", &*replay];
-    let mut routed = Routed::start(&[&[small, &sockets].concat(), tiered]);
-    let mut from_the_start = Reader::new(&routed.router, "");
+    let mut routed = RoutedFleet::start(&[&[small, &sockets].concat(), tiered]);
+    let mut from_the_start = IndexReader::new(&routed.router, "");
     let topics = ["one", "two", "three", "four", "five", "one", "six", "two"];
     for topic in topics {
         complete(&routed, "a", topic);
@@ -170,7 +170,7 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
         .any(|event| event.name == "cache_evicted");
     assert!(evicted, "the caches were too small for all");
 
-    let mut from_now = Reader::new(&routed.router, "&snapshot=true");
+    let mut from_now = IndexReader::new(&routed.router, "&snapshot=true");
     from_now.subscriber.until("snapshot_end");
     from_now.agrees(&routed);
     complete(&routed, "b", "seven");
@@ -204,7 +204,7 @@ fn an_index_that_reads_along_has_the_same_content_through_evictions_restarts_and
         assert!(reader.agrees(&routed) > 0);
     }
 
-    let mut again = Reader::new(&routed.router, "&snapshot=true");
+    let mut again = IndexReader::new(&routed.router, "&snapshot=true");
     complete(&routed, "a", "nine");
     again.subscriber.until("snapshot_end");
     again.agrees(&routed);

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use crate::{
-    harness::{Program, RawClient, Routed, eventually},
+    harness::{Program, RawClient, RoutedFleet, eventually},
     subscriber::connected,
 };
 
@@ -11,7 +11,7 @@ const TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
 #[test]
 fn a_wish_that_means_nothing_is_refused_with_what_would() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     for (query, status, code, param, says) in [
         (
             "format=json",
@@ -63,7 +63,7 @@ fn a_wish_that_means_nothing_is_refused_with_what_would() {
 
 #[test]
 fn so_many_subscribers_and_no_more_until_one_leaves() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let mut subscribers: Vec<RawClient> = (0..64).map(|_| connected(&routed.router, "")).collect();
     let reply = RawClient::get(&routed.router.admin(), "/v1/kv_events");
     assert_eq!((reply.status, &*reply.error_code()), (503, "overloaded"));

@@ -6,25 +6,25 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{RawClient, Routed, assert_shape, eventually, words},
-    subscriber::{Event, Subscriber},
+    harness::{RawClient, RoutedFleet, assert_shape, eventually, words},
+    subscriber::{Subscriber, SubscriberEvent},
 };
 
-fn complete(routed: &Routed, worker: &str, topic: &str) {
+fn complete(routed: &RoutedFleet, worker: &str, topic: &str) {
     routed.completion(
         json!({"prompt": words(topic, 150)}),
         &[("x-warmroute-worker", worker)],
     );
 }
 
-fn dump(routed: &Routed) -> Vec<Value> {
+fn dump(routed: &RoutedFleet) -> Vec<Value> {
     let text = RawClient::get(&routed.router.admin(), "/admin/kv-index/dump").text();
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
 }
 
-fn blocks_of(routed: &Routed, worker: &str) -> usize {
+fn blocks_of(routed: &RoutedFleet, worker: &str) -> usize {
     dump(routed)
         .iter()
         .filter(|row| row["worker"] == worker)
@@ -34,7 +34,7 @@ fn blocks_of(routed: &Routed, worker: &str) -> usize {
 #[test]
 #[contract("CK43", "CK44")]
 fn a_request_s_blocks_come_as_events_that_say_where_and_how_many_tokens() {
-    let routed = Routed::start(&[&[]]);
+    let routed = RoutedFleet::start(&[&[]]);
     let subscriber = Subscriber::new(&routed.router, "");
     complete(&routed, "a", "told");
     let blocks = blocks_of(&routed, "a");
@@ -60,8 +60,8 @@ fn a_request_s_blocks_come_as_events_that_say_where_and_how_many_tokens() {
 }
 
 /// An engine whose blocks move to host memory, and one whose do not.
-fn two_tiers() -> Routed {
-    let routed = Routed::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"], &[]]);
+fn two_tiers() -> RoutedFleet {
+    let routed = RoutedFleet::start(&[&["--kv-blocks", "48", "--host-blocks", "1000"], &[]]);
     for topic in ["one", "two", "three", "four"] {
         complete(&routed, "a", topic);
         complete(&routed, "b", topic);
@@ -89,12 +89,12 @@ fn the_standing_state_in_envelopes_is_what_the_dump_says() {
     let end = events.last().unwrap();
     assert_eq!((&*end.name, &end.id), ("snapshot_end", &None));
     let mut told = BTreeSet::new();
-    let stored: Vec<&Event> = events
+    let stored: Vec<&SubscriberEvent> = events
         .iter()
         .filter(|event| event.name == "cache_created")
         .collect();
     assert_eq!(stored.len(), events.len() - 1, "nothing but what is there");
-    for Event { data, .. } in &stored {
+    for SubscriberEvent { data, .. } in &stored {
         assert_eq!(
             (&data["event_type"], &data["tenant_id"]),
             (&json!("stored"), &json!("default"))
@@ -148,7 +148,7 @@ fn the_standing_state_block_by_block_is_what_the_dump_says() {
 
 #[test]
 fn of_one_worker_only_that_worker_s_blocks_are_told() {
-    let routed = Routed::start(&[&[], &[]]);
+    let routed = RoutedFleet::start(&[&[], &[]]);
     complete(&routed, "a", "before");
     complete(&routed, "b", "before");
     let subscriber = Subscriber::new(&routed.router, "?worker=b&snapshot=true");
@@ -171,7 +171,7 @@ fn of_one_worker_only_that_worker_s_blocks_are_told() {
 
 #[test]
 fn an_emptied_cache_is_purged_and_one_that_is_full_is_evicted_from() {
-    let routed = Routed::start(&[&["--kv-blocks", "48"]]);
+    let routed = RoutedFleet::start(&[&["--kv-blocks", "48"]]);
     let subscriber = Subscriber::new(&routed.router, "");
     for topic in ["one", "two", "three", "four"] {
         complete(&routed, "a", topic);

@@ -3,14 +3,14 @@
 use serde_json::json;
 
 use crate::{
-    harness::{RawClient, Routed, Router, eventually},
+    harness::{RawClient, RoutedFleet, RouterQueries, eventually},
     subscriber::{Subscriber, connected},
 };
 
 #[test]
 fn a_reader_that_stops_is_cut_and_nothing_grows_for_it() {
     // Blocks of one token, and room for one prompt: each request stores and evicts thousands.
-    let routed = Routed::start(&[&[
+    let routed = RoutedFleet::start(&[&[
         "--block-size",
         "1",
         "--kv-blocks",

@@ -11,7 +11,7 @@ use crate::harness::{Program, RawClient, eventually};
 
 /// What a subscriber has been sent so far.
 #[derive(Debug, Default)]
-struct Sent {
+struct SentEvents {
     text: String,
     /// Whether the reply has ended, and how.
     ended: Option<bool>,
@@ -19,12 +19,12 @@ struct Sent {
 
 /// One subscriber that reads all it is sent. It ends with the router.
 pub(crate) struct Subscriber {
-    sent: Arc<Mutex<Sent>>,
+    sent: Arc<Mutex<SentEvents>>,
 }
 
 /// One event.
 #[derive(Clone, Debug)]
-pub(crate) struct Event {
+pub(crate) struct SubscriberEvent {
     pub(crate) id: Option<String>,
     pub(crate) name: String,
     pub(crate) data: Value,
@@ -38,7 +38,7 @@ impl Subscriber {
 
     /// Reads on from here.
     pub(crate) fn reading(mut client: RawClient) -> Self {
-        let sent = Arc::new(Mutex::new(Sent::default()));
+        let sent = Arc::new(Mutex::new(SentEvents::default()));
         let into = Arc::clone(&sent);
         thread::spawn(move || {
             loop {
@@ -62,18 +62,18 @@ impl Subscriber {
     }
 
     /// All whole events so far.
-    pub(crate) fn events(&self) -> Vec<Event> {
+    pub(crate) fn events(&self) -> Vec<SubscriberEvent> {
         let sent = self.sent.lock().unwrap();
         let whole = sent.text.rfind("\n\n").map_or("", |end| &sent.text[..end]);
         whole
             .split("\n\n")
             .filter(|event| !event.is_empty() && !event.starts_with(':'))
-            .map(Event::parse)
+            .map(SubscriberEvent::parse)
             .collect()
     }
 
     /// All events, once there is one of this name.
-    pub(crate) fn until(&self, name: &str) -> Vec<Event> {
+    pub(crate) fn until(&self, name: &str) -> Vec<SubscriberEvent> {
         eventually(&format!("an event {name}"), || {
             let events = self.events();
             events
@@ -89,7 +89,7 @@ impl Subscriber {
     }
 }
 
-impl Event {
+impl SubscriberEvent {
     fn parse(text: &str) -> Self {
         let field = |name: &str| {
             text.lines()

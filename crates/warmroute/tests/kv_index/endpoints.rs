@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 
 use crate::{
     get,
-    harness::{RawClient, Routed, assert_shape, eventually, says, words},
+    harness::{RawClient, RoutedFleet, assert_shape, eventually, says, words},
     prefix_stream::PrefixStream,
     routed,
 };
@@ -22,11 +22,11 @@ fn keys(value: &Value) -> Vec<&str> {
     keys
 }
 
-fn stats(routed: &Routed) -> Value {
+fn stats(routed: &RoutedFleet) -> Value {
     get(&routed.router, "/admin/kv-index/stats")
 }
 
-fn until_entries(routed: &Routed, entries: u64) {
+fn until_entries(routed: &RoutedFleet, entries: u64) {
     eventually("the view to follow", || {
         (stats(routed)["index"]["entry_count"] == entries).then_some(())
     });

@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::{
     get,
-    harness::{Page, RawClient, Routed, eventually, says, words},
+    harness::{Page, RawClient, RoutedFleet, eventually, says, words},
     page,
     prefix_stream::PrefixStream,
     routed,
@@ -205,7 +205,7 @@ fn a_stream_that_goes_and_comes_back_shows_in_connected_status_and_reconnects() 
 #[test]
 #[contract("CK70", "CK71")]
 fn the_same_families_move_for_engines_that_publish_blocks_over_zmq() {
-    let mut routed = Routed::start(&[&[], &[]]);
+    let mut routed = RoutedFleet::start(&[&[], &[]]);
     let messages = [says("user", &words("zmq", 80))];
     let first = routed.chat(&messages, &[]);
     let second = routed.chat(&messages, &[]);

@@ -15,18 +15,18 @@ mod families;
 mod optional;
 mod sizing;
 
-use harness::{Page, Program, RawClient, Routed};
+use harness::{Page, Program, RawClient, RoutedFleet};
 use prefix_stream::PrefixStream;
 use serde_json::Value;
 
 /// Two engines, `b` with a stream of prefixes beside its own events.
-pub(crate) fn routed(stream: &PrefixStream, more: &str) -> Routed {
+pub(crate) fn routed(stream: &PrefixStream, more: &str) -> RoutedFleet {
     let config = format!(
         "prefix_routing: {{enabled: true}}\nkv_cache_index:\n  enabled: true\n  event_sources:\n    - {{backend_name: b, \
          endpoint: \"{}\", reconnect_interval_ms: 100}}\n{more}",
         stream.url()
     );
-    Routed::with(&[&[], &[]], &config, &[])
+    RoutedFleet::with(&[&[], &[]], &config, &[])
 }
 
 pub(crate) fn page(router: &Program) -> Page {

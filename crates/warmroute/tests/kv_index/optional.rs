@@ -5,13 +5,13 @@ use serde_json::json;
 
 use crate::{
     get,
-    harness::{RawClient, Routed, eventually, says, words},
+    harness::{RawClient, RoutedFleet, eventually, says, words},
     prefix_stream::PrefixStream,
     routed,
 };
 
 /// Sends a request that goes by the index, and says where it went.
-fn asked(routed: &Routed, system: &str) -> String {
+fn asked(routed: &RoutedFleet, system: &str) -> String {
     let body = json!({"model": "sim", "messages": [says("system", system), says("user", "hi")], "max_tokens": 1});
     let reply = RawClient::chat(&routed.router.data(), &body).reply();
     assert_eq!(reply.status, 200, "{}", reply.text());
@@ -21,7 +21,7 @@ fn asked(routed: &Routed, system: &str) -> String {
 #[test]
 #[contract("CH28", "CK40", "CK41", "CK42", "CK54", "CK56", "CK59", "CK60", "CK62")]
 fn every_documented_key_has_its_documented_usual_value() {
-    let usual = Routed::start(&[&[]]);
+    let usual = RoutedFleet::start(&[&[]]);
     let config = get(&usual.router, "/admin/config");
     let index = &config["kv_cache_index"];
     assert_eq!(index["enabled"], false);
@@ -52,7 +52,7 @@ fn every_documented_key_has_its_documented_usual_value() {
         "kv_cache_index: {{enabled: true, event_sources: [{{backend_name: a, endpoint: \"{}\"}}]}}\n",
         stream.url()
     );
-    let routed = Routed::with(&[&[]], &source, &[]);
+    let routed = RoutedFleet::with(&[&[]], &source, &[]);
     let source = get(&routed.router, "/admin/config")["kv_cache_index"]["event_sources"][0].clone();
     assert_eq!(source["reconnect_interval_ms"], 5000);
 }
@@ -60,7 +60,7 @@ fn every_documented_key_has_its_documented_usual_value() {
 #[test]
 #[contract("CH28", "CK65")]
 fn without_the_index_or_with_its_streams_gone_requests_are_routed_all_the_same() {
-    let off = Routed::with(&[&[], &[]], "prefix_routing: {enabled: true}\n", &[]);
+    let off = RoutedFleet::with(&[&[], &[]], "prefix_routing: {enabled: true}\n", &[]);
     let prompt = words("any", 60);
     let home = asked(&off, &prompt);
     let stats = get(&off.router, "/admin/kv-index/stats");

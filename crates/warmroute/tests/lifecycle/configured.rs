@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::harness::{Program, RawClient, RawReply, Router as _, eventually};
+use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, eventually};
 
 /// The router, its file and its engines.
-pub(crate) struct Configured {
+pub(crate) struct ConfiguredFleet {
     pub(crate) router: Program,
     pub(crate) engines: Vec<Program>,
     pub(crate) folder: TempDir,
 }
 
-impl Configured {
+impl ConfiguredFleet {
     /// `engines` simulated engines without events, and a file that `yaml` makes of their URLs.
     pub(crate) fn start(
         engines: usize,

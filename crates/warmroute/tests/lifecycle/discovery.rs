@@ -9,8 +9,8 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    configured::Configured,
-    harness::{Program, Router as _, eventually},
+    configured::ConfiguredFleet,
+    harness::{Program, RouterQueries as _, eventually},
 };
 
 #[test]
@@ -19,7 +19,7 @@ fn workers_in_a_file_come_and_go_with_it_and_an_empty_or_broken_list_is_not_beli
     let folder = tempfile::tempdir().unwrap();
     let list = folder.path().join("engines.yaml");
     let yaml = format!("discovery: {{file: \"{}\"}}\n", list.display());
-    let it = Configured::start(2, |_| yaml.clone(), &[]);
+    let it = ConfiguredFleet::start(2, |_| yaml.clone(), &[]);
     assert!(
         it.states().is_empty(),
         "a file that is not there yet lists nobody"
@@ -63,7 +63,7 @@ fn a_worker_found_under_a_name_of_the_file_is_passed_over_and_everything_else_go
             list.display()
         )
     };
-    let it = Configured::start(3, yaml, &[]);
+    let it = ConfiguredFleet::start(3, yaml, &[]);
     it.until_ready(&["a"]);
     let urls = it.urls();
     let found = |weight: u32| {
@@ -162,7 +162,7 @@ fn every_address_behind_a_name_is_a_worker_and_a_name_server_that_fails_changes_
     let yaml = format!(
         "discovery: {{dns: [{{host: engines.test, port: {port}, server: \"{server}\", interval: 200ms, worker: {{type: vllm}}}}]}}\n"
     );
-    let it = Configured::start(0, |_| yaml.clone(), &[]);
+    let it = ConfiguredFleet::start(0, |_| yaml.clone(), &[]);
     let (first, second) = (format!("127.0.0.1:{port}"), format!("127.0.0.2:{port}"));
     it.until_ready(&[&first]);
     known.lock().unwrap().push([127, 0, 0, 2]);
@@ -189,7 +189,7 @@ fn a_name_that_comes_to_lead_to_a_metadata_service_is_not_connected_to() {
     let yaml = format!(
         "discovery: {{dns: [{{host: engines.test, port: 80, server: \"{server}\", interval: 200ms}}]}}\nhealth_checks: {{timeout: 2s}}\n"
     );
-    let it = Configured::start(0, |_| yaml.clone(), &[]);
+    let it = ConfiguredFleet::start(0, |_| yaml.clone(), &[]);
     let told = eventually("the worker to be refused", || {
         let workers = it.router.workers();
         Some(workers.first()?["last_error"].as_str()?.to_owned())

@@ -16,14 +16,14 @@ use serde_json::json;
 use crate::harness::{Stopwatch, chat, streamed};
 
 /// Clients that ask until they are stopped.
-pub(crate) struct Load {
+pub(crate) struct RequestLoad {
     stop: Arc<AtomicBool>,
     asked: Arc<AtomicU64>,
     failures: Arc<Mutex<Vec<String>>>,
     threads: Vec<JoinHandle<()>>,
 }
 
-impl Load {
+impl RequestLoad {
     /// So many clients, each with a request every `every`: half of them streams, each on a connection of its own.
     pub(crate) fn start(address: &str, clients: u64, every: Duration) -> Self {
         let (stop, asked) = (

@@ -6,8 +6,11 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    configured::Configured,
-    harness::{Program, RawClient, Router as _, Sim as _, Stopwatch, chat, eventually, streamed},
+    configured::ConfiguredFleet,
+    harness::{
+        Program, RawClient, RouterQueries as _, SimControls as _, Stopwatch, chat, eventually,
+        streamed,
+    },
 };
 
 fn one(urls: &[String]) -> String {
@@ -16,7 +19,7 @@ fn one(urls: &[String]) -> String {
 
 #[test]
 fn a_worker_is_added_used_replaced_and_taken_out() {
-    let it = Configured::start(3, one, &[]);
+    let it = ConfiguredFleet::start(3, one, &[]);
     it.until_ready(&["a"]);
     let urls = it.urls();
     let added = it.post(
@@ -90,7 +93,7 @@ fn a_worker_is_added_used_replaced_and_taken_out() {
 #[contract("S38")]
 #[contract("S39")]
 fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
-    let it = Configured::start(1, one, &[]);
+    let it = ConfiguredFleet::start(1, one, &[]);
     for (body, status, code, says) in [
         (json!({"name": "b"}), 400, "invalid_request", "url"),
         (
@@ -157,7 +160,7 @@ fn what_is_no_worker_is_refused_with_what_is_wrong_and_nothing_changes() {
 #[test]
 #[contract("DY38")]
 fn a_worker_with_a_lease_goes_unless_it_renews_it() {
-    let it = Configured::start(2, one, &[]);
+    let it = ConfiguredFleet::start(2, one, &[]);
     let urls = it.urls();
     let lease = |ttl: &str| {
         let body = json!({"url": urls[1], "lease_ttl": ttl}).to_string();
@@ -201,7 +204,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
     let folder = tempfile::tempdir().unwrap();
     let state = folder.path().join("state.json");
     let flags = ["--state-file", state.to_str().unwrap()];
-    let it = Configured::start(2, one, &flags);
+    let it = ConfiguredFleet::start(2, one, &flags);
     it.until_ready(&["a"]);
     let added = it.post(
         "/admin/workers",
@@ -225,7 +228,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
         "there are keys in it"
     );
 
-    let Configured {
+    let ConfiguredFleet {
         router,
         engines,
         folder: kept,
@@ -233,7 +236,7 @@ fn what_operators_added_and_took_out_is_there_after_a_restart_where_a_state_file
     drop(router);
     let path = kept.path().join("warmroute.yaml");
     let again = Program::serve(&[], &["-c", path.to_str().unwrap(), flags[0], flags[1]]);
-    let again = Configured {
+    let again = ConfiguredFleet {
         router: again,
         engines,
         folder: kept,
@@ -277,7 +280,7 @@ fn a_drained_worker_ends_what_it_has_says_what_would_be_lost_and_can_be_resumed(
             urls[0], urls[1]
         )
     };
-    let it = Configured::before(engines, two, &[]);
+    let it = ConfiguredFleet::before(engines, two, &[]);
     it.until_ready(&["a", "b"]);
     let pin = [
         ("x-warmroute-worker", "a"),
@@ -346,7 +349,7 @@ fn what_operators_say_of_a_worker_goes_before_what_the_file_and_discovery_say() 
     let list = folder.path().join("engines.yaml");
     let yaml =
         |urls: &[String]| format!("{}discovery: {{file: \"{}\"}}\n", one(urls), list.display());
-    let it = Configured::start(3, yaml, &[]);
+    let it = ConfiguredFleet::start(3, yaml, &[]);
     let urls = it.urls();
     std::fs::write(
         &list,

@@ -6,9 +6,9 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    configured::Configured,
-    harness::{RawClient, Router as _, assert_shape, chat, eventually},
-    load::Load,
+    configured::ConfiguredFleet,
+    harness::{RawClient, RouterQueries as _, assert_shape, chat, eventually},
+    load::RequestLoad,
 };
 
 fn two(urls: &[String], rest: &str) -> String {
@@ -19,7 +19,7 @@ fn two(urls: &[String], rest: &str) -> String {
 }
 
 /// What `/health` names, and what the metric says of the configuration.
-fn degraded(it: &Configured) -> (Value, f64) {
+fn degraded(it: &ConfiguredFleet) -> (Value, f64) {
     let health = RawClient::get(&it.router.data(), "/health").json();
     (
         health["degraded"].clone(),
@@ -30,7 +30,7 @@ fn degraded(it: &Configured) -> (Value, f64) {
 #[test]
 #[contract("F68", "I10")]
 fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
-    let it = Configured::start(2, |urls| two(urls, "routing: {policy: round_robin}\n"), &[]);
+    let it = ConfiguredFleet::start(2, |urls| two(urls, "routing: {policy: round_robin}\n"), &[]);
     it.until_ready(&["a", "b"]);
     let urls = it.urls();
     it.write(&two(&urls, "routing: {policy: least_loaded}\n"));
@@ -81,7 +81,7 @@ fn a_changed_file_is_taken_over_and_one_with_a_problem_changes_nothing() {
 #[contract("V43")]
 fn a_reload_on_request_says_what_changed_what_needs_a_restart_and_what_is_wrong() {
     // The file is looked at once a second, too: what follows goes by who is faster only in the history.
-    let it = Configured::start(2, |urls| two(urls, ""), &[]);
+    let it = ConfiguredFleet::start(2, |urls| two(urls, ""), &[]);
     let template = json!({"applied": "bool", "changed": ["string"], "restart_needed": ["string"], "problems": [{}]});
     let urls = it.urls();
     let changed = "routing: {policy: random}\nserver: {runtime_threads: 3}\n";
@@ -133,7 +133,7 @@ fn a_reload_on_request_says_what_changed_what_needs_a_restart_and_what_is_wrong(
 
 #[test]
 fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
-    let it = Configured::start(2, |urls| two(urls, "server: {runtime_threads: 2}\n"), &[]);
+    let it = ConfiguredFleet::start(2, |urls| two(urls, "server: {runtime_threads: 2}\n"), &[]);
     it.until_ready(&["a", "b"]);
     // A pipe that nobody writes to: whoever opens it waits.
     let pipe = it.folder.path().join("pipe");
@@ -171,7 +171,7 @@ fn a_file_that_hangs_holds_up_the_changes_that_wait_for_it_and_nothing_else() {
 #[test]
 #[contract("V43")]
 fn changes_are_remembered_and_an_earlier_configuration_can_be_taken_again() {
-    let it = Configured::start(2, |urls| two(urls, "routing: {policy: random}\n"), &[]);
+    let it = ConfiguredFleet::start(2, |urls| two(urls, "routing: {policy: random}\n"), &[]);
     let history = || {
         it.get("/admin/config/history")["history"]
             .as_array()
@@ -223,7 +223,7 @@ fn changes_are_remembered_and_an_earlier_configuration_can_be_taken_again() {
 #[contract("F69")]
 fn a_worker_that_a_reload_takes_out_ends_its_streams_and_then_goes() {
     let slow = |urls: &[String]| two(urls, "routing: {policy: round_robin}\n");
-    let it = Configured::start(2, slow, &[]);
+    let it = ConfiguredFleet::start(2, slow, &[]);
     it.until_ready(&["a", "b"]);
     let urls = it.urls();
     let body = crate::harness::streamed(crate::harness::chat("sim", "hi", 2000));
@@ -254,11 +254,11 @@ fn a_worker_that_a_reload_takes_out_ends_its_streams_and_then_goes() {
 #[contract("G14")]
 #[contract("F70")]
 fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_one_is_in_force() {
-    let it = Configured::start(3, |urls| two(urls, ""), &[]);
+    let it = ConfiguredFleet::start(3, |urls| two(urls, ""), &[]);
     it.until_ready(&["a", "b"]);
     let (urls, before) = (it.urls(), it.router.resident());
-    let load = Load::start(&it.router.data(), 4, Duration::from_millis(40));
-    let mut draw = Draw(7);
+    let load = RequestLoad::start(&it.router.data(), 4, Duration::from_millis(40));
+    let mut draw = ConfigGenerator(7);
     let (mut in_force, mut last_valid) = (Value::Null, String::new());
     for number in 0..1000 {
         let (text, policy) = draw.configuration(&urls);
@@ -310,10 +310,10 @@ fn a_thousand_reloads_half_of_them_invalid_cost_no_request_and_the_last_valid_on
 #[contract("G14")]
 fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
     let only = |name: &str, url: &str| format!("workers: [{{name: {name}, url: \"{url}\"}}]\n");
-    let it = Configured::start(2, |urls| only("a", &urls[0]), &[]);
+    let it = ConfiguredFleet::start(2, |urls| only("a", &urls[0]), &[]);
     it.until_ready(&["a"]);
     let urls = it.urls();
-    let load = Load::start(&it.router.data(), 4, Duration::from_millis(20));
+    let load = RequestLoad::start(&it.router.data(), 4, Duration::from_millis(20));
     for round in 0..6 {
         let (name, url) = if round % 2 == 0 {
             ("b", &urls[1])
@@ -345,9 +345,9 @@ fn a_reload_that_replaces_every_worker_of_a_model_costs_no_request() {
 }
 
 /// Draws configurations.
-struct Draw(u64);
+struct ConfigGenerator(u64);
 
-impl Draw {
+impl ConfigGenerator {
     fn one_of<T: Copy>(&mut self, choices: &[T]) -> T {
         self.0 = self
             .0

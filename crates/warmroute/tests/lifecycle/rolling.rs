@@ -6,9 +6,9 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    configured::Configured,
+    configured::ConfiguredFleet,
     harness::{Program, eventually},
-    load::Load,
+    load::RequestLoad,
 };
 
 #[test]
@@ -25,9 +25,9 @@ fn every_engine_is_replaced_and_no_request_is_answered_with_503_while_requests_m
             workers.concat()
         )
     };
-    let mut it = Configured::start(2, yaml, &[]);
+    let mut it = ConfiguredFleet::start(2, yaml, &[]);
     it.until_ready(&["old-0", "old-1"]);
-    let load = Load::start(&it.router.data(), 4, Duration::from_millis(30));
+    let load = RequestLoad::start(&it.router.data(), 4, Duration::from_millis(30));
     for n in 0..2 {
         let old = format!("old-{n}");
         it.call("DELETE", &format!("/admin/workers/{old}"), b"");

@@ -5,17 +5,17 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    harness::{Program, RawClient, Router as _, chat, eventually, streamed},
-    load::Load,
+    harness::{Program, RawClient, RouterQueries as _, chat, eventually, streamed},
+    load::RequestLoad,
 };
 
 /// The flags of every process in a row: fixed places, so that the next one has the same.
-struct Places {
+struct FixedPorts {
     data: String,
     admin: String,
 }
 
-impl Places {
+impl FixedPorts {
     fn serve(&self, worker: &str, more: &[&str]) -> Program {
         let flags = [
             "--listen",
@@ -33,11 +33,11 @@ impl Places {
 fn a_hundred_restarts_under_load_refuse_no_connection_and_cut_no_stream() {
     let engine = Program::engine(&["--no-kv-events"]);
     let first = Program::serve(&[format!("a={}", engine.url())], &[]).ready(1);
-    let places = Places {
+    let places = FixedPorts {
         data: first.data(),
         admin: first.admin(),
     };
-    let load = Load::start(&places.data, 8, Duration::from_millis(40));
+    let load = RequestLoad::start(&places.data, 8, Duration::from_millis(40));
     let mut running = first;
     let mut ended = Vec::new();
     for _ in 0..100 {
@@ -66,7 +66,7 @@ fn a_hundred_restarts_under_load_refuse_no_connection_and_cut_no_stream() {
 fn a_stream_that_runs_when_the_process_is_replaced_is_completed_by_the_old_one() {
     let engine = Program::engine(&["--no-kv-events", "--itl-ms", "10", "--overhead-ms", "1"]);
     let old = Program::serve(&[format!("a={}", engine.url())], &[]).ready(1);
-    let places = Places {
+    let places = FixedPorts {
         data: old.data(),
         admin: old.admin(),
     };
@@ -92,7 +92,7 @@ fn a_stream_that_runs_when_the_process_is_replaced_is_completed_by_the_old_one()
 fn without_a_running_process_a_takeover_is_a_start_and_without_the_word_a_taken_port_is_an_error() {
     let engine = Program::engine(&["--no-kv-events"]);
     let first = Program::serve(&[format!("a={}", engine.url())], &["--takeover"]).ready(1);
-    let places = Places {
+    let places = FixedPorts {
         data: first.data(),
         admin: first.admin(),
     };

@@ -10,8 +10,8 @@ use std::{
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated, fine},
-    harness::{RawClient, Reply, Router as _, chat, streamed},
+    fleet::{ScriptedFleet, SimulatedRouter, fine},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat, streamed},
 };
 
 /// Both listeners take them all or fewer.
@@ -40,7 +40,10 @@ fn is_closed(mut stream: TcpStream) -> bool {
 #[test]
 #[contract("S33")]
 fn silent_connections_keep_no_client_out() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {max_connections: 256}\n");
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
+        "server: {max_connections: 256}\n",
+    );
     let _silent = silent(&scripted.router.data(), SILENT);
     for _ in 0..20 {
         assert_eq!(scripted.post(&chat("m", "hi", 1)).status, 200);
@@ -50,7 +53,7 @@ fn silent_connections_keep_no_client_out() {
 #[test]
 #[contract("S33")]
 fn silent_connections_keep_no_operator_out() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let admin = scripted.router.admin();
     let _silent = silent(&admin, SILENT);
     for _ in 0..20 {
@@ -61,7 +64,7 @@ fn silent_connections_keep_no_operator_out() {
 #[test]
 #[contract("S33")]
 fn the_longest_idle_connection_yields_and_no_running_request() {
-    let fleet = Simulated::start(
+    let fleet = SimulatedRouter::start(
         1,
         &["--no-kv-events", "--itl-ms", "20"],
         "server: {max_connections: 16}\n",
@@ -86,7 +89,7 @@ fn the_longest_idle_connection_yields_and_no_running_request() {
 #[test]
 #[contract("S33")]
 fn a_connection_without_a_request_leaves_after_the_time_for_a_head() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {head_timeout: 1s}\n");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "server: {head_timeout: 1s}\n");
     let data = scripted.router.data();
     let mut used = RawClient::connect(&data);
     used.send("GET", "/livez", &[], b"");
@@ -108,8 +111,8 @@ fn a_connection_without_a_request_leaves_after_the_time_for_a_head() {
 #[test]
 #[contract("S33")]
 fn a_kept_connection_outlives_the_time_for_a_head_where_clients_may_half_close() {
-    let scripted = Scripted::one(
-        Reply::whole(fine()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
         "server: {head_timeout: 1s, half_close: true}\n",
     );
     let mut client = RawClient::connect(&scripted.router.data());

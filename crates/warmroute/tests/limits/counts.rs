@@ -4,11 +4,11 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    fleet::{Scripted, fine},
-    harness::{RawClient, RawReply, Reply, Router as _},
+    fleet::{ScriptedFleet, fine},
+    harness::{RawClient, RawReply, RouterQueries as _, ScriptedReply},
 };
 
-fn ask(scripted: &Scripted, path: &str, body: &Value) -> RawReply {
+fn ask(scripted: &ScriptedFleet, path: &str, body: &Value) -> RawReply {
     RawClient::post(&scripted.router.data(), path, body.to_string().as_bytes())
 }
 
@@ -63,7 +63,7 @@ fn cases(choices: usize, prompts: usize, stops: usize) -> Vec<(&'static str, Val
     ]
 }
 
-fn are_refused(scripted: &Scripted, cases: Vec<(&str, Value, &str)>) {
+fn are_refused(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
     let before = scripted.requests();
     for (path, body, field) in cases {
         let reply = ask(scripted, path, &body);
@@ -87,7 +87,7 @@ fn are_refused(scripted: &Scripted, cases: Vec<(&str, Value, &str)>) {
     );
 }
 
-fn are_taken(scripted: &Scripted, cases: Vec<(&str, Value, &str)>) {
+fn are_taken(scripted: &ScriptedFleet, cases: Vec<(&str, Value, &str)>) {
     for (path, body, field) in cases {
         // The engine says the same to everybody: what counts is that it was asked.
         let before = scripted.requests();
@@ -99,7 +99,7 @@ fn are_taken(scripted: &Scripted, cases: Vec<(&str, Value, &str)>) {
 #[test]
 #[contract("S61", "S72")]
 fn a_request_may_ask_for_128_choices_2048_prompts_and_64_texts_to_stop_at() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     are_refused(&scripted, cases(129, 2049, 65));
     are_taken(&scripted, cases(128, 2048, 64));
     scripted.router.settled();
@@ -107,14 +107,14 @@ fn a_request_may_ask_for_128_choices_2048_prompts_and_64_texts_to_stop_at() {
 
 #[test]
 fn each_of_these_limits_can_be_set_and_switched_off() {
-    let scripted = Scripted::one(
-        Reply::whole(fine()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
         "server: {max_choices: 2, max_prompts: 3, max_stop: 4}\n",
     );
     are_refused(&scripted, cases(3, 4, 5));
     are_taken(&scripted, cases(2, 3, 4));
-    let scripted = Scripted::one(
-        Reply::whole(fine()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
         "server: {max_choices: 0, max_prompts: 0, max_stop: 0}\n",
     );
     are_taken(&scripted, cases(1000, 3000, 100));

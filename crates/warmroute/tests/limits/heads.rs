@@ -3,8 +3,8 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, fine},
-    harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, chat},
+    fleet::{CHAT, ScriptedFleet, fine},
+    harness::{Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chat},
 };
 
 /// A head without its last line.
@@ -21,7 +21,7 @@ fn fields(count: usize) -> String {
 #[test]
 #[contract("S34")]
 fn heads_beyond_the_limits_are_refused_by_their_own_status() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let data = scripted.router.data();
     let body = chat("m", "hi", 1).to_string();
     let status = |fields: &str| {
@@ -59,7 +59,7 @@ fn heads_beyond_the_limits_are_refused_by_their_own_status() {
 #[test]
 #[contract("S35")]
 fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &["--api-key", "right"]).ready(1);
     let ask = |fields: &str, length: usize| {
@@ -99,7 +99,7 @@ fn who_asks_before_sending_is_asked_for_the_body_only_if_it_will_be_read() {
 #[test]
 #[contract("S21")]
 fn the_body_of_a_refused_request_never_becomes_the_next_request() {
-    let engine = ScriptedEngine::start(Reply::whole(fine()));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(fine()));
     let yaml = "server: {max_body_bytes: 1MiB, max_choices: 1}\n";
     let router = Program::serve_with(yaml, &[engine.url()], &["--api-key", "right"]).ready(1);
     let key = "authorization: Bearer right\r\n";
@@ -152,7 +152,7 @@ fn the_body_of_a_refused_request_never_becomes_the_next_request() {
 #[test]
 #[contract("S26")]
 fn a_head_that_two_servers_could_read_in_two_ways_is_refused() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     let body = chat("m", "hi", 1).to_string();
     for line in [
         b"x-name : 1".as_slice(),

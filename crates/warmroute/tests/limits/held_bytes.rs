@@ -5,8 +5,8 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, fine},
-    harness::{RawClient, Reply, Router as _, chat, chunk, eventually},
+    fleet::{CHAT, ScriptedFleet, fine},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat, chunk, eventually},
 };
 
 const MIB: usize = 1 << 20;
@@ -26,7 +26,7 @@ fn sending(data: &str, announced: usize, sent: usize) -> RawClient {
     client
 }
 
-fn held(scripted: &Scripted) -> f64 {
+fn held(scripted: &ScriptedFleet) -> f64 {
     scripted.router.metric("warmroute_held_body_bytes", "")
 }
 
@@ -45,7 +45,7 @@ fn is_refused(client: &mut RawClient) {
 }
 
 /// Bodies of 2 bytes to 100 KB are read, and what is a chat is answered.
-fn small_bodies_are_served(scripted: &Scripted) {
+fn small_bodies_are_served(scripted: &ScriptedFleet) {
     let data = scripted.router.data();
     assert_eq!(
         RawClient::post(&data, CHAT, b"{}").status,
@@ -65,8 +65,8 @@ fn small_bodies_are_served(scripted: &Scripted) {
 #[test]
 #[contract("F76", "S33")]
 fn bodies_that_are_announced_and_do_not_come_take_no_room() {
-    let scripted = Scripted::one(
-        Reply::whole(fine()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 32MiB, max_held_bytes: 64MiB}\n",
     );
     let data = scripted.router.data();
@@ -88,7 +88,7 @@ fn bodies_that_are_announced_and_do_not_come_take_no_room() {
 #[contract("F76", "S33", "I7")]
 fn large_bodies_leave_room_for_small_ones() {
     let limits = "server: {max_body_bytes: 8MiB, max_held_bytes: 16MiB, body_timeout: 10m}\n";
-    let scripted = Scripted::one(Reply::whole(fine()), limits);
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), limits);
     let data = scripted.router.data();
     let first = sending(&data, 8 * MIB, 8 * MIB - 1);
     eventually("the first to be held", || {
@@ -112,7 +112,7 @@ fn large_bodies_leave_room_for_small_ones() {
 #[test]
 #[contract("F76", "I7")]
 fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
-    let scripted = Scripted::one(Reply::whole(fine()), SMALL_LIMITS);
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), SMALL_LIMITS);
     let data = scripted.router.data();
     let mut large = vec![sending(&data, MIB, MIB - 1)];
     eventually("it to be held", || {
@@ -163,8 +163,8 @@ fn bodies_beyond_what_may_be_held_are_refused_before_they_are_sent() {
 #[test]
 #[contract("F76")]
 fn bodies_of_untold_length_count_as_they_grow() {
-    let scripted = Scripted::one(
-        Reply::whole(fine()),
+    let scripted = ScriptedFleet::one(
+        ScriptedReply::whole(fine()),
         "server: {max_body_bytes: 1MiB, max_held_bytes: 1MiB}\n",
     );
     let data = scripted.router.data();
@@ -187,7 +187,7 @@ fn bodies_of_untold_length_count_as_they_grow() {
 #[test]
 #[contract("S33")]
 fn a_body_that_drips_ends_at_its_deadline() {
-    let scripted = Scripted::one(Reply::whole(fine()), "server: {body_timeout: 1s}\n");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "server: {body_timeout: 1s}\n");
     let data = scripted.router.data();
     let mut dripping: Vec<_> = (0..8).map(|_| sending(&data, MIB, 200 << 10)).collect();
     // Fast enough for the least rate for minutes.

@@ -3,25 +3,25 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::Scripted,
-    harness::{RawClient, Reply, Router as _, chat},
+    fleet::ScriptedFleet,
+    harness::{RawClient, RouterQueries as _, ScriptedReply, chat},
 };
 
 const MIB: usize = 1 << 20;
 
 /// A plain reply of so many mebibytes.
-fn of(mebibytes: usize) -> Reply {
+fn of(mebibytes: usize) -> ScriptedReply {
     let length = mebibytes * MIB;
     let head = format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
     );
-    Reply::Repeated(head.into_bytes(), vec![b'x'; MIB], mebibytes)
+    ScriptedReply::Repeated(head.into_bytes(), vec![b'x'; MIB], mebibytes)
 }
 
 #[test]
 #[contract("F22")]
 fn a_plain_reply_of_400_mebibytes_passes_and_the_router_hardly_grows() {
-    let scripted = Scripted::one(of(4), "");
+    let scripted = ScriptedFleet::one(of(4), "");
     // The first one pays for what is set up once.
     assert_eq!(scripted.post(&chat("m", "hi", 1)).body.len(), 4 * MIB);
     scripted.router.settled();

@@ -3,10 +3,10 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{Scripted, Simulated},
+    fleet::{ScriptedFleet, SimulatedRouter},
     harness::{
-        Program, RawClient, Reply, Router as _, Sim as _, Stopwatch, chat, eventually,
-        stream_reply, streamed,
+        Program, RawClient, RouterQueries as _, ScriptedReply, SimControls as _, Stopwatch, chat,
+        eventually, stream_reply, streamed,
     },
 };
 
@@ -25,7 +25,7 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
         b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n",
         b"data: [DONE]\n\n",
     ];
-    let scripted = Scripted::one(Reply::whole(stream_reply(&events)), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(stream_reply(&events)), "");
     let data = scripted.router.data();
     for number in 0..150 {
         let mut client = RawClient::chat(&data, &streamed(chat("m", "hi", 1)));
@@ -70,7 +70,7 @@ fn a_client_that_leaves_at_the_last_byte_has_one_outcome_and_never_two() {
 #[test]
 #[contract("F39", "I1", "I2")]
 fn a_thousand_clients_that_leave_within_a_second_leave_nothing_behind() {
-    let fleet = Simulated::start(
+    let fleet = SimulatedRouter::start(
         2,
         &["--no-kv-events", "--itl-ms", "20"],
         "queue: {enabled: false}\n",

@@ -6,20 +6,20 @@ use contract_id::contract;
 
 use crate::{
     fleet::CHAT,
-    harness::{Program, RawClient, Router as _, chat, eventually, streamed},
+    harness::{Program, RawClient, RouterQueries as _, chat, eventually, streamed},
 };
 
 /// Permille of the budget that are in use in the middle of each stage.
 const MIDDLE: [u64; 5] = [400, 850, 925, 965, 1100];
 
 /// A router whose budget follows what it uses, as a test wants it.
-struct Pressed {
+struct PressuredRouter {
     router: Program,
     engine: Program,
     file: tempfile::NamedTempFile,
 }
 
-impl Pressed {
+impl PressuredRouter {
     fn start() -> Self {
         let engine = Program::engine(&["--no-kv-events", "--itl-ms", "20"]);
         let file = tempfile::NamedTempFile::new().unwrap();
@@ -92,7 +92,7 @@ impl Pressed {
 #[test]
 #[contract("F75", "I10", "I13")]
 fn short_of_memory_large_bodies_then_requests_then_connections_are_refused_and_no_running_stream() {
-    let pressed = Pressed::start();
+    let pressed = PressuredRouter::start();
     let mut stream = RawClient::chat(&pressed.router.data(), &streamed(chat("sim", "hi", 20_000)));
     stream.read_until("data: ");
     let mut runs = || {

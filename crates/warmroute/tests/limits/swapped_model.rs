@@ -6,7 +6,7 @@ use test_programs::ReservedPort;
 
 use crate::{
     fleet::CHAT,
-    harness::{Program, RawClient, RawReply, Router as _, eventually, long_chat},
+    harness::{Program, RawClient, RawReply, RouterQueries as _, eventually, long_chat},
 };
 
 fn engine(port: &str, model: &str) -> Program {

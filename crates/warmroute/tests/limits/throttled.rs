@@ -3,26 +3,28 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::{CHAT, Scripted, fine},
-    harness::{RawClient, RawReply, Reply, Router as _, chat, eventually, json_reply},
+    fleet::{CHAT, ScriptedFleet, fine},
+    harness::{
+        RawClient, RawReply, RouterQueries as _, ScriptedReply, chat, eventually, json_reply,
+    },
 };
 
-fn throttled(seconds: u32) -> Reply {
-    Reply::whole(json_reply(
+fn throttled(seconds: u32) -> ScriptedReply {
+    ScriptedReply::whole(json_reply(
         "429 Slow down",
         &format!("retry-after: {seconds}\r\n"),
         r#"{"error":"slow down"}"#,
     ))
 }
 
-fn ask(scripted: &Scripted) -> RawReply {
+fn ask(scripted: &ScriptedFleet) -> RawReply {
     scripted.post(&chat("m", "hi", 1))
 }
 
 #[test]
 #[contract("F14")]
 fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
-    let scripted = Scripted::start(&[throttled(60), Reply::whole(fine())], "");
+    let scripted = ScriptedFleet::start(&[throttled(60), ScriptedReply::whole(fine())], "");
     let first = &scripted.engines[0];
     eventually("it to be asked", || {
         assert_eq!(
@@ -59,7 +61,10 @@ fn a_worker_that_throttles_is_left_alone_while_another_is_there() {
 #[test]
 #[contract("F14")]
 fn a_worker_that_throttled_is_used_again_when_its_time_is_over() {
-    let scripted = Scripted::start(&[Reply::whole(fine()), Reply::whole(fine())], "");
+    let scripted = ScriptedFleet::start(
+        &[ScriptedReply::whole(fine()), ScriptedReply::whole(fine())],
+        "",
+    );
     let first = &scripted.engines[0];
     first.once(throttled(1));
     eventually("it to be asked", || {
@@ -75,12 +80,12 @@ fn a_worker_that_throttled_is_used_again_when_its_time_is_over() {
 #[test]
 #[contract("F14")]
 fn the_only_worker_is_asked_although_it_throttled() {
-    let scripted = Scripted::one(Reply::whole(fine()), "");
+    let scripted = ScriptedFleet::one(ScriptedReply::whole(fine()), "");
     scripted.engines[0].once(throttled(60));
     assert_eq!(ask(&scripted).status, 429);
     assert_eq!(ask(&scripted).status, 200);
     // The only one that a request may go to is one, too.
-    let scripted = Scripted::start(&[throttled(60), Reply::whole(fine())], "");
+    let scripted = ScriptedFleet::start(&[throttled(60), ScriptedReply::whole(fine())], "");
     let first = &scripted.engines[0];
     let pinned = || {
         let headers = [("x-warmroute-worker", first.address())];
@@ -92,7 +97,7 @@ fn the_only_worker_is_asked_although_it_throttled() {
         )
     };
     assert_eq!(pinned().status, 429);
-    first.script(Reply::whole(fine()));
+    first.script(ScriptedReply::whole(fine()));
     assert_eq!(pinned().status, 200);
     assert_eq!(scripted.engines[1].requests(), 0);
 }
@@ -100,7 +105,7 @@ fn the_only_worker_is_asked_although_it_throttled() {
 #[test]
 #[contract("F14")]
 fn when_all_throttle_the_client_is_told_the_longest_wait() {
-    let scripted = Scripted::start(&[throttled(3), throttled(9), throttled(5)], "");
+    let scripted = ScriptedFleet::start(&[throttled(3), throttled(9), throttled(5)], "");
     for _ in 0..3 {
         let reply = ask(&scripted);
         assert_eq!(

@@ -3,8 +3,10 @@
 use contract_id::contract;
 
 use crate::{
-    fleet::Scripted,
-    harness::{RawReply, Reply, Router as _, chat, eventually, stream_reply, streamed},
+    fleet::ScriptedFleet,
+    harness::{
+        RawReply, RouterQueries as _, ScriptedReply, chat, eventually, stream_reply, streamed,
+    },
 };
 
 const TOKEN: &[u8] =
@@ -12,15 +14,15 @@ const TOKEN: &[u8] =
 const LAST: &[u8] = b"data: {\"choices\":[{\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 const DONE: &[u8] = b"data: [DONE]\n\n";
 
-fn stream(pieces: &[&[u8]]) -> Reply {
-    Reply::whole(stream_reply(pieces))
+fn stream(pieces: &[&[u8]]) -> ScriptedReply {
+    ScriptedReply::whole(stream_reply(pieces))
 }
 
-fn ask(scripted: &Scripted) -> RawReply {
+fn ask(scripted: &ScriptedFleet) -> RawReply {
     scripted.post(&streamed(chat("m", "hi", 5)))
 }
 
-fn counted(scripted: &Scripted) -> f64 {
+fn counted(scripted: &ScriptedFleet) -> f64 {
     scripted
         .router
         .metric("warmroute_streams_incomplete_total", "")
@@ -29,7 +31,7 @@ fn counted(scripted: &Scripted) -> f64 {
 #[test]
 #[contract("F20", "I5")]
 fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
-    let scripted = Scripted::one(stream(&[TOKEN, TOKEN]), "");
+    let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), "");
     let reply = ask(&scripted);
     assert!(reply.clean);
     assert_eq!(reply.body, [TOKEN, TOKEN].concat());
@@ -60,7 +62,7 @@ fn a_stream_without_an_ending_passes_as_it_is_and_is_counted() {
 #[contract("F20", "F1")]
 fn a_worker_whose_streams_have_no_ending_is_left_out_for_a_while() {
     let whole = stream(&[TOKEN, LAST, DONE]);
-    let scripted = Scripted::start(&[stream(&[TOKEN]), whole], "");
+    let scripted = ScriptedFleet::start(&[stream(&[TOKEN]), whole], "");
     eventually("it to be left out", || {
         assert_eq!(ask(&scripted).status, 200);
         let ejected = |worker: &serde_json::Value| worker["state"] == "ejected";
@@ -73,7 +75,7 @@ fn a_worker_whose_streams_have_no_ending_is_left_out_for_a_while() {
 #[contract("F20", "I5")]
 fn where_it_is_asked_for_such_a_stream_ends_with_the_error_and_uncleanly() {
     let strict = "request: {strict_stream_completion: true}\n";
-    let scripted = Scripted::one(stream(&[TOKEN, TOKEN]), strict);
+    let scripted = ScriptedFleet::one(stream(&[TOKEN, TOKEN]), strict);
     let reply = ask(&scripted);
     assert!(!reply.clean);
     let text = reply.text();

@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{Page, RawClient, Routed, assert_shape, says, words};
+use crate::harness::{Page, RawClient, RoutedFleet, assert_shape, says, words};
 
-fn parity(routed: &Routed) -> Value {
+fn parity(routed: &RoutedFleet) -> Value {
     RawClient::get(&routed.router.admin(), "/admin/parity").json()
 }
 
@@ -20,7 +20,7 @@ fn figures() -> serde_json::Map<String, Value> {
 
 #[test]
 fn a_conversation_is_predicted_to_the_token_and_the_report_says_so() {
-    let routed = Routed::with(
+    let routed = RoutedFleet::with(
         &[&[], &["--dp-size", "2"]],
         "parity: {min_joined: 4}\n",
         &[],

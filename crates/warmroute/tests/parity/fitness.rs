@@ -5,8 +5,8 @@ use std::cell::Cell;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, Reply, Router as _, ScriptedEngine, chunk, json_reply, stream_head,
-    stream_reply,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chunk, json_reply,
+    stream_head, stream_reply,
 };
 
 /// The engine is asked for nothing but what a test sends: its script would be off by that.
@@ -27,15 +27,16 @@ fn fine(cached: u32) -> String {
     .to_string()
 }
 
-struct Scripted {
+struct ScriptedParity {
     router: Program,
     engine: ScriptedEngine,
     asked: Cell<u32>,
 }
 
-impl Scripted {
+impl ScriptedParity {
     fn start() -> Self {
-        let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", &fine(0))));
+        let engine =
+            ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", &fine(0))));
         let router = Program::serve_with(CONFIG, &[format!("a={}", engine.url())], &[]).ready(1);
         Self {
             router,
@@ -83,7 +84,7 @@ impl Scripted {
 
 #[test]
 fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     scripted.ask(&json!({}));
     assert_eq!(scripted.row()["requests"], 1);
     // Known by its text; several choices; several prompts.
@@ -99,10 +100,10 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
     for reply in ["400 Bad", "500 Oops"] {
         scripted
             .engine
-            .once(Reply::whole(json_reply(reply, "", "{}")));
+            .once(ScriptedReply::whole(json_reply(reply, "", "{}")));
         scripted.ask(&json!({}));
     }
-    scripted.engine.once(Reply::whole(json_reply(
+    scripted.engine.once(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"error":{"message":"oops","code":500}}"#,
@@ -111,7 +112,7 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
     assert_eq!(scripted.row()["requests"], 1);
     // The client left in the middle of its stream.
     let token = format!("data: {}\n\n", fine(48));
-    scripted.engine.once(Reply::Stall(
+    scripted.engine.once(ScriptedReply::Stall(
         [stream_head(), chunk(token.as_bytes())].concat(),
     ));
     scripted.ask_and(&json!({"stream": true}), |client| {
@@ -123,7 +124,7 @@ fn requests_that_cannot_be_held_against_a_prediction_are_not_judged() {
 
 #[test]
 fn requests_that_look_like_those_are_judged() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     for fields in [
         json!({"logprobs": 1}),
         json!({"echo": true}),
@@ -137,10 +138,10 @@ fn requests_that_look_like_those_are_judged() {
 
 #[test]
 fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     scripted
         .engine
-        .script(Reply::whole(json_reply("200 OK", "", &fine(48))));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", &fine(48))));
     scripted.ask(&json!({}));
     scripted.ask(&json!({"prompt": "some text that no tokenizer is known for"}));
     assert_eq!(scripted.counted("warmroute_actual_cached_tokens_total"), 96);
@@ -149,15 +150,15 @@ fn the_totals_count_every_reply_that_tells_whether_it_is_judged_or_not() {
 
 #[test]
 fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     scripted
         .engine
-        .script(Reply::whole(json_reply("200 OK", "", &fine(48))));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", &fine(48))));
     scripted.ask(&json!({}));
     let usage = json!({"prompt_tokens": 64, "completion_tokens": 1, "prompt_tokens_details": null});
     let left_out =
         json!({"choices": [{"index": 0, "text": "x", "finish_reason": "stop"}], "usage": usage});
-    scripted.engine.script(Reply::whole(json_reply(
+    scripted.engine.script(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         &left_out.to_string(),
@@ -174,7 +175,7 @@ fn an_engine_that_leaves_out_zeros_is_joined_all_the_same() {
 
 #[test]
 fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     let token = r#"{"choices":[{"index":0,"text":"x","finish_reason":null}],"usage":null}"#;
     let (token, last) = (
         format!("data: {token}\n\n"),
@@ -186,12 +187,14 @@ fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
         last.as_bytes(),
         b"data: [DONE]\n\n",
     ];
-    scripted.engine.once(Reply::whole(json_reply(
+    scripted.engine.once(ScriptedReply::whole(json_reply(
         "503 Full",
         "retry-after: 0\r\n",
         "{}",
     )));
-    scripted.engine.once(Reply::whole(stream_reply(&pieces)));
+    scripted
+        .engine
+        .once(ScriptedReply::whole(stream_reply(&pieces)));
     assert_eq!(scripted.ask(&json!({"stream": true})), 200);
     assert_eq!(scripted.engine.requests(), 2, "it was tried again");
     let row = scripted.row();
@@ -201,7 +204,7 @@ fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
         "{row}"
     );
     // Without usage it is counted and not joined.
-    scripted.engine.once(Reply::whole(stream_reply(&[
+    scripted.engine.once(ScriptedReply::whole(stream_reply(&[
         token.as_bytes(),
         b"data: [DONE]\n\n",
     ])));
@@ -216,7 +219,7 @@ fn a_streams_usage_counts_wherever_it_comes_and_a_request_counts_once() {
 
 #[test]
 fn a_worker_without_events_drifts_and_stays_what_it_is() {
-    let scripted = Scripted::start();
+    let scripted = ScriptedParity::start();
     // The router expects the prompt to be cached from the second time on; this engine caches nothing.
     (0..5).for_each(|_| assert_eq!(scripted.ask(&json!({})), 200));
     let row = scripted.row();

@@ -3,20 +3,20 @@
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, Routed, Turn, eventually, words};
+use crate::harness::{RawClient, RoutedFleet, RoutedReply, eventually, words};
 
 const CONFIG: &str = "parity: {min_joined: 6}\n";
 
-fn parity(routed: &Routed) -> Value {
+fn parity(routed: &RoutedFleet) -> Value {
     RawClient::get(&routed.router.admin(), "/admin/parity").json()["workers"][0].clone()
 }
 
-fn completion(routed: &Routed, topic: &str) -> Turn {
+fn completion(routed: &RoutedFleet, topic: &str) -> RoutedReply {
     routed.completion(json!({"prompt": words(topic, 60)}), &[])
 }
 
 /// `corrupt:N`: the next so many batches of events are unreadable.
-fn disturb(routed: &Routed, action: &str) {
+fn disturb(routed: &RoutedFleet, action: &str) {
     let body = json!({"action": action}).to_string();
     assert_eq!(
         RawClient::post(&routed.engines[0].data(), "/sim/events", body.as_bytes()).status,
@@ -25,7 +25,7 @@ fn disturb(routed: &Routed, action: &str) {
 }
 
 /// Somebody else's requests push everything out of the engine's cache, and the events that say so are unreadable.
-fn evict_unnoticed(routed: &Routed, round: usize) {
+fn evict_unnoticed(routed: &RoutedFleet, round: usize) {
     disturb(routed, "corrupt:1000");
     for filler in 0..4 {
         let prompt = words(&format!("filler{round}x{filler}y"), 60);
@@ -45,7 +45,7 @@ fn evict_unnoticed(routed: &Routed, round: usize) {
 }
 
 /// Until the worker is in this state, or for twenty rounds.
-fn until(routed: &Routed, state: &str, mut round: impl FnMut(usize)) {
+fn until(routed: &RoutedFleet, state: &str, mut round: impl FnMut(usize)) {
     for n in 0..20 {
         round(n);
         if parity(routed)["state"] == state {
@@ -56,15 +56,15 @@ fn until(routed: &Routed, state: &str, mut round: impl FnMut(usize)) {
 }
 
 /// A change of state is acted on right after it was found.
-fn cache_source_is(routed: &Routed, source: &str) {
+fn cache_source_is(routed: &RoutedFleet, source: &str) {
     eventually("the change to be acted on", || {
         (routed.worker("a")["cache_source"] == source).then_some(())
     });
 }
 
 /// A worker that lost its trust because removals never arrived.
-fn downgraded(config: &str) -> Routed {
-    let routed = Routed::with(&[&["--kv-blocks", "48"]], &format!("{CONFIG}{config}"), &[]);
+fn downgraded(config: &str) -> RoutedFleet {
+    let routed = RoutedFleet::with(&[&["--kv-blocks", "48"]], &format!("{CONFIG}{config}"), &[]);
     let kept = completion(&routed, "kept");
     assert_eq!(kept.predicted, kept.cached);
     until(&routed, "downgraded", |round| {

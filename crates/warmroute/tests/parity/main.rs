@@ -10,7 +10,7 @@ mod harness;
 
 mod figures;
 mod fitness;
-mod liar;
 mod lost_events;
+mod lying_proxy;
 mod trust;
 mod without_usage;

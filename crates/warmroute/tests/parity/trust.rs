@@ -3,8 +3,10 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Page, Program, RawClient, Router as _, Sim as _, eventually, says, words},
-    liar::Liar,
+    harness::{
+        Page, Program, RawClient, RouterQueries as _, SimControls as _, eventually, says, words,
+    },
+    lying_proxy::LyingProxy,
 };
 
 const CONFIG: &str = "
@@ -13,16 +15,16 @@ parity: {window: 60s, min_joined: 12}
 ";
 
 /// One engine, its liar, and a router that knows the engine by the liar's address.
-struct Lied {
+struct LyingProxyFixture {
     router: Program,
     engine: Program,
-    liar: Liar,
+    liar: LyingProxy,
 }
 
-impl Lied {
+impl LyingProxyFixture {
     fn start() -> Self {
         let engine = Program::engine(&["--speed", "20"]);
-        let liar = Liar::before(engine.data());
+        let liar = LyingProxy::before(engine.data());
         let router = Program::serve_with(CONFIG, &[format!("a={}", liar.url())], &[]).ready(1);
         let lied = Self {
             router,
@@ -103,7 +105,7 @@ impl Lied {
 
 #[test]
 fn usage_that_lies_costs_a_worker_its_trust_and_the_truth_gives_it_back() {
-    let lied = Lied::start();
+    let lied = LyingProxyFixture::start();
     let truth = lied.ask_until("ok");
     assert_eq!(truth, ["no_data", "ok"]);
     lied.is_known_by("events");

@@ -2,17 +2,17 @@
 
 use serde_json::{Value, json};
 
-use crate::harness::{RawClient, Routed, Stopwatch, eventually, words};
+use crate::harness::{RawClient, RoutedFleet, Stopwatch, eventually, words};
 
 /// What was predicted before that is judged apart.
-fn known_by_events(routed: &Routed) {
+fn known_by_events(routed: &RoutedFleet) {
     eventually("the stream to be believed", || {
         (routed.worker("a")["cache_source"] == "events").then_some(())
     });
 }
 
 /// Ten completions, each prompt twice.
-fn ask(routed: &Routed, topic: &str, fields: &Value) {
+fn ask(routed: &RoutedFleet, topic: &str, fields: &Value) {
     for n in 0..10 {
         let prompt = words(&format!("{topic}{}of", n / 2), 60);
         let mut body =
@@ -32,7 +32,7 @@ fn ask(routed: &Routed, topic: &str, fields: &Value) {
 }
 
 /// The row, once it is as wanted. Counters are read every 5 s.
-fn row(routed: &Routed, wanted: impl Fn(&Value) -> bool) -> Value {
+fn row(routed: &RoutedFleet, wanted: impl Fn(&Value) -> bool) -> Value {
     let waiting = Stopwatch::start();
     loop {
         let row =
@@ -47,7 +47,7 @@ fn row(routed: &Routed, wanted: impl Fn(&Value) -> bool) -> Value {
 
 #[test]
 fn replies_that_do_not_tell_are_judged_by_the_engines_own_counters() {
-    let routed = Routed::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
+    let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
     known_by_events(&routed);
     ask(&routed, "topic", &json!({}));
     let row = row(&routed, |row| row["state"] != "no_data");
@@ -66,7 +66,7 @@ fn replies_that_do_not_tell_are_judged_by_the_engines_own_counters() {
 
 #[test]
 fn requests_of_ours_that_cannot_be_judged_are_not_taken_for_somebody_elses() {
-    let routed = Routed::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
+    let routed = RoutedFleet::with(&[&["--no-usage-details"]], "parity: {min_joined: 5}\n", &[]);
     known_by_events(&routed);
     ask(&routed, "unjudged", &json!({"prompt_logprobs": 1}));
     ask(&routed, "beside", &json!({}));

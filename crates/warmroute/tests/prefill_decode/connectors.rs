@@ -5,17 +5,19 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{RawClient, Reply, Router as _, Seen, chat, json_reply, streamed},
-    pools::{Scripted, rewrites, yes},
+    harness::{
+        RawClient, RouterQueries as _, ScriptedReply, SeenRequest, chat, json_reply, streamed,
+    },
+    pools::{ScriptedPools, rewrites, yes},
 };
 
-fn body(seen: &Seen) -> Value {
+fn body(seen: &SeenRequest) -> Value {
     serde_json::from_slice(&seen.body).expect("a body is JSON")
 }
 
 #[test]
 fn sglang_gets_one_room_for_both_legs() {
-    let scripted = Scripted::start("sglang", Reply::whole(whole("{}")), late_yes());
+    let scripted = ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), late_yes());
     let reply = scripted.ask("r", &streamed(chat("m", "hi", 4)).to_string());
     let (prefill, decode) = (
         body(&scripted.prefill.next_request()),
@@ -54,7 +56,7 @@ fn sglang_gets_one_room_for_both_legs() {
 
 #[test]
 fn no_two_requests_meet_in_one_room() {
-    let scripted = Scripted::start("sglang", Reply::whole(whole("{}")), yes());
+    let scripted = ScriptedPools::start("sglang", ScriptedReply::whole(whole("{}")), yes());
     let rooms: Vec<Value> = (0..3)
         .map(|n| {
             scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
@@ -71,9 +73,10 @@ fn no_two_requests_meet_in_one_room() {
 fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of_it() {
     for connector in ["sglang", "mooncake"] {
         // By then the decode worker has its part.
-        let busy = Reply::Late(Duration::from_millis(300), json_reply("503 Busy", "", "{}"));
-        let scripted = Scripted::start(connector, busy, yes());
-        scripted.decode.once(Reply::Silence);
+        let busy =
+            ScriptedReply::Late(Duration::from_millis(300), json_reply("503 Busy", "", "{}"));
+        let scripted = ScriptedPools::start(connector, busy, yes());
+        scripted.decode.once(ScriptedReply::Silence);
         let asked = chat("m", "hi", 4).to_string();
         let reply = scripted.ask("r", &asked);
         assert_eq!(
@@ -103,7 +106,8 @@ fn a_decode_worker_whose_prompt_will_not_come_is_hung_up_on_and_asked_for_all_of
 #[test]
 fn both_legs_are_under_way_before_either_answers_and_end_with_their_client() {
     for connector in ["sglang", "mooncake"] {
-        let scripted = Scripted::start(connector, Reply::Silence, Reply::Silence);
+        let scripted =
+            ScriptedPools::start(connector, ScriptedReply::Silence, ScriptedReply::Silence);
         let client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 4)));
         scripted.prefill.next_request();
         scripted.decode.next_request();
@@ -116,7 +120,7 @@ fn both_legs_are_under_way_before_either_answers_and_end_with_their_client() {
 
 #[test]
 fn mooncake_s_engines_meet_by_a_transfer_id_and_the_name_that_the_bootstrap_server_tells_once() {
-    let scripted = Scripted::start("mooncake", Reply::whole(whole("{}")), late_yes());
+    let scripted = ScriptedPools::start("mooncake", ScriptedReply::whole(whole("{}")), late_yes());
     let mut questions = Vec::new();
     for n in 0..2 {
         let reply = scripted.ask(&format!("r{n}"), &chat("m", "hi", 4).to_string());
@@ -167,9 +171,9 @@ fn whole(body: &str) -> Vec<u8> {
 }
 
 /// Long enough after its request for a prefill that answers at once to be seen to have ended.
-fn late_yes() -> Reply {
-    let Reply::Pieces(pieces, _) = yes() else {
+fn late_yes() -> ScriptedReply {
+    let ScriptedReply::Pieces(pieces, _) = yes() else {
         unreachable!("a whole reply")
     };
-    Reply::Late(Duration::from_millis(200), pieces.concat())
+    ScriptedReply::Late(Duration::from_millis(200), pieces.concat())
 }

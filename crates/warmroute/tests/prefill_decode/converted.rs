@@ -4,7 +4,7 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    harness::{Program, RawClient, Router as _, Sim as _, chat, eventually, words},
+    harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, eventually, words},
     pools::CHAT,
 };
 

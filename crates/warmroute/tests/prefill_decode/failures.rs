@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        RawClient, Reply, Router as _, ScriptedEngine, Sim as _, chat, chunk, json_reply,
-        stream_head, streamed, words,
+        RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, SimControls as _, chat,
+        chunk, json_reply, stream_head, streamed, words,
     },
-    pools::{Pools, Scripted, rewrites, serve, worker, yes},
+    pools::{ScriptedPools, SimulatedPools, rewrites, serve, worker, yes},
 };
 
 fn asked(topic: &str) -> Value {
@@ -18,7 +18,7 @@ fn asked(topic: &str) -> Value {
 #[test]
 #[contract("DY26", "F88")]
 fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
-    let pools = Pools::start(
+    let pools = SimulatedPools::start(
         1,
         1,
         "request: {timeout: 4s}\ncircuit_breaker: {enabled: false}\n",
@@ -56,7 +56,7 @@ fn a_prefill_that_fails_leaves_the_prompt_to_the_decode_worker_and_says_so() {
 #[test]
 #[contract("DY26")]
 fn a_named_prefill_worker_that_fails_does_not_cost_the_request_either() {
-    let pools = Pools::start(2, 1, "");
+    let pools = SimulatedPools::start(2, 1, "");
     for (id, body) in [
         ("r", asked("named")),
         ("batch", json!({"model": "sim", "prompt": ["one", "two"]})),
@@ -73,7 +73,7 @@ fn a_named_prefill_worker_that_fails_does_not_cost_the_request_either() {
 #[test]
 #[contract("DY26")]
 fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
-    let mut pools = Pools::start(1, 1, "health_checks: {interval: 1h}\n");
+    let mut pools = SimulatedPools::start(1, 1, "health_checks: {interval: 1h}\n");
     pools.prefill[0].kill();
     let reasons: Vec<Value> = (0..3)
         .map(|n| pools.ask(&format!("r{n}"), &asked("gone")).1["prefill"]["reason"].clone())
@@ -91,7 +91,7 @@ fn a_prefill_worker_that_is_gone_costs_one_connect_and_then_nothing() {
 #[test]
 #[contract("DY26")]
 fn a_reply_that_hands_nothing_over_is_a_failed_prefill_and_the_client_s_body_goes_out_as_it_came() {
-    let scripted = Scripted::start("nixl", yes(), yes());
+    let scripted = ScriptedPools::start("nixl", yes(), yes());
     let body = "{\"model\": \"m\",  \"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\":2}";
     for (n, reply) in [
         "{}",
@@ -104,7 +104,7 @@ fn a_reply_that_hands_nothing_over_is_a_failed_prefill_and_the_client_s_body_goe
     {
         scripted
             .prefill
-            .script(Reply::whole(json_reply("200 OK", "", reply)));
+            .script(ScriptedReply::whole(json_reply("200 OK", "", reply)));
         assert_eq!(scripted.ask(&format!("r{n}"), body).status, 200, "{reply}");
         assert_eq!(
             scripted.decode.next_request().body,
@@ -122,7 +122,7 @@ fn a_reply_that_hands_nothing_over_is_a_failed_prefill_and_the_client_s_body_goe
 
 #[test]
 fn a_request_that_the_prefill_worker_refuses_is_the_decode_workers_to_refuse() {
-    let pools = Pools::start(1, 1, "");
+    let pools = SimulatedPools::start(1, 1, "");
     let reply = pools.ask_with("r", &chat("sim", &words("long", 60), 10_000_000), &[]);
     assert_eq!(reply.status, 400, "{}", reply.text());
     assert_eq!(
@@ -136,7 +136,7 @@ fn a_request_that_the_prefill_worker_refuses_is_the_decode_workers_to_refuse() {
 #[test]
 #[contract("F89")]
 fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
-    let pools = Pools::start(1, 2, "");
+    let pools = SimulatedPools::start(1, 2, "");
     for (n, fault) in ["503", "reset"].into_iter().enumerate() {
         pools
             .decode
@@ -166,7 +166,7 @@ fn a_decode_worker_that_fails_is_replaced_and_the_prompt_handed_over_again() {
 #[test]
 #[contract("F34", "DY25")]
 fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_never_hears_of_it() {
-    let scripted = Scripted::start("nixl", Reply::Silence, yes());
+    let scripted = ScriptedPools::start("nixl", ScriptedReply::Silence, yes());
     for body in [chat("m", "hi", 2), streamed(chat("m", "hi", 2))] {
         let client = RawClient::chat(&scripted.router.data(), &body);
         scripted.prefill.next_request();
@@ -193,13 +193,13 @@ fn a_client_that_leaves_during_the_prefill_ends_it_and_the_decode_worker_never_h
 #[test]
 #[contract("F35", "DY25")]
 fn a_client_that_leaves_during_the_reply_ends_that_and_both_loads_are_free() {
-    let offered = Reply::whole(json_reply(
+    let offered = ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"kv_transfer_params":{"remote_host":"h"}}"#,
     ));
     let begun = [stream_head(), chunk(b"data: {\"choices\":[]}\n\n")].concat();
-    let scripted = Scripted::start("nixl", offered, Reply::Stall(begun));
+    let scripted = ScriptedPools::start("nixl", offered, ScriptedReply::Stall(begun));
     let mut client = RawClient::chat(&scripted.router.data(), &streamed(chat("m", "hi", 2)));
     client.read_until("choices");
     drop(client);
@@ -210,7 +210,7 @@ fn a_client_that_leaves_during_the_reply_ends_that_and_both_loads_are_free() {
 #[test]
 #[contract("S43")]
 fn what_engines_say_to_each_other_is_not_a_clients_to_say() {
-    let scripted = Scripted::start("nixl", yes(), yes());
+    let scripted = ScriptedPools::start("nixl", yes(), yes());
     let fields = [
         (
             "kv_transfer_params",

@@ -5,10 +5,10 @@ use serde_json::{Value, json};
 
 use crate::{
     harness::{
-        Program, RawClient, Reply, Router as _, Sim as _, chat, eventually, json_reply, streamed,
-        text_of, words,
+        Program, RawClient, RouterQueries as _, ScriptedReply, SimControls as _, chat, eventually,
+        json_reply, streamed, text_of, words,
     },
-    pools::{CHAT, Pools, Scripted, rewrites, yes},
+    pools::{CHAT, ScriptedPools, SimulatedPools, rewrites, yes},
 };
 
 fn asked(topic: &str, tokens: u32) -> Value {
@@ -18,7 +18,7 @@ fn asked(topic: &str, tokens: u32) -> Value {
 #[test]
 #[contract("V39", "DY25")]
 fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
-    let pools = Pools::start(1, 1, "");
+    let pools = SimulatedPools::start(1, 1, "");
     let alone = Program::engine(&["--speed", "20"]);
     let completion = json!({"model": "sim", "prompt": words("story", 120), "max_tokens": 12});
     for (n, body) in [asked("chat", 12), completion].into_iter().enumerate() {
@@ -69,7 +69,7 @@ fn the_reply_is_that_of_an_engine_which_did_all_of_it_alone() {
 #[test]
 #[contract("V39")]
 fn a_streams_first_token_is_the_decode_workers_and_its_options_do_not_reach_the_prefill() {
-    let pools = Pools::start(1, 1, "");
+    let pools = SimulatedPools::start(1, 1, "");
     let mut body = streamed(asked("stream", 10));
     body["stream_options"] = json!({"include_usage": true});
     let reply = pools.ask_with("s", &body, &[]);
@@ -100,9 +100,9 @@ fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
         r#"{"remote_engine_id" : "e", "remote_block_ids":[ 1,2 ],"do_remote_prefill":true}"#;
     let offered =
         format!(r#"{{"prompt_token_ids":[7, 8],"choices":[{{}}],"kv_transfer_params":{params}}}"#);
-    let scripted = Scripted::start(
+    let scripted = ScriptedPools::start(
         "nixl",
-        Reply::whole(json_reply("200 OK", "", &offered)),
+        ScriptedReply::whole(json_reply("200 OK", "", &offered)),
         yes(),
     );
     let body = "{ \"model\":\"m\", \"x-own\": [1e2, {}],\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u00e9\"}], \
@@ -136,9 +136,9 @@ fn both_bodies_are_the_clients_bytes_but_for_what_is_spliced() {
 fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
     let offered =
         r#"{"kv_transfer_params":{"remote_host":"h"},"prompt_token_ids":null,"choices":[]}"#;
-    let scripted = Scripted::start(
+    let scripted = ScriptedPools::start(
         "nixl",
-        Reply::whole(json_reply("200 OK", "", offered)),
+        ScriptedReply::whole(json_reply("200 OK", "", offered)),
         yes(),
     );
     let reply = scripted.ask("r", &chat("m", "hi", 4).to_string());
@@ -156,7 +156,7 @@ fn an_engine_that_does_not_tell_ids_has_only_its_parameters_handed_on() {
 #[test]
 #[contract("DY25")]
 fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
-    let pools = Pools::start(2, 2, "");
+    let pools = SimulatedPools::start(2, 2, "");
     let (_, first) = pools.ask("first", &asked("again", 4));
     for side in [
         &first["prefill"]["target"]["worker"],
@@ -189,7 +189,7 @@ fn both_workers_are_known_to_hold_the_prompt_by_their_own_events() {
 #[test]
 #[contract("DY25")]
 fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
-    let scripted = Scripted::start("nixl", Reply::Silence, yes());
+    let scripted = ScriptedPools::start("nixl", ScriptedReply::Silence, yes());
     let client = RawClient::chat(&scripted.router.data(), &chat("m", &words("load", 200), 4));
     scripted.prefill.next_request();
     let workers = scripted.router.workers();
@@ -226,7 +226,7 @@ fn a_prompt_under_way_is_the_prefill_workers_load_and_not_the_decode_workers() {
 #[test]
 #[contract("V40")]
 fn a_tail_under_the_threshold_stays_with_the_decode_worker() {
-    let pools = Pools::start(1, 1, "disaggregation: {uncached_token_threshold: 64}\n");
+    let pools = SimulatedPools::start(1, 1, "disaggregation: {uncached_token_threshold: 64}\n");
     let (_, first) = pools.ask("first", &asked("warm", 4));
     assert_eq!(first["prefill"]["skipped"], false);
     pools.warm("d1");

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use crate::{
-    harness::{Program, RawClient, Router as _, Sim as _, chat, words},
+    harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, words},
     pools::{CHAT, serve, worker},
 };
 

@@ -3,16 +3,16 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{RawClient, Reply, Router as _, json_reply},
-    pools::{Scripted, rewrites, yes},
+    harness::{RawClient, RouterQueries as _, ScriptedReply, json_reply},
+    pools::{ScriptedPools, rewrites, yes},
 };
 
 #[test]
 fn both_legs_are_told_the_chat_and_the_client_gets_a_message() {
     let prefill = json!({"choices": [{}], "kv_transfer_params": {"remote_host": "h"}, "prompt_token_ids": [1, 2]});
-    let scripted = Scripted::start(
+    let scripted = ScriptedPools::start(
         "nixl",
-        Reply::whole(json_reply("200 OK", "", &prefill.to_string())),
+        ScriptedReply::whole(json_reply("200 OK", "", &prefill.to_string())),
         yes(),
     );
     let body =

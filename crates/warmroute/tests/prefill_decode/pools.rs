@@ -3,7 +3,8 @@
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, eventually, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, eventually,
+    json_reply,
 };
 
 pub(crate) const CHAT: &str = "/v1/chat/completions";
@@ -14,13 +15,13 @@ pub(crate) fn worker(name: &str, url: &str, role: &str, more: &str) -> String {
 }
 
 /// Simulated engines and the router before them: `p1`, `p2`, ... compute prompts, `d1`, `d2`, ... generate.
-pub(crate) struct Pools {
+pub(crate) struct SimulatedPools {
     pub(crate) router: Program,
     pub(crate) prefill: Vec<Program>,
     pub(crate) decode: Vec<Program>,
 }
 
-impl Pools {
+impl SimulatedPools {
     /// So many of each; `config` are more sections.
     pub(crate) fn start(prefill: usize, decode: usize, config: &str) -> Self {
         let engines = |role: &str, count: usize| -> Vec<Program> {
@@ -100,23 +101,23 @@ pub(crate) fn serve(workers: &str, config: &str) -> Program {
 }
 
 /// Scripted engines, one of each role, and the router before them.
-pub(crate) struct Scripted {
+pub(crate) struct ScriptedPools {
     pub(crate) router: Program,
     pub(crate) prefill: ScriptedEngine,
     pub(crate) decode: ScriptedEngine,
 }
 
 /// A reply that generates `yes`.
-pub(crate) fn yes() -> Reply {
-    Reply::whole(json_reply(
+pub(crate) fn yes() -> ScriptedReply {
+    ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#,
     ))
 }
 
-impl Scripted {
-    pub(crate) fn start(connector: &str, prefill: Reply, decode: Reply) -> Self {
+impl ScriptedPools {
+    pub(crate) fn start(connector: &str, prefill: ScriptedReply, decode: ScriptedReply) -> Self {
         Self::with(
             &format!("disaggregation: {{connector: {connector}}}\n"),
             prefill,
@@ -124,7 +125,7 @@ impl Scripted {
         )
     }
 
-    pub(crate) fn with(config: &str, prefill: Reply, decode: Reply) -> Self {
+    pub(crate) fn with(config: &str, prefill: ScriptedReply, decode: ScriptedReply) -> Self {
         let (prefill, decode) = (
             ScriptedEngine::start(prefill),
             ScriptedEngine::start(decode),

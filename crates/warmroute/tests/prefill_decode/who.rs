@@ -6,8 +6,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Program, RawClient, Router as _, Sim as _, chat, eventually, words},
-    pools::{CHAT, Pools, serve, worker},
+    harness::{Program, RawClient, RouterQueries as _, SimControls as _, chat, eventually, words},
+    pools::{CHAT, SimulatedPools, serve, worker},
 };
 
 fn asked(topic: &str) -> Value {
@@ -61,7 +61,7 @@ fn the_pool_is_there_as_soon_as_its_first_worker_is_and_gone_with_its_last() {
 #[test]
 #[contract("DY25")]
 fn each_pool_has_a_policy_of_its_own_and_a_request_that_names_one_means_its_reply() {
-    let pools = Pools::start(
+    let pools = SimulatedPools::start(
         2,
         2,
         "  prefill_policy: round_robin\n  decode_policy: kv_aware\n",
@@ -95,7 +95,7 @@ fn each_pool_has_a_policy_of_its_own_and_a_request_that_names_one_means_its_repl
 
 #[test]
 fn a_worker_asked_for_by_name_is_asked_in_its_own_role() {
-    let pools = Pools::start(2, 2, "");
+    let pools = SimulatedPools::start(2, 2, "");
     for (n, name) in ["p2", "d2", "p1", "d1/0"].into_iter().enumerate() {
         let id = format!("r{n}");
         assert_eq!(
@@ -117,7 +117,7 @@ fn a_worker_asked_for_by_name_is_asked_in_its_own_role() {
 
 #[test]
 fn switched_off_nothing_is_split_and_prefill_workers_get_nothing() {
-    let pools = Pools::start(1, 1, "disaggregation: {mode: off}\n");
+    let pools = SimulatedPools::start(1, 1, "disaggregation: {mode: off}\n");
     let (reply, receipt) = pools.ask("r", &asked("off"));
     assert_eq!((reply.status, &receipt["prefill"]), (200, &Value::Null));
     assert_eq!(receipt["excluded"][0]["reason"], "role");
@@ -126,7 +126,7 @@ fn switched_off_nothing_is_split_and_prefill_workers_get_nothing() {
 
 #[test]
 fn several_prompts_at_once_stay_together() {
-    let pools = Pools::start(1, 1, "");
+    let pools = SimulatedPools::start(1, 1, "");
     let body =
         json!({"model": "sim", "prompt": [words("one", 40), words("two", 40)], "max_tokens": 4});
     let (reply, receipt) = pools.ask("r", &body);
@@ -136,7 +136,7 @@ fn several_prompts_at_once_stay_together() {
 
 #[test]
 fn who_asks_for_a_place_is_told_of_both_legs_and_holds_both() {
-    let pools = Pools::start(1, 1, "");
+    let pools = SimulatedPools::start(1, 1, "");
     let route = |fields: Value| {
         let mut body = asked("route");
         body.as_object_mut()

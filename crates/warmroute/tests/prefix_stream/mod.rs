@@ -17,11 +17,11 @@ use dialect::Anchor;
 /// The stream. Dropping it closes its listener and its connections.
 pub struct PrefixStream {
     address: String,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<PrefixStreamState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct PrefixStreamState {
     presence: Presence,
     open: Vec<TcpStream>,
 }
@@ -39,7 +39,7 @@ impl PrefixStream {
     pub fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
-        let state = Arc::<Mutex<State>>::default();
+        let state = Arc::<Mutex<PrefixStreamState>>::default();
         let shared = Arc::clone(&state);
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {

@@ -7,7 +7,7 @@ use crate::{
     redis_server::RedisServer,
     rules::ALERTS,
     server::{Prometheus, patiently},
-    traffic::Scene,
+    traffic::TrafficFixture,
 };
 
 const FALLBACK: &str = "WarmrouteCacheFallback";
@@ -51,7 +51,7 @@ fn backends(prometheus: &Prometheus, query: &str) -> Vec<String> {
 fn the_alerts_fire_while_redis_or_a_stream_is_away_and_clear_when_it_is_back() {
     test_programs::require!(RedisServer, Prometheus);
     let mut redis = RedisServer::start();
-    let scene = Scene::start(&redis);
+    let scene = TrafficFixture::start(&redis);
     let prometheus = Prometheus::scraping(&scene.router().admin(), &without_waits());
     prometheus.scraped(2);
     until_firing(&prometheus, &[]);

@@ -7,14 +7,14 @@ use crate::{
     queries,
     redis_server::RedisServer,
     server::{Prometheus, Series, patiently},
-    traffic::{Scene, Sent},
+    traffic::{SentRequests, TrafficFixture},
 };
 
 /// What a query gave, and what it is held against.
-struct Answers<'a> {
+struct QueryAnswers<'a> {
     prometheus: &'a Prometheus,
     time: f64,
-    sent: &'a Sent,
+    sent: &'a SentRequests,
     /// By the router's own page: `get`s that took up to so many seconds, of those since some time before the first scrape
     /// and since some time after it. What Prometheus counts lies between.
     gets: [Vec<(f64, f64)>; 2],
@@ -25,7 +25,7 @@ struct Answers<'a> {
 fn the_eleven_queries_run_unchanged_and_say_what_the_traffic_was() {
     test_programs::require!(RedisServer, Prometheus);
     let redis = RedisServer::start();
-    let scene = Scene::start(&redis);
+    let scene = TrafficFixture::start(&redis);
     let begun = gets_by_time(&page(&scene));
     let prometheus = Prometheus::scraping(&scene.router().admin(), "");
     // Before any traffic: everything is there, and 0.
@@ -58,7 +58,7 @@ fn the_eleven_queries_run_unchanged_and_say_what_the_traffic_was() {
             .map(|(all, old)| (all.0, all.1 - old.1))
             .collect()
     });
-    let answers = Answers {
+    let answers = QueryAnswers {
         prometheus: &prometheus,
         time: prometheus.time(),
         sent: &sent,
@@ -104,7 +104,7 @@ fn before_any_traffic(prometheus: &Prometheus) {
     }
 }
 
-impl Answers<'_> {
+impl QueryAnswers<'_> {
     fn all(&self, query: &str) -> Vec<Series> {
         self.prometheus.query_at(query, self.time)
     }
@@ -238,7 +238,7 @@ impl Answers<'_> {
     }
 }
 
-fn page(scene: &Scene) -> Page {
+fn page(scene: &TrafficFixture) -> Page {
     Page::read(&RawClient::get(&scene.router().admin(), "/metrics").text())
 }
 

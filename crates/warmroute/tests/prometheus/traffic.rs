@@ -4,7 +4,7 @@
 use serde_json::{Value, json};
 
 use crate::{
-    harness::{Program, RawClient, Routed, eventually, says, words},
+    harness::{Program, RawClient, RoutedFleet, eventually, says, words},
     prefix_stream::PrefixStream,
     queries,
     redis_server::RedisServer,
@@ -14,14 +14,14 @@ use crate::{
 const ALL_OF_IT: u32 = 4_000;
 
 /// Engines `a` and `b`; `b` has a stream of prefixes beside its own events.
-pub(crate) struct Scene {
-    routed: Routed,
+pub(crate) struct TrafficFixture {
+    routed: RoutedFleet,
     pub(crate) stream: PrefixStream,
 }
 
 /// What was sent, by where it went.
 #[derive(Debug, Default)]
-pub(crate) struct Sent {
+pub(crate) struct SentRequests {
     /// To the owner of the prompt's beginning.
     pub(crate) owner: usize,
     /// To another, because the owner was full.
@@ -38,14 +38,14 @@ pub(crate) struct Sent {
     pub(crate) skips: usize,
 }
 
-impl Sent {
+impl SentRequests {
     /// Placed by the ring, or by the fallback.
     pub(crate) fn not_by_cache(&self) -> usize {
         self.owner + self.overflow + self.keyless
     }
 }
 
-impl Scene {
+impl TrafficFixture {
     pub(crate) fn start(redis: &RedisServer) -> Self {
         let stream = PrefixStream::start();
         let cache = if queries::has_response_cache() {
@@ -62,7 +62,7 @@ impl Scene {
         );
         let slow: &[&str] = &["--speed", "4"];
         Self {
-            routed: Routed::with(&[slow, slow], &config, &[]),
+            routed: RoutedFleet::with(&[slow, slow], &config, &[]),
             stream,
         }
     }
@@ -72,8 +72,8 @@ impl Scene {
     }
 
     /// Everything that the queries are about.
-    pub(crate) fn traffic(&self) -> Sent {
-        let mut sent = Sent::default();
+    pub(crate) fn traffic(&self) -> SentRequests {
+        let mut sent = SentRequests::default();
         let [whole, part] = self.homes_on_a(&mut sent);
         self.burst(&whole, &mut sent);
         self.stream.say("cache_created", &whole, ALL_OF_IT);
@@ -101,7 +101,7 @@ impl Scene {
     }
 
     /// Two requests that go on until they are dropped.
-    pub(crate) fn two_in_flight(&self, sent: &mut Sent) -> [RawClient; 2] {
+    pub(crate) fn two_in_flight(&self, sent: &mut SentRequests) -> [RawClient; 2] {
         sent.keyless += 2;
         sent.skips += 2;
         [7, 8].map(|token| {
@@ -117,7 +117,7 @@ impl Scene {
     }
 
     /// Two system prompts whose owner is `a`.
-    fn homes_on_a(&self, sent: &mut Sent) -> [String; 2] {
+    fn homes_on_a(&self, sent: &mut SentRequests) -> [String; 2] {
         let mut found = Vec::new();
         for n in 0..40 {
             let prompt = format!("You are assistant {n}. {}", words(&n.to_string(), 60));
@@ -136,7 +136,7 @@ impl Scene {
     }
 
     /// More at once than one owner takes.
-    fn burst(&self, system: &str, sent: &mut Sent) {
+    fn burst(&self, system: &str, sent: &mut SentRequests) {
         let mut body = chat(system, 0.7);
         body["max_tokens"] = 300.into();
         let clients: Vec<RawClient> = (0..8)
@@ -156,7 +156,7 @@ impl Scene {
     }
 
     /// Asks until the router goes by what the stream said, and then so many times more.
-    fn cached_on_b(&self, system: &str, overlap: f64, times: usize, sent: &mut Sent) {
+    fn cached_on_b(&self, system: &str, overlap: f64, times: usize, sent: &mut SentRequests) {
         eventually("the router to go by the stream", || {
             sent.skips += 1;
             if self.chat(system).worker == "b" {
@@ -173,7 +173,7 @@ impl Scene {
     }
 
     /// A request that may be answered from the response cache, three times.
-    fn repeated(&self, sent: &mut Sent) {
+    fn repeated(&self, sent: &mut SentRequests) {
         let body = chat("You repeat yourself.", 0.0);
         for expected in ["MISS", "HIT", "HIT"] {
             let reply = RawClient::chat(&self.router().data(), &body).reply();
@@ -190,13 +190,13 @@ impl Scene {
         sent.beginnings += 1;
     }
 
-    fn chat(&self, system: &str) -> Placed {
+    fn chat(&self, system: &str) -> PlacedRequest {
         let reply = RawClient::chat(&self.router().data(), &chat(system, 0.7)).reply();
         assert_eq!(reply.status, 200, "{}", reply.text());
         let tokens = reply.json()["usage"]["prompt_tokens"]
             .as_u64()
             .expect("usage with prompt tokens");
-        Placed {
+        PlacedRequest {
             worker: reply
                 .header("x-warmroute-worker")
                 .expect("the reply names its worker")
@@ -206,7 +206,7 @@ impl Scene {
     }
 }
 
-struct Placed {
+struct PlacedRequest {
     worker: String,
     prompt_tokens: u32,
 }

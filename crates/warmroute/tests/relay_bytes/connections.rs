@@ -1,8 +1,8 @@
 //! Several requests on one connection, and clients of an older kind.
 
 use crate::{
-    CHAT, Pair,
-    harness::{RawClient, Reply, chat, json_reply, stream_reply, streamed},
+    CHAT, RoutedEngine,
+    harness::{RawClient, ScriptedReply, chat, json_reply, stream_reply, streamed},
 };
 
 fn numbered(number: u32) -> Vec<u8> {
@@ -11,13 +11,13 @@ fn numbered(number: u32) -> Vec<u8> {
 
 #[test]
 fn requests_on_one_connection_get_their_own_replies_in_order() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     for number in 0..20 {
         let body = chat("m", &format!("question {number}"), 1).to_string();
         let events = format!("data: {number}\n\n");
         let streams = number % 3 == 0;
-        pair.engine.once(Reply::whole(if streams {
+        pair.engine.once(ScriptedReply::whole(if streams {
             stream_reply(&[events.as_bytes()])
         } else {
             numbered(number)
@@ -39,11 +39,11 @@ fn requests_on_one_connection_get_their_own_replies_in_order() {
 
 #[test]
 fn pipelined_requests_are_answered_one_after_the_other() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     let mut sent = Vec::new();
     for number in 0..5 {
-        pair.engine.once(Reply::whole(numbered(number)));
+        pair.engine.once(ScriptedReply::whole(numbered(number)));
         let body = chat("m", &format!("question {number}"), 1).to_string();
         sent.extend(
             format!(
@@ -61,7 +61,7 @@ fn pipelined_requests_are_answered_one_after_the_other() {
 
 #[test]
 fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connection() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
     let ask = |body: &str| {
         let mut client = RawClient::connect(&pair.router.data());
@@ -82,8 +82,10 @@ fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connect
         (200, r#"{"id":"1"}"#, true)
     );
     let events = b"data: one\n\ndata: [DONE]\n\n";
-    pair.engine
-        .once(Reply::whole(stream_reply(&[&events[..9], &events[9..]])));
+    pair.engine.once(ScriptedReply::whole(stream_reply(&[
+        &events[..9],
+        &events[9..],
+    ])));
     let reply = ask(&streamed(chat("m", "hi", 1)).to_string());
     assert_eq!(
         (reply.status, reply.body.as_slice(), reply.clean),
@@ -98,7 +100,7 @@ fn an_http_1_0_client_gets_a_plain_reply_and_a_stream_that_ends_with_the_connect
 
 #[test]
 fn head_is_answered_like_get_without_the_body() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     for path in ["/v1/models", "/health", "/livez", "/readyz"] {
         client.send("GET", path, &[], b"");
@@ -124,7 +126,7 @@ fn head_is_answered_like_get_without_the_body() {
 
 #[test]
 fn a_connection_lives_on_after_an_error_of_ours() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     for body in [
         "{",

@@ -4,11 +4,11 @@ use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
-    CHAT, Pair,
-    harness::{RawClient, RawReply, Reply, chat, json_reply},
+    CHAT, RoutedEngine,
+    harness::{RawClient, RawReply, ScriptedReply, chat, json_reply},
 };
 
-fn posted(pair: &Pair, headers: &[(&str, &str)]) -> RawReply {
+fn posted(pair: &RoutedEngine, headers: &[(&str, &str)]) -> RawReply {
     RawClient::post_with(
         &pair.router.data(),
         CHAT,
@@ -20,7 +20,7 @@ fn posted(pair: &Pair, headers: &[(&str, &str)]) -> RawReply {
 #[test]
 #[contract("S27", "S28")]
 fn credentials_connection_fields_and_our_own_stay_behind() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let stays = [
         ("Authorization", "Bearer secret"),
         ("X-Api-Key", "secret"),
@@ -62,7 +62,7 @@ fn credentials_connection_fields_and_our_own_stay_behind() {
 
 #[test]
 fn a_request_id_goes_both_ways_and_is_made_where_the_clients_is_unusable() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let reply = posted(&pair, &[("X-Request-ID", "mine-1")]);
     assert_eq!(reply.header("x-request-id"), Some("mine-1"));
     assert_eq!(
@@ -83,12 +83,12 @@ fn a_request_id_goes_both_ways_and_is_made_where_the_clients_is_unusable() {
 #[test]
 #[contract("S30")]
 fn of_the_engines_head_only_its_message_crosses() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let head = "x-engine: a\r\nX-Engine: b\r\nserver: uvicorn\r\nset-cookie: a=b\r\nx-powered-by: py\r\n\
                 x-warmroute-worker: forged\r\nx-request-id: theirs\r\nconnection: x-hop\r\nx-hop: 1\r\n\
                 keep-alive: timeout=5\r\nopenai-processing-ms: 5\r\n";
     pair.engine
-        .once(Reply::whole(json_reply("200 OK", head, "{}")));
+        .once(ScriptedReply::whole(json_reply("200 OK", head, "{}")));
     let reply = posted(&pair, &[("x-request-id", "ours")]);
     let values = |name: &str| -> Vec<String> {
         let of_name = reply.headers.iter().filter(|(known, _)| known == name);
@@ -117,7 +117,7 @@ fn of_the_engines_head_only_its_message_crosses() {
 #[test]
 #[contract("I12")]
 fn custom_fields_cross_in_order_with_their_bytes() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
     // Visible ASCII and the bytes that are text of some other kind; spaces and tabs inside only.
     let byte = prop_oneof![8 => 0x21..0x7fu8, 2 => 0x80..=0xffu8];

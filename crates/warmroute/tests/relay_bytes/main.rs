@@ -18,20 +18,24 @@ mod wire_form;
 
 use std::cell::RefCell;
 
-use harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, json_reply};
+use harness::{Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, json_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
 /// One scripted engine behind a router.
-struct Pair {
+struct RoutedEngine {
     engine: ScriptedEngine,
     router: Program,
     idle: RefCell<Option<RawClient>>,
 }
 
-impl Pair {
+impl RoutedEngine {
     fn start() -> Self {
-        let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"1"}"#)));
+        let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+            "200 OK",
+            "",
+            r#"{"id":"1"}"#,
+        )));
         let router = Program::serve(&[engine.url()], &[]).ready(1);
         Self {
             engine,

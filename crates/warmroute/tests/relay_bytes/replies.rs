@@ -4,8 +4,8 @@ use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
-    CHAT, Pair, any_reply,
-    harness::{Framing, RawClient, Reply, chat, json_reply, streamed},
+    CHAT, RoutedEngine, any_reply,
+    harness::{Framing, RawClient, ScriptedReply, chat, json_reply, streamed},
     wire_form::{self, Cuts},
 };
 
@@ -19,7 +19,7 @@ fn config() -> ProptestConfig {
 }
 
 /// An engine's reply of this body, in these pieces.
-fn scripted(kind: &str, body: &[u8], framing: Framing, cuts: &Cuts) -> Reply {
+fn scripted(kind: &str, body: &[u8], framing: Framing, cuts: &Cuts) -> ScriptedReply {
     let kind = if kind.is_empty() {
         String::new()
     } else {
@@ -33,15 +33,15 @@ fn scripted(kind: &str, body: &[u8], framing: Framing, cuts: &Cuts) -> Reply {
     .into_bytes();
     let writes: Vec<_> = std::iter::once(head).chain(writes).collect();
     match framing {
-        Framing::Close => Reply::CutAfter(writes, cuts.pause),
-        _ => Reply::Pieces(writes, cuts.pause),
+        Framing::Close => ScriptedReply::CutAfter(writes, cuts.pause),
+        _ => ScriptedReply::Pieces(writes, cuts.pause),
     }
 }
 
 #[test]
 #[contract("I12")]
 fn any_plain_reply_reaches_the_client_byte_for_byte() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
     let cases = (
         any_reply::plain_body(),
@@ -66,7 +66,7 @@ fn any_plain_reply_reaches_the_client_byte_for_byte() {
 #[test]
 #[contract("I12", "F18", "F19")]
 fn any_event_stream_reaches_the_client_byte_for_byte_and_ends_cleanly() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = streamed(chat("m", "hi", 1)).to_string();
     let cases = (
         any_reply::events(),
@@ -95,7 +95,7 @@ fn any_event_stream_reaches_the_client_byte_for_byte_and_ends_cleanly() {
 #[test]
 #[contract("F17")]
 fn an_event_of_five_mebibytes_passes_unchanged() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let event = [
         b"data: ".as_slice(),
         &vec![b'x'; 5 << 20],
@@ -124,7 +124,7 @@ fn an_event_of_five_mebibytes_passes_unchanged() {
 
 #[test]
 fn a_plain_reply_of_many_mebibytes_passes_unchanged() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let bytes: Vec<u8> = (0..24u32 << 20).map(|at| (at % 251) as u8).collect();
     for framing in [Framing::Length, Framing::Chunked, Framing::Close] {
         pair.engine
@@ -151,7 +151,7 @@ fn a_plain_reply_of_many_mebibytes_passes_unchanged() {
 
 #[test]
 fn complete_events_are_passed_on_before_the_next_one_comes() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let head =
         b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     // Nothing follows: what arrives arrived without waiting for more.
@@ -160,7 +160,7 @@ fn complete_events_are_passed_on_before_the_next_one_comes() {
         &crate::harness::chunk(b"data: 1\n\ndata: 2\n\ndata: to"),
     ]
     .concat();
-    pair.engine.once(Reply::Stall(sent));
+    pair.engine.once(ScriptedReply::Stall(sent));
     let mut client = RawClient::chat(&pair.router.data(), &streamed(chat("m", "hi", 9)));
     let reply = client.read_until("data: 2\n\n");
     assert_eq!(reply.text(), "data: 1\n\ndata: 2\n\n");
@@ -171,11 +171,11 @@ fn complete_events_are_passed_on_before_the_next_one_comes() {
 #[test]
 #[contract("F27")]
 fn a_reply_with_both_a_length_and_chunks_cannot_shift_the_next_reply() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = chat("m", "hi", 1).to_string();
     let lying = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 400\r\n\
                   transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n";
-    pair.engine.once(Reply::whole(lying));
+    pair.engine.once(ScriptedReply::whole(lying));
     let mut client = RawClient::connect(&pair.router.data());
     client.send("POST", CHAT, &[], body.as_bytes());
     let first = client.reply();
@@ -190,7 +190,7 @@ fn a_reply_with_both_a_length_and_chunks_cannot_shift_the_next_reply() {
 #[test]
 #[contract("F16")]
 fn an_engines_own_4xx_passes_unchanged() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     for status in [
         "400 Bad Request",
         "404 Not Found",
@@ -198,8 +198,11 @@ fn an_engines_own_4xx_passes_unchanged() {
         "418 I'm a teapot",
     ] {
         let text = r#"{"object":"error","message":"engine's own words","code":400}"#;
-        pair.engine
-            .once(Reply::whole(json_reply(status, "x-engine: 1\r\n", text)));
+        pair.engine.once(ScriptedReply::whole(json_reply(
+            status,
+            "x-engine: 1\r\n",
+            text,
+        )));
         let reply = RawClient::post(
             &pair.router.data(),
             CHAT,

@@ -4,7 +4,7 @@ use contract_id::contract;
 use proptest::{prelude::*, test_runner::TestRunner};
 
 use crate::{
-    CHAT, Pair, any_request,
+    CHAT, RoutedEngine, any_request,
     harness::{Framing, RawClient},
     wire_form,
 };
@@ -17,7 +17,7 @@ fn sending() -> impl Strategy<Value = (wire_form::Cuts, bool, bool)> {
 #[test]
 #[contract("I12")]
 fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let config = ProptestConfig {
         cases: 60,
         failure_persistence: None,
@@ -65,7 +65,7 @@ fn any_body_reaches_the_engine_byte_for_byte_however_it_is_cut_and_framed() {
 
 #[test]
 fn the_query_of_a_request_goes_with_it() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let body = br#"{"model":"m","messages":[]}"#;
     assert_eq!(
         RawClient::post(
@@ -84,7 +84,7 @@ fn the_query_of_a_request_goes_with_it() {
 
 #[test]
 fn a_chunked_body_with_extensions_and_trailers_is_sent_on_as_its_data() {
-    let pair = Pair::start();
+    let pair = RoutedEngine::start();
     let mut client = RawClient::connect(&pair.router.data());
     client.send_bytes(
         format!(

@@ -4,8 +4,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Cached,
-    harness::{RawClient, Router as _, assert_shape, eventually},
+    CachedRouter,
+    harness::{RawClient, RouterQueries as _, assert_shape, eventually},
     question,
     redis_server::RedisServer,
     with,
@@ -30,7 +30,7 @@ fn shape(redis: Option<Value>) -> Value {
 #[test]
 #[contract("CK74", "CK68")]
 fn the_stats_have_the_documented_keys_and_the_counts_of_what_was_asked() {
-    let cached = Cached::start(", ttl: 10m, capacity: 50");
+    let cached = CachedRouter::start(", ttl: 10m, capacity: 50");
     for temperature in [0, 0, 0, 1] {
         cached.status(&with(question("why?"), "temperature", json!(temperature)));
     }
@@ -99,7 +99,7 @@ fn the_stats_have_the_documented_keys_and_the_counts_of_what_was_asked() {
 #[test]
 #[contract("CH22")]
 fn the_program_has_the_stores_that_are_features_of_its_build() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     let built = "features=\"nats,redis-cache,s3-cache\"";
     assert_eq!(cached.router.metric("warmroute_build_info", built), 1.0);
 }
@@ -107,7 +107,7 @@ fn the_program_has_the_stores_that_are_features_of_its_build() {
 #[test]
 #[contract("CK75")]
 fn all_of_it_is_cleared_on_request_and_on_no_other() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     let invalidate = |body: &str| {
         RawClient::post(
             &cached.router.admin(),
@@ -160,7 +160,7 @@ fn with_redis_the_stats_tell_of_its_connections_and_clearing_leaves_others_keys_
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
     redis.ask(&["SET", "somebody:else", "1"]);
-    let cached = Cached::start(&format!(
+    let cached = CachedRouter::start(&format!(
         ", backend: redis, redis: {{url: \"{}\"}}",
         redis.url()
     ));

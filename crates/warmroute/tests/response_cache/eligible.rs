@@ -6,15 +6,15 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    Cached, FINE, cache_headers, fine,
-    harness::{RawClient, Router as _, Stopwatch, eventually},
+    CachedRouter, FINE, cache_headers, fine,
+    harness::{RawClient, RouterQueries as _, Stopwatch, eventually},
     question, status, with, without,
 };
 
 #[test]
 #[contract("CK22", "CK24", "CK26", "CH19")]
 fn a_question_that_was_answered_reaches_no_engine_again() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     assert_eq!(cached.status(&question("why?")), "MISS not_found");
     let again = cached.ask(&question("why?"));
     assert_eq!(
@@ -50,7 +50,7 @@ fn a_question_that_was_answered_reaches_no_engine_again() {
 #[test]
 #[contract("CK24", "A7", "CH19")]
 fn only_a_temperature_of_zero_or_none_is_looked_up() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     for (temperature, says) in [
         (json!(0), "MISS not_found"),
         (json!(0.0), "HIT stored"),
@@ -72,7 +72,7 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
         [cached.status(&absent), cached.status(&absent)],
         ["MISS not_found", "HIT stored"]
     );
-    let strict = Cached::start(", absent_temperature: bypass");
+    let strict = CachedRouter::start(", absent_temperature: bypass");
     assert_eq!(
         [strict.status(&absent), strict.status(&absent)],
         ["BYPASS absent_temperature", "BYPASS absent_temperature"]
@@ -83,7 +83,7 @@ fn only_a_temperature_of_zero_or_none_is_looked_up() {
 #[test]
 #[contract("CK22", "CH14", "CK26")]
 fn a_cache_that_is_off_says_so_and_keeps_nothing() {
-    let plain = Cached::with("cache: {enable_deduplication: false}\n", fine());
+    let plain = CachedRouter::with("cache: {enable_deduplication: false}\n", fine());
     assert_eq!(
         [
             plain.status(&question("why?")),
@@ -107,7 +107,7 @@ fn a_cache_that_is_off_says_so_and_keeps_nothing() {
 #[test]
 #[contract("S47", "CH19")]
 fn a_client_may_ask_for_nothing_kept_or_for_a_new_reply() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     let ask =
         |control: &str| status(&cached.ask_as(&question("why?"), &[("cache-control", control)]));
     assert_eq!(
@@ -137,7 +137,7 @@ fn a_client_may_ask_for_nothing_kept_or_for_a_new_reply() {
 #[test]
 #[contract("CK23")]
 fn the_least_recently_used_reply_makes_room() {
-    let cached = Cached::start(", capacity: 2");
+    let cached = CachedRouter::start(", capacity: 2");
     for text in ["a", "b"] {
         cached.status(&question(text));
     }
@@ -154,7 +154,7 @@ fn the_least_recently_used_reply_makes_room() {
 #[contract("CK23")]
 fn a_reply_answers_for_its_time_however_often_it_is_asked_for() {
     let ttl = Duration::from_secs(1);
-    let cached = Cached::start(", ttl: 1s");
+    let cached = CachedRouter::start(", ttl: 1s");
     let asked = Stopwatch::start();
     assert_eq!(cached.status(&question("a")), "MISS not_found");
     // No sooner than its time is over, and a hit does not make it longer.
@@ -167,7 +167,7 @@ fn a_reply_answers_for_its_time_however_often_it_is_asked_for() {
 #[test]
 #[contract("CK22")]
 fn other_numbers_are_in_force_at_once_and_another_backend_after_a_restart() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     cached.status(&question("a"));
     let reload = |section: &str| {
         cached

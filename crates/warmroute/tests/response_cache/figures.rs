@@ -9,8 +9,8 @@ use std::{fmt::Write as _, time::Duration};
 use serde_json::{Value, json};
 
 use crate::{
-    Cached,
-    harness::{Program, RawClient, RawReply, Router as _, Stopwatch, words},
+    CachedRouter,
+    harness::{Program, RawClient, RawReply, RouterQueries as _, Stopwatch, words},
     question, with,
 };
 
@@ -115,7 +115,7 @@ fn repeated_questions_beside_the_engine_itself() {
 #[test]
 #[ignore = "a measurement"]
 fn a_hit_in_memory() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     for (what, words) in [("0.3 KB", 1), ("4 KB", 600), ("64 KB", 10_000)] {
         let body = with(
             question(&crate::harness::words("why", words)),

@@ -7,8 +7,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Cached,
-    harness::{Program, RawClient, Router as _, Sim as _, eventually, words},
+    CachedRouter,
+    harness::{Program, RawClient, RouterQueries as _, SimControls as _, eventually, words},
     question,
     redis_server::RedisServer,
 };
@@ -155,7 +155,7 @@ fn hot_prefixes_meet_a_warm_engine() {
 fn no_request_fails_when_redis_does() {
     test_programs::require!(RedisServer);
     let mut redis = RedisServer::start();
-    let cached = Cached::start(&format!(
+    let cached = CachedRouter::start(&format!(
         ", backend: redis, redis: {{url: \"{}\"}}",
         redis.url()
     ));

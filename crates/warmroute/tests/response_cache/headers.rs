@@ -2,12 +2,12 @@
 
 use contract_id::contract;
 
-use crate::{Cached, cache_headers, fine, question};
+use crate::{CachedRouter, cache_headers, fine, question};
 
 #[test]
 #[contract("V42", "CK26")]
 fn the_other_routers_headers_tell_of_hits_too() {
-    let cached = Cached::with(
+    let cached = CachedRouter::with(
         "response_cache: {enabled: true}\ncompat: {headers: [vllm-router]}\n",
         fine(),
     );
@@ -31,7 +31,7 @@ fn the_other_routers_headers_tell_of_hits_too() {
 #[contract("CK26", "CH19", "S56")]
 fn what_the_cache_did_is_told_also_where_routing_is_not() {
     let config = "response_cache: {enabled: true}\ncompat: {expose_routing_headers: false}\n";
-    let cached = Cached::with(config, fine());
+    let cached = CachedRouter::with(config, fine());
     let told: Vec<_> = (0..2)
         .map(|_| cache_headers(&cached.ask(&question("why?"))))
         .collect();

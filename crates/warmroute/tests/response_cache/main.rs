@@ -6,30 +6,33 @@ mod harness;
 mod redis_server;
 
 mod admin;
-mod alike;
+mod coalescing;
 mod eligible;
 mod figures;
 mod gains;
 mod headers;
-mod meaning;
-mod not_kept;
+mod not_cached;
 mod profiles;
+mod similarity;
 mod streams;
 mod tenants;
 mod under_faults;
 
-use harness::{Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply};
+use harness::{
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    json_reply,
+};
 use serde_json::{Value, json};
 
 const FINE: &str = r#"{"id":"fine","object":"chat.completion","created":1,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"yes"},"finish_reason":"stop"}],"usage":{"prompt_tokens":3,"completion_tokens":1,"total_tokens":4}}"#;
 
 /// A router with a cache, before one engine.
-struct Cached {
+struct CachedRouter {
     router: Program,
     engine: ScriptedEngine,
 }
 
-impl Cached {
+impl CachedRouter {
     /// `cache`: what stands in the section beside `enabled`.
     fn start(cache: &str) -> Self {
         Self::with(
@@ -38,7 +41,7 @@ impl Cached {
         )
     }
 
-    fn with(config: &str, reply: Reply) -> Self {
+    fn with(config: &str, reply: ScriptedReply) -> Self {
         let engine = ScriptedEngine::start(reply);
         let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
         Self { router, engine }
@@ -81,8 +84,8 @@ fn cache_headers(reply: &RawReply) -> String {
     )
 }
 
-fn fine() -> Reply {
-    Reply::whole(json_reply("200 OK", "", FINE))
+fn fine() -> ScriptedReply {
+    ScriptedReply::whole(json_reply("200 OK", "", FINE))
 }
 
 const DONE: &[u8] = b"data: [DONE]\n\n";

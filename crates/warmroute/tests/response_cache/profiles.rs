@@ -3,7 +3,7 @@
 use contract_id::contract;
 use serde_json::json;
 
-use crate::harness::{Program, RawClient, Router as _, eventually};
+use crate::harness::{Program, RawClient, RouterQueries as _, eventually};
 
 /// Tiers 1; 1 and 2; 1 to 3; all.
 const PROFILES: [&str; 4] = ["line0736", "line0747", "line0762", "line0782"];

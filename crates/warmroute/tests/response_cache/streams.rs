@@ -4,10 +4,10 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Cached, DONE, FINE,
+    CachedRouter, DONE, FINE,
     harness::{
-        Gate, Program, RawClient, RawReply, Reply, Router as _, Sim as _, chat, chunk, events_of,
-        stream_head, stream_reply, text_of,
+        PieceGate, Program, RawClient, RawReply, RouterQueries as _, ScriptedReply,
+        SimControls as _, chat, chunk, events_of, stream_head, stream_reply, text_of,
     },
     question, said, status, with,
 };
@@ -86,7 +86,10 @@ fn a_stream_of_a_real_engine_is_replayed_and_answers_whole_requests_where_it_tel
 #[contract("B3", "CH18")]
 fn an_entry_without_usage_answers_nobody_who_asks_for_it() {
     let stream = stream_reply(&[&said("yes", "null"), &said("", "\"stop\""), DONE]);
-    let cached = Cached::with("response_cache: {enabled: true}\n", Reply::whole(stream));
+    let cached = CachedRouter::with(
+        "response_cache: {enabled: true}\n",
+        ScriptedReply::whole(stream),
+    );
     let body = question("why?");
     assert_eq!(cached.status(&streamed(body.clone())), "MISS not_found");
     assert_eq!(cached.status(&streamed(body.clone())), "HIT stored");
@@ -107,7 +110,7 @@ fn an_entry_without_usage_answers_nobody_who_asks_for_it() {
 #[test]
 #[contract("CH18", "B3")]
 fn a_whole_reply_answers_streams() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     cached.status(&question("why?"));
     let replayed = cached.ask(&with_usage(question("why?")));
     assert_eq!(
@@ -148,10 +151,10 @@ fn every_event_goes_out_before_the_next_one_is_there() {
         .map(|n| chunk(&said(&n.to_string(), "null")))
         .collect();
     let stream = [vec![stream_head()], pieces].concat();
-    let gate = Gate::new();
-    let cached = Cached::with(
+    let gate = PieceGate::new();
+    let cached = CachedRouter::with(
         "response_cache: {enabled: true}\n",
-        Reply::Gated(stream, gate.clone()),
+        ScriptedReply::Gated(stream, gate.clone()),
     );
     let mut client = RawClient::chat(&cached.router.data(), &streamed(question("why?")));
     // The engine's head; the router's own waits for the first event.
@@ -172,12 +175,12 @@ fn every_event_goes_out_before_the_next_one_is_there() {
 #[contract("CH27", "S44")]
 fn messages_are_kept_as_messages_and_their_streams_are_not() {
     let message = r#"{"id":"msg","type":"message","role":"assistant","model":"m","content":[{"type":"text","text":"yes"}],"stop_reason":"end_turn","stop_sequence":null,"usage":{"input_tokens":3,"output_tokens":1}}"#;
-    let engine = crate::ScriptedEngine::speaking_messages(Reply::whole(crate::json_reply(
+    let engine = crate::ScriptedEngine::speaking_messages(ScriptedReply::whole(crate::json_reply(
         "200 OK", "", message,
     )));
     let config = "response_cache: {enabled: true}\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);
-    let cached = Cached { router, engine };
+    let cached = CachedRouter { router, engine };
     let ask = |path: &str, body: &Value| {
         RawClient::post(&cached.router.data(), path, body.to_string().as_bytes())
     };
@@ -249,7 +252,7 @@ fn completions_have_a_form_of_their_own() {
 #[test]
 #[contract("S21")]
 fn a_hit_leaves_the_connection_for_the_next_request() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     cached.status(&question("why?"));
     let body = question("why?").to_string();
     let mut client = RawClient::connect(&cached.router.data());

@@ -4,8 +4,8 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::{
-    Cached, FINE,
-    harness::{RawClient, RawReply, Router as _},
+    CachedRouter, FINE,
+    harness::{RawClient, RawReply, RouterQueries as _},
     question, status, with,
 };
 
@@ -45,7 +45,7 @@ fn told(reply: &RawReply) -> (u16, Vec<(String, Vec<u8>)>, String) {
 #[test]
 #[contract("CK28", "S45", "G18")]
 fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_asked() {
-    let cached = Cached::start(", capacity: 100000");
+    let cached = CachedRouter::start(", capacity: 100000");
     let mut owner = RawClient::connect(&cached.router.data());
     for question in 0..QUESTIONS {
         assert_eq!(
@@ -105,7 +105,7 @@ fn fifty_thousand_probes_of_others_find_nothing_and_look_like_questions_nobody_a
 #[test]
 #[contract("CK28", "S44", "S45")]
 fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     let salted = |salt: &str| with(question("why?"), "cache_salt", json!(salt));
     assert_eq!(cached.status(&salted("a")), "MISS not_found");
     assert_eq!(
@@ -117,7 +117,7 @@ fn a_salt_of_the_client_s_own_keeps_its_replies_apart_too() {
 #[test]
 #[contract("S45", "S49")]
 fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply() {
-    let cached = Cached::start("");
+    let cached = CachedRouter::start("");
     let as_caller = |key: &str| status(&cached.ask_as(&question("why?"), &[("x-api-key", key)]));
     assert_eq!(
         [as_caller("right"), as_caller("right")],
@@ -130,7 +130,7 @@ fn a_key_that_only_the_engine_can_check_is_never_answered_with_another_s_reply()
     let with_cookie = cached.ask_as(&question("why?"), &[("cookie", "session=a")]);
     assert_eq!(status(&with_cookie), "MISS not_found");
     // In flight likewise.
-    cached.engine.script(crate::Reply::Late(
+    cached.engine.script(crate::ScriptedReply::Late(
         std::time::Duration::from_millis(400),
         crate::json_reply("200 OK", "", FINE),
     ));

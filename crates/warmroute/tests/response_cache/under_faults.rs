@@ -15,8 +15,8 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::{
-    Cached,
-    harness::{RawClient, Router as _, Stopwatch, eventually},
+    CachedRouter,
+    harness::{RawClient, RouterQueries as _, Stopwatch, eventually},
     question,
     redis_server::RedisServer,
     status, without,
@@ -31,14 +31,14 @@ const POOL: u32 = 8;
 const FEW: f64 = 24.0;
 
 /// A lookup waits longer than a busy machine usually stands still, and not as long as a command.
-fn in_redis(url: &str) -> Cached {
+fn in_redis(url: &str) -> CachedRouter {
     let redis = format!(
         "redis: {{url: \"{url}\", pool_size: {POOL}, connect_timeout_ms: 500, command_timeout_ms: 500}}"
     );
-    Cached::start(&format!(", backend: redis, lookup_budget: 200ms, {redis}"))
+    CachedRouter::start(&format!(", backend: redis, lookup_budget: 200ms, {redis}"))
 }
 
-impl Cached {
+impl CachedRouter {
     fn in_fallback(&self) -> bool {
         self.stats()["redis"]["fallback_active"] == true
     }
@@ -59,14 +59,14 @@ impl Cached {
 }
 
 /// Clients that ask new and old questions until they are stopped.
-struct Load {
+struct FaultLoad {
     stop: Arc<AtomicBool>,
     clients: Vec<JoinHandle<Vec<Duration>>>,
     asked: Arc<AtomicU64>,
 }
 
-impl Load {
-    fn on(cached: &Cached) -> Self {
+impl FaultLoad {
+    fn on(cached: &CachedRouter) -> Self {
         let (stop, asked) = (
             Arc::new(AtomicBool::new(false)),
             Arc::new(AtomicU64::new(0)),
@@ -141,7 +141,7 @@ fn redis_killed_under_load_costs_no_request_and_is_used_again_when_it_comes_back
     let mut redis = RedisServer::start();
     let cached = in_redis(&redis.url());
     cached.until_shared();
-    let load = Load::on(&cached);
+    let load = FaultLoad::on(&cached);
     load.go_on(200);
     redis.kill();
     load.go_on(400);
@@ -183,7 +183,7 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
     let redis = RedisServer::start();
     let cached = in_redis(&redis.url());
     cached.until_shared();
-    let load = Load::on(&cached);
+    let load = FaultLoad::on(&cached);
     load.go_on(200);
     redis.pause();
     load.go_on(800);
@@ -214,10 +214,10 @@ fn redis_that_hangs_makes_few_requests_wait_once_and_then_nobody() {
 fn redis_that_is_slow_is_not_waited_for_again_and_again() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
-    let proxy = Proxy::before(&redis);
+    let proxy = RedisProxy::before(&redis);
     let cached = in_redis(&proxy.url());
     cached.until_shared();
-    let load = Load::on(&cached);
+    let load = FaultLoad::on(&cached);
     load.go_on(200);
     // Below the time limit of a command, and above what a request waits.
     proxy.delay_ms.store(350, Ordering::SeqCst);
@@ -296,7 +296,7 @@ fn what_another_writer_changed_is_never_answered_with() {
         ", backend: redis, mac_key: \"of these routers alone\", redis: {{url: \"{}\"}}",
         redis.url()
     );
-    let cached = Cached::start(&config);
+    let cached = CachedRouter::start(&config);
     cached.until_shared();
     for text in ["a", "b"] {
         cached.status(&question(text));
@@ -326,7 +326,7 @@ fn what_another_writer_changed_is_never_answered_with() {
         2.0
     );
     // A router with another key believes nothing of it.
-    let other = Cached::start(&config.replace("of these", "of other"));
+    let other = CachedRouter::start(&config.replace("of these", "of other"));
     other.until_shared();
     assert_eq!(other.status(&question("a")), "MISS not_found");
 }
@@ -336,7 +336,7 @@ fn what_another_writer_changed_is_never_answered_with() {
 fn a_reply_that_another_writer_gave_a_longer_life_ends_when_it_was_to() {
     test_programs::require!(RedisServer);
     let redis = RedisServer::start();
-    let cached = Cached::start(&format!(
+    let cached = CachedRouter::start(&format!(
         ", ttl: 1s, backend: redis, redis: {{url: \"{}\"}}",
         redis.url()
     ));
@@ -373,7 +373,7 @@ fn routers_share_replies_through_one_server() {
 fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
     let config =
         ", backend: redis, redis: {url: \"redis://127.0.0.1:1\", fallback_to_memory: false}";
-    let cached = Cached::start(config);
+    let cached = CachedRouter::start(config);
     // No request joins a finished one that does not ask for a repeatable answer.
     let body: Value = without(question("why?"), "temperature");
     assert_eq!(
@@ -384,13 +384,13 @@ fn without_a_fallback_requests_go_on_uncached_while_redis_is_away() {
 }
 
 /// Stands between a router and Redis, and takes its time.
-struct Proxy {
+struct RedisProxy {
     address: String,
     delay_ms: Arc<AtomicU64>,
     stop: Arc<AtomicBool>,
 }
 
-impl Proxy {
+impl RedisProxy {
     fn before(redis: &RedisServer) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let address = listener.local_addr().expect("an address").to_string();
@@ -428,7 +428,7 @@ impl Proxy {
     }
 }
 
-impl Drop for Proxy {
+impl Drop for RedisProxy {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
         let _ = TcpStream::connect(&self.address);

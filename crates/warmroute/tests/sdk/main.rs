@@ -11,10 +11,10 @@ mod harness;
 mod programs;
 mod same_bytes;
 
-use harness::{Program, Router as _};
+use harness::{Program, RouterQueries as _};
 
 /// An engine that speaks OpenAI's APIs, one that speaks Anthropic's API too, and a router before each.
-struct Bench {
+struct SdkBench {
     engine: Program,
     native: Program,
     router: Program,
@@ -23,7 +23,7 @@ struct Bench {
     cached_router: Program,
 }
 
-impl Bench {
+impl SdkBench {
     fn start() -> Self {
         // Slow enough that a client can leave before the end.
         let engine = Program::engine(&["--itl-ms", "2"]);

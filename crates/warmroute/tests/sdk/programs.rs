@@ -5,13 +5,13 @@ use std::{path::PathBuf, process::Command, time::Duration};
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use super::{Bench, harness::Program};
+use super::{SdkBench, harness::Program};
 
 /// A program that runs longer hangs.
 const LIMIT: Duration = Duration::from_secs(240);
 
 /// What the programs are told to check.
-fn targets(bench: &Bench) -> Value {
+fn targets(bench: &SdkBench) -> Value {
     let target = |name: &str, program: &Program, engine: &Program, apis: &[&str]| json!({"name": name, "url": program.url(), "engine": engine.url(), "apis": apis});
     let all = [
         "chat",
@@ -73,7 +73,7 @@ fn passes(mut checks: Command) {
 #[contract("CK29", "CH18", "B3")]
 fn the_sdks_for_python_work() {
     test_programs::require!(PythonSdks);
-    let bench = Bench::start();
+    let bench = SdkBench::start();
     let mut checks = Command::new(test_programs::python());
     // Nothing is written beside the sources.
     checks
@@ -87,7 +87,7 @@ fn the_sdks_for_python_work() {
 #[contract("CK29", "CH18", "B3")]
 fn the_sdks_for_node_work() {
     test_programs::require!(NodeSdks);
-    let bench = Bench::start();
+    let bench = SdkBench::start();
     let folder = test_programs::node_folder().expect("it was there when it was required");
     let mut checks = Command::new("node");
     checks

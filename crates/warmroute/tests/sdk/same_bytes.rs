@@ -5,7 +5,7 @@
 use serde_json::{Value, json};
 
 use super::{
-    Bench,
+    SdkBench,
     harness::{Program, RawClient, RawReply},
 };
 
@@ -142,7 +142,7 @@ fn masked(reply: &RawReply) -> String {
 
 #[test]
 fn a_reply_through_the_router_is_the_engines_byte_for_byte() {
-    let bench = Bench::start();
+    let bench = SdkBench::start();
     equal(&bench.engine, &bench.router, requests());
     equal(&bench.native, &bench.native_router, native_requests());
 }

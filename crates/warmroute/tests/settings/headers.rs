@@ -3,11 +3,16 @@
 use contract_id::contract;
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    json_reply,
 };
 
 fn engine() -> ScriptedEngine {
-    ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)))
+    ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"fine"}"#,
+    )))
 }
 
 fn reply(config: &str) -> RawReply {

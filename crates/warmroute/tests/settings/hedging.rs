@@ -6,22 +6,22 @@ use contract_id::contract;
 use serde_json::{Value, json};
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, json_reply,
-    stream_reply, streamed,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    json_reply, stream_reply, streamed,
 };
 
-struct Pair {
+struct HedgingPair {
     router: Program,
     slow: ScriptedEngine,
     quick: ScriptedEngine,
 }
 
-fn fine(name: &str) -> Reply {
-    Reply::whole(json_reply("200 OK", "", &format!(r#"{{"id":"{name}"}}"#)))
+fn fine(name: &str) -> ScriptedReply {
+    ScriptedReply::whole(json_reply("200 OK", "", &format!(r#"{{"id":"{name}"}}"#)))
 }
 
 /// Two workers that take turns; the one whose turn is next does this.
-fn pair(slow: Reply, config: &str) -> Pair {
+fn pair(slow: ScriptedReply, config: &str) -> HedgingPair {
     let (one, other) = (
         ScriptedEngine::start(fine("slow")),
         ScriptedEngine::start(fine("quick")),
@@ -33,7 +33,7 @@ fn pair(slow: Reply, config: &str) -> Pair {
         format!("quick={}", other.url()),
     ];
     let router = Program::serve_with(&config, &workers, &[]).ready(2);
-    let pair = Pair {
+    let pair = HedgingPair {
         router,
         slow: one,
         quick: other,
@@ -46,7 +46,7 @@ fn pair(slow: Reply, config: &str) -> Pair {
     pair
 }
 
-impl Pair {
+impl HedgingPair {
     fn ask(&self, body: &Value) -> RawReply {
         RawClient::chat(&self.router.data(), body).reply()
     }
@@ -70,7 +70,7 @@ impl Pair {
 
 #[test]
 fn the_first_to_answer_counts_and_the_other_is_let_go() {
-    let pair = pair(Reply::Silence, "");
+    let pair = pair(ScriptedReply::Silence, "");
     let reply = pair.ask(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
@@ -98,13 +98,13 @@ fn the_first_to_answer_counts_and_the_other_is_let_go() {
 #[test]
 fn the_one_asked_first_may_still_win() {
     let pair = pair(
-        Reply::Late(
+        ScriptedReply::Late(
             Duration::from_millis(500),
             json_reply("200 OK", "", r#"{"id":"slow"}"#),
         ),
         "",
     );
-    pair.quick.script(Reply::Silence);
+    pair.quick.script(ScriptedReply::Silence);
     let reply = pair.ask(&chat("m", "hi", 1));
     assert_eq!(
         (reply.status, reply.header("x-warmroute-worker")),
@@ -124,8 +124,8 @@ fn the_one_asked_first_may_still_win() {
 
 #[test]
 fn a_stream_is_taken_from_who_sends_the_first_event() {
-    let pair = pair(Reply::Silence, "");
-    pair.quick.script(Reply::whole(stream_reply(&[
+    let pair = pair(ScriptedReply::Silence, "");
+    pair.quick.script(ScriptedReply::whole(stream_reply(&[
         b"data: {\"q\":1}\n\n",
         b"data: [DONE]\n\n",
     ])));
@@ -138,13 +138,13 @@ fn a_stream_is_taken_from_who_sends_the_first_event() {
 #[test]
 fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
     let broken = |after: u64| {
-        Reply::Late(
+        ScriptedReply::Late(
             Duration::from_millis(after),
             json_reply("503 Full", "", "{}"),
         )
     };
     let pair = pair(broken(400), "");
-    pair.quick.script(Reply::Late(
+    pair.quick.script(ScriptedReply::Late(
         Duration::from_millis(600),
         json_reply("200 OK", "", r#"{"id":"quick"}"#),
     ));
@@ -174,7 +174,7 @@ fn one_that_fails_leaves_it_to_the_other_and_both_failing_is_told() {
 #[test]
 fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
     let pair = pair(
-        Reply::Late(
+        ScriptedReply::Late(
             Duration::from_millis(500),
             json_reply("200 OK", "", r#"{"id":"slow"}"#),
         ),
@@ -203,8 +203,8 @@ fn who_asks_for_a_worker_gets_that_one_however_long_it_takes() {
 #[test]
 #[contract("I6")]
 fn a_client_that_leaves_lets_both_go() {
-    let pair = pair(Reply::Silence, "");
-    pair.quick.script(Reply::Silence);
+    let pair = pair(ScriptedReply::Silence, "");
+    pair.quick.script(ScriptedReply::Silence);
     let client = RawClient::chat(&pair.router.data(), &chat("m", "hi", 1));
     pair.slow.next_request();
     pair.quick.next_request();
@@ -216,7 +216,7 @@ fn a_client_that_leaves_lets_both_go() {
 
 #[test]
 fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_the_same() {
-    let slow = ScriptedEngine::start(Reply::Silence);
+    let slow = ScriptedEngine::start(ScriptedReply::Silence);
     let (quick, native) = (
         ScriptedEngine::start(fine("quick")),
         ScriptedEngine::speaking_messages(fine("native")),
@@ -241,10 +241,10 @@ fn a_worker_that_needs_other_words_does_not_stand_in_the_way_of_one_that_takes_t
 
 #[test]
 fn what_was_rewritten_is_told_whoever_answers_first() {
-    let pair = pair(Reply::Silence, "");
+    let pair = pair(ScriptedReply::Silence, "");
     let chat = r#"{"choices":[{"message":{"content":"yes"},"finish_reason":"stop"}]}"#;
     pair.quick
-        .script(Reply::whole(json_reply("200 OK", "", chat)));
+        .script(ScriptedReply::whole(json_reply("200 OK", "", chat)));
     let body =
         json!({"model": "m", "max_tokens": 1, "messages": [{"role": "user", "content": "hi"}]})
             .to_string();
@@ -265,7 +265,7 @@ fn what_was_rewritten_is_told_whoever_answers_first() {
 #[test]
 fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
     let engines = [
-        ScriptedEngine::start(Reply::Silence),
+        ScriptedEngine::start(ScriptedReply::Silence),
         ScriptedEngine::start(fine("quick")),
     ];
     let worker = |(name, engine): (&str, &ScriptedEngine)| {
@@ -303,13 +303,13 @@ fn a_turn_that_only_the_first_was_told_is_not_said_of_the_second() {
 #[contract("F14")]
 fn a_second_that_throttles_is_left_alone_as_a_first_is() {
     let pair = pair(
-        Reply::Late(
+        ScriptedReply::Late(
             Duration::from_millis(600),
             json_reply("200 OK", "", r#"{"id":"slow"}"#),
         ),
         "",
     );
-    pair.quick.once(Reply::whole(json_reply(
+    pair.quick.once(ScriptedReply::whole(json_reply(
         "429 Slow down",
         "retry-after: 60\r\n",
         "{}",

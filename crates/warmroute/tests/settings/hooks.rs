@@ -4,32 +4,37 @@ use contract_id::contract;
 use serde_json::Value;
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    eventually, json_reply,
 };
 
-struct Guarded {
+struct HookFixture {
     router: Program,
     engine: ScriptedEngine,
     hook: ScriptedEngine,
 }
 
 /// A router whose hook answers this, with more keys of the hook, each behind a comma.
-fn guarded(answer: Reply, keys: &str) -> Guarded {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", r#"{"id":"fine"}"#)));
+fn guarded(answer: ScriptedReply, keys: &str) -> HookFixture {
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
+        "200 OK",
+        "",
+        r#"{"id":"fine"}"#,
+    )));
     let hook = ScriptedEngine::start(answer);
     let config = format!(
         "compat: {{headers: [vllm-router]}}\nserver: {{max_body_bytes: 64KiB}}\npre_routing_hooks:\n  - {{name: guard, url: \"{}/check\"{keys}}}\n",
         hook.url()
     );
     let router = Program::serve_with(&config, &[format!("w={}", engine.url())], &[]).ready(1);
-    Guarded {
+    HookFixture {
         router,
         engine,
         hook,
     }
 }
 
-impl Guarded {
+impl HookFixture {
     fn ask(&self, model: &str) -> RawReply {
         RawClient::post(
             &self.router.data(),
@@ -46,8 +51,8 @@ impl Guarded {
     }
 }
 
-fn says(body: &str) -> Reply {
-    Reply::whole(json_reply("200 OK", "", body))
+fn says(body: &str) -> ScriptedReply {
+    ScriptedReply::whole(json_reply("200 OK", "", body))
 }
 
 #[test]
@@ -148,22 +153,22 @@ fn without_a_usable_answer_the_request_goes_on_or_not_as_configured() {
         r#"{{"action":"transform","body":{{"model":"m","x":"{}"}}}}"#,
         "y".repeat(100 << 10)
     );
-    let flood = Reply::Endless(
+    let flood = ScriptedReply::Endless(
         b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 104857600\r\n\r\n"
             .to_vec(),
         vec![b' '; 64 << 10],
     );
     let faults = [
-        Reply::Silence,
-        Reply::whole(json_reply("500 Oops", "", "{}")),
-        Reply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{".to_vec()),
+        ScriptedReply::Silence,
+        ScriptedReply::whole(json_reply("500 Oops", "", "{}")),
+        ScriptedReply::Cut(b"HTTP/1.1 200 OK\r\ncontent-length: 50\r\n\r\n{".to_vec()),
         says("not json"),
         says(r#"{"action":"maybe"}"#),
         says(&huge),
         flood,
     ];
-    let strict = guarded(Reply::Silence, ", timeout: 300ms");
-    let lenient = guarded(Reply::Silence, ", timeout: 300ms, on_error: allow");
+    let strict = guarded(ScriptedReply::Silence, ", timeout: 300ms");
+    let lenient = guarded(ScriptedReply::Silence, ", timeout: 300ms, on_error: allow");
     for (number, fault) in (1..).zip(faults) {
         strict.hook.script(fault.clone());
         let reply = strict.ask("m");
@@ -205,7 +210,7 @@ fn a_hook_is_asked_only_about_its_models_and_only_about_generations() {
 #[test]
 #[contract("V44")]
 fn a_client_that_leaves_ends_the_question_too() {
-    let guarded = guarded(Reply::Silence, ", timeout: 60s");
+    let guarded = guarded(ScriptedReply::Silence, ", timeout: 60s");
     let client = RawClient::chat(&guarded.router.data(), &chat("m", "hi", 1));
     guarded.hook.next_request();
     drop(client);
@@ -216,7 +221,7 @@ fn a_client_that_leaves_ends_the_question_too() {
 #[test]
 #[contract("S39", "F95")]
 fn a_hook_at_an_address_of_secrets_is_not_asked() {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply("200 OK", "", "{}")));
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply("200 OK", "", "{}")));
     let config =
         "pre_routing_hooks: [{name: meta, url: \"http://169.254.169.254/latest\", timeout: 1h}]\n";
     let router = Program::serve_with(config, &[format!("w={}", engine.url())], &[]).ready(1);

@@ -3,7 +3,7 @@
 #[path = "../harness/mod.rs"]
 mod harness;
 
-mod alike;
+mod coalescing;
 mod files;
 mod headers;
 mod hedging;

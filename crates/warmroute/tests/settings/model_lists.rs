@@ -5,7 +5,7 @@ use std::time::Duration;
 use contract_id::contract;
 
 use crate::harness::{
-    Program, RawClient, Reply, Router as _, ScriptedEngine, Stopwatch, eventually,
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, Stopwatch, eventually,
 };
 
 /// Checks hardly ever come by themselves, and ask for nothing beside health and list.
@@ -13,7 +13,7 @@ const QUIET: &str = "health_checks: {interval: 1h}\nkv_events: {enabled: false}\
 
 fn fleet(config: &str) -> (Program, Vec<ScriptedEngine>) {
     let engines: Vec<_> = (0..2)
-        .map(|_| ScriptedEngine::start(Reply::Silence))
+        .map(|_| ScriptedEngine::start(ScriptedReply::Silence))
         .collect();
     let workers: String = engines
         .iter()
@@ -99,7 +99,7 @@ fn an_old_list_answers_at_once_while_a_worker_that_hangs_is_asked() {
     // A check may hang for longer than the list is waited for: it takes nobody out meanwhile.
     let config = "health_checks: {interval: 1h, timeout: 1m}\nkv_events: {enabled: false}\ncache: {model_cache_ttl: 100ms}\nmodel_aggregation: {cache_ttl: 1h, soft_ttl_ratio: 0, background_refresh: {enabled: false}}\n";
     let (well, hangs) = (
-        ScriptedEngine::start(Reply::Silence),
+        ScriptedEngine::start(ScriptedReply::Silence),
         Program::engine(&["--no-kv-events"]),
     );
     let workers: String = [well.url(), hangs.url()]

@@ -4,7 +4,8 @@ use contract_id::contract;
 use serde_json::json;
 
 use crate::harness::{
-    Program, RawClient, RawReply, Reply, Router as _, ScriptedEngine, chat, eventually, json_reply,
+    Program, RawClient, RawReply, RouterQueries as _, ScriptedEngine, ScriptedReply, chat,
+    eventually, json_reply,
 };
 
 const NAMES: &str = "\
@@ -87,7 +88,7 @@ fn an_alias_gets_the_model_it_stands_for_and_the_receipt_names_both() {
 #[test]
 #[contract("V44")]
 fn only_the_models_name_changes_in_the_body() {
-    let engine = ScriptedEngine::start(Reply::whole(json_reply(
+    let engine = ScriptedEngine::start(ScriptedReply::whole(json_reply(
         "200 OK",
         "",
         r#"{"id":"fine","model":"m"}"#,

@@ -2,11 +2,13 @@
 
 use contract_id::contract;
 
-use crate::harness::{Program, RawClient, Reply, Router as _, ScriptedEngine, chat, json_reply};
+use crate::harness::{
+    Program, RawClient, RouterQueries as _, ScriptedEngine, ScriptedReply, chat, json_reply,
+};
 
 /// Sends until the client was told that all workers are full.
 fn sends(config: &str) -> u64 {
-    let full = || Reply::whole(json_reply("503 Full", "", "{}"));
+    let full = || ScriptedReply::whole(json_reply("503 Full", "", "{}"));
     let engines: Vec<_> = (0..5).map(|_| ScriptedEngine::start(full())).collect();
     let workers: Vec<_> = engines
         .iter()

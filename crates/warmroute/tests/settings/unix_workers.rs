@@ -2,7 +2,7 @@
 
 use contract_id::contract;
 
-use crate::harness::{Program, RawClient, Router as _, chat, streamed, text_of};
+use crate::harness::{Program, RawClient, RouterQueries as _, chat, streamed, text_of};
 
 #[test]
 #[contract("V37")]

@@ -5,7 +5,7 @@ use std::{thread::sleep, time::Duration};
 use contract_id::contract;
 use serde_json::json;
 
-use crate::harness::{Program, RawClient, RawReply, Router as _, chat, eventually};
+use crate::harness::{Program, RawClient, RawReply, RouterQueries as _, chat, eventually};
 
 /// Longer than a lease of three seconds.
 const PAUSE: Duration = Duration::from_secs(6);

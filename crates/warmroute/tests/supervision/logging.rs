@@ -8,18 +8,18 @@ use std::{
 use contract_id::contract;
 use serde_json::{Value, json};
 
-use crate::harness::{Program, RawClient, Router as _, chat, eventually};
+use crate::harness::{Program, RawClient, RouterQueries as _, chat, eventually};
 
 const LOGGED: &str = "logging: {requests: true, format: json}\nserver: {drain_grace: 0s, probe_listen: \"127.0.0.1:0\"}\n";
 
 /// A router whose log goes into a pipe that nobody reads.
-struct Unread {
+struct UnreadLog {
     child: Child,
     ready: Value,
     _file: tempfile::NamedTempFile,
 }
 
-impl Unread {
+impl UnreadLog {
     fn serve(worker: &str) -> Self {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), LOGGED).unwrap();
@@ -63,7 +63,7 @@ impl Unread {
     }
 }
 
-impl Drop for Unread {
+impl Drop for UnreadLog {
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -74,7 +74,7 @@ impl Drop for Unread {
 #[contract("F67")]
 fn a_log_that_nobody_reads_stops_nothing_and_what_it_loses_is_counted() {
     let engine = Program::engine(&["--no-kv-events", "--speed", "1000"]);
-    let mut router = Unread::serve(&engine.url());
+    let mut router = UnreadLog::serve(&engine.url());
     eventually("the worker to be known", || {
         (RawClient::get(router.at("data"), "/readyz").status == 200).then_some(())
     });

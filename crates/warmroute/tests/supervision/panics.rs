@@ -3,7 +3,9 @@
 use contract_id::contract;
 use serde_json::json;
 
-use crate::harness::{Program, RawClient, RawReply, Router as _, chat, eventually, streamed};
+use crate::harness::{
+    Program, RawClient, RawReply, RouterQueries as _, chat, eventually, streamed,
+};
 
 /// Tasks that run in any router. What serves Redis, LMCache, NATS or a decision log runs where those are configured.
 const TASKS: &[&str] = &[

@@ -11,7 +11,7 @@ const COMMAND: u8 = 0b100;
 /// What a header says about the frame behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Header {
-    pub(super) kind: Kind,
+    pub(super) kind: FrameKind,
     /// Length of the body.
     pub(super) body: u64,
     /// Length of the header itself.
@@ -19,7 +19,7 @@ pub(super) struct Header {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum FrameKind {
     Command,
     /// A frame of a message, with more to follow.
     Part,
@@ -33,9 +33,9 @@ pub(super) fn header(bytes: &[u8]) -> Result<Option<Header>, ProtocolError> {
         return Ok(None);
     };
     let kind = match flags & !LONG {
-        0 => Kind::Last,
-        MORE => Kind::Part,
-        COMMAND => Kind::Command,
+        0 => FrameKind::Last,
+        MORE => FrameKind::Part,
+        COMMAND => FrameKind::Command,
         _ => return Err(ProtocolError::Flags { flags }),
     };
     if flags & LONG == 0 {

@@ -13,4 +13,4 @@ mod ready;
 mod session;
 
 pub use frame::encode_message;
-pub use session::{Incoming, ProtocolError, Session, SocketType};
+pub use session::{Incoming, ProtocolError, SocketType, ZmtpSession};

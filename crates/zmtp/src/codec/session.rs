@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 
 use super::{
     command::{self, Command},
-    frame::{self, Header, Kind},
+    frame::{self, FrameKind, Header},
     greeting, ready,
 };
 use crate::Limits;
@@ -119,10 +119,10 @@ pub enum ProtocolError {
 
 /// The protocol's state on one connection.
 #[derive(Debug)]
-pub struct Session {
+pub struct ZmtpSession {
     socket: SocketType,
     identity: Bytes,
-    phase: Phase,
+    phase: SessionPhase,
     max_message: usize,
     max_frames: usize,
     /// Frames of a message that is still coming, and their bytes.
@@ -134,19 +134,19 @@ pub struct Session {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
+enum SessionPhase {
     Greeting,
     Handshake,
     Open,
 }
 
-impl Session {
+impl ZmtpSession {
     /// A new connection: the greeting is waiting in [`Session::outgoing`]. Only a dealer's `identity` is sent.
     pub fn new(socket: SocketType, identity: &[u8], limits: &Limits) -> Self {
         Self {
             socket,
             identity: Bytes::copy_from_slice(identity),
-            phase: Phase::Greeting,
+            phase: SessionPhase::Greeting,
             max_message: limits.max_message,
             max_frames: limits.max_frames,
             parts: Vec::new(),
@@ -159,13 +159,13 @@ impl Session {
 
     /// Takes the next event out of `bytes`; `None`: more bytes are needed. After an error the connection is over.
     pub fn receive(&mut self, bytes: &mut BytesMut) -> Result<Option<Incoming>, ProtocolError> {
-        if self.phase == Phase::Greeting {
+        if self.phase == SessionPhase::Greeting {
             let Some(minor) = greeting::read(bytes)? else {
                 return Ok(None);
             };
             bytes.advance(greeting::LENGTH);
             self.peer_minor = minor;
-            self.phase = Phase::Handshake;
+            self.phase = SessionPhase::Handshake;
             // Not before the peer's greeting: libzmq stalls on some peers that send ahead of it.
             frame::encode_command(
                 "READY",
@@ -181,13 +181,13 @@ impl Session {
             bytes.advance(header.length);
             let body = bytes.split_to(body).freeze();
             let incoming = match header.kind {
-                Kind::Command => self.command(&body)?,
-                Kind::Part => {
+                FrameKind::Command => self.command(&body)?,
+                FrameKind::Part => {
                     self.parts_bytes += header.body;
                     self.parts.push(body);
                     None
                 }
-                Kind::Last => {
+                FrameKind::Last => {
                     self.parts_bytes = 0;
                     let mut frames = std::mem::take(&mut self.parts);
                     frames.push(body);
@@ -239,7 +239,7 @@ impl Session {
 
     /// Checks a header against the limits, before anything of the body is kept.
     fn admit(&self, header: Header) -> Result<usize, ProtocolError> {
-        if header.kind == Kind::Command {
+        if header.kind == FrameKind::Command {
             if header.body > MAX_COMMAND {
                 return Err(ProtocolError::CommandTooLong {
                     announced: header.body,
@@ -249,7 +249,7 @@ impl Session {
                 return Err(ProtocolError::Command);
             }
         } else {
-            if self.phase != Phase::Open {
+            if self.phase != SessionPhase::Open {
                 return Err(ProtocolError::Early);
             }
             if self.parts.len() >= self.max_frames {
@@ -274,12 +274,12 @@ impl Session {
             let reason = String::from_utf8_lossy(reason).into_owned();
             return Err(ProtocolError::Refused { reason });
         }
-        if self.phase == Phase::Handshake {
+        if self.phase == SessionPhase::Handshake {
             let Command::Ready(data) = command else {
                 return Err(ProtocolError::Early);
             };
             let ready = ready::read(data, self.socket)?;
-            self.phase = Phase::Open;
+            self.phase = SessionPhase::Open;
             return Ok(Some(Incoming::Ready {
                 identity: ready.identity,
             }));

@@ -4,25 +4,25 @@ use std::{collections::HashSet, ops::Range, pin::Pin};
 
 use kv_blocks::{HashScheme, Moment};
 use kv_events::standard::{
-    HashedUpdate, Ordered, StandardChange, StandardEvent, StreamKey, Streams, StreamsSettings,
-    decode_json, to_hashed,
+    HashKeyedUpdate, StandardChange, StandardEvent, StandardStreams, StandardStreamsSettings,
+    StreamKey, StreamOutput, decode_json, to_hashed,
 };
 use proptest::prelude::*;
 
 use super::*;
 
 /// Worker, medium, salt and block.
-type Told = (Arc<str>, Arc<str>, Option<Arc<str>>, u64);
+type AnnouncedBlock = (Arc<str>, Arc<str>, Option<Arc<str>>, u64);
 
 /// Reads envelopes as any index of the standard does.
-struct Reader {
+struct EnvelopeReader {
     index: KvIndex,
-    streams: Streams,
+    streams: StandardStreams,
     /// What was told as stored, and not as removed since.
-    told: HashSet<Told>,
+    told: HashSet<AnnouncedBlock>,
 }
 
-impl Reader {
+impl EnvelopeReader {
     fn new() -> Self {
         let index = KvIndex::new(IndexSettings {
             secret: 7,
@@ -31,7 +31,7 @@ impl Reader {
         (0..3).for_each(|worker| index.register(target(worker), "m".into()));
         Self {
             index,
-            streams: Streams::new(StreamsSettings::default()),
+            streams: StandardStreams::new(StandardStreamsSettings::default()),
             told: HashSet::new(),
         }
     }
@@ -78,7 +78,7 @@ impl Reader {
             }
             for event in decode_json(line.as_bytes()).unwrap() {
                 for ordered in self.streams.take(Moment::START, event.unwrap()) {
-                    let Ordered::Event(event) = ordered else {
+                    let StreamOutput::Event(event) = ordered else {
                         panic!("nothing is missing: {ordered:?}")
                     };
                     self.note(&event);
@@ -87,7 +87,7 @@ impl Reader {
                         .unwrap();
                     let namespace = event.stream.namespace().unwrap();
                     match to_hashed(&event, HashScheme::default()).unwrap() {
-                        HashedUpdate::Stored {
+                        HashKeyedUpdate::Stored {
                             parent,
                             hashes,
                             tier,
@@ -100,11 +100,11 @@ impl Reader {
                                 tier,
                             );
                         }
-                        HashedUpdate::Removed { hashes, tier } => {
+                        HashKeyedUpdate::Removed { hashes, tier } => {
                             self.index
                                 .remove_hashes(target(worker), &namespace, &hashes, tier);
                         }
-                        HashedUpdate::Cleared { tier } => {
+                        HashKeyedUpdate::Cleared { tier } => {
                             self.index.clear_stream(target(worker), &namespace, tier)
                         }
                     }
@@ -116,7 +116,7 @@ impl Reader {
 
 /// One thing that happens: at the index, or that some of the stream is read. Blocks in units of [`SCALE`].
 #[derive(Clone, Debug)]
-enum Step {
+enum FollowerStep {
     Store {
         worker: u32,
         salt: u32,
@@ -139,28 +139,28 @@ enum Step {
 const SCALE: u32 = 150;
 
 /// `begin` of the stores are of whole sequences; the others go on where a worker need not hold what is in front.
-fn steps(begin: f64) -> impl Strategy<Value = Vec<Step>> {
+fn steps(begin: f64) -> impl Strategy<Value = Vec<FollowerStep>> {
     let tier = prop_oneof![3 => Just(Tier::Device), 1 => Just(Tier::Host)];
     let span = (0_u32..3, 0_u32..3, 0_u32..24, 1_u32..16, tier);
     let step = prop_oneof![
         5 => (span.clone(), prop::bool::weighted(begin)).prop_map(|((worker, salt, from, len, tier), begins)| {
             // What hangs on nothing is not stored.
             let from = if begins { 0 } else { from };
-            Step::Store { worker, salt, blocks: from..from + len, tier }
+            FollowerStep::Store { worker, salt, blocks: from..from + len, tier }
         }),
         4 => span.prop_map(|(worker, salt, from, len, tier)| {
-            Step::Remove { worker, salt, blocks: from..from + len, tier }
+            FollowerStep::Remove { worker, salt, blocks: from..from + len, tier }
         }),
-        1 => (0_u32..3).prop_map(|worker| Step::Clear { worker }),
-        8 => Just(Step::Read),
+        1 => (0_u32..3).prop_map(|worker| FollowerStep::Clear { worker }),
+        8 => Just(FollowerStep::Read),
     ];
     prop::collection::vec(step, 1..60)
 }
 
-fn apply(index: &KvIndex, step: &Step) {
+fn apply(index: &KvIndex, step: &FollowerStep) {
     let scaled = |blocks: &Range<u32>| blocks.start * SCALE..blocks.end * SCALE;
     match step {
-        Step::Store {
+        FollowerStep::Store {
             worker,
             salt,
             blocks,
@@ -168,7 +168,7 @@ fn apply(index: &KvIndex, step: &Step) {
         } => {
             index.apply(target(*worker), &stored(*salt, scaled(blocks), *tier));
         }
-        Step::Remove {
+        FollowerStep::Remove {
             worker,
             salt,
             blocks,
@@ -176,8 +176,8 @@ fn apply(index: &KvIndex, step: &Step) {
         } => {
             index.apply(target(*worker), &removed(*salt, scaled(blocks), *tier));
         }
-        Step::Clear { worker } => index.clear(target(*worker)),
-        Step::Read => {}
+        FollowerStep::Clear { worker } => index.clear(target(*worker)),
+        FollowerStep::Read => {}
     }
 }
 
@@ -187,7 +187,7 @@ async fn read_some(events: &mut Pin<Box<impl Stream<Item = String>>>) -> String 
         .map_or(String::new(), Option::unwrap)
 }
 
-async fn follow_through(before: Vec<Step>, after: Vec<Step>) {
+async fn follow_through(before: Vec<FollowerStep>, after: Vec<FollowerStep>) {
     let index = index();
     before.iter().for_each(|step| apply(&index, step));
     let query = [
@@ -196,10 +196,10 @@ async fn follow_through(before: Vec<Step>, after: Vec<Step>) {
         ("salts", "plain"),
     ];
     let mut events = Box::pin(subscribe_to(&index, &query));
-    let mut reader = Reader::new();
+    let mut reader = EnvelopeReader::new();
     for step in after {
         match step {
-            Step::Read => reader.read(&read_some(&mut events).await),
+            FollowerStep::Read => reader.read(&read_some(&mut events).await),
             step => apply(&index, &step),
         }
     }
@@ -210,7 +210,9 @@ async fn follow_through(before: Vec<Step>, after: Vec<Step>) {
 }
 
 /// A state of several pieces, of which the first is read.
-async fn begun(index: &Arc<KvIndex>) -> (Pin<Box<impl Stream<Item = String> + use<>>>, Reader) {
+async fn begun(
+    index: &Arc<KvIndex>,
+) -> (Pin<Box<impl Stream<Item = String> + use<>>>, EnvelopeReader) {
     index.apply(target(0), &stored(0, 0..30_000, Tier::Device));
     let query = [
         ("snapshot", "true"),
@@ -218,7 +220,7 @@ async fn begun(index: &Arc<KvIndex>) -> (Pin<Box<impl Stream<Item = String> + us
         ("salts", "plain"),
     ];
     let mut events = Box::pin(subscribe_to(index, &query));
-    let mut reader = Reader::new();
+    let mut reader = EnvelopeReader::new();
     reader.read(&events.next().await.unwrap());
     assert!(
         reader.index.blocks_per_tier(target(0))[0] < 20_000,

@@ -5,25 +5,25 @@
 mod table;
 mod words;
 
-use self::table::{FLAGS, Flag, Means, POLICY_NAMES};
+use self::table::{FLAGS, Flag, FlagMeaning, POLICY_NAMES};
 use super::vllm_router::convert_tree;
 use crate::{
     Problem,
     load::report,
-    problem::Draft,
-    tree::{Entry, Located, Node, Origin},
+    problem::ProblemDraft,
+    tree::{LocatedValue, MapEntry, ValueNode, ValueOrigin},
 };
 
 /// Whose command line it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FlagsOf {
+pub enum SourceRouter {
     /// `sglang_router` and its successor `smg`.
     Smg,
     /// `vllm-router`.
     VllmRouter,
 }
 
-impl FlagsOf {
+impl SourceRouter {
     fn title(self) -> &'static str {
         match self {
             Self::Smg => "Converted from a command line of sglang-router or smg.",
@@ -50,7 +50,11 @@ const MAX_WORDS: usize = 100_000;
 ///
 /// # Errors
 /// As [`convert_flags`].
-pub fn convert_command(router: FlagsOf, name: &str, text: &str) -> Result<String, Vec<Problem>> {
+pub fn convert_command(
+    router: SourceRouter,
+    name: &str,
+    text: &str,
+) -> Result<String, Vec<Problem>> {
     convert_flags(router, name, &words::words(text))
 }
 
@@ -70,13 +74,13 @@ pub fn convert_command(router: FlagsOf, name: &str, text: &str) -> Result<String
 /// assert!(ours.contains("# no counterpart: --log-dir\n"));
 /// ```
 pub fn convert_flags(
-    router: FlagsOf,
+    router: SourceRouter,
     name: &str,
     words: &[String],
 ) -> Result<String, Vec<Problem>> {
-    let mut line = Line {
+    let mut line = ParsedFlags {
         router,
-        ..Line::new()
+        ..ParsedFlags::new()
     };
     let mut words = words
         .iter()
@@ -104,21 +108,21 @@ pub fn convert_flags(
 
 /// What was read of a command line.
 #[derive(Debug)]
-struct Line {
-    router: FlagsOf,
-    tree: Located,
-    workers: Vec<Located>,
-    prefill: Vec<Located>,
-    decode: Vec<Located>,
+struct ParsedFlags {
+    router: SourceRouter,
+    tree: LocatedValue,
+    workers: Vec<LocatedValue>,
+    prefill: Vec<LocatedValue>,
+    decode: Vec<LocatedValue>,
     split: bool,
     unused: Vec<String>,
-    problems: Vec<Draft>,
+    problems: Vec<ProblemDraft>,
 }
 
-impl Line {
+impl ParsedFlags {
     fn new() -> Self {
         Self {
-            router: FlagsOf::Smg,
+            router: SourceRouter::Smg,
             tree: map(&origin("")),
             workers: Vec::new(),
             prefill: Vec::new(),
@@ -142,43 +146,43 @@ impl Line {
             self.unused.push(crate::tree::shown_text(flag));
             return;
         };
-        let text = |text: &str| Located {
-            node: Node::Text(text.to_owned()),
+        let text = |text: &str| LocatedValue {
+            node: ValueNode::Text(text.to_owned()),
             origin: from.clone(),
         };
         match (*means, values) {
-            (Means::Workers, urls) => self.workers.extend(urls.iter().map(|url| text(url))),
-            (Means::Split, _) => self.split = true,
-            (Means::Prefill, [url]) => self.prefill.push(text(url)),
-            (Means::Prefill, [url, port, ..]) => {
+            (FlagMeaning::Workers, urls) => self.workers.extend(urls.iter().map(|url| text(url))),
+            (FlagMeaning::Split, _) => self.split = true,
+            (FlagMeaning::Prefill, [url]) => self.prefill.push(text(url)),
+            (FlagMeaning::Prefill, [url, port, ..]) => {
                 let node = if port.eq_ignore_ascii_case("none") {
-                    Node::Null
+                    ValueNode::Null
                 } else {
-                    Node::Loose((*port).to_owned())
+                    ValueNode::Loose((*port).to_owned())
                 };
                 let pair = vec![
                     text(url),
-                    Located {
+                    LocatedValue {
                         node,
                         origin: from.clone(),
                     },
                 ];
-                self.prefill.push(Located {
-                    node: Node::List(pair),
+                self.prefill.push(LocatedValue {
+                    node: ValueNode::List(pair),
                     origin: from,
                 });
             }
-            (Means::Decode, [url, ..]) => self.decode.push(text(url)),
-            (Means::Policy(key), [name, ..]) => {
+            (FlagMeaning::Decode, [url, ..]) => self.decode.push(text(url)),
+            (FlagMeaning::Policy(key), [name, ..]) => {
                 let known = POLICY_NAMES
                     .iter()
                     .find(|(theirs, _)| theirs == name)
                     .map_or(*name, |(_, ours)| *ours);
                 self.put(&[key, "type"], known, &from);
             }
-            (Means::Key(path), [value, ..]) => self.put(path, value, &from),
-            (Means::Fixed(path, value), _) => self.put(path, value, &from),
-            (Means::Aliases, pairs) => {
+            (FlagMeaning::Key(path), [value, ..]) => self.put(path, value, &from),
+            (FlagMeaning::Fixed(path, value), _) => self.put(path, value, &from),
+            (FlagMeaning::Aliases, pairs) => {
                 for pair in pairs {
                     match pair.split_once('=') {
                         Some((alias, model)) => self.put(&["model_aliases", alias], model, &from),
@@ -186,9 +190,15 @@ impl Line {
                     }
                 }
             }
-            (Means::Prefill | Means::Decode | Means::Policy(_) | Means::Key(_), []) => {
+            (
+                FlagMeaning::Prefill
+                | FlagMeaning::Decode
+                | FlagMeaning::Policy(_)
+                | FlagMeaning::Key(_),
+                [],
+            ) => {
                 self.problems.push(
-                    Draft::new("", "the flag has no value")
+                    ProblemDraft::new("", "the flag has no value")
                         .expected("a value behind it")
                         .at(from),
                 );
@@ -197,7 +207,7 @@ impl Line {
     }
 
     fn refuse(&mut self, flag: &str, value: &str, expected: &str) {
-        let draft = Draft::new(
+        let draft = ProblemDraft::new(
             "",
             format!("cannot use `{}`", crate::tree::shown_text(value)),
         );
@@ -206,20 +216,20 @@ impl Line {
     }
 
     /// The last of several flags of one name counts, as there.
-    fn put(&mut self, path: &[&str], value: &str, from: &Origin) {
+    fn put(&mut self, path: &[&str], value: &str, from: &ValueOrigin) {
         let place = path
             .iter()
             .try_fold(&mut self.tree, |at, key| at.get_or_insert(key, from));
         if let Some(place) = place {
-            *place = Located {
-                node: Node::Loose(value.to_owned()),
+            *place = LocatedValue {
+                node: ValueNode::Loose(value.to_owned()),
                 origin: from.clone(),
             };
         }
     }
 
     /// The same as a file, and the flags that it has no place for.
-    fn tree(mut self) -> (Located, Vec<String>) {
+    fn tree(mut self) -> (LocatedValue, Vec<String>) {
         let split = self.split || !(self.prefill.is_empty() && self.decode.is_empty());
         let mode = if split {
             self.router.pools()
@@ -239,8 +249,8 @@ impl Line {
                 .get_or_insert("mode", &from)
                 .and_then(|mode| mode.get_or_insert(key, &from));
             if let Some(place) = place {
-                *place = Located {
-                    node: Node::List(urls),
+                *place = LocatedValue {
+                    node: ValueNode::List(urls),
                     origin: from.clone(),
                 };
             }
@@ -249,9 +259,9 @@ impl Line {
             let place = path
                 .iter()
                 .try_fold(&mut tree, |at, key| at.get_or_insert(key, &from));
-            if let Some(place) = place.filter(|place| matches!(place.node, Node::Null)) {
-                *place = Located {
-                    node: Node::Loose(value.to_owned()),
+            if let Some(place) = place.filter(|place| matches!(place.node, ValueNode::Null)) {
+                *place = LocatedValue {
+                    node: ValueNode::Loose(value.to_owned()),
                     origin: from.clone(),
                 };
             }
@@ -260,13 +270,13 @@ impl Line {
     }
 }
 
-fn origin(flag: &str) -> Origin {
-    Origin::Named(flag.to_owned())
+fn origin(flag: &str) -> ValueOrigin {
+    ValueOrigin::Named(flag.to_owned())
 }
 
-fn map(origin: &Origin) -> Located {
-    Located {
-        node: Node::Map(Vec::<Entry>::new()),
+fn map(origin: &ValueOrigin) -> LocatedValue {
+    LocatedValue {
+        node: ValueNode::Map(Vec::<MapEntry>::new()),
         origin: origin.clone(),
     }
 }

@@ -4,12 +4,12 @@
 #[derive(Debug)]
 pub(super) struct Flag {
     pub(super) name: &'static str,
-    pub(super) means: Means,
+    pub(super) means: FlagMeaning,
 }
 
 /// What a flag means.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Means {
+pub(super) enum FlagMeaning {
     /// URLs of workers.
     Workers,
     /// Prefill and decode are split.
@@ -28,119 +28,125 @@ pub(super) enum Means {
     Aliases,
 }
 
-const fn flag(name: &'static str, means: Means) -> Flag {
+const fn flag(name: &'static str, means: FlagMeaning) -> Flag {
     Flag { name, means }
 }
 
 pub(super) const FLAGS: &[Flag] = &[
-    flag("worker-urls", Means::Workers),
-    flag("pd-disaggregation", Means::Split),
-    flag("vllm-pd-disaggregation", Means::Split),
-    flag("prefill", Means::Prefill),
-    flag("decode", Means::Decode),
-    flag("policy", Means::Policy("policy")),
-    flag("prefill-policy", Means::Policy("prefill_policy")),
-    flag("decode-policy", Means::Policy("decode_policy")),
+    flag("worker-urls", FlagMeaning::Workers),
+    flag("pd-disaggregation", FlagMeaning::Split),
+    flag("vllm-pd-disaggregation", FlagMeaning::Split),
+    flag("prefill", FlagMeaning::Prefill),
+    flag("decode", FlagMeaning::Decode),
+    flag("policy", FlagMeaning::Policy("policy")),
+    flag("prefill-policy", FlagMeaning::Policy("prefill_policy")),
+    flag("decode-policy", FlagMeaning::Policy("decode_policy")),
     flag(
         "lmcache-controller-url",
-        Means::Key(&["policy", "controller_url"]),
+        FlagMeaning::Key(&["policy", "controller_url"]),
     ),
     flag(
         "lmcache-poll-interval",
-        Means::Key(&["policy", "poll_interval_secs"]),
+        FlagMeaning::Key(&["policy", "poll_interval_secs"]),
     ),
     flag(
         "lmcache-cache-weight",
-        Means::Key(&["policy", "cache_weight"]),
+        FlagMeaning::Key(&["policy", "cache_weight"]),
     ),
     flag(
         "lmcache-lookup-mode",
-        Means::Key(&["policy", "lookup_mode"]),
+        FlagMeaning::Key(&["policy", "lookup_mode"]),
     ),
     flag(
         "lmcache-controller-timeout-ms",
-        Means::Key(&["policy", "controller_timeout_ms"]),
+        FlagMeaning::Key(&["policy", "controller_timeout_ms"]),
     ),
-    flag("host", Means::Key(&["host"])),
-    flag("port", Means::Key(&["port"])),
-    flag("model-path", Means::Key(&["model_path"])),
-    flag("tokenizer-path", Means::Key(&["model_path"])),
-    flag("chat-template", Means::Key(&["chat_template"])),
-    flag("block-size", Means::Key(&["block_size"])),
-    flag("kv-event-block-size", Means::Key(&["block_size"])),
-    flag("router-temperature", Means::Key(&["temperature"])),
-    flag("model-alias", Means::Aliases),
-    flag("retry-max-retries", Means::Key(&["retry", "max_retries"])),
+    flag("host", FlagMeaning::Key(&["host"])),
+    flag("port", FlagMeaning::Key(&["port"])),
+    flag("model-path", FlagMeaning::Key(&["model_path"])),
+    flag("tokenizer-path", FlagMeaning::Key(&["model_path"])),
+    flag("chat-template", FlagMeaning::Key(&["chat_template"])),
+    flag("block-size", FlagMeaning::Key(&["block_size"])),
+    flag("kv-event-block-size", FlagMeaning::Key(&["block_size"])),
+    flag("router-temperature", FlagMeaning::Key(&["temperature"])),
+    flag("model-alias", FlagMeaning::Aliases),
+    flag(
+        "retry-max-retries",
+        FlagMeaning::Key(&["retry", "max_retries"]),
+    ),
     flag(
         "retry-initial-backoff-ms",
-        Means::Key(&["retry", "initial_backoff_ms"]),
+        FlagMeaning::Key(&["retry", "initial_backoff_ms"]),
     ),
     flag(
         "retry-max-backoff-ms",
-        Means::Key(&["retry", "max_backoff_ms"]),
+        FlagMeaning::Key(&["retry", "max_backoff_ms"]),
     ),
     // What they call retries are sends.
     flag(
         "disable-retries",
-        Means::Fixed(&["retry", "max_retries"], "1"),
+        FlagMeaning::Fixed(&["retry", "max_retries"], "1"),
     ),
     flag(
         "health-check-interval-secs",
-        Means::Key(&["health_check", "check_interval_secs"]),
+        FlagMeaning::Key(&["health_check", "check_interval_secs"]),
     ),
     flag(
         "health-check-timeout-secs",
-        Means::Key(&["health_check", "timeout_secs"]),
+        FlagMeaning::Key(&["health_check", "timeout_secs"]),
     ),
     flag(
         "health-failure-threshold",
-        Means::Key(&["health_check", "failure_threshold"]),
+        FlagMeaning::Key(&["health_check", "failure_threshold"]),
     ),
     flag(
         "health-success-threshold",
-        Means::Key(&["health_check", "success_threshold"]),
+        FlagMeaning::Key(&["health_check", "success_threshold"]),
     ),
     flag(
         "health-check-endpoint",
-        Means::Key(&["health_check", "endpoint"]),
+        FlagMeaning::Key(&["health_check", "endpoint"]),
     ),
     flag(
         "disable-health-check",
-        Means::Fixed(&["health_checks_enabled"], "false"),
+        FlagMeaning::Fixed(&["health_checks_enabled"], "false"),
     ),
     flag(
         "cb-failure-threshold",
-        Means::Key(&["cb_failure_threshold"]),
+        FlagMeaning::Key(&["cb_failure_threshold"]),
     ),
     flag(
         "cb-timeout-duration-secs",
-        Means::Key(&["cb_timeout_duration_secs"]),
+        FlagMeaning::Key(&["cb_timeout_duration_secs"]),
     ),
     flag(
         "disable-circuit-breaker",
-        Means::Fixed(&["circuit_breaker_enabled"], "false"),
+        FlagMeaning::Fixed(&["circuit_breaker_enabled"], "false"),
     ),
     flag(
         "request-timeout-secs",
-        Means::Key(&["request_timeout_secs"]),
+        FlagMeaning::Key(&["request_timeout_secs"]),
     ),
-    flag("max-payload-size", Means::Key(&["max_payload_size"])),
+    flag("max-payload-size", FlagMeaning::Key(&["max_payload_size"])),
     flag(
         "shutdown-grace-period-secs",
-        Means::Key(&["shutdown_grace_period_secs"]),
+        FlagMeaning::Key(&["shutdown_grace_period_secs"]),
     ),
     flag(
         "idle-connection-timeout-secs",
-        Means::Key(&["idle_connection_timeout_secs"]),
+        FlagMeaning::Key(&["idle_connection_timeout_secs"]),
     ),
     flag(
         "header-read-timeout-secs",
-        Means::Key(&["header_read_timeout_secs"]),
+        FlagMeaning::Key(&["header_read_timeout_secs"]),
     ),
-    flag("queue-size", Means::Key(&["queue_size"])),
-    flag("queue-timeout-secs", Means::Key(&["queue_timeout_secs"])),
-    flag("log-level", Means::Key(&["log_level"])),
-    flag("log-json", Means::Fixed(&["log_format"], "json")),
+    flag("queue-size", FlagMeaning::Key(&["queue_size"])),
+    flag(
+        "queue-timeout-secs",
+        FlagMeaning::Key(&["queue_timeout_secs"]),
+    ),
+    flag("log-level", FlagMeaning::Key(&["log_level"])),
+    flag("log-json", FlagMeaning::Fixed(&["log_format"], "json")),
 ];
 
 /// Policies of theirs that are one of ours under another name.

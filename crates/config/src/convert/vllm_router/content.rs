@@ -1,24 +1,24 @@
 //! What that router keeps together by what prompts mean, and by how they begin.
 
-use super::{Key, WEIGHT, Work, any_url, key};
+use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
 use crate::{
-    checked::Value,
+    checked_value::Value,
     convert::{
-        given::{Field, Fields},
-        ours::{Worker, host, quoted},
+        converted_config::{ConvertedWorker, host, quoted},
+        source_config::{SourceField, UnreadFields},
     },
     scalar::MAX_DURATION,
-    schema::{Built, Choice, Kind},
+    schema::{Availability, ValueKind, WordChoice},
 };
 
-const CLUSTERS: &[Key] = &[
+const CLUSTERS: &[KeyMapping] = &[
     key("threshold", "routing.semantic_clusters.threshold", WEIGHT),
-    Key {
+    KeyMapping {
         unit: "ms",
         ..key(
             "embedding_timeout_ms",
             "routing.semantic_clusters.timeout",
-            Kind::Int {
+            ValueKind::Int {
                 min: 1,
                 max: MAX_DURATION.as_secs() * 1_000,
             },
@@ -27,25 +27,25 @@ const CLUSTERS: &[Key] = &[
     key(
         "embeddings_model",
         "routing.semantic_clusters.embedding_model",
-        Kind::Text,
+        ValueKind::Text,
     ),
 ];
 
-const PREFIXES: &[Key] = &[
+const PREFIXES: &[KeyMapping] = &[
     key(
         "prefix_chars",
         "routing.shared_prefix_routing.prefix_chars",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 65_536,
         },
     ),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key(
             "ttl_secs",
             "routing.shared_prefix_routing.ttl",
-            Kind::Int {
+            ValueKind::Int {
                 min: 1,
                 max: MAX_DURATION.as_secs(),
             },
@@ -58,21 +58,21 @@ const PREFIXES: &[Key] = &[
     ),
 ];
 
-const BACKEND: Kind = Kind::Word(&[
-    Choice {
+const BACKEND: ValueKind = ValueKind::Word(&[
+    WordChoice {
         word: "memory",
         also: &[],
-        built: Built::Now,
+        built: Availability::Now,
     },
-    Choice {
+    WordChoice {
         word: "redis",
         also: &[],
-        built: Built::Now,
+        built: Availability::Now,
     },
 ]);
 
-impl Work {
-    pub(super) fn content(&mut self, top: &mut Fields<'_>) {
+impl Conversion {
+    pub(super) fn content(&mut self, top: &mut UnreadFields<'_>) {
         let clusters = top
             .take("semantic_cluster")
             .and_then(|clusters| self.given.fields(&clusters));
@@ -100,7 +100,7 @@ impl Work {
     }
 
     /// The server of vectors becomes one more worker: that is where ours asks for them.
-    fn clusters(&mut self, mut clusters: Fields<'_>) {
+    fn clusters(&mut self, mut clusters: UnreadFields<'_>) {
         let place = clusters.place("clusters", None);
         self.set(
             "routing.semantic_clusters.enabled",
@@ -111,7 +111,7 @@ impl Work {
             && let Some(url) = self.given.url(&url, any_url)
             && self.ours.workers.iter().all(|worker| worker.url != url)
         {
-            self.ours.workers.push(Worker {
+            self.ours.workers.push(ConvertedWorker {
                 url,
                 word: None,
                 bootstrap_port: None,
@@ -136,19 +136,19 @@ impl Work {
     }
 
     /// One cluster as YAML on a line.
-    fn cluster(&mut self, entry: &Field<'_>) -> Option<String> {
+    fn cluster(&mut self, entry: &SourceField<'_>) -> Option<String> {
         let mut fields = self.given.fields(entry)?;
         let name = self
             .given
             .required(&mut fields, "name", "the cluster's name");
-        let name = name.and_then(|name| self.given.value(&name, &Kind::Text));
+        let name = name.and_then(|name| self.given.value(&name, &ValueKind::Text));
         let mut texts = Vec::new();
         for example in fields
             .take("examples")
             .map(|list| self.given.items(&list))
             .unwrap_or_default()
         {
-            if let Some(Value::Text(text)) = self.given.value(&example, &Kind::Text) {
+            if let Some(Value::Text(text)) = self.given.value(&example, &ValueKind::Text) {
                 texts.push(quoted(&text));
             }
         }

@@ -1,15 +1,15 @@
 //! What that router asks LMCache's controller, and where it keeps the tokens of prompts.
 
-use super::{Key, WEIGHT, Work, any_url, key};
+use super::{Conversion, KeyMapping, WEIGHT, any_url, key};
 use crate::{
-    checked::Value,
+    checked_value::Value,
     convert::{
-        given::{Field, Fields},
-        ours::{host, quoted},
+        converted_config::{host, quoted},
+        source_config::{SourceField, UnreadFields},
     },
     scalar::MAX_DURATION,
-    schema::{Built, Choice, FALLBACKS, Kind},
-    tree::{Node, Origin},
+    schema::{Availability, FALLBACKS, ValueKind, WordChoice},
+    tree::{ValueNode, ValueOrigin},
 };
 
 /// Where that router asks unless told otherwise.
@@ -20,25 +20,25 @@ const API_KEY: &str = "routing.lmcache.controller_api_key";
 const USUAL_SERVER: &str = "redis://localhost:6379";
 const SERVER: &str = "response_cache.redis.url";
 
-const SECONDS: Kind = Kind::Int {
+const SECONDS: ValueKind = ValueKind::Int {
     min: 1,
     max: MAX_DURATION.as_secs(),
 };
 
-const MODE: Kind = Kind::Word(&[plain("occupancy"), plain("prefix_lookup")]);
-const BACKEND: Kind = Kind::Word(&[plain("memory"), plain("redis")]);
+const MODE: ValueKind = ValueKind::Word(&[plain("occupancy"), plain("prefix_lookup")]);
+const BACKEND: ValueKind = ValueKind::Word(&[plain("memory"), plain("redis")]);
 
-const fn plain(word: &'static str) -> Choice {
-    Choice {
+const fn plain(word: &'static str) -> WordChoice {
+    WordChoice {
         word,
         also: &[],
-        built: Built::Now,
+        built: Availability::Now,
     }
 }
 
-const CONTROLLER: &[Key] = &[
+const CONTROLLER: &[KeyMapping] = &[
     key("lookup_mode", "routing.lmcache.mode", MODE),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key(
             "poll_interval_secs",
@@ -46,12 +46,12 @@ const CONTROLLER: &[Key] = &[
             SECONDS,
         )
     },
-    Key {
+    KeyMapping {
         unit: "ms",
         ..key(
             "controller_timeout_ms",
             "routing.lmcache.controller_timeout",
-            Kind::Int {
+            ValueKind::Int {
                 min: 1,
                 max: MAX_DURATION.as_secs() * 1_000,
             },
@@ -60,31 +60,31 @@ const CONTROLLER: &[Key] = &[
     key("cache_weight", "routing.lmcache.cache_weight", WEIGHT),
 ];
 
-const CACHE: &[Key] = &[
-    Key {
+const CACHE: &[KeyMapping] = &[
+    KeyMapping {
         unit: "s",
         ..key("ttl_secs", "routing.lmcache.prompt_cache.ttl", SECONDS)
     },
     key(
         "max_entries",
         "routing.lmcache.prompt_cache.capacity",
-        Kind::Int {
+        ValueKind::Int {
             min: 2,
             max: 10_000_000,
         },
     ),
 ];
 
-const MILLISECONDS: Kind = Kind::Int {
+const MILLISECONDS: ValueKind = ValueKind::Int {
     min: 1,
     max: 3_600_000,
 };
 
-const REDIS: &[Key] = &[
+const REDIS: &[KeyMapping] = &[
     key(
         "pool_size",
         "response_cache.redis.pool_size",
-        Kind::Int { min: 1, max: 1_024 },
+        ValueKind::Int { min: 1, max: 1_024 },
     ),
     key(
         "connection_timeout_ms",
@@ -98,9 +98,9 @@ const REDIS: &[Key] = &[
     ),
 ];
 
-impl Work {
+impl Conversion {
     /// The keys that stand with the policy.
-    pub(super) fn lmcache(&mut self, policy: &mut Fields<'_>) {
+    pub(super) fn lmcache(&mut self, policy: &mut UnreadFields<'_>) {
         let url = policy.take("controller_url");
         let place = policy.place("controller_url", url.as_ref());
         let url = match &url {
@@ -116,7 +116,7 @@ impl Work {
         }
         if let Some(key) = policy.take("controller_api_key") {
             let place = (key.path.clone(), key.value.origin.clone());
-            if let Some(Value::Secret(secret)) = self.given.value(&key, &Kind::Secret) {
+            if let Some(Value::Secret(secret)) = self.given.value(&key, &ValueKind::Secret) {
                 self.set(API_KEY, quoted(secret.expose()), &place);
                 self.ours.note(
                     API_KEY,
@@ -130,9 +130,9 @@ impl Work {
     }
 
     /// Ours takes those that need no key of the request.
-    fn fallback(&mut self, field: Field<'_>) {
+    fn fallback(&mut self, field: SourceField<'_>) {
         let place = (field.path.clone(), field.value.origin.clone());
-        let Some(Value::Text(name)) = self.given.value(&field, &Kind::Text) else {
+        let Some(Value::Text(name)) = self.given.value(&field, &ValueKind::Text) else {
             return;
         };
         match FALLBACKS.iter().find(|word| word.matches(&name)) {
@@ -142,7 +142,7 @@ impl Work {
     }
 
     /// Workers of ours are called after their URLs.
-    fn worker_map(&mut self, map: &Field<'_>) {
+    fn worker_map(&mut self, map: &SourceField<'_>) {
         let place = (map.path.clone(), map.value.origin.clone());
         let Some(mut fields) = self.given.fields(map) else {
             return;
@@ -171,7 +171,7 @@ impl Work {
     }
 
     /// The section at the top.
-    pub(super) fn prompt_cache(&mut self, top: &mut Fields<'_>) {
+    pub(super) fn prompt_cache(&mut self, top: &mut UnreadFields<'_>) {
         let cache = top
             .take("prompt_cache")
             .and_then(|cache| self.given.fields(&cache));
@@ -193,7 +193,7 @@ impl Work {
     }
 
     /// Where the prompts of `cache` are shared, because `chosen` says so.
-    fn server(&mut self, cache: &mut Fields<'_>, chosen: &(String, Origin)) {
+    fn server(&mut self, cache: &mut UnreadFields<'_>, chosen: &(String, ValueOrigin)) {
         let redis = cache
             .take("redis")
             .and_then(|redis| self.given.fields(&redis));
@@ -204,9 +204,9 @@ impl Work {
             None => self.usual_server(chosen),
             Some(url) => {
                 let place = (url.path.clone(), url.value.origin.clone());
-                let checked = self.given.value(&url, &Kind::RedisUrl);
+                let checked = self.given.value(&url, &ValueKind::RedisUrl);
                 // As it stands there: the checked one does not show its password.
-                if let (Some(Value::RedisUrl(checked)), Node::Text(text)) =
+                if let (Some(Value::RedisUrl(checked)), ValueNode::Text(text)) =
                     (checked, &url.value.node)
                 {
                     self.set(SERVER, quoted(text), &place);
@@ -223,7 +223,7 @@ impl Work {
         self.given.leave(redis);
     }
 
-    fn usual_server(&mut self, chosen: &(String, Origin)) {
+    fn usual_server(&mut self, chosen: &(String, ValueOrigin)) {
         self.set(SERVER, quoted(USUAL_SERVER), chosen);
         self.ours
             .note(SERVER, "the file names no server".to_owned());

@@ -1,69 +1,77 @@
 //! Settings of the process that only flags set, under keys of their own.
 
-use super::{Key, Work, key};
+use super::{Conversion, KeyMapping, key};
 use crate::{
     convert::{
-        given::Fields,
-        ours::{quoted, yaml},
+        converted_config::{quoted, yaml},
+        source_config::UnreadFields,
     },
     scalar::MAX_DURATION,
-    schema::{Built, Choice, Kind, Range},
+    schema::{Availability, Range, ValueKind, WordChoice},
 };
 
-const SECONDS: Kind = Kind::Int {
+const SECONDS: ValueKind = ValueKind::Int {
     min: 1,
     max: MAX_DURATION.as_secs(),
 };
-const SECONDS_OR_ZERO: Kind = Kind::Int {
+const SECONDS_OR_ZERO: ValueKind = ValueKind::Int {
     min: 0,
     max: MAX_DURATION.as_secs(),
 };
 
 /// As both routers have them.
-const LEVEL: Kind = Kind::Word(&[
+const LEVEL: ValueKind = ValueKind::Word(&[
     level("debug", &[]),
     level("info", &[]),
     level("warn", &["warning"]),
     level("error", &["critical"]),
 ]);
 
-const fn level(word: &'static str, also: &'static [&'static str]) -> Choice {
-    Choice {
+const fn level(word: &'static str, also: &'static [&'static str]) -> WordChoice {
+    WordChoice {
         word,
         also,
-        built: Built::Now,
+        built: Availability::Now,
     }
 }
 
-const PROCESS: &[Key] = &[
+const PROCESS: &[KeyMapping] = &[
     key(
         "block_size",
         "models.defaults.block_size",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1 << 16,
         },
     ),
-    key("chat_template", "models.defaults.chat_template", Kind::Text),
+    key(
+        "chat_template",
+        "models.defaults.chat_template",
+        ValueKind::Text,
+    ),
     key(
         "temperature",
         "routing.temperature",
-        Kind::Float(Range {
+        ValueKind::Float(Range {
             min: 0.0,
             max: 10.0,
             open: false,
         }),
     ),
-    key("health_checks_enabled", "health_checks.enabled", Kind::Bool),
+    key(
+        "health_checks_enabled",
+        "health_checks.enabled",
+        ValueKind::Bool,
+    ),
     key(
         "cb_failure_threshold",
         "circuit_breaker.consecutive_failures",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 1_000_000,
         },
     ),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key(
             "cb_timeout_duration_secs",
@@ -74,21 +82,21 @@ const PROCESS: &[Key] = &[
     key(
         "circuit_breaker_enabled",
         "circuit_breaker.enabled",
-        Kind::Bool,
+        ValueKind::Bool,
     ),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key("request_timeout_secs", "request.timeout", SECONDS)
     },
     key(
         "max_payload_size",
         "server.max_body_bytes",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 4 << 30,
         },
     ),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key(
             "shutdown_grace_period_secs",
@@ -96,32 +104,32 @@ const PROCESS: &[Key] = &[
             SECONDS_OR_ZERO,
         )
     },
-    Key {
+    KeyMapping {
         unit: "s",
         ..key("idle_connection_timeout_secs", "server.keep_alive", SECONDS)
     },
-    Key {
+    KeyMapping {
         unit: "s",
         ..key("header_read_timeout_secs", "server.head_timeout", SECONDS)
     },
     key(
         "queue_size",
         "queue.max_entries",
-        Kind::Int {
+        ValueKind::Int {
             min: 1,
             max: 10_000_000,
         },
     ),
-    Key {
+    KeyMapping {
         unit: "s",
         ..key("queue_timeout_secs", "queue.wait", SECONDS)
     },
     key("log_level", "logging.level", LEVEL),
-    key("log_format", "logging.format", Kind::Text),
+    key("log_format", "logging.format", ValueKind::Text),
 ];
 
-impl Work {
-    pub(super) fn process(&mut self, top: &mut Fields<'_>) {
+impl Conversion {
+    pub(super) fn process(&mut self, top: &mut UnreadFields<'_>) {
         self.keys(PROCESS, top);
         let Some(aliases) = top.take("model_aliases") else {
             return;
@@ -134,7 +142,7 @@ impl Work {
         for name in fields.names() {
             let model = fields
                 .take(&name)
-                .and_then(|model| self.given.value(&model, &Kind::Text));
+                .and_then(|model| self.given.value(&model, &ValueKind::Text));
             if let Some(model) = model {
                 pairs.push(format!("{}: {}", quoted(&name), yaml(&model)));
             }

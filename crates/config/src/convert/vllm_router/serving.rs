@@ -2,46 +2,49 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{Key, Work, key};
-use crate::{checked::Value, convert::given::Fields, scalar::MAX_DURATION, schema::Kind};
+use super::{Conversion, KeyMapping, key};
+use crate::{
+    checked_value::Value, convert::source_config::UnreadFields, scalar::MAX_DURATION,
+    schema::ValueKind,
+};
 
-const SECONDS: Kind = Kind::Int {
+const SECONDS: ValueKind = ValueKind::Int {
     min: 1,
     max: MAX_DURATION.as_secs(),
 };
-const MILLISECONDS: Kind = Kind::Int {
+const MILLISECONDS: ValueKind = ValueKind::Int {
     min: 0,
     max: MAX_DURATION.as_secs() * 1_000,
 };
-const COUNT: Kind = Kind::Int {
+const COUNT: ValueKind = ValueKind::Int {
     min: 1,
     max: 1_000_000,
 };
-const ANY_PORT: Kind = Kind::Int {
+const ANY_PORT: ValueKind = ValueKind::Int {
     min: 0,
     max: 65_535,
 };
 /// What that router calls retries are sends: one is to try once.
-const SENDS: Kind = Kind::Int { min: 1, max: 100 };
+const SENDS: ValueKind = ValueKind::Int { min: 1, max: 100 };
 
 /// Beside the number of sends.
-const RETRY: &[Key] = &[
-    Key {
+const RETRY: &[KeyMapping] = &[
+    KeyMapping {
         unit: "ms",
         ..key("initial_backoff_ms", "retry.base_delay", MILLISECONDS)
     },
-    Key {
+    KeyMapping {
         unit: "ms",
         ..key("max_backoff_ms", "retry.max_delay", MILLISECONDS)
     },
 ];
 
-const HEALTH_CHECK: &[Key] = &[
-    Key {
+const HEALTH_CHECK: &[KeyMapping] = &[
+    KeyMapping {
         unit: "s",
         ..key("check_interval_secs", "health_checks.interval", SECONDS)
     },
-    Key {
+    KeyMapping {
         unit: "s",
         ..key("timeout_secs", "health_checks.timeout", SECONDS)
     },
@@ -55,11 +58,11 @@ const HEALTH_CHECK: &[Key] = &[
         "health_checks.healthy_threshold",
         COUNT,
     ),
-    key("endpoint", "health_checks.endpoint", Kind::UrlPath),
+    key("endpoint", "health_checks.endpoint", ValueKind::UrlPath),
 ];
 
-impl Work {
-    pub(super) fn serving(&mut self, top: &mut Fields<'_>) {
+impl Conversion {
+    pub(super) fn serving(&mut self, top: &mut UnreadFields<'_>) {
         self.listen(top);
         let retry = top
             .take("retry")
@@ -79,7 +82,7 @@ impl Work {
     }
 
     /// Two keys there are one of ours. A host that is no address would have to be looked up, and stays without a counterpart.
-    fn listen(&mut self, top: &mut Fields<'_>) {
+    fn listen(&mut self, top: &mut UnreadFields<'_>) {
         let (host, port) = (top.take("host"), top.take("port"));
         let place = top.place("port", port.as_ref());
         let number = port.and_then(|port| self.given.value(&port, &ANY_PORT));
@@ -93,7 +96,7 @@ impl Work {
             }
             return;
         };
-        let text = self.given.value(&host, &Kind::Text);
+        let text = self.given.value(&host, &ValueKind::Text);
         let Some(Value::Text(text)) = text else {
             return;
         };
@@ -120,7 +123,7 @@ impl Work {
         }
     }
 
-    fn sends(&mut self, retry: &mut Fields<'_>) {
+    fn sends(&mut self, retry: &mut UnreadFields<'_>) {
         let Some(field) = retry.take("max_retries") else {
             return;
         };

@@ -4,25 +4,25 @@ use std::borrow::Cow;
 
 use crate::{
     RawJson,
-    json::{self, Object},
+    json::{self, ObjectWriter},
     prefix_key::content_text,
 };
 
 /// One side's turn: blocks of content, written already. Messages of one side that follow each other are one turn, since
 /// the results of all calls must come in the turn that follows them.
-struct Turn {
+struct RoleTurn {
     role: &'static str,
     blocks: Vec<String>,
 }
 
 /// Writes `system` and `messages`.
 pub(super) fn conversation(
-    message: &mut Object<'_>,
+    message: &mut ObjectWriter<'_>,
     messages: Option<RawJson<'_>>,
     untranslatable: &mut Option<String>,
 ) {
     let mut system: Vec<Cow<'_, str>> = Vec::new();
-    let mut turns: Vec<Turn> = Vec::new();
+    let mut turns: Vec<RoleTurn> = Vec::new();
     for (at, said) in messages
         .and_then(RawJson::elements)
         .into_iter()
@@ -45,7 +45,7 @@ pub(super) fn conversation(
         };
         match turns.last_mut() {
             Some(last) if last.role == role => last.blocks.extend(blocks),
-            _ => turns.push(Turn { role, blocks }),
+            _ => turns.push(RoleTurn { role, blocks }),
         }
     }
     match &system[..] {
@@ -75,9 +75,9 @@ pub(super) fn conversation(
     list.close();
 }
 
-fn block(kind: &str, describe: impl FnOnce(&mut Object<'_>)) -> String {
+fn block(kind: &str, describe: impl FnOnce(&mut ObjectWriter<'_>)) -> String {
     let mut out = String::new();
-    let mut object = Object::open(&mut out);
+    let mut object = ObjectWriter::open(&mut out);
     object.text("type", kind);
     describe(&mut object);
     object.close();
@@ -130,7 +130,7 @@ fn parts(said: RawJson<'_>, at: usize, untranslatable: &mut Option<String>) -> V
 }
 
 /// Where a picture is.
-fn source(block: &mut Object<'_>, url: &str) {
+fn source(block: &mut ObjectWriter<'_>, url: &str) {
     let mut source = block.object("source");
     let inline = url
         .strip_prefix("data:")

@@ -7,4 +7,4 @@ mod stream;
 
 pub use reply::{chat_from_message, error_from_message};
 pub use request::chat_to_messages;
-pub use stream::{ChatStream, Completion};
+pub use stream::{ChatStream, CompletionOptions};

@@ -4,7 +4,7 @@ use crate::{
     RawJson, Usage,
     api_error::openai_error,
     chunk::usage,
-    json::{self, Object},
+    json::{self, ObjectWriter},
 };
 
 /// The reply in the words of a chat completion; `None` where it is no message. `created` is in Unix seconds.
@@ -31,7 +31,7 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
         )
     };
     let mut out = String::with_capacity(body.len() + 256);
-    let mut chat = Object::open(&mut out);
+    let mut chat = ObjectWriter::open(&mut out);
     let named = reply.member("model").and_then(RawJson::string);
     let id = reply.member("id").and_then(RawJson::string);
     head(
@@ -96,7 +96,7 @@ pub fn chat_from_message(body: &[u8], model: &str, created: i64) -> Option<Vec<u
 }
 
 /// The members with which every completion and every chunk of one begins.
-pub(super) fn head(chat: &mut Object<'_>, kind: &str, id: &str, created: i64, model: &str) {
+pub(super) fn head(chat: &mut ObjectWriter<'_>, kind: &str, id: &str, created: i64, model: &str) {
     chat.text("id", id);
     chat.text("object", kind);
     chat.number("created", created);
@@ -118,7 +118,7 @@ pub(super) fn finish(stop_reason: Option<&str>) -> &'static str {
     }
 }
 
-pub(super) fn write_usage(object: &mut Object<'_>, counted: Usage) {
+pub(super) fn write_usage(object: &mut ObjectWriter<'_>, counted: Usage) {
     let mut usage = object.object("usage");
     usage.number("prompt_tokens", counted.prompt_tokens);
     usage.number("completion_tokens", counted.completion_tokens);

@@ -1,9 +1,9 @@
 //! A request for a chat completion as one for a message.
 
-use super::{super::Translated, content};
+use super::{super::TranslatedRequest, content};
 use crate::{
     RawJson, ViewError,
-    json::{self, Object},
+    json::{self, ObjectWriter},
     tokenize::fields,
 };
 
@@ -46,7 +46,7 @@ const USUAL_LENGTH: &str = "4096";
 /// # Errors
 ///
 /// Where the body is not one JSON object in UTF-8, or has a member twice that is read here.
-pub fn chat_to_messages(body: &[u8]) -> Result<Translated, ViewError> {
+pub fn chat_to_messages(body: &[u8]) -> Result<TranslatedRequest, ViewError> {
     let there = |value: Option<RawJson<'_>>| value.is_some_and(|value| !value.is_null());
     let read = fields(body, KEYS)?;
     let [
@@ -73,7 +73,7 @@ pub fn chat_to_messages(body: &[u8]) -> Result<Translated, ViewError> {
         );
     }
     let mut out = String::with_capacity(text.len() + 256);
-    let mut message = Object::open(&mut out);
+    let mut message = ObjectWriter::open(&mut out);
     message.some("model", model);
     message.raw(
         "max_tokens",
@@ -115,14 +115,14 @@ pub fn chat_to_messages(body: &[u8]) -> Result<Translated, ViewError> {
         }
     }
     message.close();
-    Ok(Translated {
+    Ok(TranslatedRequest {
         body: out.into_bytes(),
         untranslatable,
     })
 }
 
 /// The functions that may be called, each with its schema as the client wrote it.
-fn functions(message: &mut Object<'_>, tools: Option<RawJson<'_>>) {
+fn functions(message: &mut ObjectWriter<'_>, tools: Option<RawJson<'_>>) {
     let Some(elements) = tools.and_then(RawJson::elements) else {
         return;
     };
@@ -145,7 +145,12 @@ fn functions(message: &mut Object<'_>, tools: Option<RawJson<'_>>) {
     list.close();
 }
 
-fn chosen(message: &mut Object<'_>, choice: Option<RawJson<'_>>, alone: bool, any_tools: bool) {
+fn chosen(
+    message: &mut ObjectWriter<'_>,
+    choice: Option<RawJson<'_>>,
+    alone: bool,
+    any_tools: bool,
+) {
     let word = choice.and_then(RawJson::string);
     let name = choice
         .and_then(|choice| choice.member("function"))
@@ -168,7 +173,11 @@ fn chosen(message: &mut Object<'_>, choice: Option<RawJson<'_>>, alone: bool, an
 }
 
 /// The form of the reply.
-fn wanted(message: &mut Object<'_>, format: RawJson<'_>, untranslatable: &mut Option<String>) {
+fn wanted(
+    message: &mut ObjectWriter<'_>,
+    format: RawJson<'_>,
+    untranslatable: &mut Option<String>,
+) {
     let schema = format
         .member("json_schema")
         .and_then(|wanted| wanted.member("schema"));

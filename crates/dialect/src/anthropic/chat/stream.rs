@@ -5,14 +5,14 @@
 //! **Invariant**: `[DONE]` comes only after the message's own `message_stop`.
 
 use super::{
-    super::Streamed,
+    super::ChunkOutcome,
     reply::{completion_id, finish, head, write_usage},
 };
 use crate::{
     RawJson, Usage,
     api_error::openai_error,
     chunk::usage,
-    json::{self, Object},
+    json::{self, ObjectWriter},
 };
 
 /// Calls in one completion.
@@ -20,7 +20,7 @@ const MOST_CALLS: usize = 256;
 
 /// What the client asked for.
 #[derive(Clone, Debug)]
-pub struct Completion {
+pub struct CompletionOptions {
     /// The name that it used for the model.
     pub model: String,
     /// When, in Unix seconds.
@@ -32,7 +32,7 @@ pub struct Completion {
 /// The state between the events of one message.
 #[derive(Debug)]
 pub struct ChatStream {
-    asked: Completion,
+    asked: CompletionOptions,
     id: String,
     /// The numbers of the blocks that are calls, in their order.
     calls: Vec<i64>,
@@ -42,7 +42,7 @@ pub struct ChatStream {
 
 impl ChatStream {
     /// At the start of the stream that answers this.
-    pub fn new(asked: Completion) -> Self {
+    pub fn new(asked: CompletionOptions) -> Self {
         Self {
             asked,
             id: completion_id(None),
@@ -64,9 +64,9 @@ impl ChatStream {
     /// assert_eq!(stream.push(br#"{"type":"message_stop"}"#, &mut out), Streamed::Whole);
     /// assert!(out.ends_with(b"data: [DONE]\n\n"));
     /// ```
-    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> Streamed {
+    pub fn push(&mut self, data: &[u8], out: &mut Vec<u8>) -> ChunkOutcome {
         if self.over {
-            return Streamed::Whole;
+            return ChunkOutcome::Whole;
         }
         let Some(event) = json::object(data) else {
             return self.fail(out, "api_error", "the worker's stream is no message");
@@ -87,7 +87,7 @@ impl ChatStream {
             }
             Some("message_stop") => {
                 self.end(out);
-                return Streamed::Whole;
+                return ChunkOutcome::Whole;
             }
             Some("error") => {
                 let text = |name| {
@@ -103,15 +103,15 @@ impl ChatStream {
             // Pings, ends of blocks, and whatever comes to be.
             _ => {}
         }
-        Streamed::Going
+        ChunkOutcome::Going
     }
 
     /// The worker's stream ended. Unless its message had, it was cut; nothing is left to be written.
-    pub fn finish(&self) -> Streamed {
+    pub fn finish(&self) -> ChunkOutcome {
         if self.over {
-            Streamed::Whole
+            ChunkOutcome::Whole
         } else {
-            Streamed::Going
+            ChunkOutcome::Going
         }
     }
 
@@ -133,12 +133,12 @@ impl ChatStream {
         });
     }
 
-    fn block(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) -> Streamed {
+    fn block(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) -> ChunkOutcome {
         let Some(block) = event.member("content_block") else {
-            return Streamed::Going;
+            return ChunkOutcome::Going;
         };
         if block.member("type").and_then(RawJson::string).as_deref() != Some("tool_use") {
-            return Streamed::Going;
+            return ChunkOutcome::Going;
         }
         if self.calls.len() >= MOST_CALLS {
             return self.fail(
@@ -164,7 +164,7 @@ impl ChatStream {
                 function.close();
             });
         });
-        Streamed::Going
+        ChunkOutcome::Going
     }
 
     fn delta(&mut self, event: RawJson<'_>, out: &mut Vec<u8>) {
@@ -227,7 +227,7 @@ impl ChatStream {
         &self,
         out: &mut Vec<u8>,
         finish_reason: Option<&str>,
-        describe: impl FnOnce(&mut Object<'_>),
+        describe: impl FnOnce(&mut ObjectWriter<'_>),
     ) {
         self.chunk(out, |chunk| {
             let mut choices = chunk.array("choices");
@@ -245,10 +245,10 @@ impl ChatStream {
         });
     }
 
-    fn chunk(&self, out: &mut Vec<u8>, describe: impl FnOnce(&mut Object<'_>)) {
+    fn chunk(&self, out: &mut Vec<u8>, describe: impl FnOnce(&mut ObjectWriter<'_>)) {
         let mut text = String::with_capacity(200);
         text.push_str("data: ");
-        let mut chunk = Object::open(&mut text);
+        let mut chunk = ObjectWriter::open(&mut text);
         head(
             &mut chunk,
             "chat.completion.chunk",
@@ -262,16 +262,16 @@ impl ChatStream {
         out.extend_from_slice(text.as_bytes());
     }
 
-    fn fail(&mut self, out: &mut Vec<u8>, kind: &str, message: &str) -> Streamed {
+    fn fail(&mut self, out: &mut Vec<u8>, kind: &str, message: &str) -> ChunkOutcome {
         self.over = true;
         out.extend_from_slice(b"data: ");
         out.extend_from_slice(&openai_error(message, kind, None, kind, None));
         out.extend_from_slice(b"\n\n");
-        Streamed::Failed
+        ChunkOutcome::Failed
     }
 }
 
-fn call(delta: &mut Object<'_>, number: usize, describe: impl FnOnce(&mut Object<'_>)) {
+fn call(delta: &mut ObjectWriter<'_>, number: usize, describe: impl FnOnce(&mut ObjectWriter<'_>)) {
     let mut list = delta.array("tool_calls");
     let mut call = list.object();
     call.number("index", number);

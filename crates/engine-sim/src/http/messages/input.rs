@@ -3,21 +3,21 @@
 use serde_json::{Value, json};
 
 use super::super::{
-    ApiError,
+    SimApiError,
     request::{self, GenerationBody},
 };
 
 /// Whether a request must say how long its reply may be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Limit {
+pub(crate) enum LengthRequirement {
     Needed,
     Unneeded,
 }
 
 /// Reads a request and turns it into a chat's.
-pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError> {
+pub(crate) fn read(body: &[u8], limit: LengthRequirement) -> Result<GenerationBody, SimApiError> {
     let asked: Value = request::parse(body)?;
-    if limit == Limit::Needed && !asked["max_tokens"].is_u64() {
+    if limit == LengthRequirement::Needed && !asked["max_tokens"].is_u64() {
         return Err(refused(
             "max_tokens is missing or wrong: expected a whole number.",
             "max_tokens",
@@ -79,7 +79,7 @@ pub(crate) fn read(body: &[u8], limit: Limit) -> Result<GenerationBody, ApiError
 }
 
 /// A text, or the texts of blocks that hold nothing else.
-fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, ApiError> {
+fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, SimApiError> {
     match content {
         Value::Null => Ok(Vec::new()),
         Value::String(text) => Ok(vec![text.clone()]),
@@ -101,7 +101,7 @@ fn texts(content: &Value, field: &'static str) -> Result<Vec<String>, ApiError> 
 }
 
 /// A user's turn: results of tools are messages of their own, before what else is said.
-fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
+fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), SimApiError> {
     let Value::Array(blocks) = content else {
         messages.push(json!({"role": "user", "content": content}));
         return Ok(());
@@ -123,7 +123,7 @@ fn user(content: &Value, messages: &mut Vec<Value>) -> Result<(), ApiError> {
     Ok(())
 }
 
-fn assistant(content: &Value) -> Result<Value, ApiError> {
+fn assistant(content: &Value) -> Result<Value, SimApiError> {
     let Value::Array(blocks) = content else {
         return Ok(json!({"role": "assistant", "content": content}));
     };
@@ -160,7 +160,7 @@ fn one_text(mut parts: Vec<Value>) -> Value {
     }
 }
 
-fn tool(tool: &Value) -> Result<Value, ApiError> {
+fn tool(tool: &Value) -> Result<Value, SimApiError> {
     match tool["type"].as_str() {
         None | Some("custom") => {
             let mut function = json!({"name": tool["name"], "parameters": tool["input_schema"]});
@@ -197,7 +197,7 @@ fn format(asked: &Value) -> Value {
     )
 }
 
-fn unknown_block(kind: Option<&str>) -> ApiError {
+fn unknown_block(kind: Option<&str>) -> SimApiError {
     refused(
         format!(
             "A message has a block of type {kind:?}: this simulated engine reads texts and tools."
@@ -206,6 +206,6 @@ fn unknown_block(kind: Option<&str>) -> ApiError {
     )
 }
 
-fn refused(message: impl Into<String>, field: &'static str) -> ApiError {
-    ApiError::bad_request(message, field)
+fn refused(message: impl Into<String>, field: &'static str) -> SimApiError {
+    SimApiError::bad_request(message, field)
 }

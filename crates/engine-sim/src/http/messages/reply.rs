@@ -6,12 +6,12 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use crate::{
-    generation::Spoken,
+    generation::RenderedToken,
     http::{
-        ApiError,
-        reply::{Finished, Line, Reply, Usage, named},
+        SimApiError,
+        reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, named},
     },
-    script::{Call, Channel, Ending},
+    script::{Channel, StopCause, ToolCall},
     server_state::ServerState,
 };
 
@@ -26,7 +26,7 @@ pub(crate) struct MessageReply {
     blocks: usize,
     /// What the block that is being written holds.
     open: Option<Channel>,
-    ending: Ending,
+    ending: StopCause,
 }
 
 /// Stands for what only the real service could check.
@@ -41,11 +41,11 @@ impl MessageReply {
             begun: false,
             blocks: 0,
             open: None,
-            ending: Ending::Stop,
+            ending: StopCause::Stop,
         }
     }
 
-    fn message(&self, content: Value, ending: Option<&Ending>, usage: &Value) -> Value {
+    fn message(&self, content: Value, ending: Option<&StopCause>, usage: &Value) -> Value {
         let (reason, sequence) = ending.map_or((Value::Null, Value::Null), reasons);
         let mut message =
             json!({"id": format!("msg_{}", self.id), "type": "message", "role": "assistant"});
@@ -103,7 +103,7 @@ impl MessageReply {
 }
 
 /// A block before anything is in it; `None` where there is none to begin.
-fn begun_block(channel: Channel, line: &Line) -> Option<Value> {
+fn begun_block(channel: Channel, line: &RunningChoice) -> Option<Value> {
     Some(match channel {
         Channel::Hidden => return None,
         Channel::Content => json!({"type": "text", "text": ""}),
@@ -115,23 +115,23 @@ fn begun_block(channel: Channel, line: &Line) -> Option<Value> {
     })
 }
 
-fn tool_id(call: &Call) -> String {
+fn tool_id(call: &ToolCall) -> String {
     format!("toolu_{}", call.id)
 }
 
-fn reasons(ending: &Ending) -> (Value, Value) {
+fn reasons(ending: &StopCause) -> (Value, Value) {
     match ending {
-        Ending::Stop => (json!("end_turn"), Value::Null),
-        Ending::StopString(stop) => (json!("stop_sequence"), json!(stop)),
-        Ending::Length => (json!("max_tokens"), Value::Null),
-        Ending::ToolCalls => (json!("tool_use"), Value::Null),
+        StopCause::Stop => (json!("end_turn"), Value::Null),
+        StopCause::StopString(stop) => (json!("stop_sequence"), json!(stop)),
+        StopCause::Length => (json!("max_tokens"), Value::Null),
+        StopCause::ToolCalls => (json!("tool_use"), Value::Null),
     }
 }
 
-impl Reply for MessageReply {
-    fn whole(&mut self, finished: &[Finished]) -> Value {
+impl ReplyFormat for MessageReply {
+    fn whole(&mut self, finished: &[FinishedGeneration]) -> Value {
         let mut blocks = Vec::new();
-        let mut ending = Ending::Stop;
+        let mut ending = StopCause::Stop;
         for one in finished {
             ending = one.ending.clone();
             blocks.extend(one.reasoning.as_ref().map(
@@ -153,7 +153,7 @@ impl Reply for MessageReply {
         )
     }
 
-    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
         if !self.begun {
             self.begun = true;
@@ -170,7 +170,7 @@ impl Reply for MessageReply {
         if let Some(ending) = &spoken.ending {
             self.ending = ending.clone();
         }
-        let (channel, text) = (spoken.said.channel, &spoken.said.text);
+        let (channel, text) = (spoken.text.channel, &spoken.text.text);
         if self.open != Some(channel) {
             let Some(block) = begun_block(channel, line) else {
                 return events;
@@ -202,7 +202,7 @@ impl Reply for MessageReply {
         named(&json!({"type": "message_stop"}))
     }
 
-    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+    fn broken(&mut self, error: &SimApiError) -> Vec<Bytes> {
         vec![named(&error.anthropic())]
     }
 }

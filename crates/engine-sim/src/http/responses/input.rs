@@ -3,12 +3,12 @@
 use serde_json::{Value, json};
 
 use super::super::{
-    ApiError,
+    SimApiError,
     request::{self, GenerationBody},
 };
 
 /// The input's items as chat messages.
-pub(super) fn messages(input: &Value) -> Result<Vec<Value>, ApiError> {
+pub(super) fn messages(input: &Value) -> Result<Vec<Value>, SimApiError> {
     let items = match input {
         Value::String(text) => return Ok(vec![json!({"role": "user", "content": text})]),
         Value::Array(items) => items,
@@ -44,7 +44,7 @@ pub(super) fn messages(input: &Value) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
-fn message(item: &Value) -> Result<Value, ApiError> {
+fn message(item: &Value) -> Result<Value, SimApiError> {
     let role = item["role"]
         .as_str()
         .ok_or_else(|| refused("A message of input has no role: expected a text."))?;
@@ -52,7 +52,7 @@ fn message(item: &Value) -> Result<Value, ApiError> {
 }
 
 /// Text, or parts that hold text, as chats have them.
-fn content(content: &Value) -> Result<Value, ApiError> {
+fn content(content: &Value) -> Result<Value, SimApiError> {
     let Value::Array(parts) = content else {
         return Ok(content.clone());
     };
@@ -73,7 +73,7 @@ fn content(content: &Value) -> Result<Value, ApiError> {
 }
 
 /// The chat request that `asked` comes down to.
-pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, ApiError> {
+pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, SimApiError> {
     let mut whole = Vec::new();
     if let Some(instructions) = asked["instructions"].as_str() {
         whole.push(json!({"role": "system", "content": instructions}));
@@ -102,7 +102,7 @@ pub(super) fn chat(asked: &Value, messages: &[Value]) -> Result<GenerationBody, 
     )
 }
 
-fn tool(tool: &Value) -> Result<Value, ApiError> {
+fn tool(tool: &Value) -> Result<Value, SimApiError> {
     match tool["type"].as_str() {
         Some("function") => {
             let mut function = tool.clone();
@@ -133,6 +133,6 @@ fn format(format: &Value) -> Value {
     }
 }
 
-fn refused(message: impl Into<String>) -> ApiError {
-    ApiError::bad_request(message, "input")
+fn refused(message: impl Into<String>) -> SimApiError {
+    SimApiError::bad_request(message, "input")
 }

@@ -2,18 +2,18 @@
 
 use serde_json::{Value, json};
 
-use crate::script::Call;
+use crate::script::ToolCall;
 
 /// Whether an item is whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Status {
+pub(super) enum ItemStatus {
     InProgress,
     Completed,
     /// The limit of tokens cut it off.
     Incomplete,
 }
 
-impl Status {
+impl ItemStatus {
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::InProgress => "in_progress",
@@ -29,14 +29,14 @@ pub(super) fn part(text: &str) -> Value {
 }
 
 /// A message with these parts.
-pub(super) fn message(id: &str, parts: Value, status: Status) -> Value {
+pub(super) fn message(id: &str, parts: Value, status: ItemStatus) -> Value {
     let mut item = json!({"id": format!("msg_{id}"), "type": "message", "status": status.word(), "role": "assistant"});
     item["content"] = parts;
     item
 }
 
 /// A thought.
-pub(super) fn reasoning(id: &str, text: Option<&str>, status: Status) -> Value {
+pub(super) fn reasoning(id: &str, text: Option<&str>, status: ItemStatus) -> Value {
     let content = text.map_or(
         json!([]),
         |text| json!([{"type": "reasoning_text", "text": text}]),
@@ -48,7 +48,7 @@ pub(super) fn reasoning(id: &str, text: Option<&str>, status: Status) -> Value {
 }
 
 /// A call of a function.
-pub(super) fn function_call(call: &Call, arguments: &str, status: Status) -> Value {
+pub(super) fn function_call(call: &ToolCall, arguments: &str, status: ItemStatus) -> Value {
     json!({
         "id": format!("fc_{}", call.id), "type": "function_call", "status": status.word(),
         "call_id": format!("call_{}", call.id), "name": call.name, "arguments": arguments,

@@ -2,12 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::Frame;
+use super::ResponseContext;
 use crate::http::reply::Usage;
 
 /// What a response says of itself, apart from what it repeats of its request.
 #[derive(Debug)]
-pub(super) struct Head {
+pub(super) struct ResponseHead {
     pub(super) id: String,
     pub(super) created: i64,
     pub(super) model: String,
@@ -15,8 +15,8 @@ pub(super) struct Head {
 
 /// A response with this output; `usage` once it has ended, `cut` if the limit of tokens ended it.
 pub(super) fn response(
-    head: &Head,
-    frame: &Frame,
+    head: &ResponseHead,
+    frame: &ResponseContext,
     output: &[Value],
     usage: Option<Usage>,
     cut: bool,

@@ -6,30 +6,30 @@ use bytes::Bytes;
 use serde_json::{Map, Value, json};
 
 use crate::{
-    generation::Spoken,
+    generation::RenderedToken,
     http::{
-        ApiError,
-        reply::{Finished, Line, Reply, Usage, named},
+        SimApiError,
+        reply::{FinishedGeneration, ReplyFormat, RunningChoice, Usage, named},
     },
-    script::{Call, Channel, Ending},
+    script::{Channel, StopCause, ToolCall},
     server_state::ServerState,
 };
 
 use super::{
-    Frame,
-    items::{self, Status},
-    object::{Head, response},
+    ResponseContext,
+    items::{self, ItemStatus},
+    object::{ResponseHead, response},
 };
 
 /// One response being written.
 #[derive(Debug)]
 pub(crate) struct ResponseReply {
     state: Arc<ServerState>,
-    head: Head,
-    frame: Frame,
+    head: ResponseHead,
+    frame: ResponseContext,
     /// Items that are whole.
     output: Vec<Value>,
-    open: Option<Open>,
+    open: Option<OpenItem>,
     sequence: u64,
     cut: bool,
     usage: Usage,
@@ -37,11 +37,11 @@ pub(crate) struct ResponseReply {
 
 /// The item that is being written.
 #[derive(Debug)]
-struct Open {
+struct OpenItem {
     /// The item's, for the events about it.
     id: Value,
     channel: Channel,
-    call: Option<Call>,
+    call: Option<ToolCall>,
     text: String,
 }
 
@@ -51,9 +51,9 @@ impl ResponseReply {
         id: String,
         created: i64,
         model: String,
-        frame: Frame,
+        frame: ResponseContext,
     ) -> Self {
-        let head = Head { id, created, model };
+        let head = ResponseHead { id, created, model };
         Self {
             state,
             head,
@@ -85,8 +85,8 @@ impl ResponseReply {
         self.event(kind, fields)
     }
 
-    fn item(&self, open: &Open, status: Status) -> Value {
-        let text = (status != Status::InProgress).then_some(open.text.as_str());
+    fn item(&self, open: &OpenItem, status: ItemStatus) -> Value {
+        let text = (status != ItemStatus::InProgress).then_some(open.text.as_str());
         match (open.channel, &open.call) {
             (Channel::Reasoning, _) => items::reasoning(&self.head.id, text, status),
             (Channel::Call(_), Some(call)) => {
@@ -99,14 +99,14 @@ impl ResponseReply {
         }
     }
 
-    fn begin(&mut self, channel: Channel, call: Option<Call>) -> Vec<Bytes> {
-        let mut open = Open {
+    fn begin(&mut self, channel: Channel, call: Option<ToolCall>) -> Vec<Bytes> {
+        let mut open = OpenItem {
             id: Value::Null,
             channel,
             call,
             text: String::new(),
         };
-        let item = self.item(&open, Status::InProgress);
+        let item = self.item(&open, ItemStatus::InProgress);
         open.id = item["id"].clone();
         let place = self.output.len();
         let mut events = vec![self.event(
@@ -121,7 +121,7 @@ impl ResponseReply {
         events
     }
 
-    fn close(&mut self, status: Status) -> Vec<Bytes> {
+    fn close(&mut self, status: ItemStatus) -> Vec<Bytes> {
         let Some(open) = self.open.take() else {
             return Vec::new();
         };
@@ -156,11 +156,11 @@ impl ResponseReply {
         events
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> ItemStatus {
         if self.cut {
-            Status::Incomplete
+            ItemStatus::Incomplete
         } else {
-            Status::Completed
+            ItemStatus::Completed
         }
     }
 
@@ -185,11 +185,11 @@ impl ResponseReply {
     }
 }
 
-impl Reply for ResponseReply {
-    fn whole(&mut self, finished: &[Finished]) -> Value {
+impl ReplyFormat for ResponseReply {
+    fn whole(&mut self, finished: &[FinishedGeneration]) -> Value {
         self.usage = Usage::of(finished);
         for one in finished {
-            self.cut = one.ending == Ending::Length;
+            self.cut = one.ending == StopCause::Length;
             let status = self.status();
             let id = self.head.id.clone();
             self.output.extend(
@@ -213,7 +213,7 @@ impl Reply for ResponseReply {
         self.ended()
     }
 
-    fn token(&mut self, line: &Line, spoken: &Spoken) -> Vec<Bytes> {
+    fn token(&mut self, line: &RunningChoice, spoken: &RenderedToken) -> Vec<Bytes> {
         let mut events = Vec::new();
         if self.sequence == 0 {
             for kind in ["response.created", "response.in_progress"] {
@@ -221,8 +221,8 @@ impl Reply for ResponseReply {
                 events.push(self.event(kind, json!({"response": begun})));
             }
         }
-        self.cut |= spoken.ending == Some(Ending::Length);
-        let channel = spoken.said.channel;
+        self.cut |= spoken.ending == Some(StopCause::Length);
+        let channel = spoken.text.channel;
         if channel == Channel::Hidden {
             return events;
         }
@@ -231,14 +231,14 @@ impl Reply for ResponseReply {
             .as_ref()
             .is_none_or(|open| open.channel != channel)
         {
-            events.extend(self.close(Status::Completed));
+            events.extend(self.close(ItemStatus::Completed));
             let call = match channel {
                 Channel::Call(place) => line.generation.call(place).cloned(),
                 _ => None,
             };
             events.extend(self.begin(channel, call));
         }
-        let text = &spoken.said.text;
+        let text = &spoken.text.text;
         let Some(open) = self.open.as_mut().filter(|_| !text.is_empty()) else {
             return events;
         };
@@ -283,7 +283,7 @@ impl Reply for ResponseReply {
         self.event(kind, json!({"response": whole}))
     }
 
-    fn broken(&mut self, error: &ApiError) -> Vec<Bytes> {
+    fn broken(&mut self, error: &SimApiError) -> Vec<Bytes> {
         let fields = json!({"code": "server_error", "message": error.message(), "param": null});
         vec![self.event("error", fields)]
     }

@@ -15,10 +15,10 @@ const MOST_BYTES: usize = 64 << 20;
 
 /// Messages by the id of the response that ended them.
 #[derive(Debug, Default)]
-pub(crate) struct ResponseStore(Mutex<Kept>);
+pub(crate) struct ResponseStore(Mutex<StoredResponses>);
 
 #[derive(Debug, Default)]
-struct Kept {
+struct StoredResponses {
     by_id: HashMap<String, (Arc<[Value]>, usize)>,
     /// Oldest first.
     order: VecDeque<String>,

@@ -20,7 +20,7 @@ use std::{
 use async_nats::{Client, client::PublishErrorKind};
 use bytes::Bytes;
 use kv_events::frames;
-use net::{Clock, Destinations, ListenError, Trust};
+use net::{Clock, Destinations, ListenError, TrustRoots};
 use parking_lot::Mutex;
 use tokio::{
     sync::Notify,
@@ -29,13 +29,13 @@ use tokio::{
 use zmtp::{Endpoint, EndpointError, Limits, Sub, SubEvent};
 
 pub use notice::RelayNotice;
-use outbox::{Item, Outbox};
+use outbox::{Outbox, OutboxItem};
 
 use super::{
     NatsCredentials, NatsEndpoint,
-    backoff::Backoff,
-    dial::{Dial, Link, LinkEvent},
-    wire::{self, Note},
+    backoff::NatsBackoff,
+    dial::{ConnectionEvent, NatsConnection, NatsDialer},
+    wire::{self, EngineLinkNote},
 };
 
 /// Bytes that wait while NATS is away or slow.
@@ -59,7 +59,7 @@ pub struct RelaySpec {
     /// What the server wants to see, if anything.
     pub credentials: Option<NatsCredentials>,
     /// Whose certificates are believed, where the connection is encrypted; `None`: those this machine believes.
-    pub trust: Option<Trust>,
+    pub trust: Option<TrustRoots>,
 }
 
 /// Why a relay cannot begin.
@@ -87,13 +87,13 @@ pub struct RelayCounts {
 }
 
 #[derive(Debug, Default)]
-struct Tallies {
+struct RelayCounters {
     published: AtomicU64,
     too_large: AtomicU64,
     not_relayable: AtomicU64,
 }
 
-impl Tallies {
+impl RelayCounters {
     /// The count before this one.
     fn count(tally: &AtomicU64) -> u64 {
         tally.fetch_add(1, Ordering::Relaxed)
@@ -101,7 +101,7 @@ impl Tallies {
 }
 
 /// Relays one publisher's messages.
-pub struct Relay {
+pub struct NatsRelay {
     spec: RelaySpec,
     clock: Clock,
     tell: Box<dyn Fn(RelayNotice) + Send + Sync>,
@@ -110,12 +110,12 @@ pub struct Relay {
     overflowing: AtomicBool,
     /// Of the messages that were let go, those that were told of.
     let_go_told: AtomicU64,
-    tallies: Arc<Tallies>,
+    tallies: Arc<RelayCounters>,
     /// While there is a connection to NATS.
     client: Mutex<Option<Client>>,
 }
 
-impl Relay {
+impl NatsRelay {
     /// Tells `tell` what an operator wants to hear.
     pub fn new(
         spec: RelaySpec,
@@ -154,7 +154,7 @@ impl Relay {
             never = self.read(sub) => match never {},
             never = self.publish() => match never {},
         };
-        self.say_farewell().await;
+        self.send_farewell().await;
         Ok((stopped, self.counts()))
     }
 
@@ -162,15 +162,15 @@ impl Relay {
         let of = |tally: &AtomicU64| tally.load(Ordering::Relaxed);
         RelayCounts {
             published: of(&self.tallies.published),
-            let_go: self.outbox.lock().let_go(),
+            let_go: self.outbox.lock().dropped(),
             too_large: of(&self.tallies.too_large),
             not_relayable: of(&self.tallies.not_relayable),
         }
     }
 
     /// Whether the engine is connected, as readers have been told. What they ask is answered behind that.
-    fn told(&self) -> Note {
-        self.outbox.lock().told()
+    fn told(&self) -> EngineLinkNote {
+        self.outbox.lock().announced_state()
     }
 
     /// Takes everything off the publisher's socket.
@@ -183,7 +183,7 @@ impl Relay {
                     newest = Some(peer);
                     said = None;
                     (self.tell)(RelayNotice::EngineConnected(self.spec.endpoint.clone()));
-                    self.push(Item::Note(Note::Connected));
+                    self.push(OutboxItem::Note(EngineLinkNote::Connected));
                 }
                 // Where several connect, the newest is the one that is relayed.
                 SubEvent::Message { peer, .. } if newest != Some(peer) => {}
@@ -191,18 +191,18 @@ impl Relay {
                 SubEvent::Disconnected { peer, reason } => {
                     if newest == Some(peer) {
                         newest = None;
-                        self.push(Item::Note(Note::Disconnected));
+                        self.push(OutboxItem::Note(EngineLinkNote::Disconnected));
                     }
-                    self.tell_lost(reason, &mut said);
+                    self.report_lost(reason, &mut said);
                 }
-                SubEvent::Unreachable { reason } => self.tell_lost(reason, &mut said),
+                SubEvent::Unreachable { reason } => self.report_lost(reason, &mut said),
             }
             // Reading what is buffered awaits nothing, and the publication has its turn in the same task.
             tokio::task::coop::consume_budget().await;
         }
     }
 
-    fn tell_lost(&self, reason: String, said: &mut Option<String>) {
+    fn report_lost(&self, reason: String, said: &mut Option<String>) {
         if said.as_ref() != Some(&reason) {
             *said = Some(reason.clone());
             (self.tell)(RelayNotice::EngineLost {
@@ -226,7 +226,7 @@ impl Relay {
         let (Some(topic), Some(payload)) = (message.first(), message.last()) else {
             return;
         };
-        self.push(Item::Batch {
+        self.push(OutboxItem::Batch {
             seq,
             topic: topic.clone(),
             payload: payload.clone(),
@@ -234,17 +234,17 @@ impl Relay {
     }
 
     fn not_relayable(&self, reason: String) {
-        if Tallies::count(&self.tallies.not_relayable) == 0 {
+        if RelayCounters::count(&self.tallies.not_relayable) == 0 {
             (self.tell)(RelayNotice::NotRelayable(reason));
         }
     }
 
-    fn push(&self, item: Item) {
+    fn push(&self, item: OutboxItem) {
         let overflows = {
             let mut outbox = self.outbox.lock();
-            let before = outbox.let_go();
+            let before = outbox.dropped();
             outbox.push(item);
-            outbox.let_go() > before
+            outbox.dropped() > before
         };
         if overflows && !self.overflowing.swap(true, Ordering::Relaxed) {
             (self.tell)(RelayNotice::Overflowing);
@@ -254,7 +254,7 @@ impl Relay {
 
     /// Connects to NATS again and again, and publishes.
     async fn publish(&self) -> std::convert::Infallible {
-        let dial = Dial {
+        let dial = NatsDialer {
             server: self.spec.to.server().clone(),
             credentials: self.spec.credentials.clone(),
             trust: self.spec.trust.clone(),
@@ -262,7 +262,7 @@ impl Relay {
             destinations: Destinations::Any,
             name: "warmroute events relay".to_owned(),
         };
-        let mut backoff = Backoff::default();
+        let mut backoff = NatsBackoff::default();
         let mut said: Option<String> = None;
         loop {
             let started = self.clock.now();
@@ -286,7 +286,7 @@ impl Relay {
     }
 
     /// Publishes over one connection until it is over.
-    async fn use_link(&self, mut link: Link) {
+    async fn use_link(&self, mut link: NatsConnection) {
         let client = link.client.clone();
         let Ok(requests) = client.subscribe(self.spec.to.subject().replay()).await else {
             return;
@@ -294,7 +294,7 @@ impl Relay {
         *self.client.lock() = Some(client.clone());
         let state = {
             let mut outbox = self.outbox.lock();
-            outbox.owe();
+            outbox.mark_gap();
             outbox.pop()
         };
         // First of all, so that no answer overtakes it.
@@ -311,9 +311,9 @@ impl Relay {
         }
     }
 
-    async fn watch(&self, link: &mut Link) {
+    async fn watch(&self, link: &mut NatsConnection) {
         let mut said: Option<String> = None;
-        while let LinkEvent::Fault(reason) = link.next().await {
+        while let ConnectionEvent::Fault(reason) = link.next().await {
             if said.as_ref() != Some(&reason) {
                 said = Some(reason.clone());
                 (self.tell)(RelayNotice::NatsFault(reason));
@@ -327,7 +327,7 @@ impl Relay {
             let next = self.outbox.lock().pop();
             let Some(item) = next else {
                 if self.overflowing.swap(false, Ordering::Relaxed) {
-                    let ever = self.outbox.lock().let_go();
+                    let ever = self.outbox.lock().dropped();
                     let messages = ever - self.let_go_told.swap(ever, Ordering::Relaxed);
                     (self.tell)(RelayNotice::LetGo { messages });
                 }
@@ -341,10 +341,10 @@ impl Relay {
     }
 
     /// `Err`: the connection is over.
-    async fn send(&self, client: &Client, item: Item) -> Result<(), ()> {
+    async fn send(&self, client: &Client, item: OutboxItem) -> Result<(), ()> {
         let (headers, payload, is_batch) = match item {
-            Item::Note(note) => (wire::note_headers(note), Bytes::new(), false),
-            Item::Batch {
+            OutboxItem::Note(note) => (wire::note_headers(note), Bytes::new(), false),
+            OutboxItem::Batch {
                 seq,
                 topic,
                 payload,
@@ -364,11 +364,11 @@ impl Relay {
             .await;
         match sent {
             Ok(()) if is_batch => {
-                Tallies::count(&self.tallies.published);
+                RelayCounters::count(&self.tallies.published);
             }
             Ok(()) => {}
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                if Tallies::count(&self.tallies.too_large) == 0 {
+                if RelayCounters::count(&self.tallies.too_large) == 0 {
                     (self.tell)(RelayNotice::TooLarge {
                         bytes,
                         limit: client.max_payload(),
@@ -381,12 +381,12 @@ impl Relay {
     }
 
     /// Tells readers that nothing more comes; they would find out later by themselves.
-    async fn say_farewell(&self) {
+    async fn send_farewell(&self) {
         let Some(client) = self.client.lock().take() else {
             return;
         };
         let farewell = async {
-            let headers = wire::note_headers(Note::Disconnected);
+            let headers = wire::note_headers(EngineLinkNote::Disconnected);
             let subject = self.spec.to.subject().to_string();
             if client
                 .publish_with_headers(subject, headers, Bytes::new())
@@ -400,7 +400,7 @@ impl Relay {
     }
 }
 
-impl fmt::Debug for Relay {
+impl fmt::Debug for NatsRelay {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Relay")
             .field("spec", &self.spec)

@@ -8,15 +8,15 @@ use std::collections::VecDeque;
 
 use bytes::Bytes;
 
-use crate::nats::wire::Note;
+use crate::nats::wire::EngineLinkNote;
 
 /// What a message costs beside its payload.
 const PLACE: usize = 128;
 
 /// Something to publish.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Item {
-    Note(Note),
+pub(super) enum OutboxItem {
+    Note(EngineLinkNote),
     Batch {
         seq: u64,
         topic: Bytes,
@@ -24,7 +24,7 @@ pub(super) enum Item {
     },
 }
 
-impl Item {
+impl OutboxItem {
     fn bytes(&self) -> usize {
         match self {
             Self::Note(_) => PLACE,
@@ -36,13 +36,13 @@ impl Item {
 /// A queue bounded in bytes.
 #[derive(Debug)]
 pub(super) struct Outbox {
-    items: VecDeque<Item>,
+    items: VecDeque<OutboxItem>,
     bytes: usize,
     max_bytes: usize,
     /// What holds in front of the first item.
-    before: Note,
+    before: EngineLinkNote,
     /// That must be said before the first item.
-    owed: bool,
+    gap_pending: bool,
     let_go: u64,
 }
 
@@ -52,58 +52,58 @@ impl Outbox {
             items: VecDeque::new(),
             bytes: 0,
             max_bytes,
-            before: Note::Disconnected,
-            owed: true,
+            before: EngineLinkNote::Disconnected,
+            gap_pending: true,
             let_go: 0,
         }
     }
 
-    pub(super) fn push(&mut self, item: Item) {
+    pub(super) fn push(&mut self, item: OutboxItem) {
         self.bytes += item.bytes();
         self.items.push_back(item);
         // The newest stays whatever its size: it is what tells that the others are missing.
         while self.bytes > self.max_bytes && self.items.len() > 1 {
             match self.take_first() {
-                Some(Item::Note(_)) => self.owed = true,
-                Some(Item::Batch { .. }) => self.let_go += 1,
+                Some(OutboxItem::Note(_)) => self.gap_pending = true,
+                Some(OutboxItem::Batch { .. }) => self.let_go += 1,
                 None => {}
             }
         }
     }
 
     /// The next to publish.
-    pub(super) fn pop(&mut self) -> Option<Item> {
-        if std::mem::take(&mut self.owed) {
-            return Some(Item::Note(self.before));
+    pub(super) fn pop(&mut self) -> Option<OutboxItem> {
+        if std::mem::take(&mut self.gap_pending) {
+            return Some(OutboxItem::Note(self.before));
         }
         self.take_first()
     }
 
-    fn take_first(&mut self) -> Option<Item> {
+    fn take_first(&mut self) -> Option<OutboxItem> {
         let item = self.items.pop_front()?;
         self.bytes -= item.bytes();
-        if let Item::Note(note) = item {
+        if let OutboxItem::Note(note) = item {
             self.before = note;
         }
         Some(item)
     }
 
     /// Readers may have missed anything: before the next message they are told what holds.
-    pub(super) fn owe(&mut self) {
-        self.owed = true;
+    pub(super) fn mark_gap(&mut self) {
+        self.gap_pending = true;
     }
 
     /// Whether the engine is connected, as readers have been told.
-    pub(super) fn told(&self) -> Note {
-        if self.owed {
-            Note::Disconnected
+    pub(super) fn announced_state(&self) -> EngineLinkNote {
+        if self.gap_pending {
+            EngineLinkNote::Disconnected
         } else {
             self.before
         }
     }
 
     /// Messages that were let go, ever.
-    pub(super) fn let_go(&self) -> u64 {
+    pub(super) fn dropped(&self) -> u64 {
         self.let_go
     }
 }
@@ -112,44 +112,54 @@ impl Outbox {
 mod tests {
     use super::*;
 
-    fn batch(seq: u64) -> Item {
-        Item::Batch {
+    fn batch(seq: u64) -> OutboxItem {
+        OutboxItem::Batch {
             seq,
             topic: Bytes::new(),
             payload: Bytes::from_static(&[0; 72]),
         }
     }
 
-    fn popped(outbox: &mut Outbox) -> Vec<Item> {
+    fn popped(outbox: &mut Outbox) -> Vec<OutboxItem> {
         std::iter::from_fn(|| outbox.pop()).collect()
     }
 
     #[test]
     fn what_holds_is_said_first_and_then_everything_in_order() {
         let mut outbox = Outbox::new(1_000);
-        outbox.push(Item::Note(Note::Connected));
+        outbox.push(OutboxItem::Note(EngineLinkNote::Connected));
         outbox.push(batch(0));
         let expected = [
-            Item::Note(Note::Disconnected),
-            Item::Note(Note::Connected),
+            OutboxItem::Note(EngineLinkNote::Disconnected),
+            OutboxItem::Note(EngineLinkNote::Connected),
             batch(0),
         ];
         assert_eq!(popped(&mut outbox), expected);
-        outbox.owe();
+        outbox.mark_gap();
         outbox.push(batch(1));
-        assert_eq!(outbox.told(), Note::Disconnected, "nobody knows yet");
-        assert_eq!(popped(&mut outbox), [Item::Note(Note::Connected), batch(1)]);
-        assert_eq!((outbox.told(), outbox.let_go()), (Note::Connected, 0));
+        assert_eq!(
+            outbox.announced_state(),
+            EngineLinkNote::Disconnected,
+            "nobody knows yet"
+        );
+        assert_eq!(
+            popped(&mut outbox),
+            [OutboxItem::Note(EngineLinkNote::Connected), batch(1)]
+        );
+        assert_eq!(
+            (outbox.announced_state(), outbox.dropped()),
+            (EngineLinkNote::Connected, 0)
+        );
     }
 
     #[test]
     fn a_full_outbox_lets_the_oldest_messages_go_and_keeps_the_restart_between_them() {
         let mut outbox = Outbox::new(500);
-        outbox.push(Item::Note(Note::Connected));
+        outbox.push(OutboxItem::Note(EngineLinkNote::Connected));
         popped(&mut outbox);
         outbox.push(batch(7));
-        for note in [Note::Disconnected, Note::Connected] {
-            outbox.push(Item::Note(note));
+        for note in [EngineLinkNote::Disconnected, EngineLinkNote::Connected] {
+            outbox.push(OutboxItem::Note(note));
         }
         for seq in 0..4 {
             outbox.push(batch(seq));
@@ -157,9 +167,13 @@ mod tests {
         // Of the old life nothing is left, and that there is a new one is said.
         assert_eq!(
             popped(&mut outbox),
-            [Item::Note(Note::Connected), batch(2), batch(3)]
+            [
+                OutboxItem::Note(EngineLinkNote::Connected),
+                batch(2),
+                batch(3)
+            ]
         );
-        assert_eq!(outbox.let_go(), 3);
+        assert_eq!(outbox.dropped(), 3);
     }
 
     #[test]
@@ -169,7 +183,7 @@ mod tests {
         outbox.push(batch(1));
         assert_eq!(
             popped(&mut outbox),
-            [Item::Note(Note::Disconnected), batch(1)]
+            [OutboxItem::Note(EngineLinkNote::Disconnected), batch(1)]
         );
     }
 }

@@ -5,12 +5,12 @@ use std::{sync::Arc, time::Duration};
 use async_nats::{Client, HeaderMap, Message, Subscriber, client::PublishErrorKind};
 use bytes::Bytes;
 use futures_util::StreamExt;
-use kv_events::frames::{self, Replay};
+use kv_events::frames::{self, ReplayFrame};
 use tokio::{task::JoinSet, time::timeout};
 use zmtp::{Dealer, Endpoint, Limits};
 
-use super::{Relay, Tallies};
-use crate::nats::wire::{self, KNOCK, Note};
+use super::{NatsRelay, RelayCounters};
+use crate::nats::wire::{self, EngineLinkNote, KNOCK};
 
 /// Replays that run at once. More would only make each slower; who is refused asks again.
 const AT_ONCE: usize = 4;
@@ -22,7 +22,7 @@ const LONGEST: Duration = Duration::from_secs(300);
 const INBOXES: &str = "_INBOX.";
 
 /// Answers requests until the connection is over.
-pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscriber) {
+pub(super) async fn serve(relay: &NatsRelay, client: &Client, mut requests: Subscriber) {
     // Dropped with the connection, and what runs in it with it.
     let mut running = JoinSet::new();
     loop {
@@ -38,7 +38,7 @@ pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscrib
         let answer = |headers| client.publish_with_headers(inbox.clone(), headers, Bytes::new());
         let refusal = match wire::request(&request.payload) {
             Err(error) => error.to_string(),
-            Ok(KNOCK) if relay.told() == Note::Connected => {
+            Ok(KNOCK) if relay.told() == EngineLinkNote::Connected => {
                 let _ = answer(wire::end_headers()).await;
                 continue;
             }
@@ -52,7 +52,7 @@ pub(super) async fn serve(relay: &Relay, client: &Client, mut requests: Subscrib
             Ok(from) => match &relay.spec.replay_endpoint {
                 Some(endpoint) => {
                     let (client, tallies) = (client.clone(), Arc::clone(&relay.tallies));
-                    let replaying = Replaying {
+                    let replaying = ActiveReplay {
                         client,
                         inbox,
                         endpoint: endpoint.clone(),
@@ -78,14 +78,14 @@ fn inbox(request: &Message) -> Option<String> {
 }
 
 /// One answer on its way.
-struct Replaying {
+struct ActiveReplay {
     client: Client,
     inbox: String,
     endpoint: Endpoint,
-    tallies: Arc<Tallies>,
+    tallies: Arc<RelayCounters>,
 }
 
-impl Replaying {
+impl ActiveReplay {
     async fn run(self, from: u64) {
         let told = match timeout(LONGEST, self.relay(from)).await {
             Ok(Ok(())) => return,
@@ -110,7 +110,7 @@ impl Replaying {
                 .await
                 .map_err(silent)?
                 .map_err(said)?;
-            let Replay::Batch { seq, payload } =
+            let ReplayFrame::Batch { seq, payload } =
                 frames::replay(&message).map_err(|error| error.to_string())?
             else {
                 return self.send(wire::end_headers(), Bytes::new()).await;
@@ -143,7 +143,7 @@ impl Replaying {
         {
             Ok(()) => Ok(()),
             Err(error) if error.kind() == PublishErrorKind::MaxPayloadExceeded => {
-                Tallies::count(&self.tallies.too_large);
+                RelayCounters::count(&self.tallies.too_large);
                 Ok(())
             }
             Err(error) => Err(error.to_string()),

@@ -18,15 +18,15 @@ use dialect::RequestView;
 use fleet::Fleet;
 use http::{HeaderMap, HeaderValue};
 use net::Clock;
-use response_cache::Direction;
+use response_cache::UnitVector;
 use routing::receipt::ClusterNote;
 use supervision::Backoff;
 
 use crate::{
     Gateway,
-    embedder::{Embedder, NoVectors},
-    metrics::Results,
-    upstream::Pools,
+    embedder::{Embedder, EmbeddingError},
+    metrics::ResultCounters,
+    upstream::ConnectionPools,
 };
 
 /// Names the cluster, of a client that knows it, and for the worker that gets the request.
@@ -66,13 +66,13 @@ pub struct Cluster {
 
 /// A request's cluster.
 #[derive(Clone, Debug)]
-pub(crate) struct Membership {
+pub(crate) struct ClusterMembership {
     cluster: Arc<Cluster>,
     /// `None`: the client named it.
     similarity: Option<f64>,
 }
 
-impl Membership {
+impl ClusterMembership {
     pub(crate) fn name(&self) -> &str {
         &self.cluster.name
     }
@@ -83,7 +83,7 @@ impl Membership {
     }
 
     /// The worker that gets the request learns its cluster, as from a client that knows it.
-    pub(crate) fn tell(&self, headers: &mut HeaderMap) {
+    pub(crate) fn add_header(&self, headers: &mut HeaderMap) {
         if let Ok(name) = HeaderValue::from_bytes(self.cluster.name.as_bytes()) {
             headers.insert(CLUSTER_ID, name);
         }
@@ -102,7 +102,7 @@ pub(super) async fn of(
     gateway: &Gateway,
     headers: &HeaderMap,
     view: &RequestView<'_>,
-) -> Option<Membership> {
+) -> Option<ClusterMembership> {
     match &gateway.clusters {
         Some(clusters) => clusters.of(headers, view).await,
         None => None,
@@ -117,18 +117,18 @@ pub(crate) struct Clusters {
     timeout: Duration,
     embedder: Embedder,
     /// The middle of each cluster's examples, once they are known.
-    middles: OnceLock<Vec<Direction>>,
-    results: Results,
+    middles: OnceLock<Vec<UnitVector>>,
+    results: ResultCounters,
 }
 
 impl Clusters {
     pub(crate) fn new(
         settings: ClusterSettings,
         fleet: Arc<Fleet>,
-        pools: Pools,
+        pools: ConnectionPools,
         clock: Clock,
         connect_timeout: Duration,
-        results: Results,
+        results: ResultCounters,
     ) -> Self {
         let ClusterSettings {
             embedding_model,
@@ -152,14 +152,14 @@ impl Clusters {
         &self,
         headers: &HeaderMap,
         view: &RequestView<'_>,
-    ) -> Option<Membership> {
+    ) -> Option<ClusterMembership> {
         if let Some(named) = headers.get(CLUSTER_ID).filter(|named| !named.is_empty()) {
             let cluster = self
                 .clusters
                 .iter()
                 .find(|cluster| cluster.name.as_bytes() == named.as_bytes())?;
             self.results.count("named");
-            return Some(Membership {
+            return Some(ClusterMembership {
                 cluster: Arc::clone(cluster),
                 similarity: None,
             });
@@ -167,7 +167,7 @@ impl Clusters {
         let (result, membership) = match self.nearest(view).await {
             Ok((cluster, similarity)) if similarity >= self.threshold => (
                 "matched",
-                Some(Membership {
+                Some(ClusterMembership {
                     cluster,
                     similarity: Some(similarity),
                 }),
@@ -184,7 +184,7 @@ impl Clusters {
         let said = dialect::last_said(view, MAX_CHARS).ok_or("no_text")?;
         let direction = self
             .embedder
-            .direction(&said, self.timeout)
+            .embed(&said, self.timeout)
             .await
             .map_err(|why| {
                 tracing::debug!(?why, "a request goes without a cluster");
@@ -196,7 +196,7 @@ impl Clusters {
     }
 
     /// Learns the clusters' examples, as often as it takes.
-    pub(crate) async fn learning(&self) -> Infallible {
+    pub(crate) async fn embed_examples(&self) -> Infallible {
         let mut backoff = Backoff::new(FIRST_PAUSE, LONGEST_PAUSE);
         loop {
             match self.learn().await {
@@ -207,10 +207,12 @@ impl Clusters {
                     return pending().await;
                 }
                 // While workers come up that is how it should be.
-                Err(NoVectors::NoWorker) => {
+                Err(EmbeddingError::NoWorker) => {
                     tracing::debug!("no worker for the examples of semantic clusters yet")
                 }
-                Err(NoVectors::NoAnswer | NoVectors::Refused | NoVectors::Resting) => {
+                Err(
+                    EmbeddingError::NoAnswer | EmbeddingError::Refused | EmbeddingError::Resting,
+                ) => {
                     tracing::warn!(model = %self.embedder.model(), "no vectors for the examples of semantic clusters: trying again");
                 }
             }
@@ -218,15 +220,15 @@ impl Clusters {
         }
     }
 
-    async fn learn(&self) -> Result<Vec<Direction>, NoVectors> {
+    async fn learn(&self) -> Result<Vec<UnitVector>, EmbeddingError> {
         let mut middles = Vec::with_capacity(self.clusters.len());
         for cluster in &self.clusters {
             let texts: Vec<&str> = cluster.examples.iter().map(String::as_str).collect();
             let mut directions = Vec::with_capacity(texts.len());
             for part in texts.chunks(EXAMPLES) {
-                directions.extend(self.embedder.directions(part, LEARNING).await?);
+                directions.extend(self.embedder.embed_all(part, LEARNING).await?);
             }
-            middles.push(Direction::middle(&directions));
+            middles.push(UnitVector::middle(&directions));
         }
         Ok(middles)
     }

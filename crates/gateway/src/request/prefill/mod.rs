@@ -15,9 +15,9 @@ use dialect::{ApiError, ErrorCode, PromptPart, RequestView};
 use fleet::ModelView;
 use routing::{Policy, PrefillNote, PrefillSkip};
 
-pub(crate) use self::legs::{Legs, Sent};
+pub(crate) use self::legs::{LegsOutcome, PrefillDecodeLegs};
 pub(crate) use self::mooncake::EngineIds;
-use super::{accept, settle::Settle};
+use super::{accept, record::RequestGuard};
 use crate::Gateway;
 
 /// How requests are split between prefill and decode workers.
@@ -68,7 +68,7 @@ impl Handover {
     }
 
     /// Of a request whose engine computes its prompt itself, in whatever way.
-    pub(crate) fn unsplittable() -> Self {
+    pub(crate) fn without_split() -> Self {
         Self::not(PrefillSkip::Unsplittable)
     }
 
@@ -81,7 +81,7 @@ impl Handover {
 }
 
 /// Refuses what only engines say to each other: hosts and blocks that a client names could hold the prompts of others.
-pub(super) fn transfer_fields_are_ours(view: &RequestView<'_>) -> Result<(), ApiError> {
+pub(super) fn check_transfer_fields(view: &RequestView<'_>) -> Result<(), ApiError> {
     let Some(field) = view.transfer_field else {
         return Ok(());
     };
@@ -92,16 +92,20 @@ pub(super) fn transfer_fields_are_ours(view: &RequestView<'_>) -> Result<(), Api
 
 /// The policies that decide about a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Policies {
+pub(crate) struct RequestPolicies {
     /// Among those that generate.
     pub(crate) decode: Policy,
     /// Among those that compute prompts for them, where there are any.
     pub(crate) prefill: Option<Policy>,
 }
 
-impl Policies {
+impl RequestPolicies {
     /// The request's own word goes first, then that of its model, then that for all.
-    pub(crate) fn of(gateway: &Gateway, overrides: &accept::Overrides, model: &ModelView) -> Self {
+    pub(crate) fn of(
+        gateway: &Gateway,
+        overrides: &accept::HeaderOverrides,
+        model: &ModelView,
+    ) -> Self {
         let policy = |asked| gateway.router.policy(asked);
         let own = gateway.rules.by_model.of(model);
         match gateway.prefill.split(model) {
@@ -128,13 +132,13 @@ impl Policies {
 
 /// What all requests share of it.
 #[derive(Debug)]
-pub(crate) struct Prefills {
+pub(crate) struct PrefillContext {
     rules: Disaggregation,
     /// What Mooncake's engines are called.
     engine_ids: EngineIds,
 }
 
-impl Prefills {
+impl PrefillContext {
     pub(crate) fn new(rules: Disaggregation) -> Self {
         Self {
             rules,
@@ -150,7 +154,7 @@ impl Prefills {
 }
 
 /// Sends both legs, in the way of the configured connector.
-pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     match legs.gateway.prefill.rules.connector {
         Some(Connector::Mooncake) => mooncake::send(legs, settle).await,
         Some(Connector::Sglang) => sglang::send(legs, settle).await,

@@ -18,8 +18,8 @@ use serde::Deserialize;
 use serde_json::json;
 
 use super::{
-    super::{dispatch::Failure, settle::Settle},
-    legs::{Legs, Sent, whole},
+    super::{dispatch::AttemptFailure, record::RequestGuard},
+    legs::{LegsOutcome, PrefillDecodeLegs, whole},
 };
 use crate::{Gateway, upstream};
 
@@ -30,11 +30,11 @@ const MOST_ANSWER: usize = 1 << 20;
 
 /// What engines are called, by worker: as many as there are workers.
 #[derive(Debug, Default)]
-pub(crate) struct EngineIds(Mutex<HashMap<WorkerId, Known>>);
+pub(crate) struct EngineIds(Mutex<HashMap<WorkerId, KnownRanks>>);
 
 /// The names of one worker's ranks.
 #[derive(Debug)]
-struct Known {
+struct KnownRanks {
     /// [`WorkerView::ended`] when they were told.
     ended: u64,
     by_rank: HashMap<DpRank, String>,
@@ -42,7 +42,7 @@ struct Known {
 
 /// The bootstrap server's row for one rank.
 #[derive(Deserialize)]
-struct Row {
+struct BootstrapRow {
     engine_id: String,
 }
 
@@ -60,7 +60,7 @@ impl EngineIds {
     fn keep(&self, worker: &WorkerView, by_rank: HashMap<DpRank, String>) {
         self.0.lock().insert(
             worker.id,
-            Known {
+            KnownRanks {
                 ended: worker.ended,
                 by_rank,
             },
@@ -73,29 +73,29 @@ impl EngineIds {
     }
 }
 
-pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     let (prefill, decode) = match bodies(legs).await {
         Ok(bodies) => bodies,
         Err(failure) => {
-            settle.prefill_failed(&failure);
-            return Sent::PrefillFailed;
+            settle.fail_prefill(&failure);
+            return LegsOutcome::PrefillFailed;
         }
     };
-    settle.rewrote(vec!["kv_transfer"]);
+    settle.record_rewrite(vec!["kv_transfer"]);
     let sent = legs.at_once(prefill, decode, settle).await;
-    if matches!(sent, Sent::PrefillFailed) {
+    if matches!(sent, LegsOutcome::PrefillFailed) {
         legs.gateway.prefill.engine_ids.forget(legs.prefill.id);
     }
     sent
 }
 
-async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
+async fn bodies(legs: &PrefillDecodeLegs<'_>) -> Result<(Bytes, Bytes), Box<AttemptFailure>> {
     let server = Address::Tcp {
         host: legs.prefill.url.host().unwrap_or_default().to_owned(),
         port: legs.prefill.bootstrap_port.unwrap_or(DEFAULT_PORT).get(),
     };
     let engine_id = engine_id(legs, &server).await?;
-    let transfer_id = format!("xfer-{:016x}", legs.gateway.ids.draw());
+    let transfer_id = format!("xfer-{:016x}", legs.gateway.ids.next_number());
     let ours =
         json!({"do_remote_decode": true, "do_remote_prefill": false, "transfer_id": transfer_id})
             .to_string();
@@ -121,8 +121,11 @@ async fn bodies(legs: &Legs<'_>) -> Result<(Bytes, Bytes), Box<Failure>> {
 }
 
 /// The name of the prefill's engine, asked for where it is not known.
-async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Failure>> {
-    let Legs {
+async fn engine_id(
+    legs: &PrefillDecodeLegs<'_>,
+    server: &Address,
+) -> Result<String, Box<AttemptFailure>> {
+    let PrefillDecodeLegs {
         gateway,
         prefill,
         leg,
@@ -135,13 +138,14 @@ async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Fail
     let left = legs.deadline.since(gateway.clock.now()) / 2;
     let answer = tokio::time::timeout(left, ask(gateway, server))
         .await
-        .map_err(|_| Failure::timeout(left))??;
+        .map_err(|_| AttemptFailure::timeout(left))??;
     let unusable = || {
-        Failure::protocol(format!(
+        AttemptFailure::protocol(format!(
             "the bootstrap server at {server} did not name its engines"
         ))
     };
-    let rows: HashMap<String, Row> = serde_json::from_slice(&answer).map_err(|_| unusable())?;
+    let rows: HashMap<String, BootstrapRow> =
+        serde_json::from_slice(&answer).map_err(|_| unusable())?;
     let named = rows
         .into_iter()
         .filter_map(|(rank, row)| Some((DpRank(rank.parse().ok()?), row.engine_id)));
@@ -151,22 +155,22 @@ async fn engine_id(legs: &Legs<'_>, server: &Address) -> Result<String, Box<Fail
     Ok(name)
 }
 
-async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<Failure>> {
+async fn ask(gateway: &Gateway, server: &Address) -> Result<Bytes, Box<AttemptFailure>> {
     let mut request = Request::new(Full::new(Bytes::new()));
     *request.uri_mut() = http::Uri::from_static("/query");
     let host =
         HeaderValue::try_from(server.to_string()).unwrap_or(HeaderValue::from_static("localhost"));
     request.headers_mut().insert(header::HOST, host);
-    let answer = upstream::ask_once(server, request, gateway.rules.connect_timeout)
+    let answer = upstream::send_once(server, request, gateway.rules.connect_timeout)
         .await
-        .map_err(Failure::of_send)?;
+        .map_err(AttemptFailure::from_send_failure)?;
     // Owned until the end: dropping it closes the connection.
-    let upstream::Answer {
+    let upstream::UpstreamReply {
         response,
         connection: _connection,
     } = answer;
     if !response.status().is_success() {
-        return Err(Failure::internal(response.status().as_u16()).into());
+        return Err(AttemptFailure::internal(response.status().as_u16()).into());
     }
     whole(response.into_body(), MOST_ANSWER).await
 }

@@ -7,8 +7,8 @@
 use dialect::Edit;
 
 use super::{
-    super::{dispatch::Failure, settle::Settle},
-    legs::{Legs, Sent, read},
+    super::{dispatch::AttemptFailure, record::RequestGuard},
+    legs::{LegsOutcome, PrefillDecodeLegs, read},
 };
 
 /// What makes a request a prefill. A stream's options without a stream are an error at vLLM, and so is a least length of more
@@ -26,23 +26,26 @@ const PREFILL: [Edit<'_>; 7] = [
     ),
 ];
 
-pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     let decode = match decode_body(legs, settle).await {
         Ok(body) => body,
         Err(failure) => {
-            settle.prefill_failed(&failure);
-            return Sent::PrefillFailed;
+            settle.fail_prefill(&failure);
+            return LegsOutcome::PrefillFailed;
         }
     };
-    settle.decode_sent();
-    Sent::Decode(Box::new(legs.decode(decode).await))
+    settle.record_decode_sent();
+    LegsOutcome::Decode(Box::new(legs.decode(decode).await))
 }
 
-async fn decode_body(legs: &Legs<'_>, settle: &mut Settle) -> Result<bytes::Bytes, Box<Failure>> {
+async fn decode_body(
+    legs: &PrefillDecodeLegs<'_>,
+    settle: &mut RequestGuard,
+) -> Result<bytes::Bytes, Box<AttemptFailure>> {
     let reply = legs.prefill(legs.body(&PREFILL)?).await?;
     let reply = read(&reply)?;
     let params = reply.kv_transfer_params.ok_or_else(|| {
-        Failure::protocol(
+        AttemptFailure::protocol(
             "the prefill worker's reply has no kv_transfer_params: is its KV connector on?"
                 .to_owned(),
         )
@@ -54,7 +57,7 @@ async fn decode_body(legs: &Legs<'_>, settle: &mut Settle) -> Result<bytes::Byte
         rewrites.insert(0, "token_ids");
     }
     let body = legs.body(&edits)?;
-    settle.prefill_over(true, reply.usage);
-    settle.rewrote(rewrites);
+    settle.finish_prefill(true, reply.usage);
+    settle.record_rewrite(rewrites);
     Ok(body)
 }

@@ -5,11 +5,11 @@
 use dialect::Edit;
 
 use super::{
-    super::settle::Settle,
-    legs::{Legs, Sent},
+    super::record::RequestGuard,
+    legs::{LegsOutcome, PrefillDecodeLegs},
 };
 
-pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
+pub(super) async fn send(legs: &PrefillDecodeLegs<'_>, settle: &mut RequestGuard) -> LegsOutcome {
     // A worker with a role has a host: unix sockets are refused with the configuration.
     let host = serde_json::Value::from(legs.prefill.url.host().unwrap_or_default()).to_string();
     let port = legs
@@ -17,7 +17,7 @@ pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
         .bootstrap_port
         .map_or_else(|| "null".to_owned(), |port| port.to_string());
     // Signed at the engine.
-    let room = (legs.gateway.ids.draw() >> 1).to_string();
+    let room = (legs.gateway.ids.next_number() >> 1).to_string();
     let mut edits = vec![
         Edit::Set("bootstrap_host", &host),
         Edit::Set("bootstrap_port", &port),
@@ -27,12 +27,12 @@ pub(super) async fn send(legs: &Legs<'_>, settle: &mut Settle) -> Sent {
     edits.extend([Edit::Set("stream", "false"), Edit::Remove("stream_options")]);
     match (legs.body(&edits), decode) {
         (Ok(prefill), Ok(decode)) => {
-            settle.rewrote(vec!["kv_transfer"]);
+            settle.record_rewrite(vec!["kv_transfer"]);
             legs.at_once(prefill, decode, settle).await
         }
         (Err(failure), _) | (_, Err(failure)) => {
-            settle.prefill_failed(&failure);
-            Sent::PrefillFailed
+            settle.fail_prefill(&failure);
+            LegsOutcome::PrefillFailed
         }
     }
 }

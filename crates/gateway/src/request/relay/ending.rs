@@ -2,17 +2,17 @@
 //!
 //! Only what the engine says counts, read from its events. A stream of a route that has no such word is never looked at.
 
-use dialect::{Chunk, Dialect, is_done};
+use dialect::{Dialect, StreamChunk, is_done};
 
 /// What is known of a stream's ending so far.
 #[derive(Debug)]
-pub(super) struct Ending {
+pub(super) struct EndingTracker {
     /// One of them stands in the event that ends a stream of this dialect; an event without is not read.
     words: &'static [&'static [u8]],
     seen: bool,
 }
 
-impl Ending {
+impl EndingTracker {
     /// Of a stream in this dialect; `None` where streams do not say that they are whole.
     pub(super) fn of(dialect: Dialect) -> Option<Self> {
         let words: &[&[u8]] = match dialect {
@@ -29,21 +29,25 @@ impl Ending {
     }
 
     /// Looks at one event's data, and where that may be an ending at what `chunk` reads in it.
-    pub(super) fn look<'a>(&mut self, data: &[u8], chunk: impl FnOnce() -> Option<&'a Chunk<'a>>) {
+    pub(super) fn observe_event<'a>(
+        &mut self,
+        data: &[u8],
+        chunk: impl FnOnce() -> Option<&'a StreamChunk<'a>>,
+    ) {
         let stands = |word: &&[u8]| data.windows(word.len()).any(|window| window == *word);
         if self.seen || !(is_done(data) || self.words.iter().any(stands)) {
             return;
         }
-        self.seen = is_done(data) || chunk().is_some_and(Chunk::ends);
+        self.seen = is_done(data) || chunk().is_some_and(StreamChunk::ends);
     }
 
     /// An event passed that is too long to be read: what it said is not known, and it is given the benefit of the doubt.
-    pub(super) fn overlooked(&mut self) {
+    pub(super) fn skip_event(&mut self) {
         self.seen = true;
     }
 
     /// Whether the engine has said that its stream is whole.
-    pub(super) fn was_seen(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.seen
     }
 }
@@ -55,12 +59,12 @@ mod tests {
     use super::*;
 
     fn whole(dialect: Dialect, events: &[&str]) -> bool {
-        let mut ending = Ending::of(dialect).expect("it has streams");
+        let mut ending = EndingTracker::of(dialect).expect("it has streams");
         for data in events {
-            let chunk = Chunk::read(data.as_bytes());
-            ending.look(data.as_bytes(), || chunk.as_ref());
+            let chunk = StreamChunk::read(data.as_bytes());
+            ending.observe_event(data.as_bytes(), || chunk.as_ref());
         }
-        ending.was_seen()
+        ending.is_complete()
     }
 
     #[test]

@@ -15,12 +15,12 @@ use serde_json::Value;
 
 use crate::{
     ids,
-    request::accept::{OVERLAP_WEIGHT, Overrides, TEMPERATURE, printable},
+    request::accept::{HeaderOverrides, OVERLAP_WEIGHT, TEMPERATURE, printable},
 };
 
 /// A body of `/v1/route`.
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
+pub(super) struct RouteBody<'a> {
     /// The request.
     pub(super) view: RequestView<'a>,
     /// The dialect it was read in.
@@ -30,7 +30,7 @@ pub(super) struct Asked<'a> {
     /// How long the reply will be.
     pub(super) expected_output_tokens: Option<u32>,
     /// The headers' overrides, and the body's in their place.
-    pub(super) overrides: Overrides,
+    pub(super) overrides: HeaderOverrides,
     /// What named the worker.
     pub(super) worker_param: &'static str,
     /// Names of workers that shall not get it.
@@ -38,10 +38,13 @@ pub(super) struct Asked<'a> {
 }
 
 /// Reads a body. `headers` holds where the body says nothing.
-pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>, ApiError> {
+pub(super) fn read<'a>(
+    body: &'a [u8],
+    headers: &HeaderOverrides,
+) -> Result<RouteBody<'a>, ApiError> {
     // The strict walk comes first: it bounds depth and number of values for the reading below.
     let mut view = dialect::view(Dialect::Completions, body)?;
-    let mut fields: Fields = serde_json::from_slice(body)
+    let mut fields: RouteFields = serde_json::from_slice(body)
         .map_err(|error| ApiError::new(ErrorCode::InvalidJson, error.to_string()))?;
     if let Some(twice) = fields.twice {
         let message = format!("the key {twice:?} stands in the body twice; send it once");
@@ -95,7 +98,7 @@ pub(super) fn read<'a>(body: &'a [u8], headers: &Overrides) -> Result<Asked<'a>,
     if let Some(value) = fields.take("router_config_override") {
         router_config(value, &mut overrides)?;
     }
-    Ok(Asked {
+    Ok(RouteBody {
         dialect,
         request_id: fields.take("request_id").map(request_id).transpose()?,
         expected_output_tokens: fields
@@ -126,7 +129,7 @@ const OWN: [&str; 7] = [
 ];
 
 #[derive(Default)]
-struct Fields {
+struct RouteFields {
     own: HashMap<&'static str, Value>,
     messages: bool,
     prompt: bool,
@@ -134,24 +137,24 @@ struct Fields {
     twice: Option<&'static str>,
 }
 
-impl Fields {
+impl RouteFields {
     fn take(&mut self, name: &str) -> Option<Value> {
         self.own.remove(name).filter(|value| !value.is_null())
     }
 }
 
-impl<'de> Deserialize<'de> for Fields {
+impl<'de> Deserialize<'de> for RouteFields {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Members;
-        impl<'de> Visitor<'de> for Members {
-            type Value = Fields;
+        struct RouteBodyVisitor;
+        impl<'de> Visitor<'de> for RouteBodyVisitor {
+            type Value = RouteFields;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a json object")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
-                let mut fields = Fields::default();
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RouteFields, A::Error> {
+                let mut fields = RouteFields::default();
                 while let Some(key) = map.next_key::<String>()? {
                     if let Some(own) = OWN.into_iter().find(|own| *own == key) {
                         if fields.own.insert(own, map.next_value()?).is_some() {
@@ -169,7 +172,7 @@ impl<'de> Deserialize<'de> for Fields {
                 Ok(fields)
             }
         }
-        deserializer.deserialize_map(Members)
+        deserializer.deserialize_map(RouteBodyVisitor)
     }
 }
 
@@ -255,7 +258,7 @@ fn text(param: &str, value: Value, expected: &str) -> Result<String, ApiError> {
     }
 }
 
-fn router_config(value: Value, overrides: &mut Overrides) -> Result<(), ApiError> {
+fn router_config(value: Value, overrides: &mut HeaderOverrides) -> Result<(), ApiError> {
     const NAME: &str = "router_config_override";
     let expected = "an object with overlap_score_weight, router_temperature or both";
     let Value::Object(members) = value else {
@@ -304,7 +307,7 @@ mod tests {
     use super::*;
 
     fn refused(body: &str) -> (ErrorCode, Option<String>) {
-        let error = read(body.as_bytes(), &Overrides::default()).expect_err(body);
+        let error = read(body.as_bytes(), &HeaderOverrides::default()).expect_err(body);
         (error.code, error.param)
     }
 
@@ -313,7 +316,7 @@ mod tests {
         let prompt = |body: &str| {
             format!(
                 "{:?}",
-                read(body.as_bytes(), &Overrides::default())
+                read(body.as_bytes(), &HeaderOverrides::default())
                     .expect(body)
                     .view
                     .prompt
@@ -381,14 +384,14 @@ mod tests {
         }
         for prompt in ["\"\"", "[\"a\"]", "[\"a\",\"b\"]", "[[1],[2]]", "[[1]]"] {
             let body = format!(r#"{{"model":"m","prompt":{prompt}}}"#);
-            read(body.as_bytes(), &Overrides::default()).expect(prompt);
+            read(body.as_bytes(), &HeaderOverrides::default()).expect(prompt);
         }
     }
 
     #[test]
     #[contract("DY16")]
     fn the_body_overrides_the_headers_one_by_one() {
-        let headers = Overrides {
+        let headers = HeaderOverrides {
             worker: Some("w1".into()),
             policy: Some(Policy::Warm),
             overlap_weight: Some(3.0),
@@ -403,7 +406,7 @@ mod tests {
         let body = br#"{"model":"m","prompt":"a","policy":"round-robin","worker":"w2/1",
                         "router_config_override":{"overlap_score_weight":0,"router_temperature":null}}"#;
         let asked = read(body, &headers).expect("a good body");
-        let want = Overrides {
+        let want = HeaderOverrides {
             worker: Some("w2/1".into()),
             policy: Some(Policy::RoundRobin),
             overlap_weight: Some(0.0),

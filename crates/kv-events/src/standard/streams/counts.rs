@@ -2,7 +2,7 @@
 
 /// Totals of a source's streams. Every event ends as delivered, duplicate or late.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StreamCounts {
+pub struct OrderingCounts {
     /// Streams followed now.
     pub streams: u64,
     /// Events that wait now.
@@ -16,7 +16,7 @@ pub struct StreamCounts {
     /// Events that came after they were given up, or so much later that nobody knows whether they came before.
     pub late: u64,
     /// Times numbers stayed missing.
-    pub holes: u64,
+    pub lost_events: u64,
     /// Numbers that stayed missing.
     pub lost: u64,
     /// Streams that began again.

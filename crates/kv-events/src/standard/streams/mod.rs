@@ -10,7 +10,7 @@
 //! One `Streams` is for one source, so that a source with too many streams crowds out none but its own.
 
 mod counts;
-mod seen;
+mod seen_events;
 mod stream;
 
 use std::{collections::BTreeMap, time::Duration};
@@ -19,14 +19,14 @@ use kv_blocks::Moment;
 
 use super::{
     event::{StandardEvent, StreamKey},
-    refused::Refused,
+    rejection::EventRejection,
 };
-pub use counts::StreamCounts;
-use stream::{Arrival, Stream};
+pub use counts::OrderingCounts;
+use stream::{EventArrival, StandardStream};
 
 /// Bounds of [`Streams`].
 #[derive(Clone, Copy, Debug)]
-pub struct StreamsSettings {
+pub struct StandardStreamsSettings {
     /// Streams followed at once; beyond it the one that was silent longest is forgotten.
     pub max_streams: usize,
     /// Events of one stream that wait for those in front of them.
@@ -37,7 +37,7 @@ pub struct StreamsSettings {
     pub max_wait: Duration,
 }
 
-impl Default for StreamsSettings {
+impl Default for StandardStreamsSettings {
     fn default() -> Self {
         Self {
             max_streams: 4_096,
@@ -50,7 +50,7 @@ impl Default for StreamsSettings {
 
 /// What comes out, to be done in this order.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ordered {
+pub enum StreamOutput {
     /// The next event of its stream. Where it only said how deep its blocks are, and the block in front was the end of an
     /// earlier event, it has that as `parent_hash` now.
     Event(Box<StandardEvent>),
@@ -62,31 +62,31 @@ pub enum Ordered {
 
 /// The streams of one source.
 #[derive(Debug)]
-pub struct Streams {
-    settings: StreamsSettings,
-    streams: BTreeMap<StreamKey, Stream>,
+pub struct StandardStreams {
+    settings: StandardStreamsSettings,
+    streams: BTreeMap<StreamKey, StandardStream>,
     /// By when they were last used.
     idle: BTreeMap<u64, StreamKey>,
     uses: u64,
     waiting_bytes: usize,
-    counts: StreamCounts,
+    counts: OrderingCounts,
 }
 
-impl Streams {
+impl StandardStreams {
     /// No stream yet. A bound of 0 streams or events counts as 1.
-    pub fn new(settings: StreamsSettings) -> Self {
+    pub fn new(settings: StandardStreamsSettings) -> Self {
         Self {
             settings,
             streams: BTreeMap::new(),
             idle: BTreeMap::new(),
             uses: 0,
             waiting_bytes: 0,
-            counts: StreamCounts::default(),
+            counts: OrderingCounts::default(),
         }
     }
 
     /// Takes an event as it arrives. The first one of a stream may have any number.
-    pub fn take(&mut self, now: Moment, event: StandardEvent) -> Vec<Ordered> {
+    pub fn take(&mut self, now: Moment, event: StandardEvent) -> Vec<StreamOutput> {
         let mut out = Vec::new();
         let key = event.stream.clone();
         let used = self.use_of(now, &key, event.event_id, &mut out);
@@ -99,8 +99,8 @@ impl Streams {
             stream.give_up(now, &mut self.counts, &mut out);
         }
         match stream.arrival(&event) {
-            Arrival::Next => stream.deliver(now, event, &mut self.counts, &mut out),
-            Arrival::Early => {
+            EventArrival::Next => stream.deliver(now, event, &mut self.counts, &mut out),
+            EventArrival::Early => {
                 stream.wait(now, event, &mut self.counts);
                 let others = self.waiting_bytes - before;
                 while stream.waiting_events() > self.settings.max_waiting_events.max(1)
@@ -110,12 +110,12 @@ impl Streams {
                     stream.give_up(now, &mut self.counts, &mut out);
                 }
             }
-            Arrival::Repeated => self.counts.duplicates += 1,
-            Arrival::Late => self.counts.late += 1,
-            Arrival::Reborn => {
+            EventArrival::Repeated => self.counts.duplicates += 1,
+            EventArrival::Late => self.counts.late += 1,
+            EventArrival::Reborn => {
                 self.counts.restarts += 1;
                 self.counts.late += stream.waiting_events() as u64;
-                out.push(Ordered::Restarted(key.clone()));
+                out.push(StreamOutput::Restarted(key.clone()));
                 stream.begin_again(event.event_id);
                 stream.deliver(now, event, &mut self.counts, &mut out);
             }
@@ -125,7 +125,7 @@ impl Streams {
     }
 
     /// Time went by: what waited for too long waits no more.
-    pub fn tick(&mut self, now: Moment) -> Vec<Ordered> {
+    pub fn tick(&mut self, now: Moment) -> Vec<StreamOutput> {
         let mut out = Vec::new();
         if self.waiting_bytes == 0 {
             return out;
@@ -141,22 +141,22 @@ impl Streams {
     }
 
     /// Counts an event that came out and was refused. True once per stream: then somebody should be told why.
-    pub fn refuse(&mut self, stream: &StreamKey, why: &Refused) -> bool {
+    pub fn refuse(&mut self, stream: &StreamKey, why: &EventRejection) -> bool {
         self.counts.refused += 1;
-        self.counts.mismatches += u64::from(matches!(why, Refused::Mismatch { .. }));
+        self.counts.mismatches += u64::from(matches!(why, EventRejection::Mismatch { .. }));
         self.streams
             .get_mut(stream)
             .is_some_and(|stream| !std::mem::replace(&mut stream.was_refused, true))
     }
 
     /// Totals so far.
-    pub fn counts(&self) -> StreamCounts {
+    pub fn counts(&self) -> OrderingCounts {
         let waiting = self
             .streams
             .values()
             .map(|stream| stream.waiting_events() as u64)
             .sum();
-        StreamCounts {
+        OrderingCounts {
             waiting,
             streams: self.streams.len() as u64,
             ..self.counts
@@ -169,7 +169,7 @@ impl Streams {
         now: Moment,
         key: &StreamKey,
         event_id: u64,
-        out: &mut Vec<Ordered>,
+        out: &mut Vec<StreamOutput>,
     ) -> u64 {
         self.uses += 1;
         if let Some(stream) = self.streams.get(key) {
@@ -182,13 +182,13 @@ impl Streams {
                 self.forget(now, &oldest, out);
             }
             self.streams
-                .insert(key.clone(), Stream::new(event_id, self.uses));
+                .insert(key.clone(), StandardStream::new(event_id, self.uses));
         }
         self.idle.insert(self.uses, key.clone());
         self.uses
     }
 
-    fn forget(&mut self, now: Moment, key: &StreamKey, out: &mut Vec<Ordered>) {
+    fn forget(&mut self, now: Moment, key: &StreamKey, out: &mut Vec<StreamOutput>) {
         let Some(mut stream) = self.streams.remove(key) else {
             return;
         };
@@ -197,6 +197,6 @@ impl Streams {
         while stream.waiting_events() > 0 {
             stream.give_up(now, &mut self.counts, out);
         }
-        out.push(Ordered::Hole(key.clone()));
+        out.push(StreamOutput::Hole(key.clone()));
     }
 }

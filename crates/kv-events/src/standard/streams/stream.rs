@@ -5,13 +5,13 @@ use std::{collections::BTreeMap, time::Duration};
 use kv_blocks::Moment;
 
 use super::{
-    Ordered, StreamCounts,
-    seen::{Low, Seen},
+    OrderingCounts, StreamOutput,
+    seen_events::{LowNumber, SeenEvents},
 };
 use crate::standard::event::{StandardChange, StandardEvent};
 
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct StandardStream {
     /// The number that comes next.
     next: u64,
     /// Events behind a gap; none has a number below `next`. `max_waiting_events` is the bound.
@@ -19,7 +19,7 @@ pub(super) struct Stream {
     waiting_bytes: usize,
     /// Since when the first of them waits.
     since: Moment,
-    seen: Seen,
+    seen: SeenEvents,
     /// Whether an event of it was refused before.
     pub(super) was_refused: bool,
     /// When it was last used.
@@ -28,7 +28,7 @@ pub(super) struct Stream {
 
 /// What an event is that just came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Arrival {
+pub(super) enum EventArrival {
     Next,
     Early,
     Repeated,
@@ -36,14 +36,14 @@ pub(super) enum Arrival {
     Reborn,
 }
 
-impl Stream {
+impl StandardStream {
     pub(super) fn new(first: u64, used: u64) -> Self {
         Self {
             next: first,
             waiting: BTreeMap::new(),
             waiting_bytes: 0,
             since: Moment::START,
-            seen: Seen::default(),
+            seen: SeenEvents::default(),
             was_refused: false,
             used,
         }
@@ -69,18 +69,18 @@ impl Stream {
         !self.waiting.is_empty() && now.since(self.since) >= max_wait
     }
 
-    pub(super) fn arrival(&mut self, event: &StandardEvent) -> Arrival {
+    pub(super) fn arrival(&mut self, event: &StandardEvent) -> EventArrival {
         if event.event_id == self.next {
-            Arrival::Next
+            EventArrival::Next
         } else if self.waiting.contains_key(&event.event_id) {
-            Arrival::Repeated
+            EventArrival::Repeated
         } else if event.event_id > self.next {
-            Arrival::Early
+            EventArrival::Early
         } else {
             match self.seen.low(event) {
-                Low::Repeated => Arrival::Repeated,
-                Low::Late => Arrival::Late,
-                Low::Reborn => Arrival::Reborn,
+                LowNumber::Repeated => EventArrival::Repeated,
+                LowNumber::Late => EventArrival::Late,
+                LowNumber::Reborn => EventArrival::Reborn,
             }
         }
     }
@@ -90,8 +90,8 @@ impl Stream {
         &mut self,
         now: Moment,
         event: StandardEvent,
-        counts: &mut StreamCounts,
-        out: &mut Vec<Ordered>,
+        counts: &mut OrderingCounts,
+        out: &mut Vec<StreamOutput>,
     ) {
         self.give_out(event, counts, out);
         while let Some(event) = self.waiting.remove(&self.next) {
@@ -104,16 +104,16 @@ impl Stream {
     fn give_out(
         &mut self,
         mut event: StandardEvent,
-        counts: &mut StreamCounts,
-        out: &mut Vec<Ordered>,
+        counts: &mut OrderingCounts,
+        out: &mut Vec<StreamOutput>,
     ) {
         self.next = event.event_id.saturating_add(1);
         counts.delivered += 1;
         self.seen.note(&mut event);
-        out.push(Ordered::Event(Box::new(event)));
+        out.push(StreamOutput::Event(Box::new(event)));
     }
 
-    pub(super) fn wait(&mut self, now: Moment, event: StandardEvent, counts: &mut StreamCounts) {
+    pub(super) fn wait(&mut self, now: Moment, event: StandardEvent, counts: &mut OrderingCounts) {
         if self.waiting.is_empty() {
             self.since = now;
         }
@@ -126,16 +126,16 @@ impl Stream {
     pub(super) fn give_up(
         &mut self,
         now: Moment,
-        counts: &mut StreamCounts,
-        out: &mut Vec<Ordered>,
+        counts: &mut OrderingCounts,
+        out: &mut Vec<StreamOutput>,
     ) {
         let Some((id, event)) = self.waiting.pop_first() else {
             return;
         };
         self.waiting_bytes -= weight(&event);
-        counts.holes += 1;
+        counts.lost_events += 1;
         counts.lost = counts.lost.saturating_add(id - self.next);
-        out.push(Ordered::Hole(event.stream.clone()));
+        out.push(StreamOutput::Hole(event.stream.clone()));
         self.deliver(now, event, counts, out);
     }
 }

@@ -1,7 +1,7 @@
 //! A slot holds blocks, or does not hold them any more.
 
 use super::{Holders, MOST_PARTS, MOST_SPANS};
-use crate::runs::Span;
+use crate::runs::TierSpan;
 
 impl Holders {
     /// `slot` holds blocks `start..end` in `tier`; returns how many of them are new. Changes nothing where an area's title
@@ -38,8 +38,8 @@ impl Holders {
     }
 
     /// Enters a stretch that meets none of the slot's in that tier; returns false if there was no room to say so.
-    pub(crate) fn put(&mut self, span: Span) -> bool {
-        let Span {
+    pub(crate) fn put(&mut self, span: TierSpan) -> bool {
+        let TierSpan {
             slot,
             tier,
             start,
@@ -113,7 +113,7 @@ impl Holders {
         }
         for (start, end) in rest.iter().copied() {
             if self.spans.len() < MOST_SPANS {
-                self.spans.push(Span {
+                self.spans.push(TierSpan {
                     slot,
                     tier,
                     start,

@@ -1,14 +1,14 @@
 //! The holders of one run, unpacked, for the writer to change.
 
 mod cover;
-mod expected;
 mod leading;
+mod speculative;
 
 use super::{
-    area::{Span, Title},
-    head::{Head, WHOLE, pack_part, unpack_part},
+    area::{AreaHeader, TierSpan},
+    head::{RunHead, WHOLE, pack_part, unpack_part},
 };
-use crate::{atomic::Ordering, lines::Chunks};
+use crate::{arena::LineChunks, atomic::Ordering};
 
 /// Single holders with the same number of blocks from which they share bits.
 const GROUP_FROM: usize = 8;
@@ -19,8 +19,8 @@ const MOST_SPANS: usize = (1 << 14) - 1;
 
 /// Expected blocks, until `expires`; `stamp` says which promise entered them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Expected {
-    pub(crate) span: Span,
+pub(crate) struct SpeculativeBlocks {
+    pub(crate) span: TierSpan,
     pub(crate) expires: u64,
     pub(crate) stamp: u64,
 }
@@ -38,14 +38,14 @@ pub(crate) struct Holders {
     group_bits: Vec<u64>,
     /// Single device holders: slot, and leading blocks or [`WHOLE`].
     parts: Vec<(u32, u32)>,
-    pub(crate) spans: Vec<Span>,
-    pub(crate) expected: Vec<Expected>,
+    pub(crate) spans: Vec<TierSpan>,
+    pub(crate) expected: Vec<SpeculativeBlocks>,
     scratch: Vec<(u32, u32)>,
 }
 
 impl Holders {
     /// Takes over the holders of a run.
-    pub(crate) fn read(&mut self, head: &Head, body: &Chunks) {
+    pub(crate) fn read(&mut self, head: &RunHead, body: &LineChunks) {
         self.clear(head.blocks());
         if !head.has_area() {
             self.parts
@@ -57,7 +57,7 @@ impl Holders {
             .words(line, words)
             .expect("the writer knows which areas there are");
         let word = |at: usize| area[at].load(Ordering::Relaxed);
-        let title = Title::decode(word(0));
+        let title = AreaHeader::decode(word(0));
         self.width = title.width;
         self.whole.extend((1..=title.width).map(word));
         for group in 0..title.groups {
@@ -72,11 +72,11 @@ impl Holders {
             ));
         }
         self.spans
-            .extend((title.spans_at()..title.expected_at()).map(|at| Span::decode(word(at))));
+            .extend((title.spans_at()..title.expected_at()).map(|at| TierSpan::decode(word(at))));
         self.expected.extend((0..title.expected).map(|number| {
             let at = title.expected_at() + 3 * number;
-            Expected {
-                span: Span::decode(word(at)),
+            SpeculativeBlocks {
+                span: TierSpan::decode(word(at)),
                 expires: word(at + 1),
                 stamp: word(at + 2),
             }
@@ -240,8 +240,8 @@ impl Holders {
     }
 
     /// What the area would contain.
-    pub(crate) fn title(&self) -> Title {
-        Title {
+    pub(crate) fn title(&self) -> AreaHeader {
+        AreaHeader {
             width: self.width,
             groups: self.cuts.len(),
             parts: self.parts.len(),
@@ -273,9 +273,9 @@ impl Holders {
     }
 
     /// Every confirmed stretch: slot, tier, first block, end.
-    pub(crate) fn each(&self, mut visit: impl FnMut(Span)) {
+    pub(crate) fn each(&self, mut visit: impl FnMut(TierSpan)) {
         each_bit(&self.whole, |slot| {
-            visit(Span {
+            visit(TierSpan {
                 slot,
                 tier: 0,
                 start: 0,
@@ -286,7 +286,7 @@ impl Holders {
             each_bit(
                 &self.group_bits[group * self.width..(group + 1) * self.width],
                 |slot| {
-                    visit(Span {
+                    visit(TierSpan {
                         slot,
                         tier: 0,
                         start: 0,
@@ -296,7 +296,7 @@ impl Holders {
             );
         }
         for (slot, cut) in &self.parts {
-            visit(Span {
+            visit(TierSpan {
                 slot: *slot,
                 tier: 0,
                 start: 0,
@@ -308,7 +308,7 @@ impl Holders {
 }
 
 /// Ends a stretch where its run ends now; returns whether anything is left of it.
-fn shorten(span: &mut Span, blocks: u32) -> bool {
+fn shorten(span: &mut TierSpan, blocks: u32) -> bool {
     span.end = span.end.min(blocks);
     span.start < span.end
 }

@@ -107,10 +107,10 @@ fn a_missing_page_is_noticed() {
 #[test]
 fn a_snapshot_that_was_never_finished_is_refused() {
     let mut file = Vec::new();
-    let mut writer = Writer::new(&mut file, HashScheme::default()).unwrap();
+    let mut writer = SnapshotWriter::new(&mut file, HashScheme::default()).unwrap();
     for _ in 0..1000 {
         writer
-            .space(&SpaceRecord {
+            .space(&NamespaceRecord {
                 number: 0,
                 namespace: small().spaces[1].namespace.clone(),
             })
@@ -125,9 +125,9 @@ fn a_snapshot_that_was_never_finished_is_refused() {
 
 #[test]
 fn a_failing_read_is_not_called_damage() {
-    struct Broken;
+    struct FailingReader;
 
-    impl Read for Broken {
+    impl Read for FailingReader {
         fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
             Err(io::Error::other("disk on fire"))
         }
@@ -135,7 +135,12 @@ fn a_failing_read_is_not_called_damage() {
 
     let file = written(&small(), HashScheme::default());
     for good in [0, 9, 12, 40] {
-        let error = read(&mut file[..good].chain(Broken), HashScheme::default(), ROOM).unwrap_err();
+        let error = read(
+            &mut file[..good].chain(FailingReader),
+            HashScheme::default(),
+            ROOM,
+        )
+        .unwrap_err();
         assert_eq!(
             error.to_string(),
             "snapshot cannot be read: disk on fire; the index starts empty"
@@ -147,7 +152,7 @@ fn a_failing_read_is_not_called_damage() {
 fn a_failing_write_is_reported() {
     let mut full = [0; 100];
     let mut to = &mut full[..];
-    let mut writer = Writer::new(&mut to, HashScheme::default()).unwrap();
+    let mut writer = SnapshotWriter::new(&mut to, HashScheme::default()).unwrap();
     writer.run(&small().runs[0].record()).unwrap();
     assert_eq!(
         writer.finish().unwrap_err().kind(),

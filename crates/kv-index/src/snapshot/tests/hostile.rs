@@ -7,10 +7,10 @@ use super::{
     *,
 };
 
-type Spoil = fn(&mut Sample);
+type SpoilFn = fn(&mut SampleContent);
 
 /// The words that name what is wrong, and how it comes about.
-const CONTRADICTIONS: [(&str, Spoil); 22] = [
+const CONTRADICTIONS: [(&str, SpoilFn); 22] = [
     ("namespace 1 a second time", |it| it.spaces[1].number = 1),
     ("namespace 0 equals an earlier one", |it| {
         it.spaces[1].namespace = it.spaces[0].namespace.clone()
@@ -269,7 +269,7 @@ fn empty_page() -> Vec<u8> {
 }
 
 /// Everything that a consumer relies on.
-fn consistent(content: &Content) -> bool {
+fn consistent(content: &SnapshotContent) -> bool {
     let slots: Vec<u32> = content.targets().iter().map(|target| target.slot).collect();
     let mut before: Vec<RunRecord<'_>> = Vec::new();
     content.runs().all(|run| {

@@ -5,7 +5,7 @@ mod foreign;
 mod hostile;
 mod round_trip;
 
-use kv_blocks::{DpRank, HashScheme, Identity, WorkerId};
+use kv_blocks::{DpRank, HashScheme, PromptIdentity, WorkerId};
 
 use super::*;
 
@@ -14,8 +14,8 @@ const ROOM: u64 = 64 << 20;
 
 /// The content of an index, to be written.
 #[derive(Clone, Debug, Default)]
-struct Sample {
-    spaces: Vec<SpaceRecord>,
+struct SampleContent {
+    spaces: Vec<NamespaceRecord>,
     targets: Vec<TargetRecord>,
     runs: Vec<OwnRun>,
 }
@@ -25,10 +25,10 @@ struct Sample {
 struct OwnRun {
     id: u32,
     space: u32,
-    parent: Option<Parent>,
+    parent: Option<ParentLink>,
     depth: u32,
     hashes: Vec<SequenceHash>,
-    holders: Vec<Holding>,
+    holders: Vec<HoldingRecord>,
     names: Vec<NameStretch>,
     engine: Vec<EngineHash>,
 }
@@ -73,9 +73,9 @@ impl From<RunRecord<'_>> for OwnRun {
     }
 }
 
-fn written(sample: &Sample, scheme: HashScheme) -> Vec<u8> {
+fn written(sample: &SampleContent, scheme: HashScheme) -> Vec<u8> {
     let mut file = Vec::new();
-    let mut writer = Writer::new(&mut file, scheme).unwrap();
+    let mut writer = SnapshotWriter::new(&mut file, scheme).unwrap();
     for space in &sample.spaces {
         writer.space(space).unwrap();
     }
@@ -90,7 +90,7 @@ fn written(sample: &Sample, scheme: HashScheme) -> Vec<u8> {
     file
 }
 
-fn loaded(mut file: &[u8]) -> Result<Content, SnapshotError> {
+fn loaded(mut file: &[u8]) -> Result<SnapshotContent, SnapshotError> {
     read(&mut file, HashScheme::default(), ROOM)
 }
 
@@ -99,13 +99,13 @@ fn size(tokens: u64) -> BlockSize {
 }
 
 /// Two namespaces, two targets, a chain of two runs with a hole in what is held, and one of everything else.
-fn small() -> Sample {
+fn small() -> SampleContent {
     let namespace = |salt: Option<&str>| Namespace {
         model: "qwen".into(),
         lora: salt.map(|_| "sql".into()),
         salt: salt.map(Arc::from),
         block_size: size(16),
-        identity: Identity::Tokens,
+        identity: PromptIdentity::Tokens,
     };
     let target = |slot: u32, member| TargetRecord {
         slot,
@@ -124,25 +124,25 @@ fn small() -> Sample {
         depth: 0,
         hashes: (100..104).map(SequenceHash).collect(),
         holders: vec![
-            Holding {
+            HoldingRecord {
                 slot: 0,
                 tier: Tier::Device,
                 start: 0,
                 end: 1,
             },
-            Holding {
+            HoldingRecord {
                 slot: 0,
                 tier: Tier::Device,
                 start: 2,
                 end: 4,
             },
-            Holding {
+            HoldingRecord {
                 slot: 0,
                 tier: Tier::Remote,
                 start: 0,
                 end: 4,
             },
-            Holding {
+            HoldingRecord {
                 slot: 3,
                 tier: Tier::Disk,
                 start: 0,
@@ -167,10 +167,10 @@ fn small() -> Sample {
     };
     let branch = OwnRun {
         id: 2,
-        parent: Some(Parent { run: 5, attach: 3 }),
+        parent: Some(ParentLink { run: 5, attach: 3 }),
         depth: 3,
         hashes: vec![SequenceHash(u64::MAX)],
-        holders: vec![Holding {
+        holders: vec![HoldingRecord {
             slot: 3,
             tier: Tier::Host,
             start: 0,
@@ -180,13 +180,13 @@ fn small() -> Sample {
         engine: Vec::new(),
         ..root.clone()
     };
-    Sample {
+    SampleContent {
         spaces: vec![
-            SpaceRecord {
+            NamespaceRecord {
                 number: 1,
                 namespace: namespace(None),
             },
-            SpaceRecord {
+            NamespaceRecord {
                 number: 0,
                 namespace: namespace(Some("tenant")),
             },
@@ -194,7 +194,7 @@ fn small() -> Sample {
         targets: vec![
             target(
                 0,
-                Some(Member {
+                Some(MemberRecord {
                     family: 7,
                     common: false,
                     proven: true,

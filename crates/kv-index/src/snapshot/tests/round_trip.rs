@@ -8,7 +8,7 @@ const TIERS: usize = Tier::ALL.len();
 
 /// What a run is made of, before numbers are fitted to what is there.
 #[derive(Clone, Debug)]
-struct Draft {
+struct RunDraft {
     parent: Option<(usize, u32)>,
     hashes: Vec<u64>,
     /// Per target and tier the blocks that are held, as bits of 64 that repeat.
@@ -16,7 +16,7 @@ struct Draft {
     names: Vec<(usize, u32, u32)>,
 }
 
-fn draft() -> impl Strategy<Value = Draft> {
+fn draft() -> impl Strategy<Value = RunDraft> {
     let length = prop_oneof![20 => 1..70_usize, 1 => Just(MAX_RUN_BLOCKS)];
     // Hashes of a long run need not be random each.
     let hashes = (length, any::<u64>())
@@ -27,7 +27,7 @@ fn draft() -> impl Strategy<Value = Draft> {
         vec(any::<[u64; TIERS]>(), 0..4),
         vec(any::<(usize, u32, u32)>(), 0..4),
     )
-        .prop_map(|(parent, hashes, held, names)| Draft {
+        .prop_map(|(parent, hashes, held, names)| RunDraft {
             parent,
             hashes,
             held,
@@ -51,14 +51,14 @@ fn blocks<T>(run: &[T]) -> u32 {
     u32::try_from(run.len()).unwrap()
 }
 
-fn fitted(drafts: Vec<Draft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
+fn fitted(drafts: Vec<RunDraft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
     let mut runs: Vec<OwnRun> = Vec::new();
     for (number, draft) in (0_u32..).zip(drafts) {
         let parent = draft.parent.filter(|_| number > 0).map(|(choice, attach)| {
             let run = &runs[choice % runs.len()];
             let attach = 1 + attach % blocks(&run.hashes);
             (
-                Parent {
+                ParentLink {
                     run: run.id,
                     attach,
                 },
@@ -71,7 +71,7 @@ fn fitted(drafts: Vec<Draft>, targets: &[TargetRecord]) -> Vec<OwnRun> {
         for (record, held) in targets.iter().zip(&draft.held) {
             for (tier, bits) in Tier::ALL.into_iter().zip(held) {
                 let stretches = stretches(*bits, length).into_iter();
-                holders.extend(stretches.map(|(start, end)| Holding {
+                holders.extend(stretches.map(|(start, end)| HoldingRecord {
                     slot: record.slot,
                     tier,
                     start,
@@ -121,9 +121,9 @@ fn text() -> impl Strategy<Value = Option<Arc<str>>> {
     option::of("\\PC{0,40}".prop_map(Arc::from))
 }
 
-fn sample() -> impl Strategy<Value = Sample> {
+fn sample() -> impl Strategy<Value = SampleContent> {
     let member = (0..3_u32, any::<bool>(), any::<bool>());
-    let member = option::of(member.prop_map(|(family, common, proven)| Member {
+    let member = option::of(member.prop_map(|(family, common, proven)| MemberRecord {
         family,
         common,
         proven,
@@ -133,12 +133,12 @@ fn sample() -> impl Strategy<Value = Sample> {
     (vec(space, 3), vec(target, 0..4), vec(draft(), 0..12)).prop_map(|(spaces, targets, drafts)| {
         let space = |(number, (lora, salt, exact)): (u32, _)| {
             let identity = if exact {
-                Identity::Tokens
+                PromptIdentity::Tokens
             } else {
-                Identity::TextPrefix
+                PromptIdentity::TextPrefix
             };
             let model = format!("model {number}").into();
-            SpaceRecord {
+            NamespaceRecord {
                 number,
                 namespace: Namespace {
                     model,
@@ -161,7 +161,7 @@ fn sample() -> impl Strategy<Value = Sample> {
         };
         let targets: Vec<TargetRecord> = (0..).zip(targets).map(target).collect();
         let runs = fitted(drafts, &targets);
-        Sample {
+        SampleContent {
             spaces: (0..).zip(spaces).map(space).collect(),
             targets,
             runs,
@@ -206,7 +206,7 @@ fn a_run_held_by_more_targets_than_fit_a_page_comes_back() {
             target,
             ..sample.targets[1].clone()
         });
-        sample.runs[0].holders.push(Holding {
+        sample.runs[0].holders.push(HoldingRecord {
             slot,
             tier: Tier::Device,
             start: 0,
@@ -237,7 +237,7 @@ fn each_stretch_of_names_comes_with_its_own_names() {
 
 #[test]
 fn an_index_without_content_comes_back_empty() {
-    let content = loaded(&written(&Sample::default(), HashScheme::default())).unwrap();
+    let content = loaded(&written(&SampleContent::default(), HashScheme::default())).unwrap();
     assert_eq!(
         (
             content.spaces().len(),
@@ -266,7 +266,7 @@ fn what_would_not_come_back_is_not_written() {
     let run = &mut sample.runs[0];
     let refusal = |run: &OwnRun| {
         let mut file = Vec::new();
-        Writer::new(&mut file, HashScheme::default())
+        SnapshotWriter::new(&mut file, HashScheme::default())
             .unwrap()
             .run(&run.record())
             .unwrap_err()

@@ -5,14 +5,18 @@ use minijinja::{
     value::{Value, ValueKind},
 };
 
-use super::{Newlines, Writer, Written};
+use super::{Newlines, TemplateWriter, WriteResult};
 use crate::template::operators::{
     ADD, CONCATENATE, EQUAL, ITEMS, LESS, MULTIPLY, NESTED, RESULT, SEARCHED,
 };
 
-impl Writer {
+impl TemplateWriter {
     /// An expression, through a filter of ours if one is given.
-    pub(super) fn metered(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> Written {
+    pub(super) fn metered(
+        &mut self,
+        expression: &ast::Expr<'_>,
+        filter: Option<&str>,
+    ) -> WriteResult {
         self.expression(expression)?;
         if let Some(filter) = filter {
             self.put("|");
@@ -22,7 +26,7 @@ impl Writer {
     }
 
     /// An expression that an attribute, an index or a sign follows or precedes.
-    fn base(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> Written {
+    fn base(&mut self, expression: &ast::Expr<'_>, filter: Option<&str>) -> WriteResult {
         let is_plain = match expression {
             ast::Expr::Var(_)
             | ast::Expr::GetAttr(_)
@@ -41,7 +45,7 @@ impl Writer {
 
     /// An expression that an operator or a filter may follow: in parentheses where it must be. Parsers allow few levels of
     /// them, so a chain of filters has none.
-    pub(super) fn expression(&mut self, expression: &ast::Expr<'_>) -> Written {
+    pub(super) fn expression(&mut self, expression: &ast::Expr<'_>) -> WriteResult {
         match expression {
             ast::Expr::Var(name) => self.put(name.id),
             ast::Expr::Const(constant) => self.constant(&constant.value)?,
@@ -88,7 +92,7 @@ impl Writer {
         Ok(())
     }
 
-    fn choice(&mut self, choice: &ast::IfExpr<'_>) -> Written {
+    fn choice(&mut self, choice: &ast::IfExpr<'_>) -> WriteResult {
         self.put("(");
         self.expression(&choice.true_expr)?;
         self.put(" if ");
@@ -101,7 +105,7 @@ impl Writer {
         Ok(())
     }
 
-    fn item(&mut self, item: &ast::GetItem<'_>) -> Written {
+    fn item(&mut self, item: &ast::GetItem<'_>) -> WriteResult {
         let constant = as_constant(&item.subscript_expr);
         // Only a text takes time by its length, and never by a name.
         let by_name = constant.is_some_and(|key| key.as_str().is_some());
@@ -112,7 +116,7 @@ impl Writer {
         Ok(())
     }
 
-    fn slice(&mut self, slice: &ast::Slice<'_>) -> Written {
+    fn slice(&mut self, slice: &ast::Slice<'_>) -> WriteResult {
         self.base(&slice.expr, Some(ITEMS))?;
         self.put("[");
         let bounds = [(&slice.start, ":"), (&slice.stop, ":"), (&slice.step, "")];
@@ -127,7 +131,7 @@ impl Writer {
         Ok(())
     }
 
-    fn operation(&mut self, operation: &ast::BinOp<'_>) -> Written {
+    fn operation(&mut self, operation: &ast::BinOp<'_>) -> WriteResult {
         use ast::BinOpKind::{
             Add, Concat, Div, Eq, FloorDiv, Gt, Gte, In, Lt, Lte, Mul, Ne, Pow, Rem, ScAnd, ScOr,
             Sub,
@@ -180,7 +184,7 @@ impl Writer {
     }
 
     /// `and` or `or`, however many of one kind: without parentheses for each.
-    fn chain(&mut self, operation: &ast::BinOp<'_>, word: &str) -> Written {
+    fn chain(&mut self, operation: &ast::BinOp<'_>, word: &str) -> WriteResult {
         match &operation.left {
             ast::Expr::BinOp(left)
                 if matches!(
@@ -198,7 +202,12 @@ impl Writer {
     }
 
     /// An operator written as a filter of ours.
-    fn operator(&mut self, left: &ast::Expr<'_>, filter: &str, right: &ast::Expr<'_>) -> Written {
+    fn operator(
+        &mut self,
+        left: &ast::Expr<'_>,
+        filter: &str,
+        right: &ast::Expr<'_>,
+    ) -> WriteResult {
         self.expression(left)?;
         self.put("|");
         self.put(filter);
@@ -208,7 +217,12 @@ impl Writer {
         Ok(())
     }
 
-    fn negated(&mut self, left: &ast::Expr<'_>, filter: &str, right: &ast::Expr<'_>) -> Written {
+    fn negated(
+        &mut self,
+        left: &ast::Expr<'_>,
+        filter: &str,
+        right: &ast::Expr<'_>,
+    ) -> WriteResult {
         self.put("(not ");
         self.operator(left, filter, right)?;
         self.put(")");
@@ -216,7 +230,7 @@ impl Writer {
     }
 
     /// A comparison that is the template engine's own, its left side charged.
-    fn compared(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> Written {
+    fn compared(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> WriteResult {
         self.put("(");
         self.metered(left, Some(SEARCHED))?;
         self.put(word);
@@ -225,7 +239,12 @@ impl Writer {
         Ok(())
     }
 
-    fn contained(&mut self, left: &ast::Expr<'_>, word: &str, right: &ast::Expr<'_>) -> Written {
+    fn contained(
+        &mut self,
+        left: &ast::Expr<'_>,
+        word: &str,
+        right: &ast::Expr<'_>,
+    ) -> WriteResult {
         self.put("(");
         self.metered(left, as_constant(left).is_none().then_some(ITEMS))?;
         self.put(word);
@@ -234,7 +253,7 @@ impl Writer {
         Ok(())
     }
 
-    fn comparison(&mut self, comparison: &ast::Compare<'_>) -> Written {
+    fn comparison(&mut self, comparison: &ast::Compare<'_>) -> WriteResult {
         self.put("(");
         self.metered(&comparison.expr, Some(SEARCHED))?;
         for part in &comparison.ops {
@@ -254,7 +273,7 @@ impl Writer {
         Ok(())
     }
 
-    pub(super) fn call(&mut self, call: &ast::Call<'_>) -> Written {
+    pub(super) fn call(&mut self, call: &ast::Call<'_>) -> WriteResult {
         // It keeps what it is given, and compares it.
         if matches!(&call.expr, ast::Expr::GetAttr(method) if method.name == "changed") {
             return Err("the method changed is not known here".to_owned());
@@ -266,7 +285,7 @@ impl Writer {
         self.arguments(&call.args)
     }
 
-    pub(super) fn arguments(&mut self, arguments: &[ast::CallArg<'_>]) -> Written {
+    pub(super) fn arguments(&mut self, arguments: &[ast::CallArg<'_>]) -> WriteResult {
         if arguments.is_empty() {
             return Ok(());
         }
@@ -294,7 +313,7 @@ impl Writer {
         Ok(())
     }
 
-    fn container(&mut self, open: &str, items: &[ast::Expr<'_>], close: &str) -> Written {
+    fn container(&mut self, open: &str, items: &[ast::Expr<'_>], close: &str) -> WriteResult {
         let is_constant = items.iter().all(|item| as_constant(item).is_some());
         self.put(open);
         self.separated(items, Self::expression)?;
@@ -306,7 +325,7 @@ impl Writer {
         Ok(())
     }
 
-    fn map(&mut self, map: &ast::Map<'_>) -> Written {
+    fn map(&mut self, map: &ast::Map<'_>) -> WriteResult {
         let is_constant = map
             .keys
             .iter()
@@ -328,7 +347,7 @@ impl Writer {
         Ok(())
     }
 
-    fn constant(&mut self, value: &Value) -> Written {
+    fn constant(&mut self, value: &Value) -> WriteResult {
         match value.kind() {
             ValueKind::None => self.put("none"),
             ValueKind::Bool => self.put(if value.is_true() { "true" } else { "false" }),

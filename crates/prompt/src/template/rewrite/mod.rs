@@ -27,7 +27,7 @@ pub(super) fn rewrite(source: &str, syntax: &SyntaxConfig) -> Result<String, Str
     let ast::Stmt::Template(template) = parsed else {
         return Err("it is no template".to_owned());
     };
-    let mut writer = Writer {
+    let mut writer = TemplateWriter {
         text: String::with_capacity(source.len() * 2),
         line: 1,
     };
@@ -77,15 +77,15 @@ fn check_shape(source: &str, syntax: &SyntaxConfig) -> Result<(), String> {
     Ok(())
 }
 
-struct Writer {
+struct TemplateWriter {
     text: String,
     /// The line that is being written, from 1 on.
     line: u32,
 }
 
-type Written = Result<(), String>;
+type WriteResult = Result<(), String>;
 
-impl Writer {
+impl TemplateWriter {
     fn put(&mut self, text: &str) {
         self.text.push_str(text);
     }
@@ -103,8 +103,8 @@ impl Writer {
     fn separated<T>(
         &mut self,
         items: &[T],
-        mut write: impl FnMut(&mut Self, &T) -> Written,
-    ) -> Written {
+        mut write: impl FnMut(&mut Self, &T) -> WriteResult,
+    ) -> WriteResult {
         for (at, item) in items.iter().enumerate() {
             self.put(if at > 0 { ", " } else { "" });
             write(self, item)?;

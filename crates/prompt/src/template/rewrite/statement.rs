@@ -2,17 +2,17 @@
 
 use minijinja::machinery::ast;
 
-use super::{Newlines, Writer, Written};
+use super::{Newlines, TemplateWriter, WriteResult};
 use crate::template::operators::NESTED;
 
-impl Writer {
-    pub(super) fn statements(&mut self, statements: &[ast::Stmt<'_>]) -> Written {
+impl TemplateWriter {
+    pub(super) fn statements(&mut self, statements: &[ast::Stmt<'_>]) -> WriteResult {
         statements
             .iter()
             .try_for_each(|statement| self.statement(statement))
     }
 
-    fn statement(&mut self, statement: &ast::Stmt<'_>) -> Written {
+    fn statement(&mut self, statement: &ast::Stmt<'_>) -> WriteResult {
         match statement {
             ast::Stmt::Template(template) => self.statements(&template.children)?,
             ast::Stmt::EmitRaw(raw) => {
@@ -63,7 +63,7 @@ impl Writer {
         Ok(())
     }
 
-    fn with_block(&mut self, with: &ast::Spanned<ast::WithBlock<'_>>) -> Written {
+    fn with_block(&mut self, with: &ast::Spanned<ast::WithBlock<'_>>) -> WriteResult {
         self.open("{%", with.span());
         self.put("with ");
         self.separated(&with.assignments, |writer, (target, value)| {
@@ -77,7 +77,7 @@ impl Writer {
         Ok(())
     }
 
-    fn set(&mut self, set: &ast::Spanned<ast::Set<'_>>) -> Written {
+    fn set(&mut self, set: &ast::Spanned<ast::Set<'_>>) -> WriteResult {
         self.open("{%", set.span());
         self.put("set ");
         self.target(&set.target)?;
@@ -89,7 +89,7 @@ impl Writer {
         Ok(())
     }
 
-    fn set_block(&mut self, set: &ast::Spanned<ast::SetBlock<'_>>) -> Written {
+    fn set_block(&mut self, set: &ast::Spanned<ast::SetBlock<'_>>) -> WriteResult {
         self.open("{%", set.span());
         self.put("set ");
         self.target(&set.target)?;
@@ -104,7 +104,7 @@ impl Writer {
     }
 
     /// Filters of a block, the first one first.
-    fn filters(&mut self, filter: &ast::Expr<'_>) -> Written {
+    fn filters(&mut self, filter: &ast::Expr<'_>) -> WriteResult {
         let ast::Expr::Filter(filter) = filter else {
             return Err("a block is filtered by no filter".to_owned());
         };
@@ -116,7 +116,7 @@ impl Writer {
         self.arguments(&filter.args)
     }
 
-    fn declaration(&mut self, declared: &ast::Spanned<ast::Macro<'_>>) -> Written {
+    fn declaration(&mut self, declared: &ast::Spanned<ast::Macro<'_>>) -> WriteResult {
         self.open("{%", declared.span());
         self.put("macro ");
         self.put(declared.name);
@@ -127,7 +127,7 @@ impl Writer {
         Ok(())
     }
 
-    fn call_block(&mut self, block: &ast::Spanned<ast::CallBlock<'_>>) -> Written {
+    fn call_block(&mut self, block: &ast::Spanned<ast::CallBlock<'_>>) -> WriteResult {
         self.open("{%", block.call.span());
         self.put("call");
         self.parameters(&block.macro_decl)?;
@@ -139,7 +139,7 @@ impl Writer {
         Ok(())
     }
 
-    fn for_loop(&mut self, each: &ast::Spanned<ast::ForLoop<'_>>) -> Written {
+    fn for_loop(&mut self, each: &ast::Spanned<ast::ForLoop<'_>>) -> WriteResult {
         self.open("{%", each.span());
         self.put("for ");
         self.target(&each.target)?;
@@ -163,7 +163,7 @@ impl Writer {
         Ok(())
     }
 
-    fn condition(&mut self, word: &str, condition: &ast::Spanned<ast::IfCond<'_>>) -> Written {
+    fn condition(&mut self, word: &str, condition: &ast::Spanned<ast::IfCond<'_>>) -> WriteResult {
         self.open("{%", condition.expr.span());
         self.put(word);
         self.expression(&condition.expr)?;
@@ -180,7 +180,7 @@ impl Writer {
     }
 
     /// Parameters of a macro; the last ones have defaults.
-    fn parameters(&mut self, declared: &ast::Macro<'_>) -> Written {
+    fn parameters(&mut self, declared: &ast::Macro<'_>) -> WriteResult {
         let without_default = declared.args.len().saturating_sub(declared.defaults.len());
         let parameters: Vec<_> = declared
             .args
@@ -208,7 +208,7 @@ impl Writer {
     }
 
     /// What is assigned to.
-    fn target(&mut self, target: &ast::Expr<'_>) -> Written {
+    fn target(&mut self, target: &ast::Expr<'_>) -> WriteResult {
         match target {
             ast::Expr::Var(name) => self.put(name.id),
             ast::Expr::GetAttr(attribute) => {

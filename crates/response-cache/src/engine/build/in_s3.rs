@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::sealing;
 use crate::{
-    StartError,
-    engine::Parts,
+    CacheStartError,
+    engine::CacheParts,
     store::{
         Store,
-        health::Manner,
-        patient::{Late, Patience, Patient},
+        budgeted::{BudgetedStore, BudgetedStoreParts, LateEntryFn},
+        health::BreakerConfig,
         s3::{NAME, S3Store},
         tiered::Promotion,
     },
@@ -19,24 +19,28 @@ use crate::{
 const LOOKUPS: usize = 16;
 /// An object store is seldom quick: while it answers too slowly to be waited for, what it says is copied for those who come
 /// later.
-const MANNER: Manner = Manner {
+const MANNER: BreakerConfig = BreakerConfig {
     behind: 8,
     slow: (Duration::ZERO, Duration::ZERO),
     away: Some((Duration::from_millis(250), Duration::from_secs(30))),
 };
 
-pub(super) fn store(promotion: Promotion, parts: &Parts) -> Result<Arc<dyn Store>, StartError> {
-    let store = S3Store::new(sealing(parts), Arc::clone(&parts.in_force), parts.clock)?;
-    let late: Late = Arc::new(move |key, found, begun| promotion.consider(key, found, begun));
-    let with = Patience {
+pub(super) fn store(
+    promotion: Promotion,
+    parts: &CacheParts,
+) -> Result<Arc<dyn Store>, CacheStartError> {
+    let store = S3Store::new(sealing(parts), Arc::clone(&parts.current), parts.clock)?;
+    let late: LateEntryFn =
+        Arc::new(move |key, found, begun| promotion.consider(key, found, begun));
+    let with = BudgetedStoreParts {
         name: NAME,
         lookups: LOOKUPS,
-        manner: MANNER,
+        breaker: MANNER,
         late: Some(late),
         on_change: None,
-        in_force: Arc::clone(&parts.in_force),
+        current: Arc::clone(&parts.current),
         tally: Arc::clone(&parts.tally),
         clock: parts.clock,
     };
-    Ok(Arc::new(Patient::new(Arc::new(store), with)))
+    Ok(Arc::new(BudgetedStore::new(Arc::new(store), with)))
 }

@@ -4,11 +4,11 @@ use std::error::Error;
 
 use http::StatusCode;
 
-use crate::tally::S3Code;
+use crate::counters::S3Code;
 
 /// What happened on the way, as [`super::transport`] saw it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum Mishap {
+pub(super) enum TransportFault {
     /// There is no connection.
     #[error("no connection: {0}")]
     Connection(String),
@@ -25,12 +25,12 @@ pub(super) enum Mishap {
 
 /// An operation that failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Trouble {
+pub(super) struct S3Error {
     pub(super) code: S3Code,
     pub(super) reason: String,
 }
 
-impl Trouble {
+impl S3Error {
     pub(super) fn timeout() -> Self {
         Self {
             code: S3Code::Timeout,
@@ -40,11 +40,11 @@ impl Trouble {
 }
 
 /// Of the error only what the transport said is passed on: the rest may quote requests and answers.
-pub(super) fn trouble(error: &object_store::Error) -> Trouble {
+pub(super) fn trouble(error: &object_store::Error) -> S3Error {
     let mut cause: Option<&(dyn Error + 'static)> = Some(error);
     while let Some(one) = cause {
-        if let Some(mishap) = one.downcast_ref::<Mishap>() {
-            return Trouble {
+        if let Some(mishap) = one.downcast_ref::<TransportFault>() {
+            return S3Error {
                 code: code(mishap),
                 reason: hinted(mishap),
             };
@@ -52,32 +52,34 @@ pub(super) fn trouble(error: &object_store::Error) -> Trouble {
         cause = one.source();
     }
     match error {
-        object_store::Error::NotFound { .. } => Trouble {
+        object_store::Error::NotFound { .. } => S3Error {
             code: S3Code::NotFound,
             reason: "it answered 404: does the bucket exist?".to_owned(),
         },
-        _ => Trouble {
+        _ => S3Error {
             code: S3Code::Other,
             reason: "an answer that is none of S3's".to_owned(),
         },
     }
 }
 
-fn code(mishap: &Mishap) -> S3Code {
+fn code(mishap: &TransportFault) -> S3Code {
     match mishap {
-        Mishap::Connection(_) | Mishap::Lost => S3Code::Connection,
-        Mishap::Broken => S3Code::Corrupt,
-        Mishap::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => S3Code::Forbidden,
-        Mishap::Refused(StatusCode::NOT_FOUND) => S3Code::NotFound,
-        Mishap::Refused(StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS) => {
-            S3Code::SlowDown
+        TransportFault::Connection(_) | TransportFault::Lost => S3Code::Connection,
+        TransportFault::Broken => S3Code::Corrupt,
+        TransportFault::Refused(StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN) => {
+            S3Code::Forbidden
         }
-        Mishap::Refused(status) if status.is_server_error() => S3Code::Internal,
-        Mishap::Refused(_) => S3Code::Other,
+        TransportFault::Refused(StatusCode::NOT_FOUND) => S3Code::NotFound,
+        TransportFault::Refused(
+            StatusCode::SERVICE_UNAVAILABLE | StatusCode::TOO_MANY_REQUESTS,
+        ) => S3Code::SlowDown,
+        TransportFault::Refused(status) if status.is_server_error() => S3Code::Internal,
+        TransportFault::Refused(_) => S3Code::Other,
     }
 }
 
-fn hinted(mishap: &Mishap) -> String {
+fn hinted(mishap: &TransportFault) -> String {
     match code(mishap) {
         S3Code::Forbidden => {
             format!(

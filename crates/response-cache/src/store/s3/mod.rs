@@ -21,16 +21,19 @@ use object_store::{
 use tokio::time::timeout;
 
 use self::{
-    fault::{Trouble, trouble},
+    fault::{S3Error, trouble},
     transport::Transport,
 };
-use super::{Abilities, Ask, Fill, Pending, Store, StoreStats, sealing::Sealing};
+use super::{
+    Store, StoreCapabilities, StoreFill, StoreFuture, StoreLookup, StoreStats,
+    envelope::CurrentEnvelope,
+};
 use crate::{
-    CacheKey, StartError, StoreFault,
-    engine::InForce,
-    entry::Found,
-    seal::FRAME,
-    tally::{S3Code, S3Operation},
+    CacheKey, CacheStartError, StoreFault,
+    counters::{S3Code, S3Operation},
+    engine::CurrentSettings,
+    entry::FoundEntry,
+    hmac_envelope::FRAME,
 };
 
 /// Its name in faults and log lines.
@@ -46,21 +49,21 @@ const BATCH: usize = 1_000;
 pub(crate) struct S3Store {
     objects: Arc<AmazonS3>,
     prefix: String,
-    sealing: Sealing,
-    in_force: Arc<InForce>,
+    sealing: CurrentEnvelope,
+    current: Arc<CurrentSettings>,
     clock: Clock,
 }
 
 impl S3Store {
     /// Reads this machine's authorities where the endpoint is encrypted; connects to nothing.
     pub(crate) fn new(
-        sealing: Sealing,
-        in_force: Arc<InForce>,
+        sealing: CurrentEnvelope,
+        in_force: Arc<CurrentSettings>,
         clock: Clock,
-    ) -> Result<Self, StartError> {
+    ) -> Result<Self, CacheStartError> {
         let settings = in_force.load_full();
         let l2 = &settings.l2;
-        let missing = |key| StartError::NoStore {
+        let missing = |key| CacheStartError::NoStore {
             store: "an object store",
             key,
         };
@@ -92,7 +95,7 @@ impl S3Store {
                 .with_access_key_id(keys.access_key.expose())
                 .with_secret_access_key(keys.secret_key.expose()),
         };
-        let objects = builder.build().map_err(|error| StartError::Unusable {
+        let objects = builder.build().map_err(|error| CacheStartError::Unusable {
             key: "response_cache.l2",
             reason: error.to_string(),
         })?;
@@ -100,7 +103,7 @@ impl S3Store {
             objects: Arc::new(objects),
             prefix: l2.key_prefix.clone(),
             sealing,
-            in_force,
+            current: in_force,
             clock,
         })
     }
@@ -111,14 +114,14 @@ impl S3Store {
 
     /// Longest object, bytes.
     fn most(&self) -> u64 {
-        let settings = self.in_force.load();
+        let settings = self.current.load();
         let longest = settings
             .max_response_size
             .max(settings.max_stream_buffer_size);
         longest.saturating_add(FRAME) as u64
     }
 
-    async fn look(&self, key: &CacheKey) -> Result<Option<Found>, StoreFault> {
+    async fn look(&self, key: &CacheKey) -> Result<Option<FoundEntry>, StoreFault> {
         let path = self.path(key);
         let got = self.timed(S3Operation::Get, async {
             let result = self.objects.get(&path).await?;
@@ -132,24 +135,27 @@ impl S3Store {
                 _ => Err(()),
             };
             match told {
-                Ok(at) if self.left(at).is_zero() => Ok(Got::Over),
-                Ok(at) => result.bytes().await.map(|body| Got::Body(body, at)),
-                Err(()) => Ok(Got::Foreign),
+                Ok(at) if self.left(at).is_zero() => Ok(StoredObject::Over),
+                Ok(at) => result
+                    .bytes()
+                    .await
+                    .map(|body| StoredObject::Body(body, at)),
+                Err(()) => Ok(StoredObject::Foreign),
             }
         });
         let (value, ends_at) = match got.await {
-            Ok(Got::Body(value, ends_at)) => (value, ends_at),
-            Ok(Got::Over) => return Ok(self.forget(&path).await),
-            Ok(Got::Foreign) => {
+            Ok(StoredObject::Body(value, ends_at)) => (value, ends_at),
+            Ok(StoredObject::Over) => return Ok(self.forget(&path).await),
+            Ok(StoredObject::Foreign) => {
                 self.sealing.tally.s3_error(S3Code::Corrupt);
                 return Ok(self.forget(&path).await);
             }
-            Err(Trouble {
+            Err(S3Error {
                 code: S3Code::NotFound,
                 ..
             }) => return Ok(None),
             // Something came, if not the whole of it.
-            Err(Trouble {
+            Err(S3Error {
                 code: S3Code::Corrupt,
                 ..
             }) => {
@@ -160,7 +166,7 @@ impl S3Store {
         };
         match self.sealing.open(*key, value, NAME, self.now()).await {
             // What stands beside the object is not sealed.
-            Some(opened) => Ok(Some(Found {
+            Some(opened) => Ok(Some(FoundEntry {
                 left: self.left(ends_at.min(opened.ends_at)),
                 entry: opened.entry,
             })),
@@ -171,7 +177,7 @@ impl S3Store {
         }
     }
 
-    async fn keep(&self, fill: Fill) -> Result<(), StoreFault> {
+    async fn keep(&self, fill: StoreFill) -> Result<(), StoreFault> {
         let ends_at = self.now().saturating_add(fill.ttl.as_secs().max(1));
         let value = self.sealing.close(fill.key, fill.entry, ends_at).await;
         let attributes =
@@ -194,7 +200,7 @@ impl S3Store {
             .await
         {
             Ok(())
-            | Err(Trouble {
+            | Err(S3Error {
                 code: S3Code::NotFound,
                 ..
             }) => Ok(()),
@@ -203,7 +209,7 @@ impl S3Store {
     }
 
     /// What cannot be removed is found again, and is no more of use then.
-    async fn forget(&self, path: &Path) -> Option<Found> {
+    async fn forget(&self, path: &Path) -> Option<FoundEntry> {
         let _ = self.remove(path).await;
         None
     }
@@ -223,7 +229,7 @@ impl S3Store {
         loop {
             let next = timeout(LONGEST, found.next())
                 .await
-                .map_err(|_| self.failed(Trouble::timeout()))?;
+                .map_err(|_| self.failed(S3Error::timeout()))?;
             let is_last = next.is_none();
             if let Some(object) = next
                 .transpose()
@@ -256,7 +262,7 @@ impl S3Store {
         &self,
         operation: S3Operation,
         asked: impl Future<Output = object_store::Result<T>>,
-    ) -> Result<T, Trouble> {
+    ) -> Result<T, S3Error> {
         let started = self.clock.now();
         let answer = timeout(LONGEST, asked).await;
         self.sealing
@@ -264,11 +270,11 @@ impl S3Store {
             .s3_took(operation, self.clock.now().since(started));
         match answer {
             Ok(answer) => answer.map_err(|error| trouble(&error)),
-            Err(_) => Err(Trouble::timeout()),
+            Err(_) => Err(S3Error::timeout()),
         }
     }
 
-    fn failed(&self, trouble: Trouble) -> StoreFault {
+    fn failed(&self, trouble: S3Error) -> StoreFault {
         self.sealing.tally.s3_error(trouble.code);
         StoreFault {
             store: NAME,
@@ -296,7 +302,7 @@ impl fmt::Debug for S3Store {
 }
 
 /// What lies under a name.
-enum Got {
+enum StoredObject {
     Body(bytes::Bytes, u64),
     /// It was ours, and its time is over.
     Over,
@@ -305,23 +311,23 @@ enum Got {
 }
 
 impl Store for S3Store {
-    fn abilities(&self) -> Abilities {
-        Abilities { counts: false }
+    fn abilities(&self) -> StoreCapabilities {
+        StoreCapabilities { counts: false }
     }
 
-    fn get(&self, ask: Ask) -> Pending<'_, Option<Found>> {
+    fn get(&self, ask: StoreLookup) -> StoreFuture<'_, Option<FoundEntry>> {
         Box::pin(async move { self.look(&ask.key).await })
     }
 
-    fn set(&self, fill: Fill) -> Pending<'_, ()> {
+    fn set(&self, fill: StoreFill) -> StoreFuture<'_, ()> {
         Box::pin(self.keep(fill))
     }
 
-    fn delete(&self, key: CacheKey) -> Pending<'_, ()> {
+    fn delete(&self, key: CacheKey) -> StoreFuture<'_, ()> {
         Box::pin(async move { self.remove(&self.path(&key)).await })
     }
 
-    fn clear(&self) -> Pending<'_, u64> {
+    fn clear(&self) -> StoreFuture<'_, u64> {
         Box::pin(self.remove_all())
     }
 

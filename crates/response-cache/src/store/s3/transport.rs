@@ -15,7 +15,7 @@ use hyper::{
     client::conn::http1,
 };
 use hyper_util::rt::TokioIo;
-use net::{Address, Trust};
+use net::{Address, TrustRoots};
 use object_store::{
     ClientOptions,
     client::{
@@ -26,8 +26,8 @@ use object_store::{
 use parking_lot::Mutex;
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::fault::Mishap;
-use crate::{StartError, engine::InForce, seal::FRAME};
+use super::fault::TransportFault;
+use crate::{CacheStartError, engine::CurrentSettings, hmac_envelope::FRAME};
 
 /// Time for one connection, encryption included.
 const CONNECT: Duration = Duration::from_secs(3);
@@ -38,35 +38,38 @@ const LIST: usize = 1 << 20;
 
 /// The endpoint, and the connections to it.
 #[derive(Clone, Debug)]
-pub(super) struct Transport(Arc<Inner>);
+pub(super) struct Transport(Arc<TransportInner>);
 
 #[derive(Debug)]
-struct Inner {
+struct TransportInner {
     endpoint: String,
     authority: HeaderValue,
     host: String,
     address: Address,
-    trust: Option<Trust>,
+    trust: Option<TrustRoots>,
     /// Bound: [`KEPT`]; the last one that was used comes first.
-    kept: Mutex<Vec<Connection>>,
-    in_force: Arc<InForce>,
+    idle_connections: Mutex<Vec<S3Connection>>,
+    current: Arc<CurrentSettings>,
 }
 
 #[derive(Debug)]
-struct Connection {
+struct S3Connection {
     sender: http1::SendRequest<HttpRequestBody>,
     driver: JoinHandle<()>,
 }
 
-impl Drop for Connection {
+impl Drop for S3Connection {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
 impl Transport {
-    pub(super) fn new(endpoint: &str, in_force: Arc<InForce>) -> Result<Self, StartError> {
-        let unusable = |reason: String| StartError::Unusable {
+    pub(super) fn new(
+        endpoint: &str,
+        in_force: Arc<CurrentSettings>,
+    ) -> Result<Self, CacheStartError> {
+        let unusable = |reason: String| CacheStartError::Unusable {
             key: "response_cache.l2.endpoint",
             reason,
         };
@@ -98,14 +101,14 @@ impl Transport {
         };
         let scheme = if encrypted { "https" } else { "http" };
         let trust = encrypted
-            .then(Trust::system)
+            .then(TrustRoots::system)
             .transpose()
             .map_err(|error| unusable(error.to_string()))?;
         let bare = host
             .trim_start_matches('[')
             .trim_end_matches(']')
             .to_owned();
-        Ok(Self(Arc::new(Inner {
+        Ok(Self(Arc::new(TransportInner {
             endpoint: format!("{scheme}://{authority}"),
             authority: HeaderValue::from_str(&authority).map_err(|_| expected())?,
             address: Address::Tcp {
@@ -114,8 +117,8 @@ impl Transport {
             },
             host: bare,
             trust,
-            kept: Mutex::default(),
-            in_force,
+            idle_connections: Mutex::default(),
+            current: in_force,
         })))
     }
 
@@ -145,38 +148,38 @@ impl HttpService for Transport {
     }
 }
 
-impl Inner {
+impl TransportInner {
     /// The whole answer, if it is a success or says that there is no such thing.
-    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, Mishap> {
+    async fn ask(&self, request: HttpRequest) -> Result<HttpResponse, TransportFault> {
         let request = self.addressed(request)?;
         let (connection, response) = self.exchange(request).await?;
         let status = response.status();
         if !status.is_success() && status != StatusCode::NOT_FOUND {
-            return Err(Mishap::Refused(status));
+            return Err(TransportFault::Refused(status));
         }
         let most = self.most();
         let (head, body) = response.into_parts();
         if body.size_hint().lower() > most as u64 {
-            return Err(Mishap::Broken);
+            return Err(TransportFault::Broken);
         }
         let body = Limited::new(body, most)
             .collect()
             .await
-            .map_err(|_| Mishap::Broken)?
+            .map_err(|_| TransportFault::Broken)?
             .to_bytes();
         self.keep(connection);
         Ok(HttpResponse::from_parts(head, HttpResponseBody::from(body)))
     }
 
     /// For this endpoint, in the form that a server expects of a client.
-    fn addressed(&self, mut request: HttpRequest) -> Result<HttpRequest, Mishap> {
+    fn addressed(&self, mut request: HttpRequest) -> Result<HttpRequest, TransportFault> {
         let path = request.uri().path_and_query().cloned();
         let elsewhere = request
             .uri()
             .authority()
             .is_none_or(|it| it.as_str() != self.authority);
         if elsewhere {
-            return Err(Mishap::Connection(
+            return Err(TransportFault::Connection(
                 "the request is for somewhere else".to_owned(),
             ));
         }
@@ -188,7 +191,7 @@ impl Inner {
     async fn exchange(
         &self,
         request: HttpRequest,
-    ) -> Result<(Connection, Response<Incoming>), Mishap> {
+    ) -> Result<(S3Connection, Response<Incoming>), TransportFault> {
         while let Some(mut kept) = self.take() {
             // One that has ended meanwhile says so here, or when it is written to.
             if kept.sender.ready().await.is_err() {
@@ -204,11 +207,11 @@ impl Inner {
             .sender
             .send_request(request)
             .await
-            .map_err(|_| Mishap::Lost)?;
+            .map_err(|_| TransportFault::Lost)?;
         Ok((fresh, response))
     }
 
-    async fn open(&self) -> Result<Connection, Mishap> {
+    async fn open(&self) -> Result<S3Connection, TransportFault> {
         let opening = async {
             let stream = net::connect(&self.address, CONNECT).await?;
             match &self.trust {
@@ -220,23 +223,23 @@ impl Inner {
         let stream = timeout(CONNECT, opening)
             .await
             .unwrap_or_else(|_| Err(late()));
-        let stream = stream.map_err(|error| Mishap::Connection(error.to_string()))?;
+        let stream = stream.map_err(|error| TransportFault::Connection(error.to_string()))?;
         let (sender, driver) = http1::handshake(TokioIo::new(stream))
             .await
-            .map_err(|_| Mishap::Lost)?;
+            .map_err(|_| TransportFault::Lost)?;
         let driver = tokio::spawn(async move {
             // Whoever asks is told what happened.
             let _ = driver.await;
         });
-        Ok(Connection { sender, driver })
+        Ok(S3Connection { sender, driver })
     }
 
-    fn take(&self) -> Option<Connection> {
-        self.kept.lock().pop()
+    fn take(&self) -> Option<S3Connection> {
+        self.idle_connections.lock().pop()
     }
 
-    fn keep(&self, connection: Connection) {
-        let mut kept = self.kept.lock();
+    fn keep(&self, connection: S3Connection) {
+        let mut kept = self.idle_connections.lock();
         if kept.len() < KEPT && !connection.sender.is_closed() {
             kept.push(connection);
         }
@@ -244,7 +247,7 @@ impl Inner {
 
     /// Longest answer, bytes.
     fn most(&self) -> usize {
-        let settings = self.in_force.load();
+        let settings = self.current.load();
         settings
             .max_response_size
             .max(settings.max_stream_buffer_size)
@@ -254,6 +257,6 @@ impl Inner {
 }
 
 /// None of them is tried again: what can be done about one was done above.
-fn said(mishap: Mishap) -> HttpError {
+fn said(mishap: TransportFault) -> HttpError {
     HttpError::new(HttpErrorKind::Unknown, mishap)
 }

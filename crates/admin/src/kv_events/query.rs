@@ -1,0 +1,136 @@
+//! What a subscriber asks for, checked.
+
+use std::sync::Arc;
+
+use dialect::{ApiError, ErrorCode};
+use serde::Deserialize;
+
+/// The query, as sent.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub(super) struct RawStreamQuery {
+    worker: Option<String>,
+    format: Option<String>,
+    snapshot: Option<String>,
+    salts: Option<String>,
+}
+
+/// The query, checked.
+#[derive(Clone, Debug)]
+pub(super) struct StreamQuery {
+    /// Only what this worker holds.
+    pub(super) worker: Option<Arc<str>>,
+    pub(super) format: Format,
+    /// Whether the standing state comes first.
+    pub(super) snapshot: bool,
+    pub(super) salts: Salts,
+}
+
+/// How an event's data looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Format {
+    /// An event per block: prefix hash, and tokens up to its end. Source: contract CK44 and CK45.
+    Continuum,
+    /// An envelope per stretch of blocks. Source: contract MC8 and MC9.
+    Rfc1527,
+}
+
+/// How salts are shown, where the format has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Salts {
+    Digest,
+    Plain,
+}
+
+impl Salts {
+    pub(super) fn are_plain(self) -> bool {
+        self == Self::Plain
+    }
+}
+
+impl TryFrom<RawStreamQuery> for StreamQuery {
+    type Error = ApiError;
+
+    fn try_from(asked: RawStreamQuery) -> Result<Self, ApiError> {
+        let formats = [
+            ("continuum", Format::Continuum),
+            ("rfc1527", Format::Rfc1527),
+        ];
+        let salts = [("digest", Salts::Digest), ("plain", Salts::Plain)];
+        Ok(Self {
+            worker: asked.worker.map(Arc::from),
+            format: one_of("format", asked.format.as_deref(), &formats)?,
+            snapshot: one_of(
+                "snapshot",
+                asked.snapshot.as_deref(),
+                &[("false", false), ("true", true)],
+            )?,
+            salts: one_of("salts", asked.salts.as_deref(), &salts)?,
+        })
+    }
+}
+
+/// The first is what it is if nothing was said.
+fn one_of<T: Copy>(name: &str, asked: Option<&str>, known: &[(&str, T)]) -> Result<T, ApiError> {
+    let Some(asked) = asked else {
+        return Ok(known[0].1);
+    };
+    known
+        .iter()
+        .find(|(word, _)| *word == asked)
+        .map(|(_, meant)| *meant)
+        .ok_or_else(|| {
+            let asked: String = asked.chars().filter(|c| !c.is_control()).take(60).collect();
+            let words: Vec<_> = known.iter().map(|(word, _)| *word).collect();
+            let message = format!("{name} is {asked:?}: expected {}", words.join(" or "));
+            ApiError::new(ErrorCode::InvalidRequest, message).param(name)
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn asked(query: &[(&str, &str)]) -> Result<StreamQuery, ApiError> {
+        let of = |name| {
+            query
+                .iter()
+                .find(|(key, _)| *key == name)
+                .map(|(_, value)| (*value).to_owned())
+        };
+        RawStreamQuery {
+            worker: of("worker"),
+            format: of("format"),
+            snapshot: of("snapshot"),
+            salts: of("salts"),
+        }
+        .try_into()
+    }
+
+    #[test]
+    fn without_a_query_it_is_what_changes_at_all_workers() {
+        let wish = asked(&[]).unwrap();
+        assert_eq!(
+            (wish.worker, wish.format, wish.snapshot, wish.salts),
+            (None, Format::Continuum, false, Salts::Digest)
+        );
+    }
+
+    #[test]
+    fn a_word_that_is_none_of_those_known_is_named_with_them() {
+        for (name, value) in [("format", "rfc1403"), ("snapshot", "1"), ("salts", "")] {
+            let error = asked(&[(name, value)]).unwrap_err();
+            assert_eq!(
+                (error.code, error.param.as_deref()),
+                (ErrorCode::InvalidRequest, Some(name))
+            );
+            assert!(
+                error
+                    .message
+                    .contains(&format!("{name} is {value:?}: expected ")),
+                "{}",
+                error.message
+            );
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! Where each key that was set stands, for problems that only show after loading.
+
+use std::collections::BTreeMap;
+
+use crate::{
+    Problem,
+    checked_value::{CheckedValue, Value},
+    overlay::steps,
+    tree::ValueOrigin,
+};
+
+/// Origins by path; keys at their defaults are not in it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ValueOrigins {
+    file: String,
+    origins: BTreeMap<Vec<String>, ValueOrigin>,
+}
+
+impl ValueOrigins {
+    pub(crate) fn of(root: &CheckedValue, file: &str) -> Self {
+        let mut places = Self {
+            file: file.to_owned(),
+            origins: BTreeMap::new(),
+        };
+        places.collect(root, &mut Vec::new());
+        places
+    }
+
+    fn collect(&mut self, checked: &CheckedValue, path: &mut Vec<String>) {
+        if let Some(origin) = &checked.origin {
+            self.origins.insert(path.clone(), origin.clone());
+        }
+        let mut inner = |name: String, value: &CheckedValue| {
+            path.push(name);
+            self.collect(value, path);
+            path.pop();
+        };
+        match &checked.value {
+            Value::Map(entries) => entries
+                .iter()
+                .for_each(|(name, value)| inner(name.clone(), value)),
+            Value::List(items) => items
+                .iter()
+                .enumerate()
+                .for_each(|(at, value)| inner(at.to_string(), value)),
+            _ => {}
+        }
+    }
+
+    pub(crate) fn has(&self, path: &str) -> bool {
+        steps(path).is_some_and(|path| self.origins.contains_key(&path))
+    }
+
+    /// What a value came from that is not in the file.
+    pub(crate) fn named(&self, path: &[&str]) -> Option<&str> {
+        let path: Vec<String> = path.iter().map(|step| (*step).to_owned()).collect();
+        match self.origins.get(&path) {
+            Some(ValueOrigin::Named(name)) => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The problem with the place of its key, where that is known.
+    pub(crate) fn locate(&self, mut problem: Problem) -> Problem {
+        match steps(&problem.path).and_then(|path| self.origins.get(&path)) {
+            Some(ValueOrigin::File { line, column }) => {
+                (problem.line, problem.column) = (Some(*line), Some(*column));
+                problem.source.clone_from(&self.file);
+            }
+            Some(ValueOrigin::Named(name)) => problem.source.clone_from(name),
+            None => {}
+        }
+        problem
+    }
+}

@@ -1,0 +1,54 @@
+//! What is wrong with one value, before it is known where the value stands.
+
+use crate::{
+    schema::ValueKind,
+    tree::{LocatedValue, ValueNode, shown_text},
+};
+
+#[derive(Debug)]
+pub(crate) struct ValueError {
+    pub(crate) message: String,
+    pub(crate) expected: Option<String>,
+    pub(crate) nearest: Option<String>,
+    /// The value must not be shown.
+    pub(crate) secret: bool,
+}
+
+impl ValueError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self {
+            message: message.into(),
+            expected: None,
+            nearest: None,
+            secret: false,
+        }
+    }
+
+    pub(crate) fn expected(mut self, expected: impl Into<String>) -> Self {
+        self.expected = Some(expected.into());
+        self
+    }
+
+    /// The value is not of the kind, or out of its range.
+    pub(crate) fn unusable(given: &LocatedValue, kind: &ValueKind) -> Self {
+        let what = match &given.node {
+            ValueNode::List(_) => "a list".into(),
+            ValueNode::Map(_) => "a mapping".into(),
+            ValueNode::Null => "an empty value".into(),
+            ValueNode::Text(text) => format!("the text `{}`", shown_text(text)),
+            ValueNode::Loose(text) => format!("`{}`", shown_text(text)),
+            _ => format!("`{}`", given.shown()),
+        };
+        let secret = matches!(kind, ValueKind::Secret | ValueKind::RedisUrl);
+        let what = if secret { "this value".into() } else { what };
+        Self {
+            secret,
+            ..Self::new(format!("cannot use {what}")).expected(kind.expected())
+        }
+    }
+
+    /// `what` is known, and this version does not do it.
+    pub(crate) fn later(what: &str) -> Self {
+        Self::new(format!("{what} is not built yet in this version"))
+    }
+}

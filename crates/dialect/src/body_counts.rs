@@ -1,0 +1,125 @@
+//! How many things one body asks for: completions, prompts, texts to stop at.
+//!
+//! Numbers are read as leniently as the most lenient engine reads them, which takes `"12"` and `12.0` for 12: a limit that
+//! a quotation mark goes around would be none.
+
+use crate::json::RawJson;
+
+/// Numbers of things; 0 where the body says nothing that could be one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BodyCounts {
+    /// Completions of each prompt (`n`).
+    pub choices: u64,
+    /// Prompts, or texts that are computed.
+    pub prompts: u64,
+    /// The field that has most of them.
+    pub prompts_field: Option<&'static str>,
+    /// Texts to stop at (`stop`).
+    pub stops: u64,
+}
+
+impl BodyCounts {
+    /// `lists`: the fields that may hold several prompts, with their values.
+    pub(crate) fn of<'a>(
+        choices: Option<RawJson<'a>>,
+        stop: Option<RawJson<'a>>,
+        lists: impl Iterator<Item = (&'static str, RawJson<'a>)>,
+    ) -> Self {
+        let longest = lists
+            .map(|(field, value)| (field, prompts(value)))
+            .max_by_key(|(_, count)| *count);
+        Self {
+            choices: choices.map_or(0, number),
+            prompts: longest.map_or(0, |(_, count)| count),
+            prompts_field: longest.map(|(field, _)| field),
+            stops: stop
+                .and_then(RawJson::elements)
+                .map_or(0, |texts| texts.count() as u64),
+        }
+    }
+}
+
+/// The prompts in a value: a list of numbers is one.
+fn prompts(value: RawJson<'_>) -> u64 {
+    let Some(mut elements) = value.elements() else {
+        return 1;
+    };
+    match elements.next() {
+        Some(first)
+            if !first
+                .as_str()
+                .starts_with(|first: char| first == '-' || first.is_ascii_digit()) =>
+        {
+            1 + elements.count() as u64
+        }
+        _ => 1,
+    }
+}
+
+/// A number however it is written; one beyond all limits stays beyond them.
+#[allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "a cast from float keeps to the ends"
+)]
+fn number(value: RawJson<'_>) -> u64 {
+    let text = value.string();
+    let text = text.as_deref().unwrap_or(value.as_str()).replace('_', "");
+    text.trim().parse::<f64>().map_or(0, |number| number as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{Dialect, view};
+
+    fn counts(dialect: Dialect, fields: &str) -> (u64, u64, u64) {
+        let body = format!(r#"{{"model":"m",{fields}}}"#);
+        let counts = view(dialect, body.as_bytes()).expect("a good body").counts;
+        (counts.choices, counts.prompts, counts.stops)
+    }
+
+    #[test]
+    fn a_number_is_read_in_every_form_that_an_engine_takes() {
+        for (n, read) in [
+            ("12", 12),
+            ("12.0", 12),
+            ("1.2e1", 12),
+            ("\"12\"", 12),
+            ("\" 1_2 \"", 12),
+            ("1e400", u64::MAX),
+            ("99999999999999999999999", u64::MAX),
+            ("-3", 0),
+            ("true", 0),
+            ("null", 0),
+            ("[12]", 0),
+        ] {
+            assert_eq!(counts(Dialect::Chat, &format!("\"n\":{n}")).0, read, "{n}");
+        }
+    }
+
+    #[test]
+    fn prompts_are_counted_and_tokens_of_one_prompt_are_not() {
+        for (dialect, fields, prompts) in [
+            (Dialect::Completions, r#""prompt":"one""#, 1),
+            (Dialect::Completions, r#""prompt":[1,2,3]"#, 1),
+            (Dialect::Completions, r#""prompt":["a","b"]"#, 2),
+            (Dialect::Completions, r#""prompt":[[1,2],[3],[4]]"#, 3),
+            (Dialect::Embeddings, r#""input":["a","b","c","d"]"#, 4),
+            (
+                Dialect::Rerank,
+                r#""query":"q","documents":["a",{"text":"b"},"c"]"#,
+                3,
+            ),
+            (Dialect::Score, r#""text_1":"q","text_2":["a","b"]"#, 2),
+            (Dialect::Chat, r#""messages":[{},{},{}]"#, 0),
+        ] {
+            assert_eq!(counts(dialect, fields).1, prompts, "{fields}");
+        }
+    }
+
+    #[test]
+    fn texts_to_stop_at_are_counted() {
+        assert_eq!(counts(Dialect::Chat, r#""stop":"a""#).2, 0);
+        assert_eq!(counts(Dialect::Chat, r#""stop":["a","b"]"#).2, 2);
+    }
+}

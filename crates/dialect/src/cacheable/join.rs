@@ -1,0 +1,308 @@
+//! Values that come in pieces, put together by the rules.
+//!
+//! Values stay the text they came as, so numbers keep every digit. Strings are joined between their quotes: what is escaped
+//! stays escaped, and halves of a character that came in two chunks meet again.
+//!
+//! **Invariant**: what is held is no longer than what was put in, and is JSON after every step.
+
+use super::{
+    NotCacheable,
+    rules::{JoinRule, JoinRules},
+};
+use crate::json::{ObjectWriter, RawJson};
+
+/// Choices, and tool calls of one choice.
+const MOST_INDICES: u64 = 1_024;
+
+/// An object may have so many members: they are looked for one by one.
+const MOST_MEMBERS: usize = 256;
+
+/// An object that comes in pieces; its members are in the order in which they came.
+#[derive(Debug, Default)]
+pub(super) struct PartialObject {
+    entries: Vec<PartialMember>,
+    /// How many pieces have come.
+    pieces: u64,
+}
+
+#[derive(Debug)]
+struct PartialMember {
+    name: String,
+    value: PartialValue,
+    /// The last piece that has it.
+    piece: u64,
+}
+
+/// A value, as far as it has come.
+#[derive(Debug, Default)]
+pub(super) enum PartialValue {
+    #[default]
+    Null,
+    /// What is between the quotes, and how long its last piece was.
+    Text {
+        inner: String,
+        last: usize,
+    },
+    /// What is between the brackets.
+    List(String),
+    /// One value.
+    One(String),
+    Object(PartialObject),
+    /// By their numbers.
+    Indexed(Vec<(u64, PartialObject)>),
+}
+
+impl PartialObject {
+    /// Takes the next piece of the object.
+    pub(super) fn join(
+        &mut self,
+        piece: RawJson<'_>,
+        table: JoinRules,
+    ) -> Result<(), NotCacheable> {
+        self.begin();
+        for (name, value) in piece.members().ok_or(NotCacheable::UnknownShape)? {
+            match table(&name) {
+                JoinRule::Skipped => {}
+                rule => self.entry(&name)?.join(value, rule)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// The next piece begins.
+    pub(super) fn begin(&mut self) {
+        self.pieces += 1;
+    }
+
+    /// Takes a value of the piece at hand that may be told again: the first that says anything counts.
+    pub(super) fn first(&mut self, name: &str, value: RawJson<'_>) -> Result<(), NotCacheable> {
+        let held = self.entry(name)?;
+        // A time of 0 is no time either.
+        if says_nothing(held.raw()) || held.raw() == "0" {
+            *held = if value.is_null() {
+                PartialValue::Null
+            } else {
+                PartialValue::One(value.as_str().to_owned())
+            };
+        }
+        Ok(())
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&PartialValue> {
+        self.entries
+            .iter()
+            .find(|entry| entry.name == name)
+            .map(|entry| &entry.value)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&str, &PartialValue)> {
+        self.entries
+            .iter()
+            .map(|entry| (&*entry.name, &entry.value))
+    }
+
+    /// Writes the member, where there is one.
+    pub(super) fn write(&self, name: &str, object: &mut ObjectWriter<'_>) {
+        if let Some(value) = self.get(name) {
+            value.write(object.key(name));
+        }
+    }
+
+    /// The place of a member in the piece at hand.
+    fn entry(&mut self, name: &str) -> Result<&mut PartialValue, NotCacheable> {
+        let at = self
+            .entries
+            .iter()
+            .position(|entry| entry.name == name)
+            .unwrap_or(self.entries.len());
+        if at == self.entries.len() {
+            if at == MOST_MEMBERS {
+                return Err(NotCacheable::UnknownShape);
+            }
+            self.entries.push(PartialMember {
+                name: name.to_owned(),
+                value: PartialValue::Null,
+                piece: 0,
+            });
+        }
+        let entry = &mut self.entries[at];
+        // Twice in one object: clients read the one or the other.
+        if std::mem::replace(&mut entry.piece, self.pieces) == self.pieces {
+            return Err(NotCacheable::UnknownShape);
+        }
+        Ok(&mut entry.value)
+    }
+}
+
+impl PartialValue {
+    /// Takes the next piece of the value.
+    pub(super) fn join(&mut self, piece: RawJson<'_>, rule: JoinRule) -> Result<(), NotCacheable> {
+        let text = piece.as_str();
+        match (rule, text.as_bytes().first()) {
+            _ if piece.is_null() => Ok(()),
+            (JoinRule::Error, _) if !says_nothing(text) => Err(NotCacheable::ErrorInBand),
+            (JoinRule::Refused, _) if !says_nothing(text) => Err(NotCacheable::UnknownShape),
+            (JoinRule::Error | JoinRule::Refused | JoinRule::Skipped, _) => Ok(()),
+            (JoinRule::Text, Some(b'"')) => self.continue_text(text),
+            (JoinRule::Unknown, Some(b'"')) => {
+                let inner = &text[1..text.len() - 1];
+                match self {
+                    // The next piece of a text, or the same word again?
+                    Self::Text { inner: held, last }
+                        if *last == inner.len() && *last > 0 && held.ends_with(inner) =>
+                    {
+                        Err(NotCacheable::UnknownShape)
+                    }
+                    _ => self.continue_text(text),
+                }
+            }
+            (JoinRule::Unknown, Some(b'[')) if !says_nothing(self.raw()) && !says_nothing(text) => {
+                Err(NotCacheable::UnknownShape)
+            }
+            (JoinRule::Same | JoinRule::Unknown, _) => self.same(text),
+            (JoinRule::List, Some(b'[')) => self.continue_list(piece),
+            (JoinRule::Object(table), Some(b'{')) => {
+                if matches!(self, Self::Null) {
+                    *self = Self::Object(PartialObject::default());
+                }
+                let Self::Object(members) = self else {
+                    return Err(NotCacheable::UnknownShape);
+                };
+                members.join(piece, table)
+            }
+            (JoinRule::Indexed(table), Some(b'[')) => self.continue_indexed(piece, table),
+            (JoinRule::Text | JoinRule::List | JoinRule::Object(_) | JoinRule::Indexed(_), _) => {
+                Err(NotCacheable::UnknownShape)
+            }
+        }
+    }
+
+    /// Whether it is a text, a list or an object with something in it.
+    pub(super) fn says_something(&self) -> bool {
+        match self {
+            Self::Null => false,
+            Self::Text { inner, .. } => !inner.is_empty(),
+            Self::List(inner) => !inner.is_empty(),
+            Self::One(text) => !says_nothing(text),
+            Self::Object(members) => !members.entries.is_empty(),
+            Self::Indexed(all) => !all.is_empty(),
+        }
+    }
+
+    pub(super) fn write(&self, out: &mut String) {
+        match self {
+            Self::Null => out.push_str("null"),
+            Self::Text { inner, .. } => out.extend(["\"", inner, "\""]),
+            Self::List(inner) => out.extend(["[", inner, "]"]),
+            Self::One(text) => out.push_str(text),
+            Self::Object(members) => write_object(members, out),
+            Self::Indexed(all) => {
+                let mut comma = "[";
+                for (_, members) in all {
+                    out.push_str(comma);
+                    write_object(members, out);
+                    comma = ",";
+                }
+                out.push_str(if all.is_empty() { "[]" } else { "]" });
+            }
+        }
+    }
+
+    fn raw(&self) -> &str {
+        match self {
+            Self::One(text) => text,
+            Self::Null => "null",
+            // None of them is compared: they say more than nothing.
+            Self::Text { .. } | Self::List(_) | Self::Object(_) | Self::Indexed(_) => "[0]",
+        }
+    }
+
+    fn continue_text(&mut self, quoted: &str) -> Result<(), NotCacheable> {
+        let piece = &quoted[1..quoted.len() - 1];
+        match self {
+            Self::Null => {
+                *self = Self::Text {
+                    inner: piece.to_owned(),
+                    last: piece.len(),
+                }
+            }
+            Self::Text { inner, last } => {
+                inner.push_str(piece);
+                *last = piece.len();
+            }
+            _ => return Err(NotCacheable::UnknownShape),
+        }
+        Ok(())
+    }
+
+    fn continue_list(&mut self, piece: RawJson<'_>) -> Result<(), NotCacheable> {
+        if matches!(self, Self::Null) {
+            *self = Self::List(String::new());
+        }
+        let Self::List(inner) = self else {
+            return Err(NotCacheable::UnknownShape);
+        };
+        for element in piece.elements().into_iter().flatten() {
+            if !inner.is_empty() {
+                inner.push(',');
+            }
+            inner.push_str(element.as_str());
+        }
+        Ok(())
+    }
+
+    fn continue_indexed(
+        &mut self,
+        piece: RawJson<'_>,
+        table: JoinRules,
+    ) -> Result<(), NotCacheable> {
+        if matches!(self, Self::Null) {
+            *self = Self::Indexed(Vec::new());
+        }
+        let Self::Indexed(all) = self else {
+            return Err(NotCacheable::UnknownShape);
+        };
+        for element in piece.elements().into_iter().flatten() {
+            let index = element
+                .member("index")
+                .and_then(RawJson::integer)
+                .and_then(|index| u64::try_from(index).ok());
+            // More of them than any engine gives would be work for nothing.
+            let index = index
+                .filter(|index| *index < MOST_INDICES)
+                .ok_or(NotCacheable::UnknownShape)?;
+            let at = match all.binary_search_by_key(&index, |(own, _)| *own) {
+                Ok(at) => at,
+                Err(at) => {
+                    all.insert(at, (index, PartialObject::default()));
+                    at
+                }
+            };
+            all[at].1.join(element, table)?;
+        }
+        Ok(())
+    }
+
+    fn same(&mut self, text: &str) -> Result<(), NotCacheable> {
+        match self {
+            Self::Null => *self = Self::One(text.to_owned()),
+            Self::One(held) if says_nothing(held) => text.clone_into(held),
+            Self::One(held) if held == text || says_nothing(text) => {}
+            _ => return Err(NotCacheable::UnknownShape),
+        }
+        Ok(())
+    }
+}
+
+fn write_object(members: &PartialObject, out: &mut String) {
+    let mut object = ObjectWriter::open(out);
+    for (name, value) in members.iter() {
+        value.write(object.key(name));
+    }
+    object.close();
+}
+
+/// `null`, and what is as good as that.
+pub(super) fn says_nothing(text: &str) -> bool {
+    matches!(text, "null" | "\"\"" | "[]" | "{}")
+}

@@ -1,0 +1,269 @@
+//! A stream put together into the object that a request without one would have got.
+//!
+//! It reads chunks of chats and of completions. It does not judge whether the reply is good: [`super::judge`] does, on the
+//! object that comes out, as it does for replies that came whole.
+//!
+//! **Invariant**: an object comes only out of a stream that ended with `[DONE]`, and says all that the stream said.
+
+use super::{
+    CacheableReply, NotCacheable,
+    check::judge,
+    join::{PartialObject, PartialValue, says_nothing},
+    rules::{JoinRule, TEXTS, chat_choice, completion_choice},
+};
+use crate::{
+    Dialect, SseEvent, SseSplitter, is_done,
+    json::{self, ObjectWriter, RawJson},
+};
+
+/// Members with which the object begins, in this order.
+const HEAD: [&str; 3] = ["id", "created", "model"];
+
+/// The state between the events of one stream. It holds at most what the events said: who feeds it bounds them.
+#[derive(Debug)]
+pub struct StreamObject {
+    dialect: Dialect,
+    /// Members beside the choices and the usage.
+    members: PartialObject,
+    choices: PartialValue,
+    usage: Option<String>,
+    done: bool,
+}
+
+impl StreamObject {
+    /// At the start of a stream; `None` if streams of that dialect are not kept.
+    pub fn new(dialect: Dialect) -> Option<Self> {
+        matches!(dialect, Dialect::Chat | Dialect::Completions).then(|| Self {
+            dialect,
+            members: PartialObject::default(),
+            choices: PartialValue::Null,
+            usage: None,
+            done: false,
+        })
+    }
+
+    /// Puts a whole stream together. `sse`: its bytes, in pieces cut anywhere.
+    ///
+    /// ```
+    /// use dialect::{Dialect, StreamObject};
+    ///
+    /// let stream = [
+    ///     &b"data: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"Hel\"}}]}\n\nda"[..],
+    ///     b"ta: {\"id\":\"c\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"lo\"},\"finish_reason\":\"stop\"}]}\n\n",
+    ///     b"data: [DONE]\n\n",
+    /// ];
+    /// let kept = StreamObject::read(Dialect::Chat, &stream).unwrap();
+    /// let text = r#"{"id":"c","object":"chat.completion","choices":[{"index":0,"message":{"role":"assistant","content":"Hello"},"logprobs":null,"finish_reason":"stop"}]}"#;
+    /// assert_eq!(String::from_utf8(kept.body).unwrap(), text);
+    /// assert!(!kept.has_usage);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// Where it is not to be kept.
+    pub fn read(dialect: Dialect, sse: &[&[u8]]) -> Result<CacheableReply, NotCacheable> {
+        let mut object = Self::new(dialect).ok_or(NotCacheable::OtherDialect)?;
+        let mut read = Ok(());
+        let mut splitter = SseSplitter::new();
+        let mut take = |event: SseEvent<'_>| {
+            if read.is_ok() {
+                read = match event {
+                    SseEvent::Data { name, data } => object.push(name.as_deref(), &data),
+                    SseEvent::Oversized => Err(NotCacheable::Unreadable),
+                };
+            }
+        };
+        for piece in sse {
+            splitter.push(piece, &mut take);
+        }
+        splitter.finish(&mut take);
+        read?;
+        let end = sse
+            .iter()
+            .rev()
+            .flat_map(|piece| piece.iter().rev())
+            .skip_while(|byte| byte.is_ascii_whitespace());
+        if object.done && !end.take(6).eq(b"]ENOD[") {
+            // A comment: no event, and yet not the end that a good engine makes.
+            return Err(NotCacheable::AfterDone);
+        }
+        object.finish()
+    }
+
+    /// Takes the next event: its name, if it has one, and its data.
+    ///
+    /// # Errors
+    ///
+    /// Where the stream is not to be kept: nothing that follows changes that.
+    pub fn push(&mut self, name: Option<&[u8]>, data: &[u8]) -> Result<(), NotCacheable> {
+        match name {
+            None | Some(b"" | b"message") => {}
+            Some(b"error") => return Err(NotCacheable::ErrorInBand),
+            Some(_) => return Err(NotCacheable::UnknownShape),
+        }
+        if self.done {
+            return Err(NotCacheable::AfterDone);
+        }
+        if is_done(data) {
+            self.done = true;
+            return Ok(());
+        }
+        // An event that only keeps the connection alive.
+        if data.trim_ascii().is_empty() {
+            return Ok(());
+        }
+        let chunk = std::str::from_utf8(data).map_err(|_| NotCacheable::Unreadable)?;
+        let mut choices = None;
+        self.members.begin();
+        for member in json::members(chunk) {
+            let (key, value) = member.map_err(|_| NotCacheable::Unreadable)?;
+            match &*json::decode(key) {
+                "choices" if choices.is_some() => return Err(NotCacheable::UnknownShape),
+                "choices" => choices = Some(value),
+                "error" if !says_nothing(value.as_str()) => return Err(NotCacheable::ErrorInBand),
+                "object" => self.is_chunk(value)?,
+                "usage" if value.is_null() => {}
+                "usage" if value.members().is_none() => return Err(NotCacheable::UnknownShape),
+                "usage" => self.usage = Some(value.as_str().to_owned()),
+                // Noise that hides how long chunks are.
+                "obfuscation" | "error" => {}
+                name => self.members.first(name, value)?,
+            }
+        }
+        let table = if self.dialect == Dialect::Chat {
+            chat_choice
+        } else {
+            completion_choice
+        };
+        choices.map_or(Ok(()), |choices| {
+            self.choices.join(choices, JoinRule::Indexed(table))
+        })
+    }
+
+    /// The stream has ended: what it said, as one object.
+    ///
+    /// # Errors
+    ///
+    /// Where it is not to be kept.
+    pub fn finish(self) -> Result<CacheableReply, NotCacheable> {
+        if !self.done {
+            return Err(NotCacheable::NotWhole);
+        }
+        let mut text = String::new();
+        self.write(&mut text);
+        let has_usage = judge(self.dialect, &text)?;
+        let mut body = Vec::with_capacity(text.len());
+        json::compact(&text, &mut body);
+        Ok(CacheableReply { body, has_usage })
+    }
+
+    fn is_chunk(&self, object: RawJson<'_>) -> Result<(), NotCacheable> {
+        let name = object.string().unwrap_or_default();
+        let known = if self.dialect == Dialect::Chat {
+            "chat.completion"
+        } else {
+            "text_completion"
+        };
+        match &*name {
+            "error" => Err(NotCacheable::ErrorInBand),
+            name if name.is_empty() || name.starts_with(known) => Ok(()),
+            _ => Err(NotCacheable::UnknownShape),
+        }
+    }
+
+    fn write(&self, out: &mut String) {
+        let mut object = ObjectWriter::open(out);
+        self.members.write("id", &mut object);
+        object.text(
+            "object",
+            if self.dialect == Dialect::Chat {
+                "chat.completion"
+            } else {
+                "text_completion"
+            },
+        );
+        self.members.write("created", &mut object);
+        self.members.write("model", &mut object);
+        let mut choices = object.array("choices");
+        if let PartialValue::Indexed(all) = &self.choices {
+            for (index, choice) in all {
+                let mut one = choices.object();
+                one.number("index", index);
+                self.write_choice(choice, &mut one);
+                one.close();
+            }
+        }
+        choices.close();
+        if let Some(usage) = &self.usage {
+            object.raw("usage", usage);
+        }
+        write_others(&self.members, &HEAD, &mut object);
+        object.close();
+    }
+
+    fn write_choice(&self, choice: &PartialObject, object: &mut ObjectWriter<'_>) {
+        match (self.dialect, choice.get("delta"), choice.get("text")) {
+            (Dialect::Chat, Some(PartialValue::Object(said)), _) => {
+                write_message(Some(said), object)
+            }
+            (Dialect::Chat, ..) => write_message(None, object),
+            (_, _, Some(text @ PartialValue::Text { .. })) => text.write(object.key("text")),
+            _ => object.text("text", ""),
+        }
+        for name in ["logprobs", "finish_reason"] {
+            choice
+                .get(name)
+                .unwrap_or(&PartialValue::Null)
+                .write(object.key(name));
+        }
+        choice.write("token_ids", object);
+        write_others(
+            choice,
+            &["delta", "text", "logprobs", "finish_reason", "token_ids"],
+            object,
+        );
+    }
+}
+
+/// A message, in the order in which it is read: who, what, what else, what is called.
+fn write_message(said: Option<&PartialObject>, object: &mut ObjectWriter<'_>) {
+    const CALLS: [&str; 2] = ["function_call", "tool_calls"];
+    let mut message = object.object("message");
+    let get = |name: &str| {
+        said.and_then(|said| said.get(name))
+            .filter(|value| !matches!(value, PartialValue::Null))
+    };
+    let says = |name: &&str| get(name).is_some_and(PartialValue::says_something);
+    match get("role").filter(|role| role.says_something()) {
+        Some(role) => role.write(message.key("role")),
+        None => message.text("role", "assistant"),
+    }
+    match get("content") {
+        // Engines begin with an empty content whatever follows. A whole reply has none beside a call or a thought.
+        Some(content) if content.says_something() => content.write(message.key("content")),
+        Some(_) if !TEXTS.iter().chain(&CALLS).any(says) => message.text("content", ""),
+        _ => message.raw("content", "null"),
+    }
+    if let Some(said) = said {
+        for name in TEXTS {
+            said.write(name, &mut message);
+        }
+        let written: Vec<&str> = ["role", "content"]
+            .into_iter()
+            .chain(TEXTS)
+            .chain(CALLS)
+            .collect();
+        write_others(said, &written, &mut message);
+        said.write("function_call", &mut message);
+        if let Some(calls) = get("tool_calls").filter(|calls| calls.says_something()) {
+            calls.write(message.key("tool_calls"));
+        }
+    }
+    message.close();
+}
+
+fn write_others(members: &PartialObject, written: &[&str], object: &mut ObjectWriter<'_>) {
+    for (name, value) in members.iter().filter(|(name, _)| !written.contains(name)) {
+        value.write(object.key(name));
+    }
+}

@@ -1,0 +1,306 @@
+//! Whether the engine's publishers are where the router looks for them, and who else can listen there.
+
+use fleet::WorkerProbe;
+use net::{Address, WorkerUrl};
+
+use super::{CheckSubject, Finding, events::followed, flags::EngineFlags};
+use crate::observe::{AnnouncedBlocks, LinkStatus, PublisherBinding};
+
+pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+    for stream in followed(subject, meeting) {
+        let (place, rank) = (&stream.endpoint.endpoint, stream.endpoint.rank);
+        let reason = match &stream.heard.link {
+            LinkStatus::Connected => continue,
+            LinkStatus::Waiting => "no connection came about in time",
+            LinkStatus::Unreachable(reason) => reason,
+        };
+        let message = format!("no publisher answers at {place}: {reason}");
+        let finding = Finding::fail(message, fix(subject, meeting, rank, place)).found(place);
+        return match announced(meeting, rank) {
+            Some(there) if there != place => finding.expected(there),
+            _ => finding,
+        };
+    }
+    // Another publisher may well answer at a wrong port: then our blocks are announced elsewhere.
+    if let Some(AnnouncedBlocks {
+        stream,
+        wanted: false,
+        ..
+    }) = &subject.seen.probes.arrival
+        && let Some(elsewhere) = subject
+            .seen
+            .streams
+            .get(*stream)
+            .filter(|stream| !stream.followed)
+        && let Some(here) = followed(subject, meeting)
+            .find(|stream| stream.endpoint.rank == elsewhere.endpoint.rank)
+    {
+        let (here, there) = (&here.endpoint.endpoint, &elsewhere.endpoint.endpoint);
+        let message = format!(
+            "the engine's blocks are announced at {there} and not at {here}: that is another publisher"
+        );
+        let fix = fix(subject, meeting, elsewhere.endpoint.rank, here);
+        return Finding::fail(message, fix).found(here).expected(there);
+    }
+    if let Some(open) = open_to_everyone(subject) {
+        return open;
+    }
+    let places: Vec<&str> = followed(subject, meeting)
+        .map(|stream| stream.endpoint.endpoint.as_str())
+        .collect();
+    Finding::ok(format!("a publisher answers at {}", places.join(", "))).found(places.join(", "))
+}
+
+/// Where the engine says that this rank publishes, as seen from here.
+fn announced(meeting: &WorkerProbe, rank: u32) -> Option<&str> {
+    let place = meeting
+        .announced
+        .iter()
+        .flatten()
+        .find(|place| place.rank == rank)?;
+    Some(&place.endpoint)
+}
+
+/// What leads to a publisher of this rank where none answers at `place`.
+fn fix(subject: &CheckSubject<'_>, meeting: &WorkerProbe, rank: u32, place: &str) -> String {
+    let key = subject.key("kv_events.endpoint");
+    let setting = EngineFlags::of(meeting.engine).events_setting();
+    if subject.worker.kv_events.endpoint.is_some() {
+        // The key is rank 0's; further ranks follow from it.
+        return match announced(meeting, 0).or(announced(meeting, rank)) {
+            Some(there) => format!(
+                "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+            ),
+            None => format!("set {key} to the endpoint in {setting}"),
+        };
+    }
+    let bound = subject.seen.bound.iter().find(|bound| bound.rank == rank);
+    let Some(port) = place
+        .rsplit_once(':')
+        .map(|(_, port)| port)
+        .filter(|_| place.starts_with("tcp://"))
+    else {
+        return format!(
+            "let the router see the engine's {place}, or set \"endpoint\": \"tcp://*:5557\" in {setting}"
+        );
+    };
+    match (bound, host(subject)) {
+        (Some(bound), _) if bound.everywhere() => {
+            format!(
+                "open port {port} of the engine's machine to the router (for a container: docker run -p {port}:{port})"
+            )
+        }
+        (Some(bound), Some(host)) if !bound.endpoint.starts_with(&format!("tcp://{host}:")) => {
+            format!(
+                "set {key}: \"tcp://{host}:{port}\": the engine announces an address of its own network"
+            )
+        }
+        (Some(_), _) => format!(
+            "set \"endpoint\": \"tcp://*:{port}\" in {setting}: an address without a star is connected to, not \
+             listened at"
+        ),
+        (None, _) => format!(
+            "let the engine publish where it announces, on an address that can be reached from here, or set {key}"
+        ),
+    }
+}
+
+/// The host of the worker's address, as an endpoint has it.
+fn host(subject: &CheckSubject<'_>) -> Option<String> {
+    let url = subject.worker.url.parse::<WorkerUrl>().ok()?;
+    let host = url.host()?;
+    Some(if host.contains(':') {
+        format!("[{host}]")
+    } else {
+        host.to_owned()
+    })
+}
+
+/// The router is on the engine's machine, and the engine publishes to every network that the machine is in.
+fn open_to_everyone(subject: &CheckSubject<'_>) -> Option<Finding> {
+    let bound = subject.seen.bound.iter().find(|bound| bound.everywhere())?;
+    let local = match subject.worker.url.parse::<WorkerUrl>().ok()?.address() {
+        Address::Tcp { host, .. } => {
+            host == "localhost"
+                || host
+                    .parse::<std::net::IpAddr>()
+                    .is_ok_and(|ip| ip.is_loopback())
+        }
+        Address::Unix(_) => true,
+    };
+    if !local {
+        return None;
+    }
+    let PublisherBinding { endpoint, .. } = bound;
+    let port = endpoint.rsplit_once(':').map_or("5557", |(_, port)| port);
+    let message = format!(
+        "the token ids of prompts are published to other machines, too ({endpoint}), without a key"
+    );
+    let name = &subject.worker.name;
+    let fix = if subject.seen.bound.len() == 1 {
+        format!(
+            "set \"endpoint\": \"ipc:///tmp/{name}.events\", \"replay_endpoint\": \"ipc:///tmp/{name}.replay\" in the \
+             engine's --kv-events-config, or close port {port} to other machines"
+        )
+    } else {
+        // Engines of several ranks publish on TCP only.
+        format!("close port {port} and those of the further ranks to other machines")
+    };
+    Some(
+        Finding::warn(message, fix)
+            .found(endpoint)
+            .expected("an address of this machine"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet::EventEndpoint;
+
+    use super::{super::fixture::CheckFixture, *};
+    use crate::{
+        observe::{PublisherObservation, StreamObservation},
+        report::CheckStatus,
+    };
+
+    fn bound(endpoint: &str) -> Vec<PublisherBinding> {
+        vec![PublisherBinding {
+            rank: 0,
+            endpoint: endpoint.to_owned(),
+        }]
+    }
+
+    #[test]
+    fn where_nobody_answers_the_fix_goes_by_where_the_engine_says_it_publishes() {
+        for (announced, said, fix) in [
+            (
+                "tcp://127.0.0.1:5557",
+                "tcp://*:5557",
+                "open port 5557 of the engine's machine to the router (for a container: docker run -p 5557:5557)",
+            ),
+            (
+                "tcp://172.17.0.2:5557",
+                "tcp://172.17.0.2:5557",
+                "set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\": the engine announces an address of its own \
+                 network",
+            ),
+            (
+                "tcp://127.0.0.1:5557",
+                "tcp://127.0.0.1:5557",
+                "set \"endpoint\": \"tcp://*:5557\" in the engine's --kv-events-config: an address without a star is \
+                 connected to, not listened at",
+            ),
+            (
+                "ipc:///run/a",
+                "ipc:///run/a",
+                "let the router see the engine's ipc:///run/a, or set \"endpoint\": \"tcp://*:5557\" in the engine's \
+                 --kv-events-config",
+            ),
+        ] {
+            let mut scene = CheckFixture::healthy();
+            scene.move_to(announced);
+            scene.heard().link = LinkStatus::Unreachable("connection refused".to_owned());
+            scene.seen.bound = bound(said);
+            scene.seen.probes.arrival = None;
+            assert_eq!(scene.failed(), ["events_endpoint"], "{said}");
+            assert_eq!(scene.check("events_endpoint").fix.as_deref(), Some(fix));
+        }
+    }
+
+    #[test]
+    fn a_further_rank_that_is_not_found_names_the_first_ones_place() {
+        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:6000\"}");
+        scene.announce(2);
+        let place = EventEndpoint {
+            rank: 1,
+            endpoint: "tcp://127.0.0.1:6001".to_owned(),
+            replay_endpoint: None,
+            topic: String::new(),
+        };
+        let heard = PublisherObservation {
+            link: LinkStatus::Unreachable("connection refused".to_owned()),
+            ..PublisherObservation::default()
+        };
+        scene.seen.streams.push(StreamObservation {
+            endpoint: place,
+            followed: true,
+            heard,
+        });
+        let fix = scene.check("events_endpoint").fix.unwrap_or_default();
+        assert!(
+            fix.starts_with("set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\""),
+            "{fix}"
+        );
+    }
+
+    #[test]
+    fn an_engine_beside_the_router_that_publishes_to_every_network_is_worth_a_look() {
+        let mut scene = CheckFixture::healthy();
+        for (endpoint, status) in [
+            ("tcp://*:5557", CheckStatus::Warn),
+            ("tcp://127.0.0.1:5557", CheckStatus::Ok),
+        ] {
+            scene.seen.bound = bound(endpoint);
+            assert_eq!(
+                (scene.check("events_endpoint").status, scene.failed()),
+                (status, vec![]),
+                "{endpoint}"
+            );
+        }
+        // Two engines of one machine are still told apart.
+        let (mut one, mut two) = (CheckFixture::healthy(), CheckFixture::healthy());
+        (one.seen.bound, two.seen.bound) = (bound("tcp://*:5557"), bound("tcp://*:5557"));
+        for report in super::super::fixture::reports(vec![one, two]) {
+            assert_eq!(super::super::fixture::failed(&report), ["identity_unique"]);
+        }
+    }
+
+    #[test]
+    fn a_port_where_nobody_answers_is_one_failure() {
+        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
+        scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
+        scene.heard().link = LinkStatus::Unreachable("connection refused".to_owned());
+        scene.seen.probes.arrival = None;
+        assert_eq!(scene.failed(), ["events_endpoint"]);
+        let check = scene.check("events_endpoint");
+        assert_eq!(
+            (check.found.as_deref(), check.expected.as_deref()),
+            (Some("tcp://127.0.0.1:9"), Some("tcp://127.0.0.1:5557"))
+        );
+        let fix = "set workers[0].kv_events.endpoint: \"tcp://127.0.0.1:5557\", or leave it at auto: that is what the engine announces";
+        assert_eq!(check.fix.as_deref(), Some(fix));
+    }
+
+    #[test]
+    fn a_port_where_another_publisher_answers_is_one_failure() {
+        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:9\"}");
+        scene.seen.streams[0].endpoint.endpoint = "tcp://127.0.0.1:9".to_owned();
+        let place = EventEndpoint {
+            endpoint: "tcp://127.0.0.1:5557".to_owned(),
+            ..scene.seen.streams[0].endpoint.clone()
+        };
+        let heard = PublisherObservation {
+            link: LinkStatus::Connected,
+            ..PublisherObservation::default()
+        };
+        scene.seen.streams.push(StreamObservation {
+            endpoint: place,
+            followed: false,
+            heard,
+        });
+        let arrival = scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one");
+        (arrival.stream, arrival.wanted) = (1, false);
+        assert_eq!(scene.failed(), ["events_endpoint"]);
+        assert!(
+            scene
+                .check("events_endpoint")
+                .message
+                .contains("another publisher")
+        );
+    }
+}

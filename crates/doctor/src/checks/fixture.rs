@@ -1,0 +1,369 @@
+//! A healthy worker as it would be seen, for tests to spoil.
+
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
+
+use config::{ConfigSource, EngineKind, Settings};
+use fleet::{EventEndpoint, ModelArtefacts, ServedModel, TokenizerSource, WorkerProbe};
+use kv_blocks::BlockSize;
+use prompt::{Artefacts, PromptModel};
+
+use crate::{
+    observe::{
+        AnnouncedBlocks, EngineTokenization, LinkStatus, OwnPrompt, ProbeOutcome, ProbeReply,
+        ProbeResults, PublisherBinding, PublisherObservation, ReplayAnswer, ReplayObservation,
+        StreamObservation, TokenCase, TokenComparison, WorkerObservation,
+    },
+    report::{CheckResult, CheckStatus, WorkerChecks},
+};
+
+pub(crate) struct CheckFixture {
+    worker: String,
+    sections: String,
+    pub(crate) seen: WorkerObservation,
+}
+
+static PROMPT: LazyLock<Arc<PromptModel>> = LazyLock::new(|| {
+    let artefacts = Artefacts {
+        tokenizer_json: include_bytes!("../../../engine-sim/assets/tokenizer.json"),
+        tokenizer_config: Some(include_bytes!(
+            "../../../engine-sim/assets/tokenizer_config.json"
+        )),
+        chat_template: None,
+    };
+    Arc::new(PromptModel::load(artefacts).expect("the built-in tokenizer loads"))
+});
+
+/// The settings of a text.
+pub(crate) fn settings(yaml: &str) -> Settings {
+    let source = ConfigSource {
+        name: "test",
+        text: Some(yaml),
+        env: &[],
+        own_env: &[],
+        overrides: &[],
+        left_out: &[],
+        more_workers: &[],
+        check_url: |url| {
+            url.parse::<net::WorkerUrl>()
+                .map(|url| url.worker_name())
+                .map_err(|error| error.to_string())
+        },
+    };
+    config::load(source).unwrap_or_else(|problems| panic!("{yaml}: {problems:?}"))
+}
+
+/// Scenes side by side, as one fleet of workers `w0`, `w1`, ...
+pub(crate) fn reports(scenes: Vec<CheckFixture>) -> Vec<WorkerChecks> {
+    let mut yaml = "workers:\n".to_owned();
+    let mut seen = Vec::new();
+    for (at, scene) in scenes.into_iter().enumerate() {
+        yaml += &format!(
+            "  - {{name: w{at}, url: \"http://127.0.0.1:{}\"{}}}\n",
+            8000 + at,
+            scene.worker
+        );
+        if at == 0 {
+            yaml = format!("{}\n{yaml}", scene.sections);
+        }
+        seen.push(scene.seen);
+    }
+    super::workers(&settings(&yaml), &seen)
+}
+
+pub(crate) fn check(report: &WorkerChecks, id: &str) -> CheckResult {
+    report
+        .checks
+        .iter()
+        .find(|check| check.id == id)
+        .expect("every check is there")
+        .clone()
+}
+
+pub(crate) fn failed(report: &WorkerChecks) -> Vec<&'static str> {
+    report
+        .checks
+        .iter()
+        .filter(|check| check.status == CheckStatus::Fail)
+        .map(|check| check.id)
+        .collect()
+}
+
+impl CheckFixture {
+    /// vLLM 0.32 with blocks of 16 tokens, one rank, events and replay.
+    pub(crate) fn healthy() -> Self {
+        Self::configured("")
+    }
+
+    /// The same, with keys of the worker's entry in the configuration.
+    pub(crate) fn configured(worker: &str) -> Self {
+        let worker = if worker.is_empty() {
+            String::new()
+        } else {
+            format!(", {worker}")
+        };
+        Self {
+            worker,
+            sections: String::new(),
+            seen: healthy(),
+        }
+    }
+
+    /// The same, with sections of the configuration.
+    pub(crate) fn with_sections(sections: &str) -> Self {
+        Self {
+            sections: sections.to_owned(),
+            ..Self::healthy()
+        }
+    }
+
+    pub(crate) fn report(self) -> WorkerChecks {
+        reports(vec![self]).remove(0)
+    }
+
+    pub(crate) fn again(&self) -> WorkerChecks {
+        let yaml = format!(
+            "{}\nworkers: [{{name: w0, url: \"http://127.0.0.1:8000\"{}}}]\n",
+            self.sections, self.worker
+        );
+        super::workers(&settings(&yaml), std::slice::from_ref(&self.seen)).remove(0)
+    }
+
+    pub(crate) fn check(&self, id: &str) -> CheckResult {
+        check(&self.again(), id)
+    }
+
+    pub(crate) fn failed(&self) -> Vec<&'static str> {
+        failed(&self.again())
+    }
+
+    pub(crate) fn meeting(&mut self) -> &mut WorkerProbe {
+        self.seen
+            .probe
+            .as_mut()
+            .and_then(|meeting| meeting.as_mut().ok())
+            .expect("a healthy scene has a meeting")
+    }
+
+    pub(crate) fn heard(&mut self) -> &mut PublisherObservation {
+        &mut self.seen.streams[0].heard
+    }
+
+    /// The engine announces so many ranks.
+    pub(crate) fn announce(&mut self, ranks: u32) {
+        let places = (0..ranks)
+            .map(|rank| EventEndpoint { rank, ..place() })
+            .collect();
+        let meeting = self.meeting();
+        (meeting.announced, meeting.metrics_ranks) = (Some(places), ranks);
+    }
+
+    /// Nothing is heard, and nobody is listened to.
+    pub(crate) fn silence(&mut self) {
+        self.meeting().streams.clear();
+        self.seen.streams.clear();
+        self.seen.replays.clear();
+        self.seen.probes.arrival = None;
+    }
+
+    /// Its publisher is listened to and says nothing.
+    pub(crate) fn hears_nothing(&mut self) {
+        self.seen.probes.arrival = None;
+        *self.heard() = PublisherObservation {
+            link: LinkStatus::Connected,
+            ..PublisherObservation::default()
+        };
+        self.seen.replays[0].answer = ReplayAnswer::Answered {
+            asked_for: None,
+            found: false,
+        };
+    }
+
+    /// Its events are published elsewhere.
+    pub(crate) fn move_to(&mut self, endpoint: &str) {
+        self.seen.streams[0].endpoint.endpoint = endpoint.to_owned();
+        let place = self.seen.streams[0].endpoint.clone();
+        let meeting = self.meeting();
+        (meeting.announced, meeting.streams) = (Some(vec![place.clone()]), vec![place]);
+    }
+
+    /// It serves its model under another name.
+    pub(crate) fn rename(&mut self, model: &str) {
+        let meeting = self.meeting();
+        meeting.base = model.into();
+        meeting.models[0].id = model.into();
+    }
+}
+
+fn place() -> EventEndpoint {
+    EventEndpoint {
+        rank: 0,
+        endpoint: "tcp://127.0.0.1:5557".to_owned(),
+        replay_endpoint: Some("tcp://127.0.0.1:5558".to_owned()),
+        topic: String::new(),
+    }
+}
+
+fn healthy() -> WorkerObservation {
+    let block_size = BlockSize::new(16).ok();
+    let model = ServedModel {
+        id: "sim".into(),
+        root: None,
+        max_model_len: Some(4096),
+        created: 0,
+        owned_by: "vllm".into(),
+    };
+    let meeting = WorkerProbe {
+        engine: EngineKind::Vllm,
+        version: Some("0.32.0".into()),
+        models: vec![model],
+        loras: Vec::new(),
+        base: "sim".into(),
+        artefacts: Arc::new(ModelArtefacts {
+            prompt: Some(Arc::clone(&PROMPT)),
+            source: TokenizerSource::Engine,
+            problem: None,
+        }),
+        block_size,
+        prefix_caching: Some(true),
+        prefix_cache: Some((0, 0)),
+        metrics_ranks: 1,
+        announced: Some(vec![place()]),
+        streams: vec![place()],
+    };
+    let case = |name| TokenCase {
+        name,
+        plain: true,
+        engine: EngineTokenization::Ids(vec![1, 2]),
+        own: Ok(vec![1, 2]),
+        pieces: None,
+    };
+    let ids: Vec<u32> = (0..66).collect();
+    let heard = PublisherObservation {
+        link: LinkStatus::Connected,
+        batches: 3,
+        stores: 3,
+        usable_stores: 3,
+        topics: vec![String::new()],
+        last_seq: Some(2),
+        ranks: [0].into(),
+        block_size,
+        age_s: Some(0.01),
+        ..PublisherObservation::default()
+    };
+    WorkerObservation {
+        unreachable: None,
+        health: Some(Ok(())),
+        probe: Some(Ok(meeting)),
+        instead: None,
+        bound: vec![PublisherBinding {
+            rank: 0,
+            endpoint: place().endpoint,
+        }],
+        tokens: TokenComparison {
+            has_route: Some(true),
+            texts: vec![case("plain words")],
+            special: vec![case("plain words")],
+            chats: vec![case("a user message")],
+        },
+        streams: vec![StreamObservation {
+            endpoint: place(),
+            followed: true,
+            heard,
+        }],
+        probes: ProbeResults {
+            outcome: ProbeOutcome::Answered,
+            first: ProbeReply {
+                prompt_tokens: Some(41),
+                cached_tokens: Some(0),
+                ids: Some(ids[..41].to_vec()),
+            },
+            second: ProbeReply {
+                prompt_tokens: Some(66),
+                cached_tokens: Some(32),
+                ids: Some(ids.clone()),
+            },
+            own: Some(OwnPrompt {
+                ids: Some(ids.clone()),
+                text: ids,
+                longer_by: 25,
+            }),
+            arrival: Some(AnnouncedBlocks {
+                stream: 0,
+                topic: String::new(),
+                wanted: true,
+                blocks: 4,
+                device: 4,
+                whole: 4,
+                foreign: false,
+                after: Duration::from_millis(3),
+            }),
+            salted: Some(Ok(ProbeReply {
+                cached_tokens: Some(0),
+                ..ProbeReply::default()
+            })),
+            ..ProbeResults::default()
+        },
+        replays: vec![ReplayObservation {
+            rank: 0,
+            endpoint: "tcp://127.0.0.1:5558".to_owned(),
+            answer: ReplayAnswer::Answered {
+                asked_for: Some(2),
+                found: true,
+            },
+        }],
+    }
+}
+
+#[test]
+fn a_healthy_worker_has_every_check_in_order_and_none_that_is_not_ok() {
+    let report = CheckFixture::healthy().report();
+    let ids: Vec<_> = report.checks.iter().map(|check| check.id).collect();
+    assert_eq!(ids, crate::report::WORKER_CHECKS);
+    for check in &report.checks {
+        let skipped = ["model_agrees", "dp_offset", "lora", "role_pairing"].contains(&check.id);
+        assert_eq!(
+            check.status,
+            if skipped {
+                CheckStatus::Skip
+            } else {
+                CheckStatus::Ok
+            },
+            "{check:?}"
+        );
+        assert!(
+            !check.message.is_empty() && check.fix.is_none(),
+            "{check:?}"
+        );
+    }
+    assert!(report.ok);
+}
+
+#[test]
+fn without_requests_nothing_that_needs_them_is_called_ok() {
+    let mut scene = CheckFixture::healthy();
+    scene.seen.probes = ProbeResults::default();
+    *scene.heard() = PublisherObservation {
+        link: LinkStatus::Connected,
+        ..PublisherObservation::default()
+    };
+    scene.seen.replays[0].answer = ReplayAnswer::Answered {
+        asked_for: None,
+        found: false,
+    };
+    let report = scene.report();
+    for id in [
+        "usage_details",
+        "events_arriving",
+        "events_age",
+        "sequence",
+        "hash_alias",
+        "salt_honoured",
+        "clock",
+    ] {
+        assert_eq!(check(&report, id).status, CheckStatus::Skip, "{id}");
+    }
+    assert!(report.ok);
+}

@@ -1,0 +1,103 @@
+//! From what was seen to what it means. Pure: no question is asked here.
+//!
+//! Judged in the order of what rests on what; a check whose ground failed is skipped, so that one wrong setting is
+//! named once.
+
+mod cache;
+mod connection;
+mod endpoint;
+mod events;
+mod finding;
+mod flags;
+mod fleet_wide;
+mod prompt;
+mod ranks;
+mod replay;
+mod router;
+mod stream;
+mod template;
+
+#[cfg(test)]
+pub(crate) mod fixture;
+
+use config::{EventSource, Settings};
+
+use crate::{
+    observe::WorkerObservation,
+    report::{CheckResult, WORKER_CHECKS, WorkerChecks, none_failed},
+};
+
+pub(crate) use finding::{Finding, Findings};
+pub(crate) use router::router;
+
+/// One worker, as configured and as seen.
+#[derive(Clone, Copy)]
+pub(crate) struct CheckSubject<'a> {
+    /// Its place in the configuration.
+    pub(crate) at: usize,
+    pub(crate) settings: &'a Settings,
+    pub(crate) worker: &'a config::WorkerEntry,
+    pub(crate) seen: &'a WorkerObservation,
+}
+
+impl CheckSubject<'_> {
+    /// A key of this worker, as a fix names it.
+    pub(crate) fn key(&self, key: &str) -> String {
+        format!("workers[{}].{key}", self.at)
+    }
+
+    /// Whether the configuration asks for this worker's events.
+    pub(crate) fn wants_events(&self) -> bool {
+        self.settings.kv_events.enabled
+            && self.settings.routing.overlap_weight != 0.0
+            && self.worker.kv_events.source != EventSource::None
+    }
+}
+
+/// Judges every worker; `observed` is in the order of the configuration.
+pub(crate) fn workers(settings: &Settings, observed: &[WorkerObservation]) -> Vec<WorkerChecks> {
+    let subjects: Vec<CheckSubject<'_>> = settings
+        .workers
+        .iter()
+        .zip(observed)
+        .enumerate()
+        .map(|(at, (worker, seen))| CheckSubject {
+            at,
+            settings,
+            worker,
+            seen,
+        })
+        .collect();
+    let mut findings: Vec<Findings> = subjects.iter().map(|subject| alone(subject)).collect();
+    fleet_wide::check(&subjects, &mut findings);
+    subjects
+        .iter()
+        .zip(findings)
+        .map(|(subject, findings)| report(subject, findings))
+        .collect()
+}
+
+/// What can be said of a worker without looking at the others.
+fn alone(subject: &CheckSubject<'_>) -> Findings {
+    let mut findings = Findings::default();
+    if let Some(meeting) = connection::check(subject, &mut findings) {
+        ranks::count(subject, meeting, &mut findings);
+        cache::check(subject, meeting, &mut findings);
+        prompt::check(subject, meeting, &mut findings);
+        ranks::places(subject, meeting, &mut findings);
+        events::check(subject, meeting, &mut findings);
+        stream::check(subject, &mut findings);
+    }
+    findings
+}
+
+fn report(subject: &CheckSubject<'_>, findings: Findings) -> WorkerChecks {
+    let checks: Vec<CheckResult> = findings.into_checks(&WORKER_CHECKS);
+    let url = subject.worker.url.clone();
+    WorkerChecks {
+        name: subject.worker.name.clone(),
+        url,
+        ok: none_failed(&checks),
+        checks,
+    }
+}

@@ -1,0 +1,500 @@
+//! Whether prompts become the same token ids here as in the engine.
+
+use config::TokenizerSetting;
+use fleet::{TokenizerSource, WorkerProbe};
+
+use super::{CheckSubject, Finding, Findings, cache::unprobed, template};
+use crate::observe::{
+    self, EngineTokenization, OwnPrompt, ProbeOutcome, ProbeResults, PromptForm, first_difference,
+};
+
+pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
+    if meeting.artefacts.prompt.is_none() {
+        findings.set("tokenizer", without_own(subject, meeting));
+        findings.skip_rest(
+            &["chat_template", "special_tokens"],
+            "the router has no tokenizer of its own for this model",
+        );
+        return;
+    }
+    findings.set("tokenizer", tokenizer(subject, meeting));
+    if findings.failed("tokenizer") {
+        findings.skip_rest(
+            &["chat_template", "special_tokens"],
+            "the tokenizers differ",
+        );
+        return;
+    }
+    findings.set("special_tokens", special_tokens(subject, meeting));
+    findings.set("chat_template", template::check(subject, meeting));
+}
+
+/// The key that names the model's tokenizer, and the flag.
+fn choose(meeting: &WorkerProbe) -> String {
+    let base = &meeting.base;
+    if let TokenizerSource::Dir(dir) = &meeting.artefacts.source
+        && root(meeting).is_some_and(|root| dir.as_path() == std::path::Path::new(root))
+    {
+        // The engine names the very files that are used here, and tokenises otherwise.
+        let dir = dir.display();
+        return format!(
+            "start the engine with --tokenizer {dir}, or set models.entries[{base:?}].tokenizer to the directory given to \
+             its --tokenizer"
+        );
+    }
+    // A path is the engine's, and most likely the right one here too.
+    match root(meeting) {
+        Some(root) => format!(
+            "set models.entries[{base:?}].tokenizer: {root}, or use --tokenizer {base}={root}"
+        ),
+        None => format!(
+            "set models.entries[{base:?}].tokenizer to the directory of the model that the engine serves, or use \
+             --tokenizer {base}=DIR"
+        ),
+    }
+}
+
+/// The directory that the engine says its model comes from.
+fn root(meeting: &WorkerProbe) -> Option<&str> {
+    let model = meeting
+        .models
+        .iter()
+        .find(|model| model.id == meeting.base)?;
+    model.root.as_deref().filter(|root| root.starts_with('/'))
+}
+
+fn without_own(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+    let settings = subject.settings.models.get(&meeting.base);
+    if let Some(problem) = &meeting.artefacts.problem {
+        if meeting.artefacts.source == TokenizerSource::Remote
+            && subject.seen.tokens.has_route == Some(true)
+        {
+            let message =
+                format!("the engine's own /tokenize is asked for every prompt, because {problem}");
+            return Finding::warn(message, choose(meeting)).found("engine");
+        }
+        return Finding::fail(format!("no tokenizer: {problem}"), choose(meeting));
+    }
+    match (&settings.tokenizer, subject.seen.tokens.has_route) {
+        (TokenizerSetting::None, _) => {
+            Finding::skip("switched off by models.*.tokenizer: none, prompts are compared as text")
+        }
+        (TokenizerSetting::Engine, Some(false)) => Finding::fail(
+            "models.*.tokenizer is engine, and the engine has no /tokenize",
+            choose(meeting),
+        ),
+        (_, Some(true)) => Finding::ok("the engine's own /tokenize is asked").found("engine"),
+        _ => Finding::warn(
+            "no tokenizer was found: prompts are compared as text, and hits are guessed",
+            choose(meeting),
+        )
+        .found("none"),
+    }
+}
+
+/// Where our tokenizer came from.
+fn origin(meeting: &WorkerProbe) -> String {
+    match &meeting.artefacts.source {
+        TokenizerSource::Dir(dir) => dir.display().to_string(),
+        TokenizerSource::Engine => "the files it serves".to_owned(),
+        TokenizerSource::Remote | TokenizerSource::None => "none".to_owned(),
+    }
+}
+
+fn tokenizer(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+    let tokens = &subject.seen.tokens;
+    let origin = origin(meeting);
+    if tokens.has_route != Some(true) {
+        return by_request(subject, meeting, &origin);
+    }
+    let differing = tokens
+        .texts
+        .iter()
+        .filter_map(|one| Some((one, difference(one)?)))
+        .collect::<Vec<_>>();
+    let compared = tokens
+        .texts
+        .iter()
+        .filter(|one| matches!(one.engine, EngineTokenization::Ids(_)))
+        .count();
+    match differing.first() {
+        Some((one, difference)) => {
+            let message = format!(
+                "the engine's token ids differ from those of {origin} in {} of {compared} texts, first in {:?}: {difference}",
+                differing.len(),
+                one.name
+            );
+            Finding::fail(message, choose(meeting))
+                .found(shown_ids(one))
+                .expected(own_ids(one))
+        }
+        None if compared == 0 => Finding::skip("the engine's /tokenize did not answer"),
+        None => Finding::ok(format!(
+            "{compared} texts have the same ids in {origin} and in the engine"
+        ))
+        .found(origin),
+    }
+}
+
+/// Without `/tokenize`: by what the engine made of our request's prompt, and of what it announced for it.
+fn by_request(subject: &CheckSubject<'_>, meeting: &WorkerProbe, origin: &str) -> Finding {
+    let probes = &subject.seen.probes;
+    let (ProbeOutcome::Answered, Some(own)) = (&probes.outcome, &probes.own) else {
+        return Finding::skip(format!(
+            "the engine has no /tokenize, and {}",
+            unprobed(&probes.outcome)
+        ));
+    };
+    let differs = match probes.form {
+        PromptForm::Text => text_differs(probes, own),
+        PromptForm::Chat => chat_differs(probes, own),
+    };
+    // Batches tell the ids that the engine hashes: the last word where its reply has only their number, or nothing.
+    let foreign = probes.form == PromptForm::Text
+        && probes
+            .arrival
+            .as_ref()
+            .is_some_and(|arrival| arrival.foreign);
+    match differs {
+        Some(None) | None if foreign => Some(
+            "it announced blocks after a request, none with the token ids of its prompt".to_owned(),
+        ),
+        None => return Finding::skip("the engine tells neither token ids nor their number"),
+        Some(differs) => differs,
+    }
+    .map_or_else(
+        || {
+            Finding::ok(format!(
+                "a request's prompt has the same tokens in {origin} and in the engine"
+            ))
+            .found(origin)
+        },
+        |what| {
+            Finding::fail(
+                format!("the engine's token ids differ from those of {origin}: {what}"),
+                choose(meeting),
+            )
+        },
+    )
+}
+
+/// How the ids of a text differ; `Some(None)`: they do not, `None`: the engine does not tell.
+fn text_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>> {
+    let ours = own.ids.as_ref()?;
+    if let Some(ids) = &probes.second.ids {
+        return Some(
+            first_difference(ids, ours).map(|at| format!("token {at} of a request's prompt")),
+        );
+    }
+    let count = probes.second.prompt_tokens?;
+    Some((count != ours.len() as u64).then(|| {
+        format!(
+            "the engine counts {count} tokens in a prompt of {}",
+            ours.len()
+        )
+    }))
+}
+
+/// The same for a text inside a chat, whatever the template puts around it.
+fn chat_differs(probes: &ProbeResults, own: &OwnPrompt) -> Option<Option<String>> {
+    if let Some(ids) = &probes.second.ids {
+        // Its ends may melt into what stands beside them.
+        let inner = own
+            .text
+            .get(1..own.text.len().saturating_sub(1))
+            .unwrap_or_default();
+        let found = inner.is_empty() || ids.windows(inner.len()).any(|part| part == inner);
+        return Some((!found).then(|| "the text of a chat has other tokens".to_owned()));
+    }
+    let longer_by = probes
+        .second
+        .prompt_tokens?
+        .checked_sub(probes.first.prompt_tokens?)?;
+    Some((longer_by != own.longer_by).then(|| {
+        format!(
+            "the engine counts {longer_by} tokens in a text of {}",
+            own.longer_by
+        )
+    }))
+}
+
+fn special_tokens(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+    let special = &subject.seen.tokens.special;
+    let compared = special
+        .iter()
+        .filter(|one| matches!(one.engine, EngineTokenization::Ids(_)))
+        .count();
+    if let Some((one, difference)) = special.iter().find_map(|one| Some((one, difference(one)?))) {
+        let message = format!(
+            "with special tokens the engine's ids differ from ours, first in {:?}: {difference}",
+            one.name
+        );
+        let fix = format!("{} with its tokenizer_config.json", choose(meeting));
+        return Finding::fail(message, fix)
+            .found(shown_ids(one))
+            .expected(own_ids(one));
+    }
+    if compared == 0 {
+        return Finding::skip("the engine has no /tokenize to compare with");
+    }
+    Finding::ok("special tokens are added alike")
+}
+
+/// Where ids differ, in words; `None` where they do not, or where there is nothing to compare.
+pub(super) fn difference(one: &observe::TokenCase) -> Option<String> {
+    let own = one.own.as_ref().ok()?;
+    match &one.engine {
+        EngineTokenization::Ids(engine) => {
+            let at = first_difference(engine, own)?;
+            let pieces = one.pieces.as_ref();
+            let texts = pieces.map(|(engine, own)| {
+                format!(", the engine goes on with {engine:?}, the router with {own:?}")
+            });
+            Some(format!(
+                "token {at} of {}{}",
+                engine.len(),
+                texts.unwrap_or_default()
+            ))
+        }
+        EngineTokenization::Count(count) => (*count != own.len())
+            .then(|| format!("the engine counts {count} tokens, the router {}", own.len())),
+        EngineTokenization::Refused | EngineTokenization::Silent(_) => None,
+    }
+}
+
+/// Ids shown of a text.
+const SHOWN_IDS: usize = 8;
+
+fn shown(ids: &[u32]) -> String {
+    let more = if ids.len() > SHOWN_IDS { ", ..." } else { "" };
+    let ids: Vec<String> = ids
+        .iter()
+        .take(SHOWN_IDS)
+        .map(ToString::to_string)
+        .collect();
+    format!("[{}{more}]", ids.join(", "))
+}
+
+fn shown_ids(one: &observe::TokenCase) -> String {
+    match &one.engine {
+        EngineTokenization::Ids(ids) => shown(ids),
+        EngineTokenization::Count(count) => format!("{count} tokens"),
+        EngineTokenization::Refused | EngineTokenization::Silent(_) => String::new(),
+    }
+}
+
+fn own_ids(one: &observe::TokenCase) -> String {
+    one.own.as_ref().map_or_else(Clone::clone, |ids| shown(ids))
+}
+
+#[cfg(test)]
+mod tests {
+    use fleet::ModelArtefacts;
+
+    use super::{super::fixture::CheckFixture, *};
+    use crate::report::CheckStatus;
+
+    fn case(name: &'static str, engine: &[u32], own: Result<&[u32], &str>) -> observe::TokenCase {
+        let own = own.map(<[u32]>::to_vec).map_err(str::to_owned);
+        observe::TokenCase {
+            name,
+            plain: true,
+            engine: EngineTokenization::Ids(engine.to_vec()),
+            own,
+            pieces: None,
+        }
+    }
+
+    #[test]
+    fn another_tokenizer_is_one_failure_that_names_text_and_place() {
+        let mut scene = CheckFixture::healthy();
+        scene
+            .seen
+            .tokens
+            .texts
+            .push(case("digits", &[1, 2, 3], Ok(&[1, 2, 4, 5])));
+        scene
+            .seen
+            .tokens
+            .special
+            .push(case("digits", &[0, 1], Ok(&[9, 1])));
+        scene
+            .seen
+            .tokens
+            .chats
+            .push(case("tools", &[0, 1], Ok(&[9, 1])));
+        assert_eq!(scene.failed(), ["tokenizer"]);
+        let check = scene.check("tokenizer");
+        assert!(
+            check
+                .message
+                .contains("in 1 of 2 texts, first in \"digits\": token 2 of 3"),
+            "{}",
+            check.message
+        );
+        assert_eq!(
+            (check.found.as_deref(), check.expected.as_deref()),
+            (Some("[1, 2, 3]"), Some("[1, 2, 4, 5]"))
+        );
+        assert!(
+            check
+                .fix
+                .is_some_and(|fix| fix.contains("models.entries[\"sim\"].tokenizer"))
+        );
+    }
+
+    #[test]
+    fn an_engine_that_names_the_files_used_here_is_told_to_use_them() {
+        let mut scene = CheckFixture::healthy();
+        scene.seen.tokens.texts.push(case("digits", &[1], Ok(&[2])));
+        scene.meeting().models[0].root = Some("/models/a".into());
+        let fix = |scene: &CheckFixture| scene.check("tokenizer").fix.unwrap_or_default();
+        assert!(
+            fix(&scene).contains("--tokenizer sim=/models/a"),
+            "{}",
+            fix(&scene)
+        );
+        let mut artefacts = ModelArtefacts::clone(&scene.meeting().artefacts);
+        artefacts.source = TokenizerSource::Dir("/models/a".into());
+        scene.meeting().artefacts = artefacts.into();
+        assert!(
+            fix(&scene).starts_with("start the engine with --tokenizer /models/a, or set"),
+            "{}",
+            fix(&scene)
+        );
+    }
+
+    #[test]
+    fn a_local_tokenizer_that_does_not_load_is_worth_a_look_while_the_engine_can_be_asked() {
+        let mut scene = CheckFixture::healthy();
+        let artefacts = ModelArtefacts {
+            prompt: None,
+            source: TokenizerSource::Remote,
+            problem: Some("it is broken".into()),
+        };
+        scene.meeting().artefacts = artefacts.into();
+        assert_eq!(
+            (scene.failed(), scene.check("tokenizer").status),
+            (vec![], CheckStatus::Warn)
+        );
+    }
+
+    /// Without `/tokenize`, replies without ids.
+    fn told_by_numbers_only() -> CheckFixture {
+        let mut scene = CheckFixture::healthy();
+        scene.seen.tokens = observe::TokenComparison {
+            has_route: Some(false),
+            ..observe::TokenComparison::default()
+        };
+        scene.seen.probes.second.ids = None;
+        scene
+    }
+
+    #[test]
+    fn a_chat_tells_of_the_tokenizer_whatever_the_template_puts_around_its_text() {
+        let mut scene = told_by_numbers_only();
+        scene.seen.probes.form = PromptForm::Chat;
+        scene.seen.probes.first.prompt_tokens = Some(41);
+        let own = scene
+            .seen
+            .probes
+            .own
+            .as_mut()
+            .expect("a healthy scene has one");
+        (own.ids, own.longer_by) = (Some(vec![7; 9]), 25);
+        assert_eq!(
+            scene.check("tokenizer").status,
+            CheckStatus::Ok,
+            "by how much longer it got"
+        );
+        scene.seen.probes.first.prompt_tokens = Some(30);
+        assert_eq!(scene.failed(), ["tokenizer"]);
+        let text = scene
+            .seen
+            .probes
+            .own
+            .as_ref()
+            .map(|own| own.text.clone())
+            .unwrap_or_default();
+        scene.seen.probes.second.ids = Some([&[900, 901], &text[..], &[902]].concat());
+        assert_eq!(
+            scene.check("tokenizer").status,
+            CheckStatus::Ok,
+            "by its ids"
+        );
+        scene.seen.probes.second.ids = Some(vec![900; 80]);
+        assert_eq!(scene.failed(), ["tokenizer"]);
+    }
+
+    #[test]
+    fn announced_ids_that_are_not_ours_are_one_failure_and_name_the_tokenizer() {
+        let mut scene = told_by_numbers_only();
+        let arrival = scene
+            .seen
+            .probes
+            .arrival
+            .as_mut()
+            .expect("a healthy scene has one");
+        (arrival.blocks, arrival.whole, arrival.foreign) = (0, 0, true);
+        assert_eq!(
+            scene.failed(),
+            ["tokenizer"],
+            "as many tokens, and other ones"
+        );
+        scene.seen.probes.second.prompt_tokens = Some(99);
+        scene.seen.probes.arrival = None;
+        assert_eq!(
+            scene.failed(),
+            ["tokenizer"],
+            "stores were heard, and ours are not among them"
+        );
+        assert_eq!(scene.check("events_arriving").status, CheckStatus::Skip);
+    }
+
+    #[test]
+    fn other_special_tokens_are_one_failure() {
+        let mut scene = CheckFixture::healthy();
+        scene
+            .seen
+            .tokens
+            .special
+            .push(case("plain words", &[0, 5], Ok(&[5])));
+        assert_eq!(scene.failed(), ["special_tokens"]);
+    }
+
+    #[test]
+    fn without_tokenize_a_requests_own_prompt_is_compared() {
+        let mut scene = CheckFixture::healthy();
+        scene.seen.tokens = observe::TokenComparison {
+            has_route: Some(false),
+            ..observe::TokenComparison::default()
+        };
+        assert_eq!(scene.check("tokenizer").status, CheckStatus::Ok);
+        scene
+            .seen
+            .probes
+            .own
+            .as_mut()
+            .expect("a healthy scene has one")
+            .ids = Some(vec![7; 100]);
+        assert_eq!(scene.failed(), ["tokenizer"]);
+        scene.seen.probes.second.ids = None;
+        assert_eq!(
+            scene.check("tokenizer").status,
+            CheckStatus::Fail,
+            "by its length"
+        );
+        scene.seen.probes.outcome = ProbeOutcome::NotSent;
+        assert_eq!(scene.check("tokenizer").status, CheckStatus::Skip);
+    }
+
+    #[test]
+    fn without_a_tokenizer_of_its_own_the_router_asks_the_engine_or_compares_texts() {
+        let mut scene = CheckFixture::healthy();
+        scene.meeting().artefacts = std::sync::Arc::default();
+        assert_eq!(scene.check("tokenizer").status, CheckStatus::Ok);
+        scene.seen.tokens.has_route = Some(false);
+        assert_eq!(scene.check("tokenizer").status, CheckStatus::Warn);
+        assert_eq!(scene.failed(), [""; 0]);
+    }
+}

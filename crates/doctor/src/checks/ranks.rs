@@ -1,0 +1,166 @@
+//! Data-parallel ranks: how many there are, and whether each one's events come from its own socket.
+
+use fleet::WorkerProbe;
+
+use super::{CheckSubject, Finding, Findings, cache::unprobed, flags::EngineFlags};
+
+/// How many there are; said before anything that rests on one of them.
+pub(super) fn count(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
+    findings.set(
+        "dp_ranks",
+        dp_ranks(subject, meeting, engine_ranks(subject, meeting)),
+    );
+}
+
+/// Where each of them publishes.
+pub(super) fn places(subject: &CheckSubject<'_>, meeting: &WorkerProbe, findings: &mut Findings) {
+    let ranks = engine_ranks(subject, meeting);
+    findings.set(
+        "dp_offset",
+        dp_offset(subject, ranks, findings.failed("dp_ranks")),
+    );
+}
+
+/// Ranks as the engine has them: those it announces, else those in its metrics, else those that batches name.
+pub(super) fn engine_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Option<u32> {
+    let announced = meeting
+        .announced
+        .iter()
+        .flatten()
+        .map(|place| place.rank + 1)
+        .max();
+    let heard = subject
+        .seen
+        .streams
+        .iter()
+        .flat_map(|stream| &stream.heard.ranks)
+        .max()
+        .map(|rank| rank + 1);
+    announced
+        .into_iter()
+        .chain((meeting.metrics_ranks > 0).then_some(meeting.metrics_ranks))
+        .max()
+        .or(heard)
+}
+
+/// How many ranks of this worker both sides know: only their streams can be judged.
+pub(super) fn shared_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> u32 {
+    let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
+    let own = engine_ranks(subject, meeting);
+    configured.into_iter().chain(own).min().unwrap_or(1)
+}
+
+fn dp_ranks(subject: &CheckSubject<'_>, meeting: &WorkerProbe, own: Option<u32>) -> Finding {
+    let configured = subject.worker.dp_ranks.map(std::num::NonZeroU32::get);
+    let Some(own) = own else {
+        return Finding::skip("the engine does not tell how many ranks it has");
+    };
+    match configured {
+        Some(configured) if configured != own => {
+            let fix = format!(
+                "set {key}: {own}, or leave it at auto, or {engine}",
+                key = subject.key("dp_ranks"),
+                engine = EngineFlags::of(meeting.engine).ranks(configured)
+            );
+            let message = format!(
+                "data-parallel ranks: the engine has {own}, the router counts {configured}"
+            );
+            Finding::fail(message, fix).found(own).expected(configured)
+        }
+        _ => Finding::ok(if own == 1 {
+            "one rank".to_owned()
+        } else {
+            format!("{own} ranks")
+        })
+        .found(own),
+    }
+}
+
+fn dp_offset(subject: &CheckSubject<'_>, own: Option<u32>, miscounted: bool) -> Finding {
+    let probes = &subject.seen.probes;
+    if own.unwrap_or(1) < 2 {
+        return Finding::skip("there is one rank only");
+    }
+    if miscounted {
+        return Finding::skip("the ranks are miscounted");
+    }
+    if probes.ranks.is_empty() {
+        return Finding::skip(unprobed(&probes.outcome));
+    }
+    if probes.arrival.is_none() {
+        return Finding::skip("no events arrive");
+    }
+    let key = subject.key("kv_events.endpoint");
+    for (rank, heard) in &probes.ranks {
+        let fix = format!(
+            "let each rank publish on the port of rank 0 plus its number, and name rank 0's in {key}, or leave that at auto"
+        );
+        match heard {
+            Some(heard) if heard == rank => {}
+            Some(heard) if names_itself(subject, *heard) && names_itself(subject, *rank) => {
+                return Finding::skip(format!(
+                    "a request for rank {rank} ran on rank {heard}: the engine does not let requests choose"
+                ));
+            }
+            Some(heard) => {
+                let message =
+                    format!("blocks of rank {rank} are announced on the socket of rank {heard}");
+                return Finding::fail(message, fix).found(heard).expected(rank);
+            }
+            None => {
+                let message =
+                    format!("blocks of rank {rank} are announced on no socket that is listened to");
+                return Finding::fail(message, fix).found("none").expected(rank);
+            }
+        }
+    }
+    Finding::ok("each rank's blocks are announced on its own socket")
+}
+
+/// The batches on a rank's socket name this rank and no other.
+fn names_itself(subject: &CheckSubject<'_>, rank: u32) -> bool {
+    let own = subject
+        .seen
+        .streams
+        .iter()
+        .filter(|stream| stream.endpoint.rank == rank);
+    own.flat_map(|stream| &stream.heard.ranks)
+        .all(|named| *named == rank)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fixture::CheckFixture;
+    use crate::report::CheckStatus;
+
+    #[test]
+    fn miscounted_ranks_are_one_failure_either_way() {
+        for (configured, own) in [(2, 1), (1, 2)] {
+            let mut scene = CheckFixture::configured(&format!("dp_ranks: {configured}"));
+            scene.announce(own);
+            assert_eq!(scene.failed(), ["dp_ranks"], "{configured} {own}");
+            let fix = scene.check("dp_ranks").fix;
+            assert!(
+                fix.is_some_and(|fix| fix.starts_with(&format!("set workers[0].dp_ranks: {own}")))
+            );
+        }
+    }
+
+    #[test]
+    fn a_rank_that_speaks_on_anothers_socket_is_named() {
+        let mut scene = CheckFixture::healthy();
+        scene.announce(2);
+        scene.seen.probes.ranks = vec![(1, Some(1))];
+        assert_eq!(scene.check("dp_offset").status, CheckStatus::Ok);
+        for heard in [Some(0), None] {
+            scene.seen.probes.ranks = vec![(1, heard)];
+            scene.heard().ranks = [0, 1].into();
+            assert_eq!(scene.failed(), ["dp_offset"]);
+        }
+        // Its own batches name rank 0 only: the request was simply not run by rank 1.
+        scene.seen.probes.ranks = vec![(1, Some(0))];
+        scene.heard().ranks = [0].into();
+        assert_eq!(scene.check("dp_offset").status, CheckStatus::Skip);
+        assert_eq!(scene.failed(), [""; 0]);
+    }
+}

@@ -1,0 +1,244 @@
+//! Whether what was missed can be asked for.
+
+use config::ReplayEndpoint;
+use fleet::WorkerProbe;
+
+use super::{
+    CheckSubject, Finding,
+    events::followed,
+    flags::{EngineFlags, USUAL_PORT, replay_port},
+    ranks::shared_ranks,
+};
+use crate::observe::{ReplayAnswer, ReplayObservation};
+
+pub(super) fn check(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> Finding {
+    let lost = "what is missed once, at a restart for example, is never learned";
+    if !subject.settings.kv_events.replay {
+        return Finding::fail(
+            format!("kv_events.replay is false: {lost}"),
+            "set kv_events.replay: true",
+        )
+        .found("off")
+        .expected("on");
+    }
+    let key = subject.key("kv_events.replay_endpoint");
+    if subject.worker.kv_events.replay_endpoint == ReplayEndpoint::None {
+        return Finding::fail(format!("{key} is none: {lost}"), format!("set {key}: auto"))
+            .found("off")
+            .expected("on");
+    }
+    let setting = EngineFlags::of(meeting.engine).events_setting();
+    // Sockets of ranks that only one side counts are not this engine's.
+    let ranks = shared_ranks(subject, meeting);
+    if let Some(finding) = collision(subject, meeting, &key, ranks) {
+        return finding;
+    }
+    let mut seen = subject
+        .seen
+        .replays
+        .iter()
+        .filter(|seen| seen.rank < ranks)
+        .peekable();
+    let Some(first) = seen.peek().copied() else {
+        let port = replay_port(first_port(subject, meeting), ranks);
+        let fix = format!(
+            "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, or set {key} to where it is"
+        );
+        let message = match &meeting.announced {
+            Some(_) => format!("the engine offers no replay: {lost}"),
+            None => format!("no replay endpoint is known: set {key}; {lost}"),
+        };
+        return Finding::fail(message, fix)
+            .found("none")
+            .expected("a replay endpoint");
+    };
+    let mut silent = None;
+    for ReplayObservation {
+        endpoint, answer, ..
+    } in seen
+    {
+        let own = match announced(meeting) {
+            Some(there) => format!(
+                "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+            ),
+            None => format!("set {key} to the replay_endpoint in {setting}, or leave it at auto"),
+        };
+        let (message, fix) = match answer {
+            ReplayAnswer::Answered {
+                asked_for: Some(seq),
+                found: false,
+            } => (
+                format!("{endpoint} answers, but without batch {seq}, which was just heard"),
+                format!("check that {key} is this engine's, and raise buffer_steps in {setting}"),
+            ),
+            ReplayAnswer::Answered { .. } => continue,
+            ReplayAnswer::Silent {
+                asked_for: Some(_),
+                waited,
+            } => (
+                format!(
+                    "{endpoint} does not answer as a replay socket: no answer within {waited:.1?}"
+                ),
+                own,
+            ),
+            ReplayAnswer::Silent {
+                asked_for: None, ..
+            } => {
+                silent = Some(format!(
+                    "{endpoint} is a replay socket, and nothing was published that it could tell"
+                ));
+                continue;
+            }
+            ReplayAnswer::Failed(reason) => (
+                format!("{endpoint} does not answer as a replay socket: {reason}"),
+                own,
+            ),
+            ReplayAnswer::NotAsked(reason) => {
+                silent = Some((*reason).to_owned());
+                continue;
+            }
+        };
+        return Finding::fail(message, fix).found(endpoint);
+    }
+    let endpoint = &first.endpoint;
+    silent.map_or_else(
+        || Finding::ok(format!("{endpoint} answers")).found(endpoint),
+        Finding::skip,
+    )
+}
+
+/// Where the engine says that its first rank answers replays.
+fn announced(meeting: &WorkerProbe) -> Option<&str> {
+    meeting
+        .announced
+        .iter()
+        .flatten()
+        .find(|place| place.rank == 0)?
+        .replay_endpoint
+        .as_deref()
+}
+
+/// The port that the first rank publishes on.
+fn first_port(subject: &CheckSubject<'_>, meeting: &WorkerProbe) -> u16 {
+    let first = followed(subject, meeting).find(|stream| stream.endpoint.rank == 0);
+    let port = first.and_then(|stream| stream.endpoint.endpoint.rsplit_once(':')?.1.parse().ok());
+    port.unwrap_or(USUAL_PORT)
+}
+
+/// Ranks take the next ports of both sockets: the second one's events may be where the first one's replay is looked for.
+fn collision(
+    subject: &CheckSubject<'_>,
+    meeting: &WorkerProbe,
+    key: &str,
+    ranks: u32,
+) -> Option<Finding> {
+    let replays = subject
+        .seen
+        .streams
+        .iter()
+        .filter(|stream| stream.followed && stream.endpoint.rank < ranks);
+    let (replay, rank) = replays.into_iter().find_map(|stream| {
+        let replay = stream.endpoint.replay_endpoint.as_ref()?;
+        let publisher =
+            followed(subject, meeting).find(|other| other.endpoint.endpoint == *replay)?;
+        Some((replay, publisher.endpoint.rank))
+    })?;
+    let message =
+        format!("{replay} is where rank {rank} publishes its events: nobody answers replays there");
+    let fix = match announced(meeting).filter(|there| there != replay) {
+        Some(there) => format!(
+            "set {key}: \"{there}\", or leave it at auto: that is what the engine announces"
+        ),
+        None => {
+            let port = replay_port(first_port(subject, meeting), ranks);
+            let setting = EngineFlags::of(meeting.engine).events_setting();
+            format!(
+                "start the engine with \"replay_endpoint\": \"tcp://*:{port}\" in {setting}, and set {key} likewise"
+            )
+        }
+    };
+    Some(Finding::fail(message, fix).found(replay))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::fixture::CheckFixture, *};
+    use crate::report::CheckStatus;
+
+    #[test]
+    fn a_replay_socket_of_an_engine_that_announces_nothing_has_to_be_named() {
+        let mut scene = CheckFixture::configured("kv_events: {endpoint: \"tcp://127.0.0.1:5557\"}");
+        scene.meeting().announced = None;
+        assert_eq!(scene.failed(), [""; 0]);
+        scene.seen.replays.clear();
+        assert_eq!(scene.failed(), ["replay"]);
+        let message = scene.check("replay").message;
+        assert!(
+            message.starts_with(
+                "no replay endpoint is known: set workers[0].kv_events.replay_endpoint"
+            ),
+            "{message}"
+        );
+    }
+
+    #[test]
+    fn what_there_was_no_time_to_ask_is_skipped_and_a_rank_that_is_not_there_is_not_judged() {
+        let mut scene = CheckFixture::healthy();
+        scene.seen.replays[0].answer = ReplayAnswer::NotAsked("no time was left");
+        assert_eq!(
+            (scene.failed(), scene.check("replay").status),
+            (vec![], CheckStatus::Skip)
+        );
+        let mut scene = CheckFixture::configured("dp_ranks: 2");
+        let guessed = ReplayObservation {
+            rank: 1,
+            endpoint: "tcp://127.0.0.1:5559".to_owned(),
+            answer: ReplayAnswer::Failed("another engine's".to_owned()),
+        };
+        scene.seen.replays.push(guessed);
+        assert_eq!(scene.failed(), ["dp_ranks"]);
+    }
+
+    #[test]
+    fn a_replay_that_is_off_or_does_not_answer_is_one_failure() {
+        let mut scene = CheckFixture::healthy();
+        scene.seen.replays.clear();
+        assert_eq!(scene.failed(), ["replay"]);
+        assert!(
+            scene
+                .check("replay")
+                .fix
+                .is_some_and(|fix| fix.contains("\"replay_endpoint\": \"tcp://*:5558\""))
+        );
+        for answer in [
+            ReplayAnswer::Failed("connection refused".to_owned()),
+            ReplayAnswer::Answered {
+                asked_for: Some(3),
+                found: false,
+            },
+            ReplayAnswer::Silent {
+                asked_for: Some(3),
+                waited: Duration::from_secs(5),
+            },
+        ] {
+            let mut scene = CheckFixture::healthy();
+            scene.seen.replays[0].answer = answer;
+            assert_eq!(scene.failed(), ["replay"]);
+        }
+        for (scene, fix) in [
+            (
+                CheckFixture::configured("kv_events: {replay_endpoint: none}"),
+                "set workers[0].kv_events.replay_endpoint: auto",
+            ),
+            (
+                CheckFixture::with_sections("kv_events: {replay: false}"),
+                "set kv_events.replay: true",
+            ),
+        ] {
+            assert_eq!(scene.failed(), ["replay"], "{fix}");
+            assert_eq!(scene.check("replay").fix.as_deref(), Some(fix));
+        }
+    }
+}

@@ -1,0 +1,380 @@
+//! The router's own settings.
+
+use std::time::Duration;
+
+use config::{CacheBackend, ListenerTls, Settings};
+
+use super::{Finding, Findings};
+use crate::{
+    Environment,
+    report::{CheckResult, ROUTER_CHECKS},
+};
+
+/// Checks that look at no worker.
+pub(crate) fn router(settings: &Settings, surroundings: &Environment) -> Vec<CheckResult> {
+    let mut findings = Findings::default();
+    let workers = settings.workers.len();
+    findings.set(
+        "config",
+        Finding::ok(if workers == 1 {
+            "one worker is configured".to_owned()
+        } else {
+            format!("{workers} workers are configured")
+        })
+        .found(workers),
+    );
+    findings.set("listener_exposed", listener_exposed(settings, surroundings));
+    findings.set("admin_exposed", admin_exposed(settings));
+    findings.skip_rest(&["tenants_salted", "nats"], "not configured");
+    let cache = &settings.response_cache;
+    let store = |is_used: bool| match is_used {
+        true => "not looked at: /health of a running router says whether it is there",
+        false => "not configured",
+    };
+    let in_redis =
+        settings.kv_cache_index.redis.is_some() || (cache.enabled && cache.is_in_redis());
+    findings.skip_rest(&["redis"], store(in_redis));
+    findings.skip_rest(
+        &["s3"],
+        store(cache.enabled && cache.backend == CacheBackend::Tiered),
+    );
+    findings.set("limits_fd", limits_fd(settings, surroundings));
+    findings.set("timers", timers(settings));
+    findings.into_checks(&ROUTER_CHECKS)
+}
+
+fn listener_exposed(settings: &Settings, surroundings: &Environment) -> Finding {
+    let server = &settings.server;
+    let Some(open) = std::iter::once(&server.listen)
+        .chain(&server.also_listen)
+        .find(|place| !place.is_local())
+    else {
+        return Finding::ok("clients connect from this machine only").found(&server.listen);
+    };
+    if surroundings.api_key {
+        return Finding::ok("clients must send a key").found(open);
+    }
+    if knows_its_clients(server.tls.as_ref()) {
+        return Finding::ok("clients must show a certificate").found(open);
+    }
+    let message = format!("{open} can be reached from other machines, and no key is required");
+    let key = "require a key (--api-key KEY or WARMROUTE_API_KEY)";
+    let fix = if *open == server.listen {
+        format!("{key}, or set server.listen: \"127.0.0.1:8080\"")
+    } else {
+        format!("{key}, or leave {open} out of server.also_listen")
+    };
+    Finding::warn(message, fix).found(open)
+}
+
+fn admin_exposed(settings: &Settings) -> Finding {
+    let admin = &settings.admin;
+    if admin.listen.is_local() {
+        return Finding::ok("operators connect from this machine only").found(&admin.listen);
+    }
+    if admin.token_file.is_some() {
+        return Finding::ok("operators must send a token").found(&admin.listen);
+    }
+    if knows_its_clients(admin.tls.as_ref()) {
+        return Finding::ok("operators must show a certificate").found(&admin.listen);
+    }
+    let message = format!(
+        "{} can be reached from other machines, and no token is required",
+        admin.listen
+    );
+    Finding::fail(
+        message,
+        "set admin.token_file: FILE, or admin.listen: \"127.0.0.1:9191\"",
+    )
+    .found(&admin.listen)
+}
+
+/// Whether only those with a certificate of a named authority get in.
+fn knows_its_clients(tls: Option<&ListenerTls>) -> bool {
+    tls.is_some_and(|tls| tls.client_ca.is_some())
+}
+
+fn limits_fd(settings: &Settings, surroundings: &Environment) -> Finding {
+    let Some(files) = surroundings.files else {
+        return Finding::skip("the system does not tell the limit of open files");
+    };
+    let (limit, needed) = (files.limit, files.needed);
+    if needed > limit {
+        let message = format!(
+            "{limit} open files are allowed, and as many clients as are accepted need {needed}"
+        );
+        let fitting = files.fitting_connections as u64;
+        let accepted = settings
+            .server
+            .max_connections
+            .map_or(fitting, |most| u64::from(most.get()));
+        // A client takes two files, its own connection and its worker's.
+        let with_fitting = needed.saturating_sub(2 * accepted.saturating_sub(fitting));
+        let fix = if with_fitting <= limit {
+            format!(
+                "raise the limit (ulimit -n {needed}), or set server.max_connections: {fitting}"
+            )
+        } else {
+            format!("raise the limit (ulimit -n {needed}): it is too low for any number of clients")
+        };
+        return Finding::fail(message, fix).found(limit).expected(needed);
+    }
+    Finding::ok(format!(
+        "{limit} open files are allowed, {needed} may be needed"
+    ))
+    .found(limit)
+}
+
+/// A time that must be shorter than another one.
+struct TimeoutPair {
+    short: &'static str,
+    is: Duration,
+    long: &'static str,
+    than: Duration,
+    /// What it costs otherwise, where that is more than a time without effect.
+    costs: Option<&'static str>,
+}
+
+fn timers(settings: &Settings) -> Finding {
+    let (request, checks, retry) = (&settings.request, &settings.health_checks, &settings.retry);
+    let pair = |(short, is), (long, than), costs| TimeoutPair {
+        short,
+        is,
+        long,
+        than,
+        costs,
+    };
+    let whole = ("request.timeout", request.timeout);
+    let pairs = [
+        pair(
+            ("request.connect_timeout", request.connect_timeout),
+            whole,
+            Some("no request moves on from a dead worker"),
+        ),
+        pair(
+            ("request.stream_idle_timeout", request.stream_idle_timeout),
+            ("request.stream_max_duration", request.stream_max_duration),
+            Some("a stream that hangs is not noticed before its longest time is over"),
+        ),
+        pair(
+            ("retry.base_delay", retry.base_delay),
+            whole,
+            Some("no request is ever tried again"),
+        ),
+        pair(
+            ("health_checks.timeout", checks.timeout),
+            ("health_checks.interval", checks.interval),
+            None,
+        ),
+        pair(
+            ("server.head_timeout", settings.server.head_timeout),
+            ("server.keep_alive", settings.server.keep_alive),
+            None,
+        ),
+    ];
+    let Some(TimeoutPair {
+        short,
+        is,
+        long,
+        than,
+        costs,
+    }) = pairs.into_iter().find(|pair| pair.is > pair.than)
+    else {
+        return if checks.enabled {
+            Finding::ok("no time limit makes another one pointless")
+        } else {
+            let message =
+                "health_checks.enabled is false: only failing requests tell that a worker is gone";
+            Finding::warn(message, "set health_checks.enabled: true")
+                .found("off")
+                .expected("on")
+        };
+    };
+    let message = format!("{short} is {is:?}, longer than {long} ({than:?})");
+    let fix = format!(
+        "set {short}: {} or less, or {long}: {} or more",
+        as_key(than),
+        as_key(is)
+    );
+    let finding = match costs {
+        Some(costs) => Finding::fail(format!("{message}: {costs}"), fix),
+        None => Finding::warn(message, fix),
+    };
+    finding
+        .found(format!("{is:?}"))
+        .expected(format!("at most {than:?}"))
+}
+
+/// A time as a configuration has it.
+fn as_key(time: Duration) -> String {
+    match (time.as_secs(), time.subsec_millis()) {
+        (seconds, 0) => format!("{seconds}s"),
+        _ => format!("{}ms", time.as_millis()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::{super::fixture, *};
+    use crate::{FileLimit, report::CheckStatus};
+
+    fn judged(yaml: &str, surroundings: &Environment, id: &str) -> CheckResult {
+        let checks = router(&fixture::settings(yaml), surroundings);
+        checks
+            .into_iter()
+            .find(|check| check.id == id)
+            .expect("every check is there")
+    }
+
+    #[test]
+    fn the_defaults_are_fine_and_what_is_not_configured_is_skipped() {
+        let checks = router(&fixture::settings(""), &Environment::default());
+        assert_eq!(
+            checks.iter().map(|check| check.id).collect::<Vec<_>>(),
+            ROUTER_CHECKS
+        );
+        for check in &checks {
+            let skipped =
+                ["tenants_salted", "redis", "nats", "s3", "limits_fd"].contains(&check.id);
+            assert_eq!(
+                check.status,
+                if skipped {
+                    CheckStatus::Skip
+                } else {
+                    CheckStatus::Ok
+                },
+                "{check:?}"
+            );
+        }
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn an_open_listener_is_worth_a_look_unless_a_key_protects_it() {
+        let open = "server: {listen: \"0.0.0.0:8080\", insecure_open: true}";
+        assert_eq!(
+            judged(open, &Environment::default(), "listener_exposed").status,
+            CheckStatus::Warn
+        );
+        let keyed = Environment {
+            api_key: true,
+            ..Environment::default()
+        };
+        assert_eq!(
+            judged(open, &keyed, "listener_exposed").status,
+            CheckStatus::Ok
+        );
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn a_certificate_of_every_client_protects_a_listener_as_a_key_or_a_token_does() {
+        let known = "server: {listen: \"0.0.0.0:8080\", tls: {cert: c, key: k, client_ca: a}}\n\
+                     admin: {listen: \"0.0.0.0:9191\", tls: {cert: c, key: k, client_ca: a}}\n";
+        for id in ["listener_exposed", "admin_exposed"] {
+            let check = judged(known, &Environment::default(), id);
+            assert_eq!(
+                (check.status, check.message.contains("certificate")),
+                (CheckStatus::Ok, true),
+                "{check:?}"
+            );
+        }
+        // Encryption alone keeps nobody out.
+        let encrypted =
+            "server: {listen: \"0.0.0.0:8080\", insecure_open: true, tls: {cert: c, key: k}}";
+        let check = judged(encrypted, &Environment::default(), "listener_exposed");
+        assert_eq!(check.status, CheckStatus::Warn, "{check:?}");
+    }
+
+    #[test]
+    #[contract("G28")]
+    fn every_listener_for_clients_is_looked_at() {
+        let yaml =
+            "server: {also_listen: [\"unix:/run/w.sock\", \"0.0.0.0:8081\"], insecure_open: true}";
+        let check = judged(yaml, &Environment::default(), "listener_exposed");
+        assert_eq!(check.status, CheckStatus::Warn, "{check:?}");
+        assert!(
+            check.message.starts_with("0.0.0.0:8081")
+                && check.fix.is_some_and(|fix| fix.contains("also_listen"))
+        );
+        let keyed = Environment {
+            api_key: true,
+            ..Environment::default()
+        };
+        assert_eq!(
+            judged(yaml, &keyed, "listener_exposed").status,
+            CheckStatus::Ok
+        );
+        let local = "server: {also_listen: [\"unix:/run/w.sock\", \"127.0.0.1:8081\"]}";
+        assert_eq!(
+            judged(local, &Environment::default(), "listener_exposed").status,
+            CheckStatus::Ok
+        );
+    }
+
+    #[test]
+    fn too_few_open_files_are_named_with_both_ways_out() {
+        let files = Some(FileLimit {
+            limit: 1024,
+            needed: 20_512,
+            fitting_connections: 256,
+        });
+        let check = judged(
+            "server: {max_connections: 10000}",
+            &Environment {
+                files,
+                ..Environment::default()
+            },
+            "limits_fd",
+        );
+        assert_eq!(check.status, CheckStatus::Fail);
+        let fix = "raise the limit (ulimit -n 20512), or set server.max_connections: 256";
+        assert_eq!(check.fix.as_deref(), Some(fix));
+        // With the least that is ever accepted it would still be too low.
+        let files = Some(FileLimit {
+            limit: 256,
+            needed: 640,
+            fitting_connections: 64,
+        });
+        let check = judged(
+            "",
+            &Environment {
+                files,
+                ..Environment::default()
+            },
+            "limits_fd",
+        );
+        assert!(
+            check.fix.is_some_and(
+                |fix| fix.contains("ulimit -n 640") && !fix.contains("max_connections")
+            )
+        );
+    }
+
+    #[test]
+    fn a_time_limit_that_another_one_makes_pointless_is_named() {
+        for (yaml, fix, status) in [
+            (
+                "request: {stream_idle_timeout: 2h, stream_max_duration: 1h}",
+                "set request.stream_idle_timeout: 3600s or less, or request.stream_max_duration: 7200s or more",
+                CheckStatus::Fail,
+            ),
+            (
+                "request: {connect_timeout: 20s, timeout: 10s}",
+                "set request.connect_timeout: 10s or less, or request.timeout: 20s or more",
+                CheckStatus::Fail,
+            ),
+            (
+                "health_checks: {timeout: 1500ms, interval: 1s}",
+                "set health_checks.timeout: 1s or less, or health_checks.interval: 1500ms or more",
+                CheckStatus::Warn,
+            ),
+        ] {
+            let check = judged(yaml, &Environment::default(), "timers");
+            assert_eq!(check.status, status, "{yaml}");
+            assert_eq!(check.fix.as_deref(), Some(fix), "{}", check.message);
+        }
+    }
+}

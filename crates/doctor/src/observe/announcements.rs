@@ -1,0 +1,153 @@
+//! Waiting until the blocks of a request of ours are announced.
+
+use std::{sync::Arc, time::Duration};
+
+use futures_util::future::select_all;
+use tokio::time::Instant;
+
+use super::{
+    Budget,
+    event_listener::{AnnouncedShare, EventListener},
+};
+
+/// Where a request's blocks were announced, and how completely.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct AnnouncedBlocks {
+    /// Place of the publisher among those listened to.
+    pub(crate) stream: usize,
+    /// The topic of the batch.
+    pub(crate) topic: String,
+    /// The router would have heard it: on a stream that it follows, under a topic that it wants.
+    pub(crate) wanted: bool,
+    /// Leading blocks announced.
+    pub(crate) blocks: u32,
+    /// Those of them on the device.
+    pub(crate) device: u32,
+    /// Whole blocks of the prompt; 0 where its token ids are not known for certain and ours were not announced.
+    pub(crate) whole: u32,
+    /// Our own ids were looked for, nothing else told the engine's, and blocks of other tokens came.
+    pub(crate) foreign: bool,
+    /// From the reply to the batch.
+    pub(crate) after: Duration,
+}
+
+/// What is listened for.
+pub(crate) struct ExpectedAnnouncement<'a> {
+    /// The prompt's token ids, as the engine has them. `None`: the engine did not tell, any store counts.
+    pub(crate) ids: Option<&'a [u32]>,
+    /// The ids as we believe they are, for when the engine did not tell.
+    pub(crate) guess: Option<&'a [u32]>,
+    /// The adapter it was for.
+    pub(crate) lora: Option<&'a Arc<str>>,
+    /// Stores heard on each publisher before.
+    pub(crate) stores_before: Vec<u64>,
+}
+
+/// Stores heard so far on each publisher.
+pub(crate) fn stores(ears: &[EventListener]) -> Vec<u64> {
+    ears.iter().map(|ear| ear.heard.borrow().stores).collect()
+}
+
+/// Waits for the announcement, at most `limit`, and that long again once a part of it came: batches may follow one
+/// another slowly. What came elsewhere than wanted, or of other tokens than guessed, is believed after a quarter of it:
+/// two sockets of one publisher do not speak at the same instant, and earlier requests may be announced late.
+pub(crate) async fn wait(
+    ears: &[EventListener],
+    announcement: &ExpectedAnnouncement<'_>,
+    limit: Duration,
+    budget: Budget,
+) -> Option<AnnouncedBlocks> {
+    let started = Instant::now();
+    let mut until = started + budget.at_most(limit);
+    let (mut part_seen, mut other_seen) = (false, false);
+    let mut last: Option<AnnouncedBlocks> = None;
+    let mut changes: Vec<_> = ears
+        .iter()
+        .filter(|ear| ear.connected())
+        .map(|ear| ear.heard.clone())
+        .collect();
+    loop {
+        // Marked as seen before looking: what comes meanwhile is looked at again.
+        changes
+            .iter_mut()
+            .for_each(|change| drop(change.borrow_and_update()));
+        let mut best = best(ears, announcement, started.elapsed());
+        if let (Some(best), Some(last)) = (&mut best, &last)
+            && (best.stream, best.blocks, best.foreign) == (last.stream, last.blocks, last.foreign)
+        {
+            // Nothing new: what was waited for beside it does not make it late.
+            best.after = last.after;
+        }
+        last.clone_from(&best);
+        if let Some(arrival) = &best {
+            let complete = arrival.blocks == arrival.whole;
+            if complete && arrival.wanted && !arrival.foreign {
+                return best;
+            }
+            if complete && !other_seen {
+                other_seen = true;
+                until = Instant::now() + budget.at_most(limit / 4);
+            } else if !complete && !part_seen {
+                part_seen = true;
+                until = Instant::now() + budget.at_most(limit);
+            }
+        }
+        if changes.is_empty() || Instant::now() >= until {
+            return best;
+        }
+        let changed = select_all(changes.iter_mut().map(|change| Box::pin(change.changed())));
+        let ended = match tokio::time::timeout_at(until, changed).await {
+            Ok((Err(_), at, _)) => Some(at),
+            _ => None,
+        };
+        if let Some(at) = ended {
+            // Its listener is gone: nothing more comes from there.
+            changes.swap_remove(at);
+        }
+    }
+}
+
+fn best(
+    ears: &[EventListener],
+    announcement: &ExpectedAnnouncement<'_>,
+    after: Duration,
+) -> Option<AnnouncedBlocks> {
+    let arrivals = ears.iter().enumerate().filter_map(|(stream, ear)| {
+        let ids = announcement.ids.or(announcement.guess);
+        let found = ids.and_then(|ids| ear.announced(ids, announcement.lora));
+        let foreign = found.is_none() && announcement.guess.is_some();
+        let AnnouncedShare {
+            topic,
+            blocks,
+            device,
+            whole,
+        } = match found {
+            Some(found) => found,
+            None if announcement.ids.is_some() => return None,
+            None => {
+                let heard = ear.heard.borrow();
+                let any =
+                    heard.stores > announcement.stores_before.get(stream).copied().unwrap_or(0);
+                let topic = heard.topics.last().cloned().unwrap_or_default();
+                any.then_some(AnnouncedShare {
+                    topic,
+                    blocks: 0,
+                    device: 0,
+                    whole: 0,
+                })?
+            }
+        };
+        let wanted = ear.followed && topic.starts_with(&ear.endpoint.topic);
+        Some(AnnouncedBlocks {
+            stream,
+            topic,
+            wanted,
+            blocks,
+            device,
+            whole,
+            foreign,
+            after,
+        })
+    });
+    arrivals.max_by_key(|arrival| (arrival.blocks > 0, arrival.wanted, arrival.blocks))
+}

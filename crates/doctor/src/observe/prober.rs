@@ -1,0 +1,285 @@
+//! Asking an engine for one token, in whatever way it takes prompts.
+
+use std::hash::{BuildHasher, RandomState};
+
+use fleet::WorkerProbe;
+use net::Clock;
+use serde_json::{Value, json};
+
+use super::{
+    Budget,
+    engine_client::{EngineCallError, EngineClient},
+    tokens,
+};
+
+/// How prompts are sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum PromptForm {
+    /// As a bare text.
+    #[default]
+    Text,
+    /// As the only message of a chat, where bare texts are not taken.
+    Chat,
+}
+
+/// A form, and whether the prompt's token ids are asked for: strict servers refuse fields that they do not know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct PromptOptions {
+    form: PromptForm,
+    ids: bool,
+}
+
+/// In the order in which they are tried.
+const MANNERS: [PromptOptions; 4] = [
+    PromptOptions {
+        form: PromptForm::Text,
+        ids: true,
+    },
+    PromptOptions {
+        form: PromptForm::Text,
+        ids: false,
+    },
+    PromptOptions {
+        form: PromptForm::Chat,
+        ids: true,
+    },
+    PromptOptions {
+        form: PromptForm::Chat,
+        ids: false,
+    },
+];
+
+/// What a reply says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ProbeReply {
+    pub(crate) prompt_tokens: Option<u64>,
+    /// `None`: usage has no details.
+    pub(crate) cached_tokens: Option<u64>,
+    /// The prompt's ids, from engines that return them.
+    pub(crate) ids: Option<Vec<u32>>,
+}
+
+impl ProbeReply {
+    pub(super) fn read(body: &Value) -> Self {
+        let usage = &body["usage"];
+        let choice = &body["choices"][0]["prompt_token_ids"];
+        let ids = tokens::ids_in(choice).or_else(|| tokens::ids_in(&body["prompt_token_ids"]));
+        Self {
+            prompt_tokens: usage["prompt_tokens"].as_u64(),
+            cached_tokens: usage["prompt_tokens_details"]["cached_tokens"].as_u64(),
+            // No prompt is empty.
+            ids: ids.filter(|ids| !ids.is_empty()),
+        }
+    }
+}
+
+/// Sends prompts to one engine.
+#[derive(Clone, Copy)]
+pub(super) struct Prober<'a> {
+    engine: &'a EngineClient,
+    probe: &'a WorkerProbe,
+    /// Whether its `/tokenize` answers.
+    tokenizes: bool,
+    /// The rank that all requests are for, where there are several.
+    rank: Option<u32>,
+    budget: Budget,
+    clock: Clock,
+    options: PromptOptions,
+}
+
+impl<'a> Prober<'a> {
+    pub(super) fn new(
+        engine: &'a EngineClient,
+        meeting: &'a WorkerProbe,
+        tokenizes: bool,
+        rank: Option<u32>,
+        budget: Budget,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            engine,
+            probe: meeting,
+            tokenizes,
+            rank,
+            budget,
+            clock,
+            options: MANNERS[0],
+        }
+    }
+
+    pub(super) fn for_rank(self, rank: u32) -> Self {
+        Self {
+            rank: Some(rank),
+            ..self
+        }
+    }
+
+    pub(super) fn form(&self) -> PromptForm {
+        self.options.form
+    }
+
+    /// The first request, which finds out how this engine takes prompts. Fails only where it takes none.
+    pub(super) async fn begin(&mut self, text: &str) -> Result<ProbeReply, EngineCallError> {
+        let mut refused = None;
+        let mut missing = None;
+        for manner in MANNERS {
+            if missing == Some(manner.form) {
+                continue;
+            }
+            self.options = manner;
+            match self.ask(text, json!({})).await {
+                Err(refusal @ (EngineCallError::NoRoute(_) | EngineCallError::Bad(_))) => {
+                    if matches!(refusal, EngineCallError::NoRoute(_)) {
+                        missing = Some(manner.form);
+                    }
+                    // A refusal says more than a missing path.
+                    if refused.is_none()
+                        || matches!(
+                            (&refused, &refusal),
+                            (Some(EngineCallError::NoRoute(_)), EngineCallError::Bad(_))
+                        )
+                    {
+                        refused = Some(refusal);
+                    }
+                }
+                answer => return answer,
+            }
+        }
+        Err(refused.unwrap_or_else(|| EngineCallError::Failed("no request was sent".to_owned())))
+    }
+
+    /// One request for one token, with further fields.
+    pub(super) async fn ask(
+        &self,
+        text: &str,
+        extra: Value,
+    ) -> Result<ProbeReply, EngineCallError> {
+        let mut body = json!({"model": &*self.probe.base, "max_tokens": 1, "temperature": 0});
+        let path = match self.options.form {
+            PromptForm::Text => {
+                body["prompt"] = text.into();
+                "/v1/completions"
+            }
+            PromptForm::Chat => {
+                body["messages"] = messages(text);
+                "/v1/chat/completions"
+            }
+        };
+        if self.options.ids {
+            body["return_token_ids"] = true.into();
+        }
+        if let (Value::Object(body), Value::Object(extra)) = (&mut body, extra) {
+            body.extend(extra);
+        }
+        let limit = self.budget.at_most(self.budget.request);
+        self.engine
+            .post(path, &body, self.rank, limit)
+            .await
+            .map(|reply| ProbeReply::read(&reply))
+    }
+
+    /// The engine's ids of a prompt: as its reply has them, else as it tokenises.
+    pub(super) async fn engine_ids(&self, reply: &ProbeReply, text: &str) -> Option<Vec<u32>> {
+        if reply.ids.is_some() {
+            return reply.ids.clone();
+        }
+        if !self.tokenizes {
+            return None;
+        }
+        let question = match self.options.form {
+            PromptForm::Text => json!({"prompt": text, "add_special_tokens": true}),
+            PromptForm::Chat => json!({"messages": messages(text)}),
+        };
+        tokens::ids_of(self.engine, &self.probe.base, question, self.budget).await
+    }
+
+    /// The ids of a prompt as our tokenizer and template have it.
+    pub(super) fn own_ids(&self, text: &str) -> Option<Vec<u32>> {
+        let own = self.probe.artefacts.prompt.as_deref()?;
+        match self.options.form {
+            PromptForm::Text => own.text_tokens(text, true).ok(),
+            PromptForm::Chat => tokens::own_chat(
+                own,
+                &json!({"messages": messages(text)}),
+                self.clock.unix_s(),
+            )
+            .ok(),
+        }
+    }
+}
+
+fn messages(text: &str) -> Value {
+    json!([{"role": "user", "content": text}])
+}
+
+/// A word that nobody else has.
+pub(super) fn nonce() -> String {
+    format!("{:016x}", RandomState::new().hash_one("probe"))
+}
+
+const WORDS: [&str; 12] = [
+    "one", "two", "more", "less", "and", "then", "some", "time", "of", "day", "it", "is",
+];
+
+/// `nonce` and so many words in all.
+pub(super) fn words(nonce: &str, count: u32) -> String {
+    let rest = WORDS.iter().cycle().take(count.saturating_sub(1) as usize);
+    std::iter::once(nonce)
+        .chain(rest.copied())
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+/// The first `count` words of a text.
+pub(super) fn words_of(text: &str, count: u32) -> String {
+    text.split(' ')
+        .take(count as usize)
+        .collect::<Vec<_>>()
+        .join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_second_prompt_continues_the_first_and_no_two_runs_share_one() {
+        let text = words(&nonce(), 66);
+        let first = words_of(&text, 41);
+        assert!(
+            text.starts_with(&first)
+                && first.split(' ').count() == 41
+                && text.split(' ').count() == 66
+        );
+        assert_ne!(words(&nonce(), 3), words(&nonce(), 3));
+    }
+
+    #[test]
+    fn a_reply_is_read_as_far_as_it_tells() {
+        let reply = ProbeReply::read(&json!({
+            "choices": [{"prompt_token_ids": [1, 2]}],
+            "usage": {"prompt_tokens": 2, "prompt_tokens_details": {"cached_tokens": 0}},
+        }));
+        assert_eq!(
+            reply,
+            ProbeReply {
+                prompt_tokens: Some(2),
+                cached_tokens: Some(0),
+                ids: Some(vec![1, 2])
+            }
+        );
+        let plain = ProbeReply::read(
+            &json!({"usage": {"prompt_tokens": 2, "prompt_tokens_details": null}}),
+        );
+        assert_eq!(
+            plain,
+            ProbeReply {
+                prompt_tokens: Some(2),
+                cached_tokens: None,
+                ids: None
+            }
+        );
+        assert_eq!(ProbeReply::read(&json!({"prompt_token_ids": []})).ids, None);
+        assert_eq!(ProbeReply::read(&json!([])), ProbeReply::default());
+    }
+}

@@ -1,0 +1,402 @@
+//! A few one-token requests with a prompt of our own, and what became of them: in the replies and in the events.
+//!
+//! The prompt begins with a random word, so that it meets nobody's blocks and nobody meets its own.
+
+use std::sync::Arc;
+
+use fleet::WorkerProbe;
+use kv_blocks::BlockSize;
+use serde_json::json;
+
+use super::{
+    Budget, ObservationRequest,
+    announcements::{self, AnnouncedBlocks, ExpectedAnnouncement},
+    engine_client::EngineCallError,
+    event_listener::EventListener,
+    prober::{ProbeReply, Prober, PromptForm, nonce, words, words_of},
+};
+
+/// Where nobody tells the block size the prompt is long enough for blocks of this many tokens: the largest usual ones.
+const LARGEST_USUAL_BLOCK: u32 = 128;
+/// Longest prompt sent, in words. A word has one token or a few.
+const MOST_WORDS: u32 = 8_192;
+/// Tokens of a word in a small vocabulary.
+const TOKENS_PER_WORD: u32 = 2;
+/// Tokens that a template adds to a prompt, and its reply.
+const MARGIN_TOKENS: u32 = 64;
+/// Ranks that get a request of their own.
+const MOST_RANKS: u32 = 8;
+/// A subscription may come too late for the first batch: then it is tried once more.
+const ATTEMPTS: u32 = 2;
+
+/// What our requests showed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(crate) struct ProbeResults {
+    pub(crate) outcome: ProbeOutcome,
+    /// How they were sent.
+    pub(crate) form: PromptForm,
+    /// The reply to the first request.
+    pub(crate) first: ProbeReply,
+    /// The reply to the second request, which continues the first one's prompt.
+    pub(crate) second: ProbeReply,
+    /// Our view of the prompts.
+    pub(crate) own: Option<OwnPrompt>,
+    /// Where its blocks were announced.
+    pub(crate) arrival: Option<AnnouncedBlocks>,
+    /// Tokens that the engine's counters say were looked for and found in the cache meanwhile, by all requests.
+    pub(crate) counted: Option<(u64, u64)>,
+    /// The same prompt under a salt.
+    pub(crate) salted: Option<Result<ProbeReply, String>>,
+    /// The same prompt for an adapter.
+    pub(crate) adapter: Option<AdapterObservation>,
+    /// Rank that a request was for, and the rank on whose publisher its blocks were announced.
+    pub(crate) ranks: Vec<(u32, Option<u32>)>,
+    /// The second prompt's text.
+    pub(crate) text: String,
+}
+
+/// How the requests went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) enum ProbeOutcome {
+    /// None was sent: they were not wanted.
+    #[default]
+    NotSent,
+    /// Why none could be sent, which is nobody's fault.
+    Unfit(String),
+    /// Why one got no answer.
+    Failed(String),
+    /// Both were answered.
+    Answered,
+}
+
+/// The prompts by our tokenizer.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct OwnPrompt {
+    /// The second prompt, as it was sent; `None`: our template does not render it.
+    pub(crate) ids: Option<Vec<u32>>,
+    /// Its text alone, without special tokens.
+    pub(crate) text: Vec<u32>,
+    /// Tokens that it has more than the first.
+    pub(crate) longer_by: u64,
+}
+
+/// What an adapter made of the prompt.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct AdapterObservation {
+    pub(crate) name: Arc<str>,
+    pub(crate) reply: Result<ProbeReply, String>,
+    /// Its blocks were announced under its name; `None`: the engine does not tell which they would be.
+    pub(crate) announced: Option<bool>,
+}
+
+/// Words of the first prompt, and of the second one which continues it: two and a half blocks, then one and a half
+/// more. Whatever the tokens of a word, each adds a whole block. The error says why the engine takes no such prompts.
+fn lengths(
+    configured: Option<BlockSize>,
+    told: Option<BlockSize>,
+    longest: Option<u32>,
+) -> Result<(u32, u32), String> {
+    let longest = longest.unwrap_or(u32::MAX);
+    let room = (longest.saturating_sub(MARGIN_TOKENS) / TOKENS_PER_WORD).min(MOST_WORDS);
+    let largest = room.saturating_sub(2) / 4;
+    let known = configured
+        .into_iter()
+        .chain(told)
+        .map(BlockSize::tokens)
+        .max();
+    let wanted = match told {
+        Some(_) => known.unwrap_or(LARGEST_USUAL_BLOCK),
+        None => known.unwrap_or(1).max(LARGEST_USUAL_BLOCK).min(largest),
+    };
+    if wanted > largest || wanted < known.unwrap_or(1) {
+        let block = known.unwrap_or(wanted);
+        return Err(format!(
+            "blocks of {block} tokens are too long to try with prompts of up to {longest} tokens"
+        ));
+    }
+    Ok((wanted * 5 / 2 + 1, wanted * 4 + 2))
+}
+
+/// Ranks that the engine has, as far as it tells; 0: it does not.
+fn ranks(meeting: &WorkerProbe) -> u32 {
+    let ranks = meeting
+        .announced
+        .as_ref()
+        .map_or(0, Vec::len)
+        .max(meeting.metrics_ranks as usize);
+    u32::try_from(ranks).unwrap_or(u32::MAX)
+}
+
+/// Who speaks for an engine of several ranks.
+pub(super) fn first_rank(meeting: &WorkerProbe) -> Option<u32> {
+    (ranks(meeting) > 1).then_some(0)
+}
+
+/// Sends the first two requests and listens for what they cause.
+pub(super) async fn begin(
+    prober: &mut Prober<'_>,
+    asked: ObservationRequest<'_>,
+    meeting: &WorkerProbe,
+    ears: &[EventListener],
+    budget: Budget,
+) -> ProbeResults {
+    let mut seen = ProbeResults::default();
+    let unfit = |reason: String| ProbeResults {
+        outcome: ProbeOutcome::Unfit(reason),
+        ..ProbeResults::default()
+    };
+    let longest = meeting.models.first().and_then(|model| model.max_model_len);
+    let (first, second) = match lengths(asked.worker.block_size, meeting.block_size, longest) {
+        Ok(lengths) => lengths,
+        Err(reason) => return unfit(reason),
+    };
+    for attempt in 1..=ATTEMPTS {
+        if budget.is_spent() {
+            if attempt == 1 {
+                return unfit(super::NO_TIME.to_owned());
+            }
+            break;
+        }
+        let text = words(&nonce(), second);
+        let start = words_of(&text, first);
+        let before = announcements::stores(ears);
+        let begun = if attempt == 1 {
+            prober.begin(&start).await
+        } else {
+            prober.ask(&start, json!({})).await
+        };
+        let replies = match begun {
+            Ok(first) => prober
+                .ask(&text, json!({}))
+                .await
+                .map(|second| (first, second)),
+            Err(refusal) => Err(refusal),
+        };
+        (seen.first, seen.second) = match replies {
+            Ok(replies) => replies,
+            Err(EngineCallError::Failed(reason)) => {
+                return ProbeResults {
+                    outcome: ProbeOutcome::Failed(reason),
+                    ..seen
+                };
+            }
+            Err(refused) => return unfit(refused.into_text()),
+        };
+        (seen.outcome, seen.form) = (ProbeOutcome::Answered, prober.form());
+        seen.own = own_prompt(prober, meeting, &start, &text);
+        seen.text.clone_from(&text);
+        // Nothing is published by an engine that keeps nothing.
+        if meeting.prefix_caching == Some(false) {
+            break;
+        }
+        let ids = prober.engine_ids(&seen.second, &text).await;
+        let guess = seen
+            .own
+            .as_ref()
+            .and_then(|own| own.ids.as_deref())
+            .filter(|_| ids.is_none());
+        let announcement = ExpectedAnnouncement {
+            ids: ids.as_deref(),
+            guess,
+            lora: None,
+            stores_before: before,
+        };
+        let patience = if attempt == 1 {
+            budget.late_events
+        } else {
+            budget.events
+        };
+        let arrival = announcements::wait(ears, &announcement, patience, budget).await;
+        seen.arrival = arrival.or(seen.arrival);
+        if seen
+            .arrival
+            .as_ref()
+            .is_some_and(|arrival| arrival.wanted && arrival.blocks == arrival.whole)
+        {
+            break;
+        }
+    }
+    if seen.second.cached_tokens.is_none_or(|cached| cached == 0) {
+        seen.counted = counted(asked, meeting).await;
+    }
+    seen
+}
+
+/// How far the engine's own counters went on since it was met.
+async fn counted(asked: ObservationRequest<'_>, meeting: &WorkerProbe) -> Option<(u64, u64)> {
+    let (queries, hits) = meeting.prefix_cache?;
+    let (queries_now, hits_now) = asked.meetings.prefix_cache(asked.id).await?;
+    Some((
+        queries_now.checked_sub(queries)?,
+        hits_now.checked_sub(hits)?,
+    ))
+}
+
+fn own_prompt(
+    prober: &Prober<'_>,
+    meeting: &WorkerProbe,
+    start: &str,
+    text: &str,
+) -> Option<OwnPrompt> {
+    let own = meeting.artefacts.prompt.as_ref()?;
+    let (short, long) = (
+        own.text_tokens(start, false).ok()?,
+        own.text_tokens(text, false).ok()?,
+    );
+    let longer_by = long.len().saturating_sub(short.len()) as u64;
+    Some(OwnPrompt {
+        ids: prober.own_ids(text),
+        text: long,
+        longer_by,
+    })
+}
+
+/// Sends the requests that only make sense after two were answered: under a salt, for an adapter, for each rank.
+pub(super) async fn send_further(
+    seen: &mut ProbeResults,
+    prober: &Prober<'_>,
+    meeting: &WorkerProbe,
+    ears: &[EventListener],
+    budget: Budget,
+) {
+    if seen.outcome != ProbeOutcome::Answered || budget.is_spent() {
+        return;
+    }
+    let before = announcements::stores(ears);
+    let text = seen.text.clone();
+    let salted = prober.ask(&text, json!({"cache_salt": nonce()})).await;
+    seen.salted = Some(salted.map_err(EngineCallError::into_text));
+    if seen.arrival.is_none() {
+        return;
+    }
+    let several = ranks(meeting).min(MOST_RANKS);
+    if several > 1 && matches!(seen.salted, Some(Ok(_))) {
+        // What is announced late of this request must not be taken for a rank's.
+        let any = ExpectedAnnouncement {
+            ids: None,
+            guess: None,
+            lora: None,
+            stores_before: before,
+        };
+        announcements::wait(ears, &any, budget.events, budget).await;
+    }
+    let further = FurtherProbes {
+        prober,
+        listeners: ears,
+        budget,
+    };
+    if let Some(adapter) = meeting.loras.first().filter(|_| !budget.is_spent()) {
+        seen.adapter = Some(further.adapter(&adapter.id, &text).await);
+    }
+    let own_ids_hold = seen
+        .arrival
+        .as_ref()
+        .is_some_and(|arrival| arrival.blocks > 0);
+    for rank in 1..several {
+        if budget.is_spent() {
+            break;
+        }
+        if let Some(heard) = further.rank(rank, &text, own_ids_hold).await {
+            seen.ranks.push((rank, heard));
+        }
+    }
+}
+
+struct FurtherProbes<'a> {
+    prober: &'a Prober<'a>,
+    listeners: &'a [EventListener],
+    budget: Budget,
+}
+
+impl FurtherProbes<'_> {
+    async fn adapter(&self, name: &Arc<str>, text: &str) -> AdapterObservation {
+        let before = announcements::stores(self.listeners);
+        let reply = self
+            .prober
+            .ask(text, json!({"model": &**name}))
+            .await
+            .map_err(EngineCallError::into_text);
+        let ids = match &reply {
+            Ok(reply) => self.prober.engine_ids(reply, text).await,
+            Err(_) => None,
+        };
+        let announced = match &ids {
+            Some(ids) => {
+                let announcement = ExpectedAnnouncement {
+                    ids: Some(ids),
+                    guess: None,
+                    lora: Some(name),
+                    stores_before: before,
+                };
+                Some(self.wait(&announcement).await.is_some())
+            }
+            None => None,
+        };
+        AdapterObservation {
+            name: Arc::clone(name),
+            reply,
+            announced,
+        }
+    }
+
+    /// The rank on whose publisher a request for `rank` was announced; `None`: the request got no answer. The prompt is
+    /// as long as `like`.
+    async fn rank(&self, rank: u32, like: &str, own_ids_hold: bool) -> Option<Option<u32>> {
+        let count = u32::try_from(like.split(' ').count()).unwrap_or(u32::MAX);
+        let text = words(&nonce(), count);
+        let before = announcements::stores(self.listeners);
+        let prober = self.prober.for_rank(rank);
+        let reply = prober.ask(&text, json!({})).await.ok()?;
+        let told = prober.engine_ids(&reply, &text).await;
+        let ids = told.or_else(|| prober.own_ids(&text).filter(|_| own_ids_hold));
+        let announcement = ExpectedAnnouncement {
+            ids: ids.as_deref(),
+            guess: None,
+            lora: None,
+            stores_before: before,
+        };
+        let arrival = self.wait(&announcement).await;
+        Some(
+            arrival
+                .and_then(|arrival| self.listeners.get(arrival.stream))
+                .map(|ear| ear.endpoint.rank),
+        )
+    }
+
+    async fn wait(&self, announcement: &ExpectedAnnouncement<'_>) -> Option<AnnouncedBlocks> {
+        announcements::wait(
+            self.listeners,
+            announcement,
+            self.budget.events,
+            self.budget,
+        )
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn blocks(tokens: u64) -> Option<BlockSize> {
+        BlockSize::new(tokens).ok()
+    }
+
+    #[test]
+    fn prompts_hold_whole_blocks_of_the_largest_usual_size_unless_the_engine_tells_its_own() {
+        assert_eq!(lengths(blocks(16), blocks(32), None), Ok((81, 130)));
+        assert_eq!(lengths(blocks(16), None, None), Ok((321, 514)));
+        assert_eq!(lengths(blocks(256), None, None), Ok((641, 1026)));
+        assert_eq!(lengths(None, None, None), Ok((321, 514)));
+    }
+
+    #[test]
+    fn prompts_are_shortened_to_what_the_model_takes_and_not_below_what_is_known() {
+        let (first, second) = lengths(blocks(16), None, Some(512)).expect("shorter ones fit");
+        assert!(
+            first < second && second >= 16 * 4 && second * TOKENS_PER_WORD + MARGIN_TOKENS <= 512
+        );
+        assert!(lengths(blocks(16), None, Some(128)).is_err());
+        assert!(lengths(blocks(16), blocks(256), Some(1024)).is_err());
+    }
+}

@@ -1,0 +1,77 @@
+//! What a request asks of its reply: tools, a form, thoughts, an end.
+
+mod form;
+mod tools;
+
+use serde_json::Value;
+
+use crate::script::ReplyOptions;
+
+use super::{SimApiError, request::GenerationBody, shape::ChatApi};
+
+/// More stop strings than this are refused.
+const MOST_STOPS: usize = 64;
+
+/// Reads the wish out of a body in the chat's or the completions' form.
+pub(crate) fn wish(body: &GenerationBody, dialect: ChatApi) -> Result<ReplyOptions, SimApiError> {
+    let (stop, keep_stop) = (
+        stops(body)?,
+        body.include_stop_str_in_output.unwrap_or(false),
+    );
+    let form = form::form(body)?;
+    if dialect == ChatApi::Completions {
+        return Ok(ReplyOptions {
+            form,
+            stop,
+            keep_stop,
+            ..ReplyOptions::default()
+        });
+    }
+    Ok(ReplyOptions {
+        calls: tools::calls(body)?,
+        form,
+        thinking: thinks(body),
+        stop,
+        keep_stop,
+    })
+}
+
+fn stops(body: &GenerationBody) -> Result<Vec<String>, SimApiError> {
+    let refused = || {
+        SimApiError::bad_request(
+            format!(
+                "stop is wrong: expected a text, or a list of at most {MOST_STOPS} texts, none of them empty."
+            ),
+            "stop",
+        )
+    };
+    let stops: Vec<String> = match &body.stop {
+        None | Some(Value::Null) => Vec::new(),
+        Some(Value::String(stop)) => vec![stop.clone()],
+        Some(Value::Array(stops)) if stops.len() <= MOST_STOPS => stops
+            .iter()
+            .map(|stop| stop.as_str().map(str::to_owned))
+            .collect::<Option<_>>()
+            .ok_or_else(refused)?,
+        Some(_) => return Err(refused()),
+    };
+    if stops.iter().any(String::is_empty) {
+        Err(refused())
+    } else {
+        Ok(stops)
+    }
+}
+
+/// As models with a switch for it: asked for in the template's arguments, or by naming an effort.
+fn thinks(body: &GenerationBody) -> bool {
+    let kwargs = body
+        .chat_template_kwargs
+        .as_ref()
+        .and_then(|kwargs| serde_json::from_str(kwargs.get()).ok());
+    let switch = kwargs
+        .as_ref()
+        .and_then(|kwargs: &Value| kwargs.get("enable_thinking"))
+        .and_then(Value::as_bool);
+    let effort = body.reasoning_effort.as_ref().map(|effort| effort.get());
+    switch.unwrap_or_else(|| effort.is_some_and(|effort| effort != "null" && effort != "\"none\""))
+}

@@ -1,0 +1,143 @@
+//! Starting and stopping an engine.
+
+use std::sync::Arc;
+
+use engine_model::{Allocation, Engine, EngineSettings};
+use net::{Address, Clock, ListenAddr};
+use tokio::task::JoinHandle;
+
+use crate::{
+    EngineConfig, EngineError,
+    http::{ResponseStore, serve},
+    publisher::RankPublisher,
+    rank::SimRank,
+    server_state::{RequestCounts, ServerState},
+    tokenizer::SimTokenizer,
+    wire::WireFormat,
+};
+
+/// A started engine. Dropping it without [`RunningEngine::stop`] cuts it off without waiting.
+#[derive(Debug)]
+pub struct RunningEngine {
+    /// Where HTTP is served: `host:port`, or `unix:/path`.
+    pub http_addr: String,
+    /// Where each rank publishes events; empty without events.
+    pub events: Vec<String>,
+    /// Where each rank answers replay requests; empty without events or replay.
+    pub replay: Vec<String>,
+    state: Arc<ServerState>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Starts an engine: binds every socket, then returns. Must be called on a tokio runtime.
+pub async fn start(config: EngineConfig) -> Result<RunningEngine, EngineError> {
+    let clock = Clock::system();
+    let tokenizer =
+        SimTokenizer::load(config.tokenizer.as_deref(), config.chat_template.as_deref())?;
+    let listener = net::listen(&config.listen).await?;
+    let http_addr = shown(&listener.address());
+    let mut ranks = Vec::new();
+    for number in 0..config.dp_size {
+        ranks.push(Arc::new(rank(&config, &tokenizer, number, clock).await?));
+    }
+    let endpoints = |of: fn(&RankPublisher) -> Option<&zmtp::Endpoint>| -> Vec<String> {
+        let publishers = ranks.iter().filter_map(|rank| rank.publisher.as_ref());
+        publishers.filter_map(of).map(ToString::to_string).collect()
+    };
+    let (events, replay) = (
+        endpoints(|one| Some(&one.events)),
+        endpoints(|one| one.replay.as_ref()),
+    );
+    let state = Arc::new(ServerState {
+        tokenizer,
+        ranks,
+        fault: crate::fault::FaultSlot::default(),
+        counts: RequestCounts::default(),
+        responses: ResponseStore::default(),
+        ready_at: clock.now() + config.startup_delay,
+        started_unix_s: clock.unix_s(),
+        clock,
+        config,
+    });
+    let mut tasks: Vec<_> = state
+        .ranks
+        .iter()
+        .map(|rank| tokio::spawn(Arc::clone(rank).drive()))
+        .collect();
+    tasks.push(tokio::spawn(serve(listener, Arc::clone(&state))));
+    tracing::info!(http = %http_addr, role = ?state.config.role, "simulated engine is up");
+    Ok(RunningEngine {
+        http_addr,
+        events,
+        replay,
+        state,
+        tasks,
+    })
+}
+
+async fn rank(
+    config: &EngineConfig,
+    tokenizer: &SimTokenizer,
+    number: u32,
+    clock: Clock,
+) -> Result<SimRank, EngineError> {
+    let publisher = match &config.events {
+        None => None,
+        Some(settings) => {
+            let wire = WireFormat::new(
+                settings.event_format,
+                settings.hash_format,
+                config.block_size.tokens(),
+                config.loras.clone(),
+            );
+            Some(RankPublisher::bind(settings, number, wire, clock).await?)
+        }
+    };
+    let engine = Engine::new(EngineSettings {
+        block_size: config.block_size,
+        device_blocks: config.kv_blocks,
+        host_blocks: config.host_blocks,
+        prefix_caching: config.prefix_caching,
+        max_num_seqs: config.max_num_seqs,
+        max_num_batched_tokens: config.max_num_batched_tokens,
+        allocation: Allocation::Growing,
+        scheduling: config.scheduling,
+        timing: config.timing,
+        seed: config.seed,
+        alphabet: Arc::clone(&tokenizer.alphabet),
+    });
+    Ok(SimRank::new(engine, publisher, clock))
+}
+
+fn shown(address: &ListenAddr) -> String {
+    match address.address() {
+        Address::Unix(path) => format!("unix:{}", path.display()),
+        Address::Tcp { .. } => address.to_string(),
+    }
+}
+
+impl RunningEngine {
+    /// Cuts every connection, closes every socket and waits until all tasks are gone.
+    pub async fn stop(mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+        for task in std::mem::take(&mut self.tasks) {
+            // Cancelled is how it should end; a panic was reported by the runtime.
+            let _ = task.await;
+        }
+        for rank in &self.state.ranks {
+            if let Some(publisher) = &rank.publisher {
+                publisher.cut().await;
+            }
+        }
+    }
+}
+
+impl Drop for RunningEngine {
+    fn drop(&mut self) {
+        for task in &self.tasks {
+            task.abort();
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A track and the replay that fills its holes, whatever socket either comes over.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kv_events::Input;
+
+use crate::{
+    follower::GO,
+    replay::{ReplayEvent, ReplayRun, next_answer},
+    stream_driver::StreamDriver,
+};
+
+/// Asks for everything from a number on; `None`: there is nobody to ask.
+pub(crate) type ReplayRequester = Box<dyn Fn(u64) -> Option<ReplayRun> + Send + Sync>;
+
+/// One stream without its live socket. What its track wants is asked for, one request at a time, and nothing of an answer
+/// is kept once the stream is no longer believed.
+pub(crate) struct ReplayingDriver {
+    pub(crate) driver: StreamDriver,
+    /// For the log.
+    worker: Arc<str>,
+    ask: ReplayRequester,
+    replay: Option<ReplayRun>,
+}
+
+impl ReplayingDriver {
+    pub(crate) fn new(track: StreamDriver, worker: Arc<str>, ask: ReplayRequester) -> Self {
+        Self {
+            driver: track,
+            worker,
+            ask,
+            replay: None,
+        }
+    }
+
+    /// From now on these are asked; what runs is given up.
+    #[cfg(feature = "nats")]
+    pub(crate) fn set_requester(&mut self, ask: ReplayRequester) {
+        self.ask = ask;
+        self.replay = None;
+    }
+
+    pub(crate) fn connected(&mut self) {
+        let wanted = self.driver.connected();
+        self.follow_up(wanted);
+    }
+
+    pub(crate) fn disconnected(&mut self) {
+        self.replay = None;
+        self.driver.disconnected();
+    }
+
+    /// A message of the live socket, as frames.
+    pub(crate) fn live(&mut self, message: &[Bytes]) {
+        let wanted = self.driver.live(message);
+        self.follow_up(wanted);
+    }
+
+    /// A live batch.
+    #[cfg(feature = "nats")]
+    pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) {
+        let wanted = self.driver.batch(seq, payload);
+        self.follow_up(wanted);
+    }
+
+    pub(crate) fn feed(&mut self, input: Input<'_>) {
+        let wanted = self.driver.feed(input);
+        self.follow_up(wanted);
+    }
+
+    /// The next answer of the request that runs; waits for ever while none does. May be cancelled without losing anything.
+    pub(crate) async fn next_answer(&mut self) -> Option<ReplayEvent> {
+        next_answer(&mut self.replay).await
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_asking(&self) -> bool {
+        self.replay.is_some()
+    }
+
+    /// Takes an answer and what was read behind it; each time of the request that runs then, since an answer may be the
+    /// reason to ask anew.
+    pub(crate) fn replay_burst(&mut self, first: Option<ReplayEvent>) {
+        self.replayed(first);
+        for _ in 1..GO {
+            let Some(answer) = self.replay.as_mut().and_then(ReplayRun::try_next) else {
+                return;
+            };
+            self.replayed(Some(answer));
+        }
+    }
+
+    fn replayed(&mut self, answer: Option<ReplayEvent>) {
+        match answer {
+            Some(ReplayEvent::Batch { seq, payload }) => self.feed(Input::ReplayBatch {
+                seq,
+                payload: &payload,
+            }),
+            Some(ReplayEvent::End) => {
+                self.replay = None;
+                self.feed(Input::ReplayEnd);
+            }
+            Some(ReplayEvent::Failed(error)) => {
+                self.replay = None;
+                self.feed(Input::ReplayFailed);
+                if self.replay.is_some() {
+                    // Not a fault, it goes on: a long answer may have lost its end.
+                    tracing::info!(worker = %self.worker, %error, "replay asked for again");
+                } else if !self.driver.is_quarantined() {
+                    self.driver.record_fault(error.to_string());
+                }
+            }
+            None => {
+                self.replay = None;
+                self.feed(Input::ReplayFailed);
+            }
+        }
+    }
+
+    /// Fetches what the track wants, and drops everything of a stream that it no longer believes.
+    fn follow_up(&mut self, wanted: Option<u64>) {
+        if let Some(from) = wanted {
+            self.replay = (self.ask)(from);
+        }
+        if self.driver.is_quarantined() {
+            self.replay = None;
+        }
+    }
+}

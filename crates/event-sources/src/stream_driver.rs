@@ -1,0 +1,253 @@
+//! One publisher's stream without its sockets: the sequencer, its part of the index, and what is thought of it.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use kv_blocks::{IndexUpdate, Moment, StoredBlocks, Target};
+use kv_events::{Action, Input, Sequencer, SequencerSettings, StreamState, frames};
+use kv_index::UpdateOutcome;
+use net::Clock;
+
+use crate::{
+    BlockSink, EventDefaults,
+    quarantine::Quarantine,
+    sse::MessageRate,
+    status::{StreamStatus, StreamTotals},
+};
+
+/// What a track needs to know of its stream.
+#[derive(Clone, Debug)]
+pub(crate) struct DriverSpec {
+    pub(crate) target: Target,
+    pub(crate) worker: Arc<str>,
+    /// For the log.
+    pub(crate) endpoint: String,
+    pub(crate) defaults: EventDefaults,
+    pub(crate) sequencer: SequencerSettings,
+    pub(crate) stale_after: Duration,
+}
+
+/// What is known of one stream.
+#[derive(Debug)]
+pub(crate) struct StreamDriver {
+    spec: DriverSpec,
+    sink: Arc<dyn BlockSink>,
+    clock: Clock,
+    sequencer: Sequencer,
+    /// Totals of sequencers before this one, and of messages that never reached one.
+    past: StreamTotals,
+    quarantine: Quarantine,
+    quarantined_until: Option<Moment>,
+    past_epochs: u64,
+    connected_at: Option<Moment>,
+    connections: u64,
+    other_block_size: u64,
+    lag_ms: Option<f64>,
+    last_error: Option<String>,
+}
+
+impl StreamDriver {
+    pub(crate) fn new(spec: DriverSpec, sink: Arc<dyn BlockSink>, clock: Clock) -> Self {
+        Self {
+            sequencer: Sequencer::new(spec.sequencer.clone()),
+            spec,
+            sink,
+            clock,
+            past: StreamTotals::default(),
+            quarantine: Quarantine::default(),
+            quarantined_until: None,
+            past_epochs: 0,
+            connected_at: None,
+            connections: 0,
+            other_block_size: 0,
+            lag_ms: None,
+            last_error: None,
+        }
+    }
+
+    /// A connection is there, and the one before it, if any, is over. As for every input, `Some(from)` asks for a replay
+    /// from there on.
+    pub(crate) fn connected(&mut self) -> Option<u64> {
+        if self.connected_at.replace(self.clock.now()).is_some() {
+            self.feed(Input::Disconnected);
+        }
+        self.connections += 1;
+        tracing::info!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, "event stream connected");
+        self.feed(Input::Connected)
+    }
+
+    pub(crate) fn disconnected(&mut self) {
+        self.connected_at = None;
+        self.feed(Input::Disconnected);
+    }
+
+    /// A message of the live socket.
+    pub(crate) fn live(&mut self, message: &[Bytes]) -> Option<u64> {
+        match frames::live(message) {
+            Ok(live) => self.batch(live.seq, live.payload),
+            Err(error) => {
+                self.record_unreadable(error.to_string());
+                None
+            }
+        }
+    }
+
+    /// A live batch.
+    pub(crate) fn batch(&mut self, seq: Option<u64>, payload: &[u8]) -> Option<u64> {
+        let wanted = self.feed(Input::Live { seq, payload });
+        self.lag_ms = self.sequencer.last_batch_ts().map(|ts| self.ms_since(ts));
+        wanted
+    }
+
+    /// A message that is no batch.
+    pub(crate) fn record_unreadable(&mut self, error: String) {
+        self.past.record_unreadable();
+        self.record_fault(error);
+        self.judge(1);
+    }
+
+    /// Asks the sequencer and does as it says, except that it fetches no replay.
+    pub(crate) fn feed(&mut self, input: Input<'_>) -> Option<u64> {
+        let before = self.sequencer.counts().decode_errors;
+        let mut wanted = None;
+        for action in self.sequencer.on(self.clock.now(), input) {
+            match action {
+                Action::Apply(update) => self.apply(update),
+                Action::Clear => self.sink.clear(self.spec.target),
+                Action::Loss => self.sink.mark_loss(self.spec.target),
+                Action::RequestReplay { from } => wanted = Some(from),
+            }
+        }
+        let errors = self.sequencer.counts().decode_errors - before;
+        if errors > 0 {
+            self.last_error = self.sequencer.last_error().map(str::to_owned);
+            self.judge(errors);
+        }
+        wanted.filter(|_| !self.is_quarantined())
+    }
+
+    fn apply(&mut self, mut update: IndexUpdate) {
+        self.spec.defaults.fill(&mut update);
+        let done = if let Some((found, known)) = self.spec.defaults.refuse(&update) {
+            self.other_block_size += 1;
+            self.record_fault(format!(
+                "its events have blocks of {found} tokens, expected are {known}: set block_size to what the engine uses"
+            ));
+            UpdateOutcome {
+                ignored: 1,
+                ..UpdateOutcome::default()
+            }
+        } else {
+            self.sink.apply(self.spec.target, &update)
+        };
+        self.sequencer
+            .record(done.applied, done.orphans, done.ignored);
+    }
+
+    /// Counts errors against the publisher. With too many of them nothing it said is believed any longer.
+    fn judge(&mut self, errors: u64) {
+        let Some(until) = self.quarantine.record(self.clock.now(), errors) else {
+            return;
+        };
+        tracing::warn!(worker = %self.spec.worker, endpoint = %self.spec.endpoint, error = self.last_error,
+            "event stream quarantined: too many undecodable messages");
+        self.quarantined_until = Some(until);
+        self.sink.clear(self.spec.target);
+        self.past = self.past.combined_with(&self.sequencer);
+        self.past_epochs += self.sequencer.epoch();
+        self.sequencer = Sequencer::new(self.spec.sequencer.clone());
+        self.connected_at = None;
+    }
+
+    /// When a sentence that runs is over.
+    pub(crate) fn quarantined_until(&self) -> Option<Moment> {
+        self.quarantined_until
+    }
+
+    pub(crate) fn is_quarantined(&self) -> bool {
+        self.quarantined_until.is_some()
+    }
+
+    /// The sentence is served: the stream may be listened to again.
+    pub(crate) fn end_quarantine(&mut self) {
+        self.quarantined_until = None;
+    }
+
+    /// A message that nobody reads.
+    pub(crate) fn record_dropped(&mut self) {
+        self.past.record_dropped();
+    }
+
+    pub(crate) fn record_fault(&mut self, error: String) {
+        self.last_error = Some(error);
+    }
+
+    fn state(&self) -> StreamState {
+        if self.is_quarantined() {
+            return StreamState::Quarantined;
+        }
+        let heard = self.sequencer.last_event_at().max(self.connected_at);
+        let quiet =
+            heard.is_some_and(|heard| self.clock.now().since(heard) >= self.spec.stale_after);
+        match self.sequencer.state() {
+            StreamState::Live if quiet => StreamState::Stale,
+            state => state,
+        }
+    }
+
+    pub(crate) fn status(&self) -> StreamStatus {
+        StreamStatus {
+            state: self.state(),
+            epoch: self.past_epochs + self.sequencer.epoch(),
+            last_seq: self.sequencer.last_seq(),
+            lag_events: self.sequencer.lag_events(),
+            lag_ms: self.lag_ms,
+            last_event_at: self.sequencer.last_event_at(),
+            block_size: self.sequencer.announced_block_size(),
+            rank: self.sequencer.announced_rank(),
+            other_block_size: self.other_block_size,
+            last_error: self.last_error.clone(),
+            rate: MessageRate::default(),
+            reconnects: self.connections.saturating_sub(1),
+            totals: self.past.combined_with(&self.sequencer),
+        }
+    }
+
+    fn ms_since(&self, ts: f64) -> f64 {
+        #[expect(
+            clippy::cast_precision_loss,
+            reason = "milliseconds since 1970 fit into 53 bits for a long time"
+        )]
+        let now = self.clock.unix_ms() as f64;
+        (now - ts * 1e3).max(0.0)
+    }
+}
+
+impl EventDefaults {
+    /// Fills in what a store at the root of a sequence does not name. Later blocks inherit from their parents.
+    fn fill(&self, update: &mut IndexUpdate) {
+        if let IndexUpdate::Stored(StoredBlocks {
+            parent: None,
+            lora,
+            salt,
+            ..
+        }) = update
+        {
+            for (said, default) in [(lora, &self.lora), (salt, &self.salt)] {
+                if said.is_none() {
+                    said.clone_from(default);
+                }
+            }
+        }
+    }
+
+    /// The size of these blocks and the one that is known, if they differ, in tokens.
+    fn refuse(&self, update: &IndexUpdate) -> Option<(u32, u32)> {
+        let (IndexUpdate::Stored(StoredBlocks { block_size, .. }), Some(known)) =
+            (update, self.block_size)
+        else {
+            return None;
+        };
+        (*block_size != known).then(|| (block_size.tokens(), known.tokens()))
+    }
+}

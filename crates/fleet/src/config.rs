@@ -1,0 +1,163 @@
+//! The workers as configured, and what each supervisor is told because of it.
+//!
+//! What one worker is told may depend on the others: two engines of one host cannot both be assumed to publish at the
+//! default port. So orders are always made for all workers together.
+
+use std::{collections::HashMap, num::NonZeroU32, time::Duration};
+
+use config::Settings;
+use kv_blocks::{HashScheme, WorkerId};
+use net::{Destinations, WorkerUrl};
+
+use crate::{
+    EngineKind, FleetStartError, MessagesMode, TrustCache,
+    health::HealthSettings,
+    probe::{HealthCheckPlan, ProbeClient},
+    streams::StreamSettings,
+    worker_check::SupervisorConfig,
+};
+
+/// Between reads of the engines' own load: what a busy threshold goes by is at most 10 s old, however long a read takes.
+const SCRAPE_EVERY: Duration = Duration::from_secs(5);
+
+/// The workers and how they are treated: what a running fleet can be given anew ([`crate::Fleet::apply`]).
+#[derive(Clone, Debug)]
+pub struct FleetConfig {
+    /// The workers, each name once.
+    pub workers: Vec<config::WorkerEntry>,
+    /// Whether and how event streams are followed.
+    pub kv_events: config::KvEventsSection,
+    /// Intervals and thresholds of the checks.
+    pub health_checks: config::HealthChecksSection,
+    /// When a failing worker is left out.
+    pub circuit_breaker: config::CircuitBreakerSection,
+    /// Time for one TCP connect, knocks included.
+    pub connect_timeout: Duration,
+}
+
+impl FleetConfig {
+    /// What these settings say of workers.
+    pub fn of(settings: &Settings) -> Self {
+        Self {
+            workers: settings.workers.clone(),
+            kv_events: settings.kv_events.clone(),
+            health_checks: settings.health_checks.clone(),
+            circuit_breaker: settings.circuit_breaker.clone(),
+            connect_timeout: settings.request.connect_timeout,
+        }
+    }
+
+    /// Orders for every worker, in the order of the list; `number` gives each its number.
+    pub(crate) fn supervisor_configs(
+        &self,
+        scheme: HashScheme,
+        mut number: impl FnMut(&config::WorkerEntry, &WorkerUrl) -> WorkerId,
+    ) -> Result<Vec<SupervisorConfig>, FleetStartError> {
+        let mut urls = Vec::with_capacity(self.workers.len());
+        let mut trusts = TrustCache::default();
+        for worker in &self.workers {
+            let url: WorkerUrl = worker.url.parse().map_err(|error| FleetStartError::Url {
+                worker: worker.name.clone(),
+                error,
+            })?;
+            // An operator wrote the configuration; who calls or answers a name may not lead anywhere.
+            let url = if worker.found {
+                url.only_at(Destinations::Engines)
+            } else {
+                url
+            };
+            let believing = trusts.attach(url, &worker.tls);
+            urls.push(believing.map_err(|error| FleetStartError::Trust {
+                worker: worker.name.clone(),
+                error,
+            })?);
+        }
+        let mut hosts: HashMap<Option<&str>, usize> = HashMap::new();
+        for url in &urls {
+            *hosts.entry(url.host()).or_default() += 1;
+        }
+        let orders = self.workers.iter().zip(&urls).map(|(worker, url)| {
+            let shared_host = hosts.get(&url.host()).is_some_and(|workers| *workers > 1);
+            self.orders_for(
+                number(worker, url),
+                worker,
+                scheme,
+                url.clone(),
+                shared_host,
+            )
+        });
+        Ok(orders.collect())
+    }
+
+    fn orders_for(
+        &self,
+        id: WorkerId,
+        worker: &config::WorkerEntry,
+        scheme: HashScheme,
+        url: WorkerUrl,
+        shared_host: bool,
+    ) -> SupervisorConfig {
+        let checks = &self.health_checks;
+        SupervisorConfig {
+            id,
+            name: worker.name.as_str().into(),
+            client: ProbeClient::new(
+                url.clone(),
+                worker.engine.unwrap_or(EngineKind::Generic),
+                worker.api_key.as_ref(),
+                checks.timeout,
+            ),
+            health_check: HealthCheckPlan {
+                own: worker.health_check.clone(),
+                global_endpoint: checks.endpoint.clone(),
+            },
+            checks_enabled: checks.enabled,
+            engine: worker.engine,
+            messages: match worker.engine {
+                Some(EngineKind::Anthropic) => Some(MessagesMode::Native),
+                _ => worker.messages,
+            },
+            only_models: worker.models.iter().map(|id| id.as_str().into()).collect(),
+            block_size: worker.block_size,
+            dp_ranks: worker.dp_ranks.map(NonZeroU32::get),
+            streams: StreamSettings {
+                own: worker.kv_events.clone(),
+                all: self.kv_events.clone(),
+                host_is_its_own: !shared_host,
+                bound_alone: self
+                    .workers
+                    .iter()
+                    .filter(|other| bound_alike(worker, other))
+                    .count()
+                    <= 1,
+                url,
+                api_key: worker.api_key.clone(),
+                block_size: worker.block_size,
+                scheme,
+            },
+            connect_timeout: self.connect_timeout,
+            scrape_every: SCRAPE_EVERY,
+        }
+    }
+
+    pub(crate) fn health_settings(&self) -> HealthSettings {
+        let (checks, breaker) = (&self.health_checks, &self.circuit_breaker);
+        HealthSettings {
+            interval: checks.interval,
+            unhealthy_threshold: checks.unhealthy_threshold.get(),
+            healthy_threshold: checks.healthy_threshold.get(),
+            warmup_interval: checks.warmup_check_interval,
+            max_warmup: checks.max_warmup_duration,
+            knock_first: checks.recovery_interval,
+            knock_longest: checks.recovery_max_interval,
+            eject_after: breaker.consecutive_failures.get(),
+            eject_for: breaker.ejection,
+        }
+    }
+}
+
+/// Whether two workers connect to one socket of ours with topics that do not tell them apart; also a worker and itself.
+fn bound_alike(one: &config::WorkerEntry, other: &config::WorkerEntry) -> bool {
+    let (one, other) = (&one.kv_events, &other.kv_events);
+    one.bind && other.bind && one.endpoint == other.endpoint && one.topic == other.topic
+}

@@ -1,0 +1,239 @@
+//! The view of prefixes (`kv_cache_index`) and the streams that fill it.
+
+mod redis_pool;
+mod store;
+
+use std::{sync::Arc, time::Duration};
+
+use config::{KvCacheIndexSection, WorkerEntry};
+use event_sources::{
+    PrefixSink, SourceHandle, SourceSettings, SseEndpoint, SseSource, SseSpec, StreamReport,
+};
+use net::{Clock, WorkerUrl};
+use parking_lot::Mutex;
+use prefix_view::{Holder, Offloading, PrefixHash, PrefixHashKind, PrefixIndex, ViewSettings};
+use prometheus_client::registry::Registry;
+use supervision::supervise;
+use tokio::task::JoinHandle;
+
+pub use self::redis_pool::RedisPool;
+use self::store::PrefixViewStore;
+use crate::backend_feeds::{BackendFeeds, is_connected};
+
+/// Between two looks for prefixes whose time is over.
+const SWEEP_EVERY: Duration = Duration::from_secs(30);
+
+/// The view and what fills it.
+#[derive(Debug)]
+pub struct PrefixViewService {
+    view: PrefixViewStore,
+    /// Taken by the first [`Prefixes::stop`].
+    sources: Mutex<Vec<SourceHandle>>,
+    sweeper: JoinHandle<()>,
+}
+
+impl PrefixViewService {
+    /// Follows every configured stream; `None` where the section is off. `stale_after`: see [`SourceSettings`].
+    pub(crate) fn start(
+        settings: &KvCacheIndexSection,
+        redis: Option<Arc<RedisPool>>,
+        max_prefix_length: usize,
+        workers: &[WorkerEntry],
+        stale_after: Duration,
+        clock: Clock,
+        registry: &mut Registry,
+    ) -> Result<Option<Self>, String> {
+        if !settings.enabled {
+            return Ok(None);
+        }
+        let names = workers
+            .iter()
+            .map(|worker| worker.name.as_str().into())
+            .collect();
+        let of_view = view_settings(settings, max_prefix_length);
+        let view = match &settings.redis {
+            None => PrefixViewStore::in_memory(of_view, clock),
+            Some(_) => PrefixViewStore::in_redis(redis, of_view, names, clock, registry)?,
+        };
+        let mut sources = Vec::new();
+        for source in &settings.event_sources {
+            let said = |error: &dyn std::fmt::Display| {
+                format!(
+                    "kv_cache_index.event_sources of {}: {error}",
+                    source.backend_name
+                )
+            };
+            let endpoint: SseEndpoint = source.endpoint.parse().map_err(|error| said(&error))?;
+            let key = api_key(workers, &source.backend_name, &endpoint);
+            let mut spec = SseSpec::new(source.backend_name.as_str(), endpoint);
+            if let Some(key) = key {
+                spec = spec.bearer(key).map_err(|error| said(&error))?;
+            }
+            spec.reconnect_interval = source.reconnect_interval;
+            spec.settings = SourceSettings {
+                stale_after,
+                ..SourceSettings::default()
+            };
+            let kind = match source.prefix_hash_kind {
+                config::PrefixHashKind::PrefixKey => PrefixHashKind::PrefixKey,
+                config::PrefixHashKind::SequenceHash => PrefixHashKind::SequenceHash,
+            };
+            let sink = PrefixSink::new(view.index(), source.backend_name.as_str(), kind);
+            sources.push(SseSource::spawn(spec, Box::new(sink), clock));
+        }
+        let swept = view.index();
+        let sweeper = tokio::spawn(supervise("prefix_sweep", move || {
+            sweep(Arc::clone(&swept), clock)
+        }));
+        Ok(Some(Self {
+            view,
+            sources: Mutex::new(sources),
+            sweeper,
+        }))
+    }
+
+    /// What the streams say.
+    pub fn view(&self) -> Arc<dyn PrefixIndex> {
+        self.view.index()
+    }
+
+    /// Who holds a prefix, where that was asked within the last 100 ms: [`Self::holders`] would say the same without asking.
+    pub fn cached_holders(&self, prefix: &PrefixHash) -> Option<Arc<[Holder]>> {
+        self.view.cached_holders(prefix)
+    }
+
+    /// Who holds a prefix, best first, as of at most 100 ms ago. Waits for a bounded time where the view is shared, and
+    /// for nothing where it is in memory.
+    pub async fn holders(&self, prefix: &PrefixHash) -> Arc<[Holder]> {
+        self.view.holders(prefix).await
+    }
+
+    /// Whether the view is to be shared, and what it is shared through is away.
+    pub fn is_cut_off(&self) -> bool {
+        self.view.is_cut_off()
+    }
+
+    /// The streams as they stand, in the order of the configuration.
+    pub fn streams(&self) -> Vec<PrefixStream> {
+        self.sources.lock().iter().map(PrefixStream::of).collect()
+    }
+
+    /// Adds what they say to what is known of their backends.
+    pub(crate) fn feed(&self, feeds: &mut BackendFeeds) {
+        self.sources
+            .lock()
+            .iter()
+            .for_each(|source| feeds.prefixes(source));
+    }
+
+    /// Stops and awaits every stream. A second call returns at once.
+    pub(crate) async fn stop(&self) {
+        self.sweeper.abort();
+        let sources = std::mem::take(&mut *self.sources.lock());
+        for source in sources {
+            source.stop().await;
+        }
+        self.view.stop().await;
+    }
+}
+
+/// One stream that names whole prefixes.
+#[derive(Clone, Debug)]
+pub struct PrefixStream {
+    /// As every stream is shown.
+    pub report: StreamReport,
+    /// Whether it is there.
+    pub connected: bool,
+    /// Its connections after the first.
+    pub reconnects: u64,
+    /// Messages of the last minute, per second.
+    pub events_per_second: f64,
+}
+
+impl PrefixStream {
+    fn of(source: &SourceHandle) -> Self {
+        Self {
+            report: source.report(),
+            connected: is_connected(source.state()),
+            reconnects: source.counters().reconnects,
+            events_per_second: source.events_per_second(),
+        }
+    }
+}
+
+impl Drop for PrefixViewService {
+    fn drop(&mut self) {
+        self.sweeper.abort();
+    }
+}
+
+/// The worker's own key, if its own listener is asked: no other may see it.
+fn api_key<'a>(
+    workers: &'a [WorkerEntry],
+    backend: &str,
+    endpoint: &SseEndpoint,
+) -> Option<&'a str> {
+    let worker = workers.iter().find(|worker| worker.name == backend)?;
+    let own: WorkerUrl = worker.url.parse().ok()?;
+    worker
+        .api_key
+        .as_ref()
+        .filter(|_| own.authority() == endpoint.authority())
+        .map(config::Secret::expose)
+}
+
+async fn sweep(view: Arc<dyn PrefixIndex>, clock: Clock) {
+    loop {
+        tokio::time::sleep(SWEEP_EVERY).await;
+        let (view, now) = (Arc::clone(&view), clock.now());
+        // Goes through every prefix: not on a thread that others wait for.
+        let _ = tokio::task::spawn_blocking(move || view.cleanup_expired(now)).await;
+    }
+}
+
+fn view_settings(settings: &KvCacheIndexSection, max_prefix_length: usize) -> ViewSettings {
+    ViewSettings {
+        max_entries: settings.max_entries,
+        entry_ttl: settings.entry_ttl,
+        offloading: match settings.offloading {
+            config::Offloading::Off => Offloading::Off,
+            config::Offloading::On { evicted_too } => Offloading::On {
+                treat_eviction_as_offload: evicted_too,
+            },
+        },
+        max_prefix_length: u32::try_from(max_prefix_length).unwrap_or(u32::MAX),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::num::NonZeroUsize;
+
+    use contract_id::contract;
+
+    use super::*;
+
+    #[test]
+    #[contract("CK45")]
+    fn a_prefix_whose_length_nobody_tells_is_as_long_as_what_its_key_covers() {
+        let settings = KvCacheIndexSection {
+            redis: None,
+            enabled: true,
+            max_entries: NonZeroUsize::MIN,
+            entry_ttl: Duration::from_secs(600),
+            scoring: config::ScoringSection {
+                relative: false,
+                overlap_weight: 0.6,
+                load_weight: 0.3,
+                health_weight: 0.1,
+                min_overlap_threshold: 0.3,
+                gpu_tier_weight: 1.0,
+                storage_tier_weight: 0.6,
+            },
+            offloading: config::Offloading::Off,
+            event_sources: Vec::new(),
+        };
+        assert_eq!(view_settings(&settings, 4096).assumed_tokens(), 1024);
+        assert_eq!(view_settings(&settings, 256).assumed_tokens(), 64);
+    }
+}

@@ -1,0 +1,160 @@
+//! One question to one worker, with its key, a time limit and a size limit.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+use net::{
+    WorkerUrl,
+    fetch::{self, FetchError, FetchedReply},
+};
+
+use crate::{EngineKind, health::CheckOutcome};
+
+/// Who is asked, and how long an answer may take.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ProbeClient {
+    url: WorkerUrl,
+    headers: HeaderMap,
+    timeout: Duration,
+}
+
+/// Why a worker is not ready, for the state machine and for people.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProbeError {
+    pub(crate) check: CheckOutcome,
+    pub(crate) text: String,
+}
+
+impl ProbeError {
+    pub(crate) fn failed(text: impl Into<String>) -> Self {
+        Self {
+            check: CheckOutcome::Failed,
+            text: text.into(),
+        }
+    }
+}
+
+impl ProbeClient {
+    pub(crate) fn new(
+        url: WorkerUrl,
+        engine: EngineKind,
+        api_key: Option<&config::Secret>,
+        timeout: Duration,
+    ) -> Self {
+        let headers = crate::credentials(engine, api_key.map(|key| key.expose())).collect();
+        Self {
+            url,
+            headers,
+            timeout,
+        }
+    }
+
+    pub(crate) fn with_timeout(&self, timeout: Duration) -> Self {
+        Self {
+            timeout: self.timeout.min(timeout),
+            ..self.clone()
+        }
+    }
+
+    pub(crate) fn url(&self) -> &WorkerUrl {
+        &self.url
+    }
+
+    pub(crate) async fn get(
+        &self,
+        path: &str,
+        max_bytes: usize,
+    ) -> Result<FetchedReply, FetchError> {
+        fetch::get(&self.url, path, &self.headers, self.timeout, max_bytes).await
+    }
+
+    pub(crate) async fn post(
+        &self,
+        path: &str,
+        body: Option<Bytes>,
+        max_bytes: usize,
+    ) -> Result<FetchedReply, FetchError> {
+        fetch::post(
+            &self.url,
+            path,
+            &self.headers,
+            body,
+            self.timeout,
+            max_bytes,
+        )
+        .await
+    }
+
+    /// The body of a 200 reply. `Some(None)`: it answered that it has no such thing; `None`: it did not answer, or not
+    /// now.
+    pub(crate) async fn ask(&self, path: &str, max_bytes: usize) -> Option<Option<Bytes>> {
+        let reply = self.get(path, max_bytes).await.ok()?;
+        let later = reply.status.is_server_error() || reply.status == StatusCode::TOO_MANY_REQUESTS;
+        (!later).then(|| (reply.status == StatusCode::OK).then_some(reply.body))
+    }
+
+    /// The body of a 200 reply; anything else is nothing.
+    pub(crate) async fn get_ok(&self, path: &str, max_bytes: usize) -> Option<Bytes> {
+        let reply = self.get(path, max_bytes).await.ok()?;
+        (reply.status == StatusCode::OK).then_some(reply.body)
+    }
+}
+
+/// What is said of a worker whose port refuses.
+pub(crate) const REFUSED: &str = "connection refused: start the engine or check the url";
+
+/// What a failed exchange means, and what to do about it.
+pub(crate) fn probe_error(error: &FetchError) -> ProbeError {
+    if error.is_refused() {
+        return ProbeError {
+            check: CheckOutcome::Refused,
+            text: REFUSED.to_owned(),
+        };
+    }
+    match error {
+        FetchError::Connect { source, .. }
+            if net::LocalFault::of(source).is_some_and(net::LocalFault::is_exhaustion) =>
+        {
+            ProbeError {
+                check: CheckOutcome::NotMade,
+                text: format!("cannot be asked ({source}): see to the limits of this process"),
+            }
+        }
+        FetchError::Connect { source, .. } if source.kind() == std::io::ErrorKind::InvalidData => {
+            ProbeError::failed(format!(
+                "could not prove who it is ({source}): check its certificate and the url's scheme and host, or name its \
+                 authority as this worker's tls.ca"
+            ))
+        }
+        FetchError::Connect { source, .. } => ProbeError::failed(format!(
+            "cannot be reached ({source}): check the url and the network"
+        )),
+        FetchError::TimedOut { path, limit, .. } => ProbeError::failed(format!(
+            "did not answer {path} within {limit:?}: look at the engine's log"
+        )),
+        FetchError::TooLarge { path, limit, .. } => ProbeError::failed(format!(
+            "answered {path} with more than {limit} bytes: check that the url is an engine's"
+        )),
+        FetchError::Protocol { path, .. } => ProbeError::failed(format!(
+            "did not answer {path} with a whole http reply: check that the url is an engine's"
+        )),
+        FetchError::Request { path, .. } => ProbeError::failed(format!(
+            "cannot be asked for {path}: use an absolute path in plain ascii"
+        )),
+    }
+}
+
+/// What an unexpected status means, and what to do about it.
+pub(crate) fn unexpected(path: &str, status: StatusCode) -> ProbeError {
+    let status = status.as_u16();
+    ProbeError::failed(match status {
+        401 | 403 => {
+            format!("answered {path} with {status}: set this worker's api_key to the engine's key")
+        }
+        404 => format!(
+            "answered {path} with 404: check the url, or set this worker's health_check.endpoint"
+        ),
+        _ => format!("answered {path} with {status}: look at the engine's log"),
+    })
+}

@@ -1,0 +1,521 @@
+//! What is known of all workers, and the snapshot made of it.
+//!
+//! Supervisors write here, the request path reads the snapshot and reports failures. The lock is held for a few lines
+//! and never across an await; the snapshot is rebuilt only when something in it changed.
+//!
+//! **Invariant**: whatever is written is published before the lock is given back, so a decision made after a reported
+//! failure sees it.
+
+mod lost_cache;
+mod removal;
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{Arc, Weak},
+};
+
+use arc_swap::ArcSwap;
+use event_sources::{SharedSocket, SharedSpec, StreamState};
+use kv_blocks::{Moment, Target, WorkerId};
+use kv_index::KvIndex;
+use net::Clock;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::{Notify, watch};
+
+use crate::{
+    EngineLoad, FailureKind, RankView, Snapshot, WorkerState, WorkerVerdict,
+    health::{CheckOutcome, HealthSettings, NextCheck},
+    probe::{ProbeError, REFUSED, Scrape},
+    request_record::RequestRecords,
+    snapshot_build,
+    sweeper::IndexSweeper,
+    worker_record::{FollowedStream, WorkerRecord},
+};
+
+/// What became of the connections to a worker's publishers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PublisherConnections {
+    Same,
+    /// One that was there is gone: the engine died or restarted.
+    Lost,
+    /// One that was not there is.
+    Made,
+}
+
+/// When failing workers are left out.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct EjectionRule {
+    pub(crate) enabled: bool,
+    /// Largest share of the workers that may be left out at once.
+    pub(crate) max_ratio: f64,
+}
+
+impl EjectionRule {
+    pub(crate) fn of(breaker: &config::CircuitBreakerSection) -> Self {
+        Self {
+            enabled: breaker.enabled,
+            max_ratio: breaker.max_ejected_ratio,
+        }
+    }
+}
+
+/// All workers.
+pub(crate) struct WorkerTable {
+    pub(crate) clock: Clock,
+    pub(crate) index: Arc<KvIndex>,
+    ejection: RwLock<EjectionRule>,
+    snapshot: ArcSwap<Snapshot>,
+    /// In the order of their numbers.
+    entries: Mutex<Vec<WorkerRecord>>,
+    /// Spares the lock of all entries on the usual path.
+    records: RequestRecords,
+    sweeper: IndexSweeper,
+    /// Endpoints being followed, and by whom: one publisher's events must not be credited to two workers.
+    claims: Mutex<HashMap<String, WorkerId>>,
+    /// Sockets of ours that workers share, by endpoint, while any of them is there.
+    shared: Mutex<HashMap<String, Weak<SharedSocket>>>,
+    /// Workers that have had their first verdict.
+    pub(crate) judged: watch::Sender<HashSet<WorkerId>>,
+    /// Counts looks at workers.
+    pub(crate) looks: watch::Sender<u64>,
+}
+
+impl std::fmt::Debug for WorkerTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Board")
+            .field("snapshot", &self.snapshot.load())
+            .finish_non_exhaustive()
+    }
+}
+
+impl WorkerTable {
+    /// `entries` in the order of their numbers.
+    pub(crate) fn new(
+        entries: Vec<WorkerRecord>,
+        ejection: EjectionRule,
+        index: Arc<KvIndex>,
+        clock: Clock,
+    ) -> Self {
+        let records = RequestRecords::default();
+        entries.iter().for_each(|entry| records.add(entry.view.id));
+        let sweeper = IndexSweeper::new(Arc::clone(&index));
+        let snapshot = ArcSwap::from_pointee(snapshot_build::build(&entries));
+        let (judged, looks) = (watch::Sender::default(), watch::Sender::new(0));
+        let (entries, claims, shared) = (Mutex::new(entries), Mutex::default(), Mutex::default());
+        let ejection = RwLock::new(ejection);
+        Self {
+            clock,
+            index,
+            ejection,
+            snapshot,
+            entries,
+            records,
+            sweeper,
+            claims,
+            shared,
+            judged,
+            looks,
+        }
+    }
+
+    /// Takes a worker in, whose number is higher than all before it.
+    pub(crate) fn add(&self, entry: WorkerRecord) {
+        self.records.add(entry.view.id);
+        let mut entries = self.entries.lock();
+        let at = entries.partition_point(|known| known.view.id < entry.view.id);
+        entries.insert(at, entry);
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
+    }
+
+    /// Forgets a worker and what it had cached.
+    pub(crate) fn remove(&self, id: WorkerId) {
+        let mut entries = self.entries.lock();
+        entries.retain(|entry| entry.view.id != id);
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
+        drop(entries);
+        self.records.remove(id);
+        self.judged.send_if_modified(|judged| judged.remove(&id));
+        self.index.retire_worker(id);
+        self.sweeper.wake();
+    }
+
+    /// Takes other rules over.
+    pub(crate) fn reconfigure(&self, ejection: EjectionRule, health: HealthSettings) {
+        *self.ejection.write() = ejection;
+        self.entries
+            .lock()
+            .iter_mut()
+            .for_each(|entry| entry.health.reconfigure(health));
+    }
+
+    pub(crate) fn snapshot(&self) -> Arc<Snapshot> {
+        self.snapshot.load_full()
+    }
+
+    pub(crate) fn wake_of(&self, id: WorkerId) -> Arc<Notify> {
+        self.with(id, |entry| Arc::clone(&entry.wake))
+            .unwrap_or_default()
+    }
+
+    /// Reads one worker.
+    pub(crate) fn with<R>(&self, id: WorkerId, read: impl FnOnce(&WorkerRecord) -> R) -> Option<R> {
+        find(&mut self.entries.lock(), id).map(|entry| read(entry))
+    }
+
+    /// Reads all workers.
+    pub(crate) fn each(&self, mut read: impl FnMut(&WorkerRecord)) {
+        self.entries.lock().iter().for_each(&mut read);
+    }
+
+    /// Changes one worker and publishes, in that order, under one lock.
+    pub(crate) fn change<R>(
+        &self,
+        id: WorkerId,
+        change: impl FnOnce(&mut WorkerRecord) -> R,
+    ) -> Option<R> {
+        let mut entries = self.entries.lock();
+        let result = change(find(&mut entries, id)?);
+        self.publish(&mut entries, id);
+        Some(result)
+    }
+
+    fn publish(&self, entries: &mut [WorkerRecord], id: WorkerId) {
+        if let Some(entry) = find(entries, id) {
+            self.reconcile(entry);
+        }
+        self.close_no_longer_needed(entries);
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(entries)));
+    }
+
+    /// Brings the view in line with health and streams.
+    fn reconcile(&self, entry: &mut WorkerRecord) {
+        let state = entry.state();
+        let ranks = entry.rank_views();
+        if entry.view.state != state {
+            let view = Arc::make_mut(&mut entry.view);
+            view.state = state;
+            view.since = self.clock.wall();
+            if state == WorkerState::Ready {
+                self.records.answered(view.id);
+            }
+        }
+        if entry.view.ranks != ranks {
+            Arc::make_mut(&mut entry.view).ranks = ranks;
+        }
+        if state == WorkerState::Ready {
+            entry.was_ready = true;
+            entry.outage.cache_forgotten = false;
+        }
+        self.forget_lost_cache(entry);
+    }
+
+    /// The result of a check.
+    pub(crate) fn record_check(&self, id: WorkerId, result: Result<(), &ProbeError>) {
+        let now = self.clock.now();
+        self.change(id, |entry| {
+            let check = result
+                .err()
+                .map_or(CheckOutcome::Passed, |trouble| trouble.check);
+            match check {
+                CheckOutcome::Refused => drop(entry.record_process_end()),
+                CheckOutcome::NotMade => {}
+                CheckOutcome::Passed | CheckOutcome::Loading | CheckOutcome::Failed => {
+                    entry.outage.refused = false
+                }
+            }
+            let before = entry.health.state();
+            let after = entry.health.record_check(now, check);
+            if check == CheckOutcome::NotMade && before == after {
+                return;
+            }
+            let error: Option<Arc<str>> = result.err().map(|trouble| trouble.text.as_str().into());
+            if entry.view.last_error != error {
+                Arc::make_mut(&mut entry.view).last_error = error;
+            }
+        });
+    }
+
+    /// A knock on a worker that is down led nowhere. `refused`: nobody listens there.
+    pub(crate) fn record_failed_connect(&self, id: WorkerId, refused: bool) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
+        entry.health.record_failed_connect();
+        if refused && entry.record_process_end() {
+            Arc::make_mut(&mut entry.view).last_error = Some(REFUSED.into());
+            self.publish(&mut entries, id);
+        } else if refused {
+            self.forget_lost_cache(entry);
+        }
+    }
+
+    /// What to do next for this worker, and whether a failed request asks for a look before that.
+    pub(crate) fn next(&self, id: WorkerId) -> (NextCheck, bool) {
+        let now = self.clock.now();
+        let mut entries = self.entries.lock();
+        let Some(entry) = find(&mut entries, id) else {
+            return (NextCheck::CheckIn(std::time::Duration::MAX), false);
+        };
+        (
+            entry.health.next(now),
+            std::mem::take(&mut entry.recheck_requested),
+        )
+    }
+
+    /// A worker is to be looked at before its next look is due.
+    pub(crate) fn request_check(&self, id: WorkerId) {
+        if let Some(entry) = find(&mut self.entries.lock(), id) {
+            entry.recheck_requested = true;
+            entry.wake.notify_one();
+        }
+    }
+
+    /// A worker was looked at, whatever came of it.
+    pub(crate) fn mark_checked(&self, id: WorkerId) {
+        if let Some(entry) = find(&mut self.entries.lock(), id) {
+            entry.looked_at = self.clock.now();
+        }
+        self.looks.send_modify(|looks| *looks += 1);
+    }
+
+    /// What an engine's metrics said, read `at`.
+    pub(crate) fn record_scrape(&self, id: WorkerId, at: Moment, scrape: &Scrape) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
+        // Not part of the snapshot: it grows with every request, and no request reads it.
+        entry.prefix_cache = scrape.prefix_cache.counters(at);
+        if entry.view.load != scrape.load {
+            Arc::make_mut(&mut entry.view).load = scrape.load;
+            self.publish(&mut entries, id);
+        }
+    }
+
+    /// A worker's load could not be read for so long that the last figures say nothing any more.
+    pub(crate) fn clear_load(&self, id: WorkerId) {
+        let mut entries = self.entries.lock();
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
+        if entry.view.load != EngineLoad::default() {
+            Arc::make_mut(&mut entry.view).load = EngineLoad::default();
+            self.publish(&mut entries, id);
+        }
+    }
+
+    /// Whether what a rank's stream says is believed. One that is not believed any more is fetched anew.
+    pub(crate) fn trust(&self, target: Target, trusted: bool) {
+        if self.with(target.worker, |_| ()).is_none() {
+            return;
+        }
+        self.index.trust(target, trusted);
+        self.change(target.worker, |entry| {
+            entry.distrusted.retain(|rank| *rank != target.rank);
+            if !trusted {
+                entry.distrusted.push(target.rank);
+                entry
+                    .stream_of(target.rank)
+                    .inspect(|stream| stream.source.resync());
+            }
+        });
+    }
+
+    /// A request failed (contract of [`crate::Fleet::report_failure`]).
+    pub(crate) fn request_failed(&self, id: WorkerId, kind: FailureKind) {
+        let now = self.clock.now();
+        if kind == FailureKind::Local || !self.records.failed(id, now) {
+            return;
+        }
+        let mut entries = self.entries.lock();
+        let ejection = *self.ejection.read();
+        let others = ejection.enabled && may_eject(ejection.max_ratio, &entries, id);
+        let Some(entry) = find(&mut entries, id) else {
+            return;
+        };
+        let before = entry.health.state();
+        let after = entry.health.request_failed(now, kind, others);
+        // News also of a worker that is out already: it is no last hope any more, and its cache is gone.
+        let gone = kind == FailureKind::Refused && entry.record_process_end();
+        // A worker that is already out has its own rhythm of knocks.
+        if after != WorkerState::Down {
+            entry.recheck_requested = true;
+        }
+        entry.wake.notify_one();
+        if before != after || gone {
+            let text = match after {
+                WorkerState::Down => REFUSED.to_owned(),
+                _ => format!(
+                    "requests fail ({}): look at the engine's log",
+                    kind.as_str()
+                ),
+            };
+            Arc::make_mut(&mut entry.view).last_error = Some(text.into());
+            self.publish(&mut entries, id);
+        }
+    }
+
+    /// A request succeeded.
+    pub(crate) fn request_succeeded(&self, id: WorkerId) {
+        if self.records.succeeded(id)
+            && let Some(entry) = find(&mut self.entries.lock(), id)
+        {
+            entry.health.request_succeeded();
+        }
+    }
+
+    /// A request's reply has begun.
+    pub(crate) fn request_answered(&self, id: WorkerId) {
+        self.records.answered(id);
+    }
+
+    /// Whether a request failed there lately and none was answered since.
+    pub(crate) fn failed_lately(&self, id: WorkerId) -> bool {
+        self.records.failed_lately(id, self.clock.now())
+    }
+
+    /// Reads the states of a worker's streams anew, and says what that means for the worker.
+    pub(crate) fn streams_changed(&self, id: WorkerId) -> PublisherConnections {
+        let connected = |rank: &RankView| {
+            rank.stream
+                .is_some_and(|state| state != StreamState::Connecting.as_str())
+        };
+        let changed = self.with(id, |entry| {
+            let mut news = PublisherConnections::Same;
+            let mut any = false;
+            for stream in &entry.streams {
+                let rank = stream.ranks.first();
+                let before = entry
+                    .view
+                    .ranks
+                    .get(rank.0 as usize)
+                    .copied()
+                    .unwrap_or_default();
+                let now = entry.rank_view(stream, rank);
+                any |= before != now;
+                match (connected(&before), connected(&now)) {
+                    (true, false) => news = PublisherConnections::Lost,
+                    (false, true) if news == PublisherConnections::Same => {
+                        news = PublisherConnections::Made
+                    }
+                    _ => {}
+                }
+            }
+            (any, news)
+        });
+        let Some((any, news)) = changed else {
+            return PublisherConnections::Same;
+        };
+        if any {
+            self.change(id, |entry| {
+                if news == PublisherConnections::Made {
+                    entry.health.restart_connect_probes();
+                }
+            });
+        }
+        news
+    }
+
+    /// Another worker that serves this model with another tokenizer, or one of them has none.
+    pub(crate) fn has_conflicting_tokenizer(&self, id: WorkerId, model: &str) -> Option<Arc<str>> {
+        let entries = self.entries.lock();
+        let own = Arc::clone(
+            entries
+                .iter()
+                .find(|entry| entry.view.id == id)?
+                .artefacts
+                .get(model)?,
+        );
+        let differs = |other: &&WorkerRecord| {
+            other
+                .artefacts
+                .get(model)
+                .is_some_and(|other| !own.has_tokenizer_of(other))
+        };
+        let other = entries.iter().find(differs)?;
+        Some(Arc::clone(&other.view.name))
+    }
+
+    /// Takes a worker's streams out, for their owner to stop them.
+    pub(crate) fn take_streams(&self, id: WorkerId) -> Vec<FollowedStream> {
+        self.change(id, |entry| std::mem::take(&mut entry.streams))
+            .unwrap_or_default()
+    }
+
+    /// Claims a publisher for a worker; the name of the worker that has it already, if another has.
+    pub(crate) fn claim(&self, endpoint: &str, id: WorkerId) -> Result<(), Arc<str>> {
+        let mut claims = self.claims.lock();
+        let holder = *claims.entry(endpoint.to_owned()).or_insert(id);
+        drop(claims);
+        if holder == id {
+            return Ok(());
+        }
+        Err(self
+            .with(holder, |entry| Arc::clone(&entry.view.name))
+            .unwrap_or_else(|| "another worker".into()))
+    }
+
+    /// Gives a worker's claims back.
+    pub(crate) fn unclaim(&self, id: WorkerId) {
+        self.claims.lock().retain(|_, holder| *holder != id);
+    }
+
+    /// The socket bound at this endpoint; bound now if it is not.
+    pub(crate) fn shared_socket(&self, endpoint: &str, spec: SharedSpec) -> Arc<SharedSocket> {
+        let mut shared = self.shared.lock();
+        shared.retain(|_, socket| socket.strong_count() > 0);
+        if let Some(socket) = shared.get(endpoint).and_then(Weak::upgrade) {
+            return socket;
+        }
+        let socket = Arc::new(SharedSocket::bind(
+            spec,
+            Arc::clone(&self.index),
+            self.clock,
+        ));
+        shared.insert(endpoint.to_owned(), Arc::downgrade(&socket));
+        socket
+    }
+
+    /// The verdict on a worker as it stands.
+    pub(crate) fn verdict(&self, id: WorkerId) -> Option<WorkerVerdict> {
+        self.with(id, WorkerRecord::verdict)
+    }
+}
+
+/// The entry of this number; `entries` in the order of their numbers.
+fn find(entries: &mut [WorkerRecord], id: WorkerId) -> Option<&mut WorkerRecord> {
+    let at = entries
+        .binary_search_by_key(&id, |entry| entry.view.id)
+        .ok()?;
+    entries.get_mut(at)
+}
+
+/// Whether leaving this worker out keeps every model served, and the ejected share within its limit.
+fn may_eject(max_ratio: f64, entries: &[WorkerRecord], id: WorkerId) -> bool {
+    let Some(this) = entries.iter().find(|entry| entry.view.id == id) else {
+        return false;
+    };
+    let ejected = entries
+        .iter()
+        .filter(|entry| entry.health.state() == WorkerState::Ejected)
+        .count()
+        + 1;
+    #[allow(clippy::cast_precision_loss, reason = "numbers of workers")]
+    let within = ejected as f64 <= max_ratio * entries.len() as f64;
+    // A request does without a prefill worker.
+    let needed = !this.view.only_prefills();
+    within
+        && this.view.models.iter().all(|model| {
+            !needed
+                || entries.iter().any(|other| {
+                    other.view.id != id
+                        && !other.view.only_prefills()
+                        && other.view.is_ready()
+                        && other.view.models.iter().any(|listed| listed.id == model.id)
+                })
+        })
+}

@@ -1,0 +1,54 @@
+//! Workers that are not configured any more.
+
+use std::{collections::HashSet, sync::Arc};
+
+use kv_blocks::{Moment, WorkerId};
+
+use super::WorkerTable;
+use crate::{
+    replacement, snapshot_build,
+    worker_record::{WorkerAdmission, WorkerRecord},
+};
+
+impl WorkerTable {
+    /// Whether a worker that is not configured any more gets no requests any more, either.
+    pub(crate) fn is_closed(&self, id: WorkerId) -> bool {
+        self.with(id, |entry| entry.admission == WorkerAdmission::Closed)
+            .unwrap_or(true)
+    }
+
+    /// These are not configured any more: see [`Entry::leave`].
+    pub(crate) fn remove_workers(&self, leaving: &HashSet<WorkerId>, until: Moment) {
+        if leaving.is_empty() {
+            return;
+        }
+        let mut entries = self.entries.lock();
+        // All of them before any is looked at: one that leaves replaces no other.
+        entries
+            .iter_mut()
+            .filter(|entry| leaving.contains(&entry.view.id))
+            .for_each(|entry| entry.begin_removal(until));
+        self.close_no_longer_needed(&mut entries);
+        self.snapshot
+            .store(Arc::new(snapshot_build::build(&entries)));
+    }
+
+    /// Closes workers that served until others are ready in their place, where they are, or where that took too long.
+    pub(crate) fn close_replaced(&self) {
+        let mut entries = self.entries.lock();
+        if self.close_no_longer_needed(&mut entries) {
+            self.snapshot
+                .store(Arc::new(snapshot_build::build(&entries)));
+        }
+    }
+
+    /// Returns whether any was closed.
+    pub(super) fn close_no_longer_needed(&self, entries: &mut [WorkerRecord]) -> bool {
+        let over = replacement::no_longer_needed(entries, self.clock.now());
+        for at in &over {
+            entries[*at].admission = WorkerAdmission::Closed;
+            self.reconcile(&mut entries[*at]);
+        }
+        !over.is_empty()
+    }
+}

@@ -1,0 +1,458 @@
+//! One reply on its way to everybody who asked for the same.
+//!
+//! Whoever waits drives: the first whose task runs polls the reply, and all of them read what came. So it goes on as long
+//! as anybody wants it, whoever asked first, and ends (the worker's connection with it) when the last one leaves.
+//!
+//! What came is kept while the reply is short enough to be joined. Of a longer one only its end is, and nobody new may join; the
+//! one that asked first never waits for another, and who falls behind what is kept is cut. Where all replies together hold
+//! too much, each is held as if it were long.
+//!
+//! **Invariant**: a waker is registered before the driver's lock is tried, and everybody is woken after progress and after
+//! somebody left: nobody sleeps while there is something to read or nobody drives.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Response, StatusCode};
+use http_body::Body as _;
+use parking_lot::Mutex;
+
+use super::wakers::Wakers;
+use crate::request::ReplyBody;
+
+/// A reply in the making.
+pub(crate) type ReplyFuture = Pin<Box<dyn Future<Output = Response<ReplyBody>> + Send>>;
+
+/// Longest reply that can be joined or kept; of a longer one so much is held for those who are behind.
+const MOST_BYTES: usize = 8 << 20;
+/// Most bytes of all replies together, and what each may hold beyond that.
+const MOST_TOGETHER: usize = 256 << 20;
+const HELD_BEYOND: usize = 64 << 10;
+/// A shorter piece is copied.
+const SHORT: usize = 4 << 10;
+
+/// What everybody gets who asked for the same.
+pub(crate) struct Flight {
+    driver: Mutex<FlightDriver>,
+    shared: Mutex<FlightBuffer>,
+    wakers: Arc<Wakers>,
+    /// Whether the reply was whole and no error, said at its end.
+    outcome: Arc<OnceLock<bool>>,
+}
+
+enum FlightDriver {
+    /// The one that asked first has not brought its request yet.
+    Empty,
+    Head(ReplyFuture),
+    Body(ReplyBody),
+    /// Not to be shared: for the one that asked first.
+    Own(Option<Response<ReplyBody>>),
+    Over,
+}
+
+struct FlightBuffer {
+    head: Option<FlightHead>,
+    /// Length of the whole body, where it is known.
+    length: Option<u64>,
+    chunks: VecDeque<Bytes>,
+    /// How many chunks before the first of these are gone.
+    dropped_chunks: usize,
+    buffered_bytes: usize,
+    /// What all replies hold, this one with it.
+    together: Arc<AtomicUsize>,
+    /// No more than this is held of a reply that is long.
+    window: usize,
+    long: bool,
+    end: Option<FlightEnd>,
+    /// Who reads, and up to which chunk.
+    readers: Vec<(u64, usize)>,
+}
+
+/// What is known of the reply's head.
+#[derive(Clone, Debug)]
+pub(super) enum FlightHead {
+    /// Everybody gets this reply.
+    Shared(StatusCode, HeaderMap),
+    /// An error: the others ask for themselves.
+    Own,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum FlightEnd {
+    Clean,
+    Broken,
+}
+
+/// The id of the one that asked first.
+pub(super) const FIRST: u64 = 0;
+
+impl Flight {
+    /// `together` counts the bytes of all.
+    pub(super) fn new(together: Arc<AtomicUsize>) -> Self {
+        Self {
+            driver: Mutex::new(FlightDriver::Empty),
+            shared: Mutex::new(FlightBuffer::new(together)),
+            wakers: Arc::default(),
+            outcome: Arc::default(),
+        }
+    }
+
+    /// Where the end of the reply is told.
+    pub(super) fn outcome_slot(&self) -> Arc<OnceLock<bool>> {
+        Arc::clone(&self.outcome)
+    }
+
+    pub(super) fn begin(&self, reply: ReplyFuture) {
+        *self.driver.lock() = FlightDriver::Head(reply);
+        self.wakers.wake_all();
+    }
+
+    pub(super) fn enter(&self, id: u64) {
+        self.shared.lock().readers.push((id, 0));
+    }
+
+    /// Nobody is left to drive what this one drove: the others are woken.
+    pub(super) fn leave(&self, id: u64) {
+        {
+            let mut shared = self.shared.lock();
+            shared.readers.retain(|(known, _)| *known != id);
+            // It may have been the one that the others waited for.
+            shared.trim();
+        }
+        self.wakers.forget(id);
+        self.wakers.wake_all();
+    }
+
+    /// Ends what nobody wants any more.
+    pub(super) fn abandon(&self) {
+        let driver = std::mem::replace(&mut *self.driver.lock(), FlightDriver::Over);
+        drop(driver);
+    }
+
+    pub(super) fn length(&self) -> Option<u64> {
+        self.shared.lock().length
+    }
+
+    /// Whether somebody new would get everything from the start.
+    pub(super) fn can_be_joined(&self) -> bool {
+        let shared = self.shared.lock();
+        !shared.long
+            && shared.end != Some(FlightEnd::Broken)
+            && !matches!(shared.head, Some(FlightHead::Own))
+    }
+
+    /// Whether the reply is whole, right, and short enough to answer later requests; and its bytes.
+    pub(super) fn kept_bytes(&self) -> Option<usize> {
+        let shared = self.shared.lock();
+        let whole = shared.end == Some(FlightEnd::Clean)
+            && !shared.long
+            && self.outcome.get() == Some(&true);
+        whole.then_some(shared.buffered_bytes)
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.shared.lock().end.is_some()
+    }
+
+    /// The head, as soon as there is one.
+    pub(super) fn poll_head(&self, id: u64, cx: &mut Context<'_>) -> Poll<FlightHead> {
+        loop {
+            {
+                let shared = self.shared.lock();
+                if let Some(head) = &shared.head {
+                    return Poll::Ready(head.clone());
+                }
+                self.wakers.register(id, cx.waker());
+            }
+            if !self.drive() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// The reply that is for the first one only, if it is one.
+    pub(super) fn take_own(&self) -> Option<Response<ReplyBody>> {
+        match &mut *self.driver.lock() {
+            FlightDriver::Own(response) => response.take(),
+            _ => None,
+        }
+    }
+
+    /// The next bytes for this reader.
+    pub(super) fn poll_chunk(
+        &self,
+        id: u64,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Bytes, FlightEnd>>> {
+        loop {
+            {
+                let mut shared = self.shared.lock();
+                match shared.next(id) {
+                    NextChunk::Chunk(bytes) => {
+                        if shared.trim() {
+                            self.wakers.wake_all();
+                        }
+                        return Poll::Ready(Some(Ok(bytes)));
+                    }
+                    NextChunk::End(FlightEnd::Clean) => return Poll::Ready(None),
+                    NextChunk::End(FlightEnd::Broken) => {
+                        return Poll::Ready(Some(Err(FlightEnd::Broken)));
+                    }
+                    NextChunk::Nothing => {}
+                }
+                self.wakers.register(id, cx.waker());
+                if shared.long && shared.buffered_bytes > shared.window {
+                    return Poll::Pending; // somebody has to catch up first
+                }
+            }
+            if !self.drive() {
+                return Poll::Pending;
+            }
+        }
+    }
+
+    /// Whether this reader has got everything.
+    pub(super) fn is_drained(&self, id: u64) -> bool {
+        let shared = self.shared.lock();
+        let at = shared
+            .readers
+            .iter()
+            .find(|(known, _)| *known == id)
+            .map_or(0, |(_, at)| *at);
+        shared.end == Some(FlightEnd::Clean) && at == shared.dropped_chunks + shared.chunks.len()
+    }
+
+    /// Takes one step, unless somebody else does. Whether there was progress; if not, everybody registered is woken when
+    /// there may be.
+    fn drive(&self) -> bool {
+        let Some(mut driver) = self.driver.try_lock() else {
+            return false;
+        };
+        let waker = Waker::from(Arc::clone(&self.wakers));
+        let mut cx = Context::from_waker(&waker);
+        let moved = match &mut *driver {
+            FlightDriver::Empty => false,
+            FlightDriver::Head(reply) => match reply.as_mut().poll(&mut cx) {
+                Poll::Pending => false,
+                Poll::Ready(response) => {
+                    self.headed(&mut driver, response);
+                    true
+                }
+            },
+            FlightDriver::Body(body) => match Pin::new(&mut *body).poll_frame(&mut cx) {
+                Poll::Pending => false,
+                Poll::Ready(frame) => {
+                    let end = match frame {
+                        Some(Ok(frame)) => {
+                            if let Ok(bytes) = frame.into_data() {
+                                self.shared.lock().push(bytes);
+                            }
+                            body.is_end_stream().then_some(FlightEnd::Clean)
+                        }
+                        Some(Err(_)) => Some(FlightEnd::Broken),
+                        None => Some(FlightEnd::Clean),
+                    };
+                    if let Some(end) = end {
+                        // The account of the reply is closed before anybody is told of its end.
+                        *driver = FlightDriver::Over;
+                        self.shared.lock().end = Some(end);
+                    }
+                    true
+                }
+            },
+            FlightDriver::Own(_) | FlightDriver::Over => {
+                let mut shared = self.shared.lock();
+                // Given up by the last who wanted it.
+                let news = shared.head.is_none()
+                    || (shared.end.is_none() && !matches!(shared.head, Some(FlightHead::Own)));
+                shared.head.get_or_insert(FlightHead::Own);
+                if news {
+                    shared.end = Some(FlightEnd::Broken);
+                }
+                news
+            }
+        };
+        drop(driver);
+        if moved {
+            self.wakers.wake_all();
+        }
+        moved
+    }
+
+    fn headed(&self, driver: &mut FlightDriver, response: Response<ReplyBody>) {
+        let mut shared = self.shared.lock();
+        if response.status() != StatusCode::OK {
+            // Errors are never shared.
+            shared.head = Some(FlightHead::Own);
+            *driver = FlightDriver::Own(Some(response));
+            return;
+        }
+        let (parts, body) = response.into_parts();
+        shared.head = Some(FlightHead::Shared(parts.status, parts.headers));
+        shared.length = body.size_hint().exact();
+        let empty = body.is_end_stream();
+        *driver = if empty {
+            FlightDriver::Over
+        } else {
+            FlightDriver::Body(body)
+        };
+        if empty {
+            shared.end = Some(FlightEnd::Clean);
+        }
+    }
+}
+
+impl std::fmt::Debug for Flight {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Flight").finish_non_exhaustive()
+    }
+}
+
+enum NextChunk {
+    Chunk(Bytes),
+    End(FlightEnd),
+    Nothing,
+}
+
+impl FlightBuffer {
+    fn new(together: Arc<AtomicUsize>) -> Self {
+        Self {
+            head: None,
+            length: None,
+            chunks: VecDeque::new(),
+            dropped_chunks: 0,
+            buffered_bytes: 0,
+            together,
+            window: MOST_BYTES,
+            long: false,
+            end: None,
+            readers: Vec::new(),
+        }
+    }
+
+    fn push(&mut self, bytes: Bytes) {
+        self.buffered_bytes += bytes.len();
+        let together = self.together.fetch_add(bytes.len(), Ordering::Relaxed) + bytes.len();
+        // A short piece would hold on to the whole read from the socket that it came in.
+        self.chunks.push_back(if bytes.len() < SHORT {
+            Bytes::copy_from_slice(&bytes)
+        } else {
+            bytes
+        });
+        if together > MOST_TOGETHER {
+            self.window = HELD_BEYOND;
+        }
+        self.long |= self.buffered_bytes > self.window;
+        self.trim();
+    }
+
+    fn next(&mut self, id: u64) -> NextChunk {
+        let Some((_, at)) = self.readers.iter_mut().find(|(known, _)| *known == id) else {
+            return NextChunk::End(FlightEnd::Broken);
+        };
+        let Some(ahead) = at.checked_sub(self.dropped_chunks) else {
+            return NextChunk::End(FlightEnd::Broken);
+        };
+        match (self.chunks.get(ahead), self.end) {
+            (Some(bytes), _) => {
+                *at += 1;
+                NextChunk::Chunk(bytes.clone())
+            }
+            (None, Some(end)) => NextChunk::End(end),
+            (None, None) => NextChunk::Nothing,
+        }
+    }
+
+    /// Of a long reply lets go of what the first one has read, or if that has left, of what all have. Whether something
+    /// went.
+    fn trim(&mut self) -> bool {
+        if !self.long {
+            return false;
+        }
+        let first = self
+            .readers
+            .iter()
+            .find(|(id, _)| *id == FIRST)
+            .map(|(_, at)| *at);
+        let read = first
+            .or_else(|| self.readers.iter().map(|(_, at)| *at).min())
+            .unwrap_or(0);
+        let before = self.dropped_chunks;
+        while self.dropped_chunks < read
+            && self.buffered_bytes > self.window
+            && let Some(bytes) = self.chunks.pop_front()
+        {
+            self.buffered_bytes -= bytes.len();
+            self.together.fetch_sub(bytes.len(), Ordering::Relaxed);
+            self.dropped_chunks += 1;
+        }
+        before != self.dropped_chunks
+    }
+}
+
+impl Drop for FlightBuffer {
+    fn drop(&mut self) {
+        self.together
+            .fetch_sub(self.buffered_bytes, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_all(shared: &mut FlightBuffer, id: u64) -> Result<usize, FlightEnd> {
+        let mut bytes = 0;
+        loop {
+            match shared.next(id) {
+                NextChunk::Chunk(chunk) => bytes += chunk.len(),
+                NextChunk::End(FlightEnd::Broken) => return Err(FlightEnd::Broken),
+                NextChunk::End(FlightEnd::Clean) | NextChunk::Nothing => return Ok(bytes),
+            }
+            shared.trim();
+        }
+    }
+
+    #[test]
+    fn of_a_long_reply_its_end_is_held_and_who_falls_behind_that_is_cut() {
+        let mut shared = FlightBuffer::new(Arc::default());
+        shared.readers = vec![(FIRST, 0), (1, 0), (2, 0)];
+        let megabyte = Bytes::from(vec![0; 1 << 20]);
+        for _ in 0..8 {
+            shared.push(megabyte.clone());
+        }
+        assert!(!shared.long);
+        assert_eq!(read_all(&mut shared, 1), Ok(8 << 20));
+        // The first has read nothing: it loses nothing, however much comes.
+        shared.push(megabyte.clone());
+        assert!(shared.long && shared.buffered_bytes > shared.window);
+        assert_eq!(read_all(&mut shared, FIRST), Ok(9 << 20));
+        // One that is a little behind goes on, one that has not begun cannot.
+        assert_eq!(read_all(&mut shared, 1), Ok(1 << 20));
+        assert_eq!(read_all(&mut shared, 2), Err(FlightEnd::Broken));
+        assert!(shared.buffered_bytes <= MOST_BYTES);
+    }
+
+    #[test]
+    fn all_replies_together_are_bounded_and_what_they_held_is_given_back() {
+        let together = Arc::new(AtomicUsize::new(MOST_TOGETHER));
+        let mut shared = FlightBuffer::new(Arc::clone(&together));
+        shared.readers = vec![(FIRST, 0)];
+        for _ in 0..100 {
+            shared.push(Bytes::from(vec![0; 10_000]));
+            assert_eq!(read_all(&mut shared, FIRST), Ok(10_000));
+        }
+        assert!(shared.long && shared.buffered_bytes <= HELD_BEYOND);
+        drop(shared);
+        assert_eq!(together.load(Ordering::Relaxed), MOST_TOGETHER);
+    }
+}

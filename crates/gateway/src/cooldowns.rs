@@ -1,0 +1,85 @@
+//! Workers that asked to be left alone for a while: a 429 with `Retry-After`.
+//!
+//! A hold is a wish, not a verdict on the worker: while it lasts others are asked in its place, and whoever is the only one
+//! left is asked all the same.
+//!
+//! **Invariant**: at most one entry for each worker, and each ends by itself, a minute after it was made at the latest.
+
+use std::{collections::HashMap, time::Duration};
+
+use kv_blocks::{Moment, WorkerId};
+use parking_lot::RwLock;
+
+/// No worker can ban itself for longer.
+const LONGEST: Duration = Duration::from_secs(60);
+
+/// Until when each of them is to be left alone.
+#[derive(Debug, Default)]
+pub(crate) struct Cooldowns(RwLock<HashMap<WorkerId, Moment>>);
+
+impl Cooldowns {
+    /// The worker asked at `now` to be left alone for so long. What it said last counts.
+    pub(crate) fn put(&self, worker: WorkerId, now: Moment, wait: Duration) {
+        self.0.write().insert(worker, now + wait.min(LONGEST));
+    }
+
+    /// Whether any worker may be on hold: spares looking for each of them.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.read().is_empty()
+    }
+
+    /// Whether this one is to be left alone now.
+    pub(crate) fn is_cooling_down(&self, worker: WorkerId, now: Moment) -> bool {
+        self.0.read().get(&worker).is_some_and(|until| now < *until)
+    }
+
+    /// Forgets what is over.
+    pub(crate) fn tick(&self, now: Moment) {
+        if !self.is_empty() {
+            self.0.write().retain(|_, until| now < *until);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const A: WorkerId = WorkerId(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    #[contract("F14", "F15")]
+    fn a_worker_is_left_alone_for_as_long_as_it_asked_and_for_a_minute_at_most() {
+        let holds = Cooldowns::default();
+        holds.put(A, at(0), Duration::from_secs(7));
+        assert!(
+            holds.is_cooling_down(A, at(6))
+                && !holds.is_cooling_down(A, at(7))
+                && !holds.is_cooling_down(WorkerId(2), at(0))
+        );
+        holds.put(A, at(10), Duration::from_secs(86_400));
+        assert!(holds.is_cooling_down(A, at(69)) && !holds.is_cooling_down(A, at(70)));
+        holds.put(A, at(10), Duration::from_secs(1));
+        assert!(
+            !holds.is_cooling_down(A, at(11)),
+            "what it said last counts"
+        );
+    }
+
+    #[test]
+    #[contract("I7")]
+    fn a_hold_that_is_over_is_forgotten() {
+        let holds = Cooldowns::default();
+        holds.put(A, at(0), Duration::from_secs(7));
+        holds.tick(at(6));
+        assert!(!holds.is_empty());
+        holds.tick(at(7));
+        assert!(holds.is_empty());
+    }
+}

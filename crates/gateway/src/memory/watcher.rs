@@ -1,0 +1,81 @@
+//! Looks at the memory in use, four times a second.
+
+use std::{convert::Infallible, time::Duration};
+
+use tokio::time::MissedTickBehavior;
+
+use super::MemoryStage;
+use crate::CurrentGateway;
+
+const EVERY: Duration = Duration::from_millis(250);
+
+/// Says how much memory is in use.
+pub(crate) trait ResidentMemory {
+    /// In bytes; `None` where that is not known.
+    fn bytes(&mut self) -> Option<u64>;
+}
+
+/// The memory of this process that is in RAM, as the system tells it.
+#[derive(Debug)]
+pub(crate) struct ProcessMemory;
+
+impl ResidentMemory for ProcessMemory {
+    fn bytes(&mut self) -> Option<u64> {
+        resident(&std::fs::read_to_string("/proc/self/status").ok()?)
+    }
+}
+
+/// `VmRSS` in the text of `/proc/self/status`: the same figure as in `statm`, in a unit that every system agrees on.
+fn resident(status: &str) -> Option<u64> {
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+/// Keeps to the budget that is in force; never returns.
+pub(crate) async fn watch(
+    gateways: &CurrentGateway,
+    mut resident: impl ResidentMemory,
+) -> Infallible {
+    let mut looks = tokio::time::interval(EVERY);
+    looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        looks.tick().await;
+        let gateway = gateways.current();
+        let budget = gateway.limits.memory_budget;
+        let used = budget.and_then(|_| resident.bytes());
+        let changed = gateway.memory.observe(used, budget);
+        if let Some((before, now)) = changed {
+            let (before, now) = (before.as_str(), now.as_str());
+            tracing::warn!(
+                before,
+                now,
+                used_bytes = used,
+                budget_bytes = budget,
+                "memory stage changed"
+            );
+        }
+        // As long as it lasts: models that come meanwhile bring caches with them.
+        if changed.is_some() || gateway.memory.stage() > MemoryStage::Normal {
+            gateway.relieve();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_memory_in_use_is_read_in_bytes() {
+        assert_eq!(
+            resident("VmPeak:\t  90 kB\nVmRSS:\t    1234 kB\nThreads: 1\n"),
+            Some(1234 * 1024)
+        );
+        assert_eq!(resident("VmRSS:\t many kB\n"), None);
+        assert_eq!(resident(""), None);
+        assert!(ProcessMemory.bytes().is_none_or(|bytes| bytes > 100_000));
+    }
+}

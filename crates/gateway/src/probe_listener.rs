@@ -1,0 +1,348 @@
+//! Liveness and readiness on a listener, a thread and a small runtime of their own.
+//!
+//! An orchestrator that asks there is answered also when the runtime that serves requests is kept from moving, and is told
+//! so: there `/livez` is 503 `stalled`, and 503 `failed` where clients cannot connect any more. Not here: who may ask. What is said tells nothing but that.
+
+use std::{convert::Infallible, sync::Arc, thread, time::Duration};
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Request, Response, StatusCode, header::CONTENT_TYPE};
+use http_body_util::Full;
+use hyper::{body::Incoming, server::conn::http1, service::service_fn};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kv_blocks::Moment;
+use net::{
+    Clock, ListenAddr, ListenError, Listener,
+    server::{Acceptor, ClientStream, ConnectionSlot, InProgressBody},
+};
+use parking_lot::Mutex;
+use supervision::Task;
+use tokio::{
+    sync::{oneshot, watch},
+    task::{JoinHandle, JoinSet},
+};
+
+use crate::{Gateway, ListenerPhase, health::ProbeResponse};
+
+/// How often the runtime that serves requests shows that it moves.
+const BEAT: Duration = Duration::from_millis(500);
+/// It stands still once it has not shown that for so long: longer than any work that is done on it, shorter than an
+/// orchestrator's patience.
+const STALLED: Duration = Duration::from_secs(5);
+/// Time for the head of a request, and for a connection to rest.
+const HEAD: Duration = Duration::from_secs(5);
+/// Connections at once. At the limit the longest idle one yields to a new one.
+const MOST_CONNECTIONS: usize = 64;
+
+/// A running listener for probes. It ends when this is stopped or dropped.
+#[derive(Debug)]
+pub struct ProbeListener {
+    /// Where it listens.
+    pub address: ListenAddr,
+    thread: Option<thread::JoinHandle<()>>,
+    beating: JoinHandle<Infallible>,
+    /// Its end is the thread's.
+    _stop: oneshot::Sender<Infallible>,
+}
+
+/// Why there is no listener for probes.
+#[derive(Debug, thiserror::Error)]
+pub enum ProbeListenerError {
+    /// Its address cannot be listened at.
+    #[error(transparent)]
+    Listen(#[from] ListenError),
+    /// No thread, or no runtime on it.
+    #[error("the thread for probes could not be started ({0}): allow this process more threads")]
+    Thread(#[from] std::io::Error),
+}
+
+/// Shows that a runtime moves.
+#[derive(Debug)]
+struct RuntimeHeartbeat {
+    last: Mutex<Moment>,
+    clock: Clock,
+}
+
+impl RuntimeHeartbeat {
+    fn new(clock: Clock) -> Self {
+        Self {
+            last: Mutex::new(clock.now()),
+            clock,
+        }
+    }
+
+    async fn beat(self: Arc<Self>) -> Infallible {
+        let mut beats = tokio::time::interval(BEAT);
+        loop {
+            beats.tick().await;
+            *self.last.lock() = self.clock.now();
+        }
+    }
+
+    fn stands_still(&self) -> bool {
+        let last = *self.last.lock();
+        self.clock.now().since(last) > STALLED
+    }
+}
+
+impl ProbeListener {
+    /// Answers probes at `address`. Must be called on the runtime that serves requests, which is watched from then on.
+    pub async fn start(
+        gateway: Arc<Gateway>,
+        address: ListenAddr,
+        phase: watch::Receiver<ListenerPhase>,
+    ) -> Result<Self, ProbeListenerError> {
+        let clock = gateway.clock;
+        let live = Arc::clone(&gateway);
+        let ready = move || match gateway.failure() {
+            None if *phase.borrow() != ListenerPhase::Run => ProbeResponse::draining(),
+            _ => gateway.ready(),
+        };
+        Self::answering(address, clock, move || live.live(), ready).await
+    }
+
+    async fn answering(
+        address: ListenAddr,
+        clock: Clock,
+        live: impl Fn() -> ProbeResponse + Send + Sync + 'static,
+        ready: impl Fn() -> ProbeResponse + Send + Sync + 'static,
+    ) -> Result<Self, ProbeListenerError> {
+        let heart = Arc::new(RuntimeHeartbeat::new(clock));
+        let (bound, listening) = oneshot::channel::<Result<ListenAddr, ProbeListenerError>>();
+        let (stop, stopped) = oneshot::channel();
+        let asked = Arc::new(ProbeState {
+            heartbeat: Arc::clone(&heart),
+            live: Box::new(live),
+            ready: Box::new(ready),
+        });
+        let thread = thread::Builder::new()
+            .name("probes".to_owned())
+            .spawn(move || {
+                let runtime = match tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                {
+                    Ok(runtime) => runtime,
+                    Err(error) => return drop(bound.send(Err(error.into()))),
+                };
+                // Bound here: a socket belongs to the runtime on which it was made.
+                runtime.block_on(async {
+                    match net::listen(&address).await {
+                        Ok(listener) => {
+                            let _ = bound.send(Ok(listener.address()));
+                            tokio::select! {
+                                never = serve(listener, asked) => match never {},
+                                // Nothing is ever sent: its sender goes away.
+                                _ = stopped => {}
+                            }
+                        }
+                        Err(error) => drop(bound.send(Err(error.into()))),
+                    }
+                });
+            })?;
+        let address = listening
+            .await
+            .map_err(|_| std::io::Error::other("it ended at once"))??;
+        let beating = tokio::spawn(heart.beat());
+        Ok(Self {
+            address,
+            thread: Some(thread),
+            beating,
+            _stop: stop,
+        })
+    }
+
+    /// Ends the listener and waits until its thread is gone.
+    pub async fn stop(mut self) {
+        let thread = self.thread.take();
+        drop(self);
+        let joined =
+            tokio::task::spawn_blocking(move || thread.map(thread::JoinHandle::join)).await;
+        if !matches!(joined, Ok(Some(Ok(())))) {
+            tracing::error!("the thread for probes ended with a panic");
+        }
+    }
+}
+
+impl Drop for ProbeListener {
+    fn drop(&mut self) {
+        self.beating.abort();
+    }
+}
+
+struct ProbeState {
+    heartbeat: Arc<RuntimeHeartbeat>,
+    live: Box<dyn Fn() -> ProbeResponse + Send + Sync>,
+    ready: Box<dyn Fn() -> ProbeResponse + Send + Sync>,
+}
+
+async fn serve(listener: Listener, asked: Arc<ProbeState>) -> Infallible {
+    // Not of the accepting: a panic there costs no connection.
+    let mut acceptor = Acceptor::new(listener, MOST_CONNECTIONS);
+    let mut connections = JoinSet::new();
+    let mut task = Task::new("probe_accept");
+    loop {
+        if let Some(never) = task
+            .attempt(accept(&mut acceptor, &asked, &mut connections))
+            .await
+        {
+            match never {}
+        }
+    }
+}
+
+async fn accept(
+    acceptor: &mut Acceptor,
+    asked: &Arc<ProbeState>,
+    connections: &mut JoinSet<()>,
+) -> Infallible {
+    loop {
+        let (stream, slot) = acceptor.next().await;
+        while connections.try_join_next().is_some() {}
+        connections.spawn(connection(stream, slot, Arc::clone(asked)));
+    }
+}
+
+async fn connection(stream: net::Stream, slot: ConnectionSlot, asked: Arc<ProbeState>) {
+    let (stream, exchange) = ClientStream::new(stream, slot, HEAD, HEAD);
+    let service = service_fn(|request| {
+        let (asked, exchange) = (Arc::clone(&asked), exchange.clone());
+        async move {
+            let answering = exchange.begin().await;
+            Ok::<_, Infallible>(
+                asked
+                    .answer(&request)
+                    .map(|body| InProgressBody::new(body, answering)),
+            )
+        }
+    });
+    let served = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD)
+        .serve_connection(TokioIo::new(stream), service);
+    let ended = tokio::select! {
+        ended = served => ended,
+        // It is idle: nobody loses anything.
+        () = exchange.slot().must_close() => return,
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, "a prober's connection ended");
+    }
+}
+
+impl ProbeState {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        if request.method() != Method::GET && request.method() != Method::HEAD {
+            return reply(
+                StatusCode::METHOD_NOT_ALLOWED,
+                &ProbeResponse::failing("method_not_allowed", "probes are asked with GET"),
+            );
+        }
+        let probe = match request.uri().path() {
+            // Whatever else is asked of a runtime that does not move: it says so.
+            "/livez" | "/readyz" if self.heartbeat.stands_still() => {
+                ProbeResponse::failing("stalled", "the runtime that serves requests stands still")
+            }
+            "/livez" => (self.live)(),
+            "/readyz" => (self.ready)(),
+            _ => {
+                let there = ProbeResponse::failing(
+                    "unknown_route",
+                    "this listener answers /livez and /readyz",
+                );
+                return reply(StatusCode::NOT_FOUND, &there);
+            }
+        };
+        let status = if probe.reasons.is_empty() {
+            StatusCode::OK
+        } else {
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        reply(status, &probe)
+    }
+}
+
+fn reply(status: StatusCode, probe: &ProbeResponse) -> Response<Full<Bytes>> {
+    // Two texts cannot fail to be written.
+    let body = serde_json::to_vec(probe).unwrap_or_default();
+    let mut reply = Response::new(Full::new(body.into()));
+    *reply.status_mut() = status;
+    reply
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+    reply
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        io::{Read, Write},
+        net::TcpStream,
+    };
+
+    use super::*;
+
+    fn ask(address: &ListenAddr, path: &str) -> String {
+        let mut stream = TcpStream::connect(address.to_string()).unwrap();
+        let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    }
+
+    async fn answering(ready: impl Fn() -> ProbeResponse + Send + Sync + 'static) -> ProbeListener {
+        ProbeListener::answering(
+            ListenAddr::tcp("127.0.0.1", 0),
+            Clock::system(),
+            ProbeResponse::healthy,
+            ready,
+        )
+        .await
+        .unwrap()
+    }
+
+    #[tokio::test]
+    async fn a_runtime_that_stands_still_is_told_of_from_outside_it() {
+        let probes = answering(ProbeResponse::healthy).await;
+        let address = probes.address.clone();
+        let asking = thread::spawn(move || {
+            assert!(ask(&address, "/livez").starts_with("HTTP/1.1 200"));
+            // Longer than anybody may stand still.
+            thread::sleep(STALLED + 2 * BEAT);
+            (ask(&address, "/livez"), ask(&address, "/readyz"))
+        });
+        // The only thread of this runtime waits, and nothing on it moves.
+        let replies = asking.join().unwrap();
+        for reply in [replies.0, replies.1] {
+            assert!(
+                reply.starts_with("HTTP/1.1 503") && reply.contains("\"status\":\"stalled\""),
+                "{reply}"
+            );
+        }
+        probes.stop().await;
+    }
+
+    #[tokio::test]
+    async fn readiness_is_the_routers_and_other_paths_are_none() {
+        let probes = answering(|| ProbeResponse::failing("unavailable", "no usable worker")).await;
+        let address = probes.address.clone();
+        let ask = |path: &'static str| {
+            let address = address.clone();
+            async move {
+                tokio::task::spawn_blocking(move || self::ask(&address, path))
+                    .await
+                    .unwrap()
+            }
+        };
+        assert!(ask("/livez").await.starts_with("HTTP/1.1 200"));
+        let ready = ask("/readyz").await;
+        assert!(
+            ready.starts_with("HTTP/1.1 503") && ready.contains("no usable worker"),
+            "{ready}"
+        );
+        assert!(ask("/v1/models").await.starts_with("HTTP/1.1 404"));
+        probes.stop().await;
+        assert!(TcpStream::connect(address.to_string()).is_err());
+    }
+}

@@ -1,0 +1,504 @@
+//! Stage 7: exactly one end for every request.
+//!
+//! A [`Settle`] is opened when a request's route is known and travels with it, at last inside the reply's body. Whatever
+//! ends the request ends the `Settle`: dropping it frees the load, counts one outcome and completes the receipt. A
+//! request whose end nobody announced is one whose client left.
+
+mod attempts;
+mod hedge;
+mod log;
+mod prefill;
+mod reply_notes;
+mod shared;
+
+use std::sync::{Arc, OnceLock, atomic::Ordering};
+
+use dialect::{ApiError, Dialect, ErrorCode, Usage};
+use fleet::FailureKind;
+use kv_blocks::{Moment, Target};
+use parity::Basis;
+use routing::{
+    CacheSource, Decision, PrefillLeg, PrefillNote, Refusal,
+    receipt::{
+        Attempt, AttemptClass, AttemptResult, DecisionId, OutcomeKind, QueueWait, Receipt,
+        RequestOutcome, RouterAnswer, RouterTiming,
+    },
+};
+
+use self::{
+    attempts::OpenAttempt,
+    log::{LogEnding, RequestLogLine},
+    reply_notes::StoredResponse,
+};
+use super::{
+    dispatch::{BodyContent, BodyKind},
+    prefix_expectation::PrefixExpectation,
+    receipt::{DecisionFacts, RequestFacts},
+    routing_notes::RoutingNotes,
+};
+use crate::{
+    Gateway,
+    lease::Lease,
+    metrics::RequestSummary,
+    routes::{ErrorShape, Route, RouteHandler},
+};
+
+/// The drop guard of one request.
+#[derive(Debug)]
+pub(crate) struct RequestGuard {
+    gateway: Arc<Gateway>,
+    route: &'static Route,
+    request_id: Arc<str>,
+    received: Moment,
+    id: DecisionId,
+    about: Option<RequestFacts>,
+    /// `None` for a request that computes no prompt.
+    prefix_expectation: Option<PrefixExpectation>,
+    verdict: Option<RouterAnswer>,
+    selection: Option<Selection>,
+    lease: Option<Lease>,
+    /// What became of the prefill, where one was thought of.
+    prefill: Option<PrefillNote>,
+    /// The prefill under way, and since when.
+    leg: Option<(PrefillLeg, Moment)>,
+    rewrites: Vec<&'static str>,
+    notes: RoutingNotes,
+    attempts: Vec<Attempt>,
+    open: Option<OpenAttempt>,
+    timing: RouterTiming,
+    hold: QueueWait,
+    published: bool,
+    logged: RequestLogLine,
+    status: Option<u16>,
+    first_token: Option<Moment>,
+    relaying: bool,
+    usage: Option<Usage>,
+    finish_reason: Option<Arc<str>>,
+    in_band_error: bool,
+    ending: StreamEnding,
+    stored_response: StoredResponse,
+    end: Option<OutcomeKind>,
+    /// Told at the end whether the reply was whole and no error.
+    outcome: Option<Arc<OnceLock<bool>>>,
+}
+
+/// What of the last decision is told in headers and counted at the end.
+#[derive(Clone, Debug)]
+pub(crate) struct Selection {
+    pub(crate) worker: Arc<str>,
+    pub(crate) policy: &'static str,
+    /// How the policy placed it, where it tells ways apart.
+    pub(crate) label: Option<&'static str>,
+    pub(crate) predicted_cached_tokens: u32,
+    pub(super) announced_cached_tokens: u32,
+    pub(super) basis: Basis,
+    target: Target,
+    pub(super) sent: Moment,
+}
+
+/// How a stream that ended ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StreamEnding {
+    Proper,
+    /// Without having said that it is whole.
+    Unfinished,
+}
+
+impl RequestGuard {
+    /// Opens the account of a request.
+    pub(crate) fn open(
+        gateway: &Arc<Gateway>,
+        route: &'static Route,
+        request_id: Arc<str>,
+        received: Moment,
+    ) -> Self {
+        gateway.running.fetch_add(1, Ordering::Relaxed);
+        Self {
+            gateway: Arc::clone(gateway),
+            route,
+            request_id,
+            received,
+            id: gateway.decision_ids.next_id(),
+            about: None,
+            prefix_expectation: None,
+            verdict: None,
+            selection: None,
+            lease: None,
+            prefill: None,
+            leg: None,
+            rewrites: Vec::new(),
+            notes: RoutingNotes::default(),
+            attempts: Vec::new(),
+            open: None,
+            timing: RouterTiming::default(),
+            hold: QueueWait::default(),
+            published: false,
+            logged: RequestLogLine::default(),
+            status: None,
+            first_token: None,
+            relaying: false,
+            usage: None,
+            finish_reason: None,
+            in_band_error: false,
+            ending: StreamEnding::Proper,
+            stored_response: StoredResponse::Nothing,
+            end: None,
+            outcome: None,
+        }
+    }
+
+    pub(crate) fn request_id(&self) -> &str {
+        &self.request_id
+    }
+
+    /// The form of the route's errors.
+    pub(crate) fn error_shape(&self) -> ErrorShape {
+        ErrorShape::of(self.route.path)
+    }
+
+    pub(crate) fn id(&self) -> DecisionId {
+        self.id
+    }
+
+    /// The last decision's outcome, once there is one.
+    pub(crate) fn selection(&self) -> Option<&Selection> {
+        self.selection.as_ref()
+    }
+
+    /// The router's own times, filled in stage by stage.
+    pub(crate) fn timing(&mut self) -> &mut RouterTiming {
+        &mut self.timing
+    }
+
+    pub(crate) fn set_request_facts(&mut self, about: RequestFacts) {
+        self.about = Some(self.notes.about(about));
+    }
+
+    /// Who gets the request will look for its prompt in a prefix cache.
+    pub(crate) fn set_prefix_expectation(&mut self, looked_up: PrefixExpectation) {
+        self.prefix_expectation = Some(looked_up);
+    }
+
+    /// A decision was made; the load it counted is ours to free. `leg`: another worker computes the prompt.
+    pub(crate) fn record_placement(
+        &mut self,
+        decision: Decision,
+        lease: Lease,
+        leg: Option<PrefillLeg>,
+    ) {
+        let policy = decision.policy.as_str();
+        let us = decision.lookup_us + decision.decide_us;
+        self.gateway
+            .metrics
+            .record_decision(policy, decision.method.as_str(), us);
+        // A request that is tried again pays for each decision.
+        self.timing.hash += decision.hash_us;
+        self.timing.lookup += decision.lookup_us;
+        self.timing.decide += decision.decide_us;
+        let (target, now) = (lease.target(), self.gateway.clock.now());
+        self.open = Some(OpenAttempt {
+            target,
+            name: Arc::clone(&decision.winner_name),
+            started: now,
+        });
+        let by_events = decision
+            .winning()
+            .is_some_and(|row| row.cache_source == CacheSource::Events);
+        self.selection = Some(Selection {
+            worker: Arc::clone(&decision.winner_name),
+            policy,
+            label: decision.label,
+            predicted_cached_tokens: decision.predicted_cached_tokens,
+            announced_cached_tokens: decision.announced_cached_tokens,
+            basis: if by_events {
+                Basis::Events
+            } else {
+                Basis::Decisions
+            },
+            target,
+            sent: now,
+        });
+        self.prefill.clone_from(&decision.prefill);
+        self.verdict = Some(RouterAnswer::Decided(Box::new(decision)));
+        self.lease = Some(lease);
+        self.rewrites = self.notes.rewrites().to_vec();
+        self.begin_prefill(leg);
+    }
+
+    /// The request waited for its decision.
+    pub(crate) fn record_wait(&mut self, hold: QueueWait) {
+        self.hold = hold;
+    }
+
+    /// Nobody can take the request. An earlier decision stays what the receipt shows.
+    pub(crate) fn record_refusal(&mut self, refusal: Refusal) {
+        if self.verdict.is_none() {
+            self.verdict = Some(RouterAnswer::Refused(refusal));
+        }
+    }
+
+    /// The reply's head goes out: from here on nothing is tried again.
+    pub(crate) fn commit(&mut self, status: u16, content: &BodyContent) {
+        self.status = Some(status);
+        let begun = matches!(content, BodyContent::Begun { .. });
+        if let Some(lease) = &mut self.lease {
+            // What has only begun may fail yet: its end says.
+            if begun {
+                self.gateway.fleet.report_answer(lease.target().worker);
+            } else {
+                self.gateway.fleet.report_success(lease.target().worker);
+            }
+            // It was asked for a model on its own list: there may be another engine on its port by now.
+            if status == 404 {
+                self.gateway.fleet.request_recheck(lease.target().worker);
+            }
+            // Only the first event of a stream says when the prompt was computed: a whole reply comes after its last
+            // token, and an error after nothing.
+            if matches!(
+                content,
+                BodyContent::Begun {
+                    kind: BodyKind::Events,
+                    ..
+                }
+            ) && (200..300).contains(&status)
+            {
+                lease.first_token();
+                self.first_token = Some(self.gateway.clock.now());
+            }
+        }
+        if begun {
+            self.relaying = true;
+            self.gateway.metrics.open_streams.inc();
+        }
+        self.publish(None);
+    }
+
+    /// The reply reached the client whole.
+    pub(crate) fn complete(&mut self) {
+        let status = self.status.unwrap_or(200);
+        let failed = self.in_band_error && status < 400;
+        if let Some(open) = self
+            .open
+            .as_ref()
+            .filter(|_| self.relaying && !failed && self.ending == StreamEnding::Proper)
+        {
+            self.gateway.fleet.report_success(open.target.worker);
+        }
+        self.end = Some(if failed {
+            OutcomeKind::UpstreamError
+        } else {
+            outcome_of(status)
+        });
+        if let Some(usage) = self
+            .usage
+            .filter(|usage| !failed && usage.completion_tokens > 0)
+        {
+            self.gateway
+                .router
+                .record_reply_length(usage.completion_tokens);
+        }
+        self.close_attempt(None, AttemptResult::Ok, self.status);
+    }
+
+    /// The dialect whose streams say that they are whole, where this reply is to be one.
+    pub(crate) fn expected_ending(&self) -> Option<Dialect> {
+        match self.route.endpoint {
+            RouteHandler::Generate(dialect)
+                if self
+                    .status
+                    .is_none_or(|status| (200..300).contains(&status)) =>
+            {
+                Some(dialect)
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether no event was an error: one that was says what became of the reply.
+    pub(crate) fn has_no_in_band_error(&self) -> bool {
+        !self.in_band_error
+    }
+
+    /// The worker ended its stream properly and had not said that it is whole. The client gets it as it is.
+    pub(crate) fn record_incomplete(&mut self) {
+        self.ending = StreamEnding::Unfinished;
+        self.record_blame(FailureKind::Incomplete);
+    }
+
+    /// A running reply was cut; `kind` says what the worker did wrong, if it did.
+    pub(crate) fn record_cut(&mut self, code: ErrorCode, kind: Option<FailureKind>) {
+        tracing::warn!(request_id = %self.request_id, code = code.as_str(), "reply cut");
+        if let Some(kind) = kind {
+            self.record_blame(kind);
+        }
+        self.end = Some(OutcomeKind::UpstreamError);
+        self.close_attempt(
+            Some(AttemptClass::C3),
+            AttemptResult::MidStream,
+            self.status,
+        );
+        self.lease = None;
+    }
+
+    /// The client gets an error of ours in place of a reply.
+    pub(crate) fn record_own_error(&mut self, error: &ApiError) {
+        self.status = Some(error.status);
+        let kind = match error.status {
+            500.. if error.status != 503 && self.attempts.is_empty() => OutcomeKind::RouterError,
+            status => outcome_of(status),
+        };
+        if kind == OutcomeKind::Shed {
+            self.gateway.metrics.record_rejection(error.counted_as());
+        }
+        self.end = Some(kind);
+    }
+
+    /// A reply that is not relayed goes out: one of our own, or a worker's last word.
+    pub(crate) fn record_passthrough(&mut self, status: u16) {
+        self.status = Some(status);
+        self.end = Some(outcome_of(status));
+    }
+
+    /// Puts the receipt into the ring, or completes the one that is there.
+    fn publish(&mut self, outcome: Option<RequestOutcome>) {
+        if std::mem::replace(&mut self.published, true) {
+            let end = LogEnding {
+                attempts: std::mem::take(&mut self.attempts),
+                prefill: self.prefill.take(),
+                outcome,
+            };
+            self.log_end(&end);
+            self.gateway
+                .ring
+                .update(self.id, |receipt| end.complete(receipt));
+            return;
+        }
+        // A request that never came to a decision has nothing to explain.
+        let (Some(about), Some(mut verdict)) = (self.about.take(), self.verdict.take()) else {
+            return;
+        };
+        if let RouterAnswer::Decided(decision) = &mut verdict {
+            decision.prefill.clone_from(&self.prefill);
+        }
+        let decided = DecisionFacts {
+            id: self.id,
+            at_unix_ms: self.gateway.clock.unix_ms(),
+            request_id: Arc::clone(&self.request_id),
+            route: self.route.path,
+            verdict,
+            hold: self.hold,
+            timing: self.timing,
+        };
+        let (attempts, rewrites) = (self.attempts.clone(), self.rewrites.clone());
+        let receipt = Receipt {
+            attempts,
+            rewrites,
+            outcome,
+            ..about.receipt(decided)
+        };
+        self.log_shown(&receipt);
+        self.gateway.ring.push(receipt);
+    }
+
+    /// Hands in what was predicted and what came of it. `None` if that cannot be judged, else the cached tokens, where
+    /// they are known.
+    fn judge(&self, kind: OutcomeKind) -> Option<Option<u32>> {
+        let won = self.selection.as_ref()?;
+        // Of a prompt that was handed over the worker's own cache had no say.
+        let own = kind == OutcomeKind::Ok && !self.has_remote_prefill();
+        let sample = self
+            .prefix_expectation
+            .filter(|_| own)
+            .and_then(|it| it.sample(won, self.usage));
+        // Attempts that failed have been handed in already.
+        if sample.is_none()
+            && self
+                .attempts
+                .last()
+                .is_some_and(|last| last.result == AttemptResult::Ok)
+        {
+            self.record_incomparable(won.target, won.sent);
+        }
+        sample.map(|sample| self.gateway.parity_monitor.observe(won.target, sample))
+    }
+
+    fn outcome(&self, kind: OutcomeKind, now: Moment) -> RequestOutcome {
+        RequestOutcome {
+            kind,
+            status: self.status,
+            ttft_ms: self.first_token.map(|at| at.ms_since(self.received)),
+            duration_ms: now.ms_since(self.received),
+            prompt_tokens: self.usage.map(|usage| usage.prompt_tokens),
+            completion_tokens: self.usage.map(|usage| usage.completion_tokens),
+            cached_tokens: self.usage.and_then(|usage| usage.cached_tokens),
+            finish_reason: self.finish_reason.clone(),
+        }
+    }
+}
+
+impl Drop for RequestGuard {
+    fn drop(&mut self) {
+        self.lease = None;
+        let unannounced = || {
+            if std::thread::panicking() {
+                OutcomeKind::RouterError
+            } else {
+                OutcomeKind::ClientGone
+            }
+        };
+        let kind = self.end.unwrap_or_else(unannounced);
+        match kind {
+            OutcomeKind::ClientGone => {
+                self.close_attempt(None, AttemptResult::ClientGone, self.status)
+            }
+            OutcomeKind::RouterError => self.status = self.status.or(Some(500)),
+            _ => {}
+        }
+        if self.relaying {
+            self.gateway.metrics.open_streams.dec();
+        }
+        if let Some(good) = &self.outcome {
+            let finished = !matches!(self.finish_reason.as_deref(), Some("error" | "abort"));
+            let _ = good.set(kind == OutcomeKind::Ok && finished);
+        }
+        let now = self.gateway.clock.now();
+        let judged = self.judge(kind);
+        self.gateway.metrics.record_request(&RequestSummary {
+            route: self.route.path,
+            kind,
+            took: now.since(self.received),
+            ttft: self.first_token.map(|at| at.since(self.received)),
+            timing: self.selection.is_some().then_some(&self.timing),
+            selection: self.selection.as_ref(),
+            usage: self.own_usage(),
+            judged,
+        });
+        if let Some(note) = &self.prefill {
+            self.gateway.metrics.record_prefill(note);
+        }
+        if self.gateway.limits.log_requests {
+            tracing::info!(
+                request_id = %self.request_id,
+                route = self.route.path,
+                status = self.status,
+                outcome = kind.as_str(),
+                worker = self.selection.as_ref().map(|won| &*won.worker),
+                ms = now.ms_since(self.received),
+                "request"
+            );
+        }
+        let outcome = self.outcome(kind, now);
+        self.publish(Some(outcome));
+        self.gateway.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// What a status that reached the client means.
+fn outcome_of(status: u16) -> OutcomeKind {
+    match status {
+        ..400 => OutcomeKind::Ok,
+        429 | 503 => OutcomeKind::Shed,
+        400..500 => OutcomeKind::ClientError,
+        _ => OutcomeKind::UpstreamError,
+    }
+}

@@ -1,0 +1,134 @@
+//! The account of attempts: what each came to, and what that says of the worker.
+//!
+//! **Invariant**: an attempt that was begun is closed once, whoever it was made beside.
+
+use std::sync::Arc;
+
+use fleet::FailureKind;
+use kv_blocks::{Moment, Target};
+use routing::receipt::{Attempt, AttemptClass, AttemptResult};
+
+use super::RequestGuard;
+use crate::request::dispatch::AttemptFailure;
+
+/// An attempt under way.
+#[derive(Debug)]
+pub(super) struct OpenAttempt {
+    pub(super) target: Target,
+    pub(super) name: Arc<str>,
+    pub(super) started: Moment,
+}
+
+impl RequestGuard {
+    /// The attempt failed with nothing forwarded: its load is free.
+    pub(crate) fn fail_attempt(&mut self, failure: &AttemptFailure) {
+        if let Some(lease) = self.lease.take() {
+            lease.fail();
+        }
+        if let Some(open) = self.open.take() {
+            self.failed(open, failure);
+        }
+    }
+
+    /// This attempt failed so.
+    pub(super) fn failed(&mut self, attempt: OpenAttempt, failure: &AttemptFailure) {
+        if let Some(kind) = failure.kind {
+            self.report_worker_failure(attempt.target, &attempt.name, kind);
+        }
+        self.report_throttle(failure, attempt.target, &attempt.name);
+        self.finish_attempt(attempt, failure.class, failure.result, failure.status);
+    }
+
+    /// Whoever is asked now did this wrong.
+    pub(super) fn record_blame(&self, kind: FailureKind) {
+        if let Some(open) = &self.open {
+            self.report_worker_failure(open.target, &open.name, kind);
+        }
+    }
+
+    pub(super) fn report_worker_failure(&self, target: Target, name: &str, kind: FailureKind) {
+        // Counted where it happened: it is none of the worker's.
+        if kind == FailureKind::Local {
+            return;
+        }
+        self.gateway.fleet.report_failure(target.worker, kind);
+        if kind == FailureKind::Refused {
+            self.gateway.pools.close_worker(target.worker);
+        }
+        self.gateway
+            .metrics
+            .record_worker_failure(name, kind.as_str());
+        if kind == FailureKind::Incomplete {
+            self.gateway.metrics.record_incomplete_stream(name);
+        }
+    }
+
+    /// A worker that throttles is healthy; others are asked for as long as it wishes.
+    pub(super) fn report_throttle(&self, failure: &AttemptFailure, target: Target, name: &str) {
+        if failure.status != Some(429) {
+            return;
+        }
+        self.gateway.metrics.record_throttle(name);
+        if let Some(wait) = failure.wait.filter(|wait| !wait.is_zero()) {
+            self.gateway
+                .cooldowns
+                .put(target.worker, self.gateway.clock.now(), wait);
+        }
+    }
+
+    /// The attempt under way, if there is one, came to this.
+    pub(super) fn close_attempt(
+        &mut self,
+        class: Option<AttemptClass>,
+        result: AttemptResult,
+        status: Option<u16>,
+    ) {
+        if let Some(open) = self.open.take() {
+            self.finish_attempt(open, class, result, status);
+        }
+    }
+
+    /// This attempt came to this.
+    pub(super) fn finish_attempt(
+        &mut self,
+        attempt: OpenAttempt,
+        class: Option<AttemptClass>,
+        result: AttemptResult,
+        status: Option<u16>,
+    ) {
+        let OpenAttempt {
+            target,
+            name,
+            started,
+        } = attempt;
+        self.gateway
+            .metrics
+            .record_attempt(class.map_or("", AttemptClass::as_str), result.as_str());
+        // A whole reply may be judged yet, and of an attempt of class C0 the engine has seen nothing.
+        if result != AttemptResult::Ok && class != Some(AttemptClass::C0) {
+            self.record_incomparable(target, started);
+        }
+        self.attempts.push(Attempt {
+            n: u32::try_from(self.attempts.len())
+                .unwrap_or(u32::MAX)
+                .saturating_add(1),
+            target,
+            name,
+            class,
+            result,
+            status,
+            ms: self.gateway.clock.now().ms_since(started),
+        });
+    }
+
+    /// The engine may have looked the prompt up, and what came of it says nothing.
+    pub(super) fn record_incomparable(&self, target: Target, sent: Moment) {
+        let Some(looked_up) = self.prefix_expectation else {
+            return;
+        };
+        let until = self.first_token.unwrap_or_else(|| self.gateway.clock.now());
+        self.gateway
+            .parity_monitor
+            .record_incomparable(target, looked_up.incomparable(sent, until));
+    }
+}

@@ -1,0 +1,138 @@
+//! The account of a prefill: who was asked, what came of it, and what that means for the request.
+
+use dialect::Usage;
+use parity::Basis;
+use routing::{CacheSource, PrefillLeg, PrefillNote, PrefillSkip, receipt::AttemptClass};
+
+use super::{RequestGuard, Selection};
+use crate::request::{dispatch::AttemptFailure, prefill::Handover};
+
+impl RequestGuard {
+    /// Another worker computes the prompt: the one that generates gets nothing before it is sent its part.
+    pub(super) fn begin_prefill(&mut self, leg: Option<PrefillLeg>) {
+        let now = self.gateway.clock.now();
+        self.leg = leg.map(|leg| (leg, now));
+        if let Some(lease) = self.lease.as_mut().filter(|_| self.leg.is_some()) {
+            lease.mark_unsent();
+        }
+    }
+
+    /// The worker that generates is sent its part now.
+    pub(crate) fn record_decode_sent(&mut self) {
+        let now = self.gateway.clock.now();
+        if let Some(lease) = &mut self.lease {
+            lease.mark_sent();
+        }
+        if let Some(open) = &mut self.open {
+            open.started = now;
+        }
+        if let Some(won) = &mut self.selection {
+            won.sent = now;
+        }
+    }
+
+    /// The prefill is over, and nobody failed: the prompt is computed, or the request ended without it.
+    pub(crate) fn finish_prefill(&mut self, computed: bool, usage: Option<Usage>) {
+        let Some((leg, started)) = self.leg.take() else {
+            return;
+        };
+        if let Some(lease) = &mut self.lease {
+            lease.finish_prefill(computed);
+        }
+        if !computed {
+            return self.record_incomparable(leg.target, started);
+        }
+        let ms = self.gateway.clock.now().ms_since(started);
+        self.prefill.get_or_insert_default().ms = Some(ms);
+        self.gateway.fleet.report_success(leg.target.worker);
+        let asked = Selection {
+            label: None,
+            worker: leg.name,
+            policy: "",
+            predicted_cached_tokens: leg.predicted_cached_tokens,
+            announced_cached_tokens: leg.announced_cached_tokens,
+            basis: if leg.cache == CacheSource::Events {
+                Basis::Events
+            } else {
+                Basis::Decisions
+            },
+            target: leg.target,
+            sent: started,
+        };
+        match self
+            .prefix_expectation
+            .and_then(|looked_up| looked_up.of_prefill().sample(&asked, usage))
+        {
+            Some(sample) => drop(self.gateway.parity_monitor.observe(leg.target, sample)),
+            None => self.record_incomparable(leg.target, started),
+        }
+    }
+
+    /// The prefill came to nothing. Both loads are free, and who was to generate is asked anew.
+    pub(crate) fn fail_prefill(&mut self, failure: &AttemptFailure) {
+        let Some((leg, started)) = self.leg.take() else {
+            return;
+        };
+        if let Some(kind) = failure.kind {
+            self.report_worker_failure(leg.target, &leg.name, kind);
+        }
+        self.report_throttle(failure, leg.target, &leg.name);
+        tracing::warn!(
+            request_id = %self.request_id,
+            worker = %leg.name,
+            result = failure.result.as_str(),
+            status = failure.status,
+            "prefill failed"
+        );
+        if failure.class != Some(AttemptClass::C0) {
+            self.record_incomparable(leg.target, started);
+        }
+        // Where both were under way, the other one was told to stop before it had answered.
+        if let Some(open) = self.open.take() {
+            self.record_incomparable(open.target, open.started);
+        }
+        if let Some(mut lease) = self.lease.take() {
+            lease.fail_prefill();
+            lease.mark_unsent();
+        }
+        let note = self.prefill.get_or_insert_default();
+        note.skipped = Some(PrefillSkip::PrefillFailed);
+        note.ms = Some(self.gateway.clock.now().ms_since(started));
+    }
+
+    /// What the decision that follows a failed prefill is told.
+    pub(crate) fn without_prefill(&self) -> Handover {
+        Handover::Not(self.prefill.clone().unwrap_or_default())
+    }
+
+    /// Members of the client's body were changed: what the reply's head and the receipt list.
+    pub(crate) fn record_rewrite(&mut self, rewrites: Vec<&'static str>) {
+        self.rewrites.extend(rewrites);
+    }
+
+    pub(crate) fn rewrites(&self) -> &[&'static str] {
+        &self.rewrites
+    }
+
+    /// Whether the prompt's KV came from another worker.
+    pub(super) fn has_remote_prefill(&self) -> bool {
+        self.prefill
+            .as_ref()
+            .is_some_and(|note: &PrefillNote| note.skipped.is_none())
+    }
+
+    /// The reply's usage, as far as it speaks of the worker's own cache.
+    pub(super) fn own_usage(&self) -> Option<Usage> {
+        let handed_over = self.has_remote_prefill();
+        self.usage.map(|usage| {
+            if handed_over {
+                Usage {
+                    cached_tokens: None,
+                    ..usage
+                }
+            } else {
+                usage
+            }
+        })
+    }
+}

@@ -1,0 +1,205 @@
+//! Replies that no worker is asked for.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use dialect::Dialect;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode, header};
+use response_cache::CacheEntry;
+use routing::{
+    Method,
+    receipt::{PromptNote, PromptSource},
+};
+
+use super::{
+    cacheability::{BodyCacheability, CacheRequest, RequestedForm},
+    status::{CacheReason, CacheStatus},
+};
+use crate::{
+    Gateway,
+    cache_filler::EntryKind,
+    coalesce::SharedBody,
+    ids::REQUEST_ID,
+    request::{
+        accept::AcceptedRequest,
+        receipt::RequestFacts,
+        record::RequestGuard,
+        reply::{self, ReplyBody},
+    },
+};
+
+/// A longer one would hold up others on this thread.
+const LONG: usize = 16 * 1024;
+
+/// A kept reply in the form that this request asks for.
+pub(super) struct HitReply {
+    body: Bytes,
+    stream: bool,
+    stored_at: u64,
+    /// How near its question is to this one; `None`: it is the same.
+    pub(super) similarity: Option<f64>,
+}
+
+impl HitReply {
+    /// `None` if it cannot answer this request.
+    pub(super) async fn of(
+        dialect: Dialect,
+        entry: CacheEntry,
+        said: &BodyCacheability,
+    ) -> Option<Self> {
+        let label = EntryKind::read(entry.label, dialect)?;
+        let (body, stream) = match said.answer {
+            RequestedForm::Whole if label.is_complete_reply() => (entry.body, false),
+            RequestedForm::Stream { usage } => (replayed(dialect, entry.body, usage).await?, true),
+            RequestedForm::Whole | RequestedForm::OtherStream => return None,
+        };
+        Some(Self {
+            body,
+            stream,
+            stored_at: entry.stored_at,
+            similarity: None,
+        })
+    }
+
+    /// It is the reply to another question that means the same.
+    pub(super) fn mark_similar(self, similarity: f64) -> Self {
+        Self {
+            similarity: Some(similarity),
+            ..self
+        }
+    }
+}
+
+async fn replayed(dialect: Dialect, body: Bytes, usage: bool) -> Option<Bytes> {
+    let is_long = body.len() > LONG;
+    let replay = move || dialect::replay(dialect, &body, usage).map(Bytes::from);
+    if is_long {
+        tokio::task::spawn_blocking(replay).await.ok().flatten()
+    } else {
+        replay()
+    }
+}
+
+/// Answers with a kept reply.
+pub(super) fn into_reply(
+    gateway: &Gateway,
+    call: &AcceptedRequest,
+    asked: &CacheRequest,
+    mut settle: RequestGuard,
+    found: HitReply,
+) -> Response<ReplyBody> {
+    about(call, asked, &mut settle);
+    let method = if found.similarity.is_some() {
+        Method::SemanticHit
+    } else {
+        Method::CacheHit
+    };
+    settle.record_shared_reply(method, gateway.router.policy(None), 200);
+    let mut head = HeaderMap::with_capacity(8);
+    let content_type = if found.stream {
+        "text/event-stream"
+    } else {
+        "application/json"
+    };
+    head.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    if found.stream {
+        head.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    }
+    let now = u64::try_from(gateway.clock.unix_s()).unwrap_or_default();
+    head.insert(
+        header::AGE,
+        HeaderValue::from(now.saturating_sub(found.stored_at)),
+    );
+    reply::add_routing_headers(&mut head, &settle);
+    let reason = if found.similarity.is_some() {
+        CacheReason::Similar
+    } else {
+        CacheReason::Stored
+    };
+    CacheStatus::hit(reason).add_headers(&mut head, settle.reply_headers());
+    under_own_name(&mut head, &settle, method);
+    if let Some(similarity) = found.similarity {
+        near(&mut head, &settle, similarity);
+    }
+    reply::with_head((StatusCode::OK, head), ReplyBody::whole(found.body, settle))
+}
+
+/// Answers with another request's reply, which is on its way or was the last one of its kind.
+pub(super) fn into_follower_reply(
+    gateway: &Gateway,
+    call: &AcceptedRequest,
+    asked: &CacheRequest,
+    mut settle: RequestGuard,
+    (status, mut head, body): (StatusCode, HeaderMap, Box<SharedBody>),
+) -> Response<ReplyBody> {
+    about(call, asked, &mut settle);
+    settle.record_shared_reply(Method::Dedup, gateway.router.policy(None), status.as_u16());
+    CacheStatus::hit(CacheReason::Joined).add_headers(&mut head, settle.reply_headers());
+    under_own_name(&mut head, &settle, Method::Dedup);
+    reply::with_head(
+        (status, head),
+        ReplyBody::Shared(Box::new(body.settling(settle))),
+    )
+}
+
+fn about(call: &AcceptedRequest, asked: &CacheRequest, settle: &mut RequestGuard) {
+    if let Some(said) = &asked.body {
+        settle.set_request_facts(RequestFacts {
+            model: Arc::clone(&said.model),
+            served_model: None,
+            lora: None,
+            stream: said.answer != RequestedForm::Whole,
+            priority: call.overrides.priority,
+            cluster: None,
+            prompt: PromptNote {
+                source: PromptSource::None,
+                tokens: 0,
+                new_tokens: 0,
+            },
+        });
+    }
+}
+
+/// The request's own id and decision, whoever was asked.
+fn under_own_name(head: &mut HeaderMap, settle: &RequestGuard, method: Method) {
+    reply::insert(
+        head,
+        HeaderName::from_static(REQUEST_ID),
+        settle.request_id(),
+    );
+    let shown = settle.reply_headers();
+    if shown.expose {
+        reply::insert(
+            head,
+            HeaderName::from_static("x-warmroute-decision"),
+            &settle.id().to_string(),
+        );
+        if shown.vllm_router {
+            let method = if method == Method::SemanticHit {
+                "semantic-hit"
+            } else {
+                "cache-hit"
+            };
+            head.insert("x-vllm-router-method", HeaderValue::from_static(method));
+        }
+    }
+}
+
+/// How near the question is that the reply was to.
+fn near(head: &mut HeaderMap, settle: &RequestGuard, similarity: f64) {
+    let (shown, similarity) = (settle.reply_headers(), format!("{similarity:.4}"));
+    if shown.expose {
+        reply::insert(
+            head,
+            HeaderName::from_static("x-warmroute-cache-similarity"),
+            &similarity,
+        );
+        if shown.vllm_router {
+            reply::insert(
+                head,
+                HeaderName::from_static("x-vllm-router-cache-similarity"),
+                &similarity,
+            );
+        }
+    }
+}

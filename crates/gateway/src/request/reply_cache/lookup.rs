@@ -1,0 +1,99 @@
+//! Whether a reply is there.
+
+use std::sync::Arc;
+
+use response_cache::{CacheKey, CacheLookup};
+
+use super::{
+    CacheReason, CacheRequest, CacheStatus, ReplyFill, cacheability::BodyCacheability,
+    hit::HitReply, similar,
+};
+use crate::{Gateway, cache_filler::EntryKind, request::accept::AcceptedRequest};
+
+/// What came of looking.
+pub(super) enum CacheOutcome {
+    /// There is one.
+    Hit(HitReply),
+    /// A worker is to answer; what its reply says of the cache, and how it is kept.
+    Miss(Option<CacheStatus>, Option<ReplyFill>),
+}
+
+/// Looks for a reply, never longer than the cache's own budget.
+pub(super) async fn lookup(
+    gateway: &Arc<Gateway>,
+    call: &AcceptedRequest,
+    asked: &CacheRequest,
+) -> CacheOutcome {
+    let Some(standing) = asked.cacheability else {
+        return CacheOutcome::Miss(None, None);
+    };
+    let cache = &gateway.cache;
+    let bypass = |reason, fill| CacheOutcome::Miss(Some(CacheStatus::bypass(reason)), fill);
+    if let Err(reason) = standing {
+        return bypass(reason, None);
+    }
+    let Some((said, same)) = asked
+        .body
+        .as_ref()
+        .and_then(|said| Some((said, said.same?)))
+    else {
+        return bypass(CacheReason::Unreadable, None);
+    };
+    // Before the lookup: what is cleared after it is not to come back.
+    let fill = ReplyFill::new(gateway, asked.dialect, same.key);
+    if asked.fresh {
+        return bypass(CacheReason::NoCache, Some(fill));
+    }
+    let began = gateway.clock.now();
+    gateway
+        .cache_filler
+        .wait_for_fill(&same.key, cache.settings().lookup_budget)
+        .await;
+    let waited = gateway.clock.now().since(began);
+    let key = CacheKey(*same.key.as_bytes());
+    let found = match cache.get_after(&key, waited).await {
+        CacheLookup::Unavailable => return bypass(CacheReason::StoreFailed, None),
+        CacheLookup::NotFound => None,
+        CacheLookup::Found(entry) if EntryKind::read(entry.label, asked.dialect).is_none() => {
+            // Of a program that keeps them otherwise.
+            cache.remove(&key);
+            None
+        }
+        // One that lacks what this request asks for is replaced by a reply that has it.
+        CacheLookup::Found(entry) => HitReply::of(asked.dialect, entry, said).await,
+    };
+    match found {
+        Some(found) => hit(gateway, found),
+        None => by_meaning(gateway, call, asked, said, fill).await,
+    }
+}
+
+async fn by_meaning(
+    gateway: &Arc<Gateway>,
+    call: &AcceptedRequest,
+    asked: &CacheRequest,
+    said: &BodyCacheability,
+    fill: ReplyFill,
+) -> CacheOutcome {
+    let (nearest, sought) = similar::lookup(gateway, call, asked).await;
+    let found = match nearest {
+        Some(it) => HitReply::of(asked.dialect, it.entry, said)
+            .await
+            .map(|found| found.mark_similar(it.similarity)),
+        None => None,
+    };
+    match found {
+        Some(found) => hit(gateway, found),
+        None => CacheOutcome::Miss(
+            Some(CacheStatus::miss()),
+            Some(fill.with_similarity(sought)),
+        ),
+    }
+}
+
+fn hit(gateway: &Gateway, found: HitReply) -> CacheOutcome {
+    if let Some(similarity) = found.similarity {
+        gateway.metrics.record_similar_hit(similarity);
+    }
+    CacheOutcome::Hit(found)
+}

@@ -1,0 +1,163 @@
+//! What was tried for one request, and whether it is tried again.
+
+use std::time::Duration;
+
+use fleet::{FailureKind, ModelView};
+use kv_blocks::{Moment, WorkerId};
+use routing::{Pin, receipt::AttemptClass};
+
+use super::{
+    dispatch::AttemptFailure,
+    queue_wait::{self, WaitRecord},
+};
+use crate::{Gateway, retry::RetryPermit};
+
+/// Attempts of one request that may end with a local failure: another worker is as far away as the first.
+const LOCAL_ATTEMPTS: u32 = 3;
+
+/// What was tried for one request.
+#[derive(Debug, Default)]
+pub(super) struct RetryState {
+    /// Workers that failed it, all their ranks with them: what failed is a process, not a rank.
+    pub(super) excluded: Vec<Pin>,
+    /// Attempts that sent something.
+    sends: u32,
+    /// Times that workers which failed it were tried again.
+    again_there: u32,
+    /// Attempts that could not be made for a reason that lies with this process.
+    local: u32,
+    /// When the first attempt failed.
+    failed_at: Option<Moment>,
+    /// Nobody was left who could have taken it: it waits as one that found nobody in the first place.
+    pub(super) waits_for_anybody: bool,
+    /// Room in the budget, held while the retry that needed it runs.
+    permit: Option<RetryPermit>,
+    pub(super) last: Option<AttemptFailure>,
+}
+
+impl RetryState {
+    /// This one was asked beside, and failed too.
+    pub(super) fn record_hedge_failure(&mut self, other: Pin) {
+        self.excluded.push(other);
+        self.sends += 1;
+    }
+
+    /// Others could have taken it when it failed, and are gone by now: whether it waits as one that found nobody.
+    pub(super) fn may_wait_for_worker(&mut self, gateway: &Gateway) -> bool {
+        let class = self.last.as_ref().and_then(|failure| failure.class);
+        let nothing_came = matches!(class, Some(AttemptClass::C0 | AttemptClass::C1));
+        let now = gateway.clock.now();
+        let in_time = self
+            .failed_at
+            .is_some_and(|failed_at| now.since(failed_at) < gateway.rules.waiting.no_worker);
+        if self.waits_for_anybody || !nothing_came || !in_time {
+            return false;
+        }
+        self.waits_for_anybody = true;
+        self.excluded.clear();
+        true
+    }
+
+    /// Whether another attempt may follow, after the pause that it needs. The rule is the table in [`crate::retry`].
+    pub(super) async fn next_attempt(
+        &mut self,
+        gateway: &Gateway,
+        model: &ModelView,
+        worker: WorkerId,
+        pinned: bool,
+        failure: AttemptFailure,
+        wait: &mut WaitRecord,
+    ) -> bool {
+        let class = failure.class;
+        let failed_at = *self.failed_at.get_or_insert(gateway.clock.now());
+        (self.permit, self.waits_for_anybody) = (None, false);
+        // Of several 503s the longest wait is what the client is told.
+        let failure = match self.last.take() {
+            Some(before)
+                if before.retry_after() > failure.retry_after()
+                    && before.status == failure.status =>
+            {
+                before
+            }
+            _ => failure,
+        };
+        let (status, kind) = (failure.status, failure.kind);
+        self.last = Some(failure);
+        let Some(class) = class else { return false };
+        if kind == Some(FailureKind::Local) {
+            self.local += 1;
+            return self.local < LOCAL_ATTEMPTS
+                && pause(gateway, self.local - 1, wait.deadline()).await;
+        }
+        if class != AttemptClass::C0 {
+            self.sends += 1;
+            if self.sends >= gateway.rules.retry.sends {
+                return false;
+            }
+        }
+        self.excluded.push(Pin { worker, rank: None });
+        let workers = || {
+            model
+                .candidates
+                .iter()
+                .map(|candidate| candidate.target.worker)
+        };
+        let untried = || {
+            workers().filter(|worker| !self.excluded.iter().any(|tried| tried.worker == *worker))
+        };
+        if !pinned && untried().next().is_some() {
+            let free = match class {
+                AttemptClass::C0 => true,
+                AttemptClass::C1 => untried().any(|worker| !gateway.fleet.failed_lately(worker)),
+                _ => false,
+            };
+            if !free {
+                self.permit = gateway.retry_permit();
+            }
+            return free || self.permit.is_some();
+        }
+        // What was not even sent is as if it came now: also to wait, where that is allowed, for whoever comes (back).
+        let may_wait = gateway.clock.now().since(failed_at) < gateway.rules.waiting.no_worker;
+        if class == AttemptClass::C0 && may_wait {
+            self.waits_for_anybody = true;
+            self.excluded.clear();
+            return true;
+        }
+        let alone = pinned || workers().all(|other| other == worker);
+        let retriable = match class {
+            AttemptClass::C1 => alone || may_wait,
+            _ => alone && status == Some(503),
+        };
+        if !retriable {
+            return false;
+        }
+        self.permit = gateway.retry_permit();
+        if self.permit.is_none() {
+            if class != AttemptClass::C1 || !may_wait || pinned {
+                return false;
+            }
+            match queue_wait::wait_until_retriable(gateway, &model.id, wait).await {
+                Ok(permit) => self.permit = permit,
+                Err(_) => return false,
+            }
+        }
+        self.again_there += 1;
+        if !pause(gateway, self.again_there - 1, wait.deadline()).await {
+            return false;
+        }
+        // By now it may be known that it is gone.
+        self.waits_for_anybody = may_wait;
+        self.excluded.clear();
+        true
+    }
+}
+
+/// Waits before attempt `n` (from 0) at what failed before; `false`: there is no time for it.
+async fn pause(gateway: &Gateway, n: u32, deadline: Moment) -> bool {
+    let pause: Duration = gateway.rules.retry.delay(n, gateway.ids.next_number());
+    if gateway.clock.now() + pause >= deadline {
+        return false;
+    }
+    tokio::time::sleep(pause).await;
+    true
+}

@@ -1,0 +1,379 @@
+//! Stage 3: what the prompt is, in tokens if they can be had, else as text.
+//!
+//! Tokens come from the model's own tokenizer, or where there is none from an engine, by way of what it told another router. Nothing here can fail a request:
+//! whatever goes wrong, the prompt is known by its text prefix, and the receipt says so.
+
+mod breaker;
+mod compute_pool;
+mod engine;
+mod local;
+mod shared;
+mod token_cache;
+mod tokenize_query;
+
+use std::{num::NonZero, sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{Dialect, Fidelity, PromptPart, RawJson, RequestView};
+use fleet::{ModelArtefacts, TokenizerSource};
+use kv_blocks::{HashScheme, Moment, PromptBlocks};
+use net::Clock;
+use prometheus_client::registry::Registry;
+use prompt::estimate_tokens;
+use routing::receipt::PromptSource;
+
+pub(crate) use self::engine::{EngineTokenSettings, EngineTokenizer};
+use self::{
+    compute_pool::ComputeError,
+    local::{LocalTokens, tokenize_locally},
+};
+pub(super) use self::{
+    compute_pool::ComputePool,
+    local::{cost_of, text_of},
+};
+pub use self::{
+    shared::{RedisTokenStore, SharedTokensError},
+    token_cache::TokenCacheSettings,
+};
+use crate::metrics::ResultCounters;
+
+/// A computation that ended in time, with tokens or without.
+const COMPUTED: &str = "computed";
+
+/// A prompt as the decision sees it.
+#[derive(Debug)]
+pub(crate) struct TokenizedPrompt {
+    pub(crate) source: PromptSource,
+    pub(crate) blocks: Option<Arc<PromptBlocks>>,
+    pub(crate) tokens: u32,
+    /// Tokens that no earlier prompt had told.
+    pub(crate) new_tokens: u32,
+    /// Microseconds.
+    pub(crate) render_us: f64,
+    pub(crate) tokenize_us: f64,
+}
+
+/// What the stage needs beside the request.
+#[derive(Debug)]
+pub(crate) struct TokenizationStage {
+    scheme: HashScheme,
+    budget: Duration,
+    clock: Clock,
+    /// For generations: as many as there are cores. More would only slow each other down, and tokenizers keep tables for
+    /// every thread they run on.
+    compute_pool: ComputePool,
+    /// For those who only ask: apart, so that no generation waits behind them.
+    low_priority_pool: ComputePool,
+    engine: EngineTokenizer,
+    /// What came of computing tokens by models' own files.
+    results: ResultCounters,
+}
+
+/// Longest wait of a request for its tokens by the model's own files, the wait for a seat included, or so many budgets if
+/// that is more. What is within the budget as predicted takes some milliseconds; the rest is for busy machines.
+const LONGEST_WAIT: Duration = Duration::from_millis(500);
+const BUDGETS: u32 = 4;
+
+/// A conversation may be this many times longer than the budget allows, if what is new in it is within the budget.
+const MOSTLY_KNOWN: u32 = 32;
+/// What a byte of a text costs that stands for itself: it is read as JSON, and written again.
+const TEXT_COST_PER_BYTE: Duration = Duration::from_nanos(10);
+/// And it may have this many bytes: what is not new is still rendered and looked up, in some 5 ns a byte.
+const LONGEST_KNOWN: usize = 512 << 10;
+
+impl TokenizationStage {
+    pub(crate) fn new(
+        scheme: HashScheme,
+        budget: Duration,
+        clock: Clock,
+        engine: EngineTokenizer,
+        registry: &mut Registry,
+    ) -> Self {
+        let help =
+            "Prompts by what came of rendering and tokenizing them with their model's own files";
+        let all = [
+            COMPUTED,
+            ComputeError::Late.as_str(),
+            ComputeError::Resting.as_str(),
+            ComputeError::Failed.as_str(),
+        ];
+        let results =
+            ResultCounters::registered(registry, "warmroute_prompt_computations", help, &all);
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self {
+            scheme,
+            budget,
+            clock,
+            compute_pool: ComputePool::new(cores),
+            low_priority_pool: ComputePool::new(cores.div_ceil(2)),
+            engine,
+            results,
+        }
+    }
+
+    /// Whether answers of engines are kept.
+    pub(crate) fn set_accepts_new(&self, takes: bool) {
+        self.engine.set_accepts_new(takes);
+    }
+
+    /// Forgets answers of engines that were not met lately.
+    pub(crate) fn shrink(&self) {
+        self.engine.shrink();
+    }
+
+    /// Where work is done for generations.
+    pub(super) fn compute_pool(&self) -> &ComputePool {
+        &self.compute_pool
+    }
+
+    /// Where work is done for those who only ask.
+    pub(super) fn low_priority_pool(&self) -> &ComputePool {
+        &self.low_priority_pool
+    }
+
+    /// Finds the prompt's identity, for a generation. `bytes` is the body that `view` was read from; the request ends at
+    /// `deadline`.
+    pub(crate) async fn run(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        dialect: Dialect,
+        bytes: &Bytes,
+        view: &RequestView<'_>,
+        deadline: Moment,
+    ) -> TokenizedPrompt {
+        self.find(
+            artefacts,
+            TokenizationInput {
+                dialect,
+                bytes,
+                view,
+                compute_pool: &self.compute_pool,
+                deadline,
+            },
+        )
+        .await
+    }
+
+    /// As [`Self::run`], for those who only ask, such as `/v1/route`: no generation waits behind them.
+    pub(crate) async fn run_low_priority(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        dialect: Dialect,
+        bytes: &Bytes,
+        view: &RequestView<'_>,
+        deadline: Moment,
+    ) -> TokenizedPrompt {
+        self.find(
+            artefacts,
+            TokenizationInput {
+                dialect,
+                bytes,
+                view,
+                compute_pool: &self.low_priority_pool,
+                deadline,
+            },
+        )
+        .await
+    }
+
+    async fn find(
+        &self,
+        artefacts: &Arc<ModelArtefacts>,
+        asked: TokenizationInput<'_>,
+    ) -> TokenizedPrompt {
+        if let PromptPart::TokenIds(ids) = &asked.view.prompt {
+            // The engine computes only the last of them: which ones, and so which blocks, is its own to say.
+            if asked.view.rendering.truncate_prompt_tokens.is_some() {
+                return TokenizedPrompt::without_blocks(
+                    u32::try_from(ids.len()).unwrap_or(u32::MAX),
+                );
+            }
+            let blocks = PromptBlocks::of_tokens(self.scheme, ids.as_slice().into());
+            return TokenizedPrompt::of(PromptSource::Given, blocks);
+        }
+        let found = match (&artefacts.prompt, &artefacts.source) {
+            // The tokens of something else would be no better.
+            _ if asked.view.fidelity == Fidelity::Likeness => None,
+            (Some(model), _) => self.by_own(model, asked).await,
+            (None, TokenizerSource::Remote) => self.by_engine(asked).await,
+            (None, _) => None,
+        };
+        match found {
+            Some(found) => found,
+            None => self.by_text(asked).await,
+        }
+    }
+
+    async fn by_own(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: TokenizationInput<'_>,
+    ) -> Option<TokenizedPrompt> {
+        let bytes_of_prompt = prompt_bytes(asked.view);
+        let cost = model.predicted_cost(bytes_of_prompt);
+        let may_be_known =
+            cost <= self.budget.saturating_mul(MOSTLY_KNOWN) && bytes_of_prompt <= LONGEST_KNOWN;
+        if cost > self.budget && !may_be_known {
+            return None;
+        }
+        let tokenised = self.computed(model, asked).await;
+        let LocalTokens {
+            tokens,
+            new_tokens,
+            render_us,
+            tokenize_us,
+        } = tokenised?;
+        let blocks = PromptBlocks::of_tokens(self.scheme, tokens.into());
+        Some(TokenizedPrompt {
+            new_tokens,
+            render_us,
+            tokenize_us,
+            ..TokenizedPrompt::of(PromptSource::Tokens, blocks)
+        })
+    }
+
+    /// Computes tokens within the request's time; `None` where they cannot be had in it.
+    async fn computed(
+        &self,
+        model: &Arc<prompt::PromptModel>,
+        asked: TokenizationInput<'_>,
+    ) -> Option<LocalTokens> {
+        let (clock, budget) = (self.clock, self.budget);
+        let left = asked.deadline.since(clock.now());
+        let limit = LONGEST_WAIT.max(budget.saturating_mul(BUDGETS)).min(left);
+        let (dialect, bytes, own) = (asked.dialect, asked.bytes.clone(), Arc::clone(model));
+        let work = move || {
+            let view = dialect::view(dialect, &bytes).ok()?;
+            tokenize_locally(&own, &view, budget, clock)
+        };
+        match asked.compute_pool.compute(model, limit, clock, work).await {
+            Ok(tokenised) => {
+                self.results.count(COMPUTED);
+                tokenised
+            }
+            Err(why) => {
+                self.results.count(why.as_str());
+                tracing::debug!(
+                    why = why.as_str(),
+                    ?limit,
+                    "no tokens of the prompt, going by its text"
+                );
+                None
+            }
+        }
+    }
+
+    async fn by_engine(&self, asked: TokenizationInput<'_>) -> Option<TokenizedPrompt> {
+        let started = self.clock.now();
+        let answer = self.engine.tokens(asked).await?;
+        let tokenize_us = self.clock.now().ms_since(started) * 1e3;
+        let found = TokenizedPrompt::of(
+            PromptSource::EngineTokenize,
+            PromptBlocks::of_tokens(self.scheme, answer.tokens),
+        );
+        let new_tokens = if answer.from_cache { 0 } else { found.tokens };
+        Some(TokenizedPrompt {
+            new_tokens,
+            tokenize_us,
+            ..found
+        })
+    }
+
+    async fn by_text(&self, asked: TokenizationInput<'_>) -> TokenizedPrompt {
+        let scheme = self.scheme;
+        let cost = local::cost_of(prompt_bytes(asked.view), TEXT_COST_PER_BYTE);
+        let found = asked.work(cost, move |view| by_text(scheme, view)).await;
+        found.unwrap_or_else(|| {
+            TokenizedPrompt::without_blocks(estimate_tokens(prompt_bytes(asked.view)))
+        })
+    }
+}
+
+/// A request's body, what was read from it, and where work on it is done.
+#[derive(Clone, Copy, Debug)]
+struct TokenizationInput<'a> {
+    dialect: Dialect,
+    bytes: &'a Bytes,
+    view: &'a RequestView<'a>,
+    compute_pool: &'a ComputePool,
+    deadline: Moment,
+}
+
+impl TokenizationInput<'_> {
+    /// Works on the view where its `cost`, as predicted, belongs. `None` if it panicked.
+    async fn work<T: Send + 'static>(
+        self,
+        cost: Duration,
+        work: impl FnOnce(&RequestView<'_>) -> T + Send + 'static,
+    ) -> Option<T> {
+        if cost <= compute_pool::ON_RUNTIME {
+            return Some(work(self.view));
+        }
+        let (dialect, bytes) = (self.dialect, self.bytes.clone());
+        self.compute_pool
+            .run(cost, move || {
+                dialect::view(dialect, &bytes).ok().map(|view| work(&view))
+            })
+            .await
+            .flatten()
+    }
+}
+
+fn by_text(scheme: HashScheme, view: &RequestView<'_>) -> TokenizedPrompt {
+    let identity = match &view.prompt {
+        PromptPart::Messages(messages) => {
+            prompt::chat_identity(messages.as_str(), view.rendering.tools.map(RawJson::as_str))
+        }
+        PromptPart::Text(text) => prompt::text_identity(text),
+        // Several prompts have no one prefix; their length is load all the same.
+        PromptPart::Batch { text_bytes, ids } => {
+            let ids = u32::try_from(*ids).unwrap_or(u32::MAX);
+            return TokenizedPrompt::without_blocks(
+                estimate_tokens(*text_bytes).saturating_add(ids),
+            );
+        }
+        PromptPart::TokenIds(_) | PromptPart::None => return TokenizedPrompt::without_blocks(0),
+    };
+    TokenizedPrompt::of(
+        PromptSource::TextPrefix,
+        PromptBlocks::of_text(scheme, &identity),
+    )
+}
+
+impl TokenizedPrompt {
+    fn of(source: PromptSource, blocks: PromptBlocks) -> Self {
+        let tokens = blocks.token_count();
+        Self {
+            source,
+            tokens,
+            new_tokens: tokens,
+            blocks: Some(Arc::new(blocks)),
+            render_us: 0.0,
+            tokenize_us: 0.0,
+        }
+    }
+
+    /// Something of about this many tokens that no cache can know.
+    pub(super) fn without_blocks(tokens: u32) -> Self {
+        let source = PromptSource::None;
+        Self {
+            source,
+            tokens,
+            new_tokens: tokens,
+            blocks: None,
+            render_us: 0.0,
+            tokenize_us: 0.0,
+        }
+    }
+}
+
+/// Bytes that would be rendered and tokenised, about.
+fn prompt_bytes(view: &RequestView<'_>) -> usize {
+    match &view.prompt {
+        PromptPart::Messages(messages) => {
+            messages.as_str().len() + view.rendering.tools.map_or(0, |tools| tools.as_str().len())
+        }
+        PromptPart::Text(text) => text.len(),
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => 0,
+    }
+}

@@ -1,0 +1,375 @@
+//! Tokens by the engine's own `/tokenize`, for models whose tokenizer is not here.
+//!
+//! A request waits for this, so everything about it is bounded: how long one question may take, how large it may be, how
+//! many workers are asked (one), how many questions a worker has at once, how many answers are remembered and for how
+//! long. Equal questions at one moment are one question. A worker that keeps failing is left alone for a while, and
+//! prompts go by their text meanwhile. Where routers share what they were told, a worker is asked for what none of them knows.
+
+use std::{
+    collections::HashMap,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use bytes::Bytes;
+use fleet::{Fleet, WorkerView};
+use net::Clock;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use tokio::sync::OnceCell;
+
+use super::{
+    TokenizationInput,
+    breaker::{FailedQuery, TokenizeFailure, TokenizerBreakers},
+    compute_pool::ComputePool,
+    local,
+    shared::{RedisTokenStore, TokenScope},
+    token_cache::{self, QueryDigest, TokenCache, TokenCacheSettings, TokenSource},
+    tokenize_query::TokenizeQuery,
+};
+use crate::{
+    request::worker_query::{self, WorkerQueryError},
+    upstream::ConnectionPools,
+};
+
+/// A question over loopback or a rack's network costs some ten times the time of a computation here: 50 ms with the default
+/// budget of 2 ms.
+const BUDGETS: u32 = 25;
+/// Bytes of an answer for each byte of the question: a token has at least one byte, and its id at most seven with a comma.
+const ANSWER_FACTOR: usize = 8;
+/// Bytes of an answer that do not depend on the question.
+const ANSWER_SLACK: usize = 4 << 10;
+/// What reading a byte of an answer costs here.
+const COST_PER_BYTE: Duration = Duration::from_nanos(6);
+
+/// What engines told.
+#[derive(Debug)]
+pub(crate) struct EngineTokenSettings {
+    /// How it is remembered here.
+    pub(crate) here: TokenCacheSettings,
+    /// Where other routers find it.
+    pub(crate) shared: Option<RedisTokenStore>,
+}
+
+/// Token ids, and whether they were told earlier.
+#[derive(Clone, Debug)]
+pub(super) struct EngineTokens {
+    pub(super) tokens: Arc<[u32]>,
+    pub(super) from_cache: bool,
+}
+
+/// Asks engines for tokens.
+#[derive(Debug)]
+pub(crate) struct EngineTokenizer {
+    fleet: Arc<Fleet>,
+    pools: ConnectionPools,
+    clock: Clock,
+    longest: Duration,
+    connect_timeout: Duration,
+    /// How long an answer counts.
+    ttl: Duration,
+    shared: Option<RedisTokenStore>,
+    /// Workers take turns.
+    next_worker: AtomicUsize,
+    state: Mutex<EngineTokenState>,
+}
+
+type PendingTokens = Arc<OnceCell<Option<EngineTokens>>>;
+
+#[derive(Debug, Default)]
+struct EngineTokenState {
+    cache: TokenCache,
+    /// Questions on their way: one for each request that waits, at most.
+    asking: HashMap<QueryDigest, PendingTokens>,
+    standings: TokenizerBreakers,
+}
+
+impl EngineTokenizer {
+    /// `budget` is what a computation here may take.
+    pub(crate) fn new(
+        fleet: Arc<Fleet>,
+        pools: ConnectionPools,
+        clock: Clock,
+        budget: Duration,
+        connect_timeout: Duration,
+        told: EngineTokenSettings,
+    ) -> Self {
+        let longest = budget.saturating_mul(BUDGETS);
+        let EngineTokenSettings { here, shared } = told;
+        let book = Mutex::new(EngineTokenState {
+            cache: TokenCache::new(here),
+            ..EngineTokenState::default()
+        });
+        let turn = AtomicUsize::new(0);
+        Self {
+            fleet,
+            pools,
+            clock,
+            longest,
+            connect_timeout,
+            ttl: here.ttl,
+            shared,
+            next_worker: turn,
+            state: book,
+        }
+    }
+
+    /// The engine's ids of the prompt, or nothing where they cannot be had in time.
+    pub(super) async fn tokens(&self, asked: TokenizationInput<'_>) -> Option<EngineTokens> {
+        let question = asked
+            .work(TokenizeQuery::cost(asked.view), TokenizeQuery::build)
+            .await
+            .flatten()?;
+        let digest = question.digest;
+        let snapshot = self.fleet.snapshot();
+        let known = |teller: &TokenSource| teller.is_current(&snapshot);
+        let asking = {
+            let mut book = self.state.lock();
+            if let Some(tokens) = book.cache.get(&digest, self.clock.now(), known) {
+                return Some(EngineTokens {
+                    tokens,
+                    from_cache: true,
+                });
+            }
+            Arc::clone(book.asking.entry(digest).or_default())
+        };
+        let waiting = TokenWaiter {
+            state: &self.state,
+            digest,
+            asking: Some(asking),
+        };
+        // Whoever asked first may hang up: the next one who waits asks then.
+        let asking = waiting.asking.as_ref()?;
+        asking
+            .get_or_init(|| self.ask(&asked.view.model, question, asked.compute_pool))
+            .await
+            .clone()
+    }
+
+    /// Whether new answers are kept.
+    pub(super) fn set_accepts_new(&self, takes: bool) {
+        self.state.lock().cache.set_accepts_new(takes);
+    }
+
+    /// Forgets what was not met lately.
+    pub(super) fn shrink(&self) {
+        self.state.lock().cache.shrink();
+    }
+
+    async fn ask(
+        &self,
+        model: &str,
+        question: TokenizeQuery,
+        seats: &ComputePool,
+    ) -> Option<EngineTokens> {
+        if let Some(tokens) = self.told_elsewhere(model, &question.digest).await {
+            return Some(EngineTokens {
+                tokens,
+                from_cache: true,
+            });
+        }
+        let turn = self.next_worker(model)?;
+        let worker = &turn.worker;
+        let TokenizeQuery { body, digest } = question;
+        let length = body.len();
+        let answer = tokio::time::timeout(self.longest, self.ask_worker(worker, body, seats)).await;
+        let mut book = self.state.lock();
+        let now = self.clock.now();
+        let why = match answer.unwrap_or(Err(TokenizeFailure::Late)) {
+            Ok(tokens) => {
+                let tokens: Arc<[u32]> = tokens.into();
+                book.standings.record_success(worker.id);
+                let (ids, teller) = (Arc::clone(&tokens), TokenSource::of(worker));
+                book.cache.insert(
+                    digest,
+                    token_cache::CachedTokens {
+                        ids,
+                        teller,
+                        told_at: now,
+                        left: Duration::MAX,
+                    },
+                );
+                drop(book);
+                if let Some(shared) = &self.shared {
+                    shared.store(&digest, TokenScope::of(worker, model), &tokens, self.ttl);
+                }
+                return Some(EngineTokens {
+                    tokens,
+                    from_cache: false,
+                });
+            }
+            Err(why) => why,
+        };
+        let rest = book.standings.record_failure(
+            worker.id,
+            FailedQuery {
+                why,
+                question: digest,
+                length,
+            },
+            now,
+        );
+        drop(book);
+        tracing::debug!(worker = %worker.name, ?why, ?rest, "no tokens from the engine");
+        None
+    }
+
+    /// What another router was told, by an engine such as those here are.
+    async fn told_elsewhere(&self, model: &str, question: &QueryDigest) -> Option<Arc<[u32]>> {
+        let shared = self.shared.as_ref()?;
+        let snapshot = self.fleet.snapshot();
+        // One stands for all: where their versions differ for a while, some answers are not found.
+        let worker = &snapshot
+            .model(model)
+            .filter(|model| !model.panic)?
+            .candidates
+            .first()?
+            .worker;
+        let found = shared.find(question, TokenScope::of(worker, model)).await?;
+        let (ids, teller) = (Arc::clone(&found.ids), TokenSource::of(worker));
+        let answer = token_cache::CachedTokens {
+            ids,
+            teller,
+            told_at: self.clock.now(),
+            left: found.left,
+        };
+        self.state.lock().cache.insert(*question, answer);
+        Some(found.ids)
+    }
+
+    /// The worker whose turn it is, of those that serve the model and may be asked now.
+    fn next_worker(&self, model: &str) -> Option<QueryPermit<'_>> {
+        let snapshot = self.fleet.snapshot();
+        let model = snapshot.model(model).filter(|model| !model.panic)?;
+        let now = self.clock.now();
+        let mut book = self.state.lock();
+        book.standings
+            .retain_workers(|worker| snapshot.worker(worker).is_some());
+        let may = |worker| book.standings.allows(worker, now);
+        let free: Vec<_> = model
+            .candidates
+            .iter()
+            .filter(|one| may(one.target.worker))
+            .collect();
+        let turn = self
+            .next_worker
+            .fetch_add(1, Relaxed)
+            .checked_rem(free.len())?;
+        let worker = Arc::clone(&free.get(turn)?.worker);
+        book.standings.begin_query(worker.id);
+        Some(QueryPermit {
+            state: &self.state,
+            worker,
+        })
+    }
+
+    async fn ask_worker(
+        &self,
+        worker: &WorkerView,
+        question: Bytes,
+        seats: &ComputePool,
+    ) -> Result<Vec<u32>, TokenizeFailure> {
+        let most = question.len() * ANSWER_FACTOR + ANSWER_SLACK;
+        let question = worker_query::WorkerQuery {
+            worker,
+            path: "/tokenize",
+            body: question,
+            most_bytes: most,
+            connect_timeout: self.connect_timeout,
+        };
+        let answered = worker_query::query_worker(&self.pools, self.clock, question)
+            .await
+            .map_err(|why| match why {
+                WorkerQueryError::Unreachable => TokenizeFailure::Unreachable,
+                WorkerQueryError::Lost => TokenizeFailure::Late,
+                WorkerQueryError::Broken => TokenizeFailure::Broken,
+            })?;
+        match answered.status {
+            200 => {
+                let cost = local::cost_of(answered.body.len(), COST_PER_BYTE);
+                let read = seats
+                    .run(cost, move || {
+                        serde_json::from_slice::<EngineTokenizeReply>(&answered.body)
+                    })
+                    .await;
+                read.and_then(Result::ok)
+                    .map(|reply| reply.tokens)
+                    .ok_or(TokenizeFailure::Broken)
+            }
+            400 | 413 | 422 => Err(TokenizeFailure::Refused),
+            _ => Err(TokenizeFailure::Broken),
+        }
+    }
+}
+
+/// A worker that has a question, until this is dropped.
+struct QueryPermit<'a> {
+    state: &'a Mutex<EngineTokenState>,
+    worker: Arc<WorkerView>,
+}
+
+impl Drop for QueryPermit<'_> {
+    fn drop(&mut self) {
+        self.state.lock().standings.end_query(self.worker.id);
+    }
+}
+
+/// A request that waits for an answer. The question is forgotten with the last one that waits.
+struct TokenWaiter<'a> {
+    state: &'a Mutex<EngineTokenState>,
+    digest: QueryDigest,
+    /// There until the drop.
+    asking: Option<PendingTokens>,
+}
+
+impl Drop for TokenWaiter<'_> {
+    fn drop(&mut self) {
+        let mut book = self.state.lock();
+        // Given up under the lock, as all are taken under it: whoever is the last one to leave finds only the book's.
+        drop(self.asking.take());
+        if book
+            .asking
+            .get(&self.digest)
+            .is_some_and(|asking| Arc::strong_count(asking) == 1)
+        {
+            book.asking.remove(&self.digest);
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct EngineTokenizeReply {
+    tokens: Vec<u32>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_question_is_forgotten_with_the_last_of_those_who_wait_and_not_before() {
+        let (book, digest) = (
+            Mutex::new(EngineTokenState::default()),
+            QueryDigest::default(),
+        );
+        let wait = || {
+            let asking = Arc::clone(book.lock().asking.entry(digest).or_default());
+            TokenWaiter {
+                state: &book,
+                digest,
+                asking: Some(asking),
+            }
+        };
+        let (first, second) = (wait(), wait());
+        drop(first);
+        assert_eq!(book.lock().asking.len(), 1);
+        let third = wait();
+        drop(second);
+        assert_eq!(book.lock().asking.len(), 1);
+        drop(third);
+        assert!(book.lock().asking.is_empty());
+    }
+}

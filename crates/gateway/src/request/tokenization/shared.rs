@@ -1,0 +1,87 @@
+//! Token ids where other routers find them: in Redis, beside what this one remembers.
+//!
+//! Not here: which question a request is ([`super::question`]), what this router remembers ([`super::known`]), and
+//! connections (`redis-store`).
+//!
+//! **Invariant**: a request waits for Redis at most [`tier::LOOKUP_BUDGET`], and never for what is written there.
+
+#![cfg_attr(
+    not(feature = "redis-cache"),
+    allow(dead_code, reason = "what only a program with Redis uses")
+)]
+
+mod name;
+#[cfg(feature = "redis-cache")]
+mod redis_store;
+#[cfg(feature = "redis-cache")]
+mod value;
+
+use std::{sync::Arc, time::Duration};
+
+pub(super) use self::name::TokenScope;
+#[cfg(feature = "redis-cache")]
+pub use self::redis_store::RedisTokenStore;
+
+/// What was found, and how long it still counts.
+#[derive(Debug)]
+pub(super) struct SharedTokensHit {
+    pub(super) ids: Arc<[u32]>,
+    pub(super) left: Duration,
+}
+
+/// Why tokens cannot be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum SharedTokensError {
+    /// Nobody said where.
+    #[error(
+        "routing.lmcache.prompt_cache.backend is redis, and there is no Redis server: name it in response_cache.redis.url"
+    )]
+    NoServer,
+    /// The program cannot.
+    #[error(
+        "routing.lmcache.prompt_cache.backend is redis, and this program was built without it: build it with the feature \
+         `redis-cache`, or set backend: memory"
+    )]
+    NotBuilt,
+}
+
+/// In a program without the feature `redis-cache` there are none.
+#[cfg(not(feature = "redis-cache"))]
+#[derive(Debug)]
+pub enum SharedTokens {}
+
+#[cfg(not(feature = "redis-cache"))]
+impl RedisTokenStore {
+    /// Never starts.
+    ///
+    /// # Errors
+    /// Always.
+    pub fn start(
+        _: Option<Arc<crate::RedisPool>>,
+        _: net::Clock,
+    ) -> Result<Self, SharedTokensError> {
+        Err(SharedTokensError::NotBuilt)
+    }
+
+    #[expect(
+        clippy::unused_async,
+        reason = "as where there is something to wait for"
+    )]
+    pub(super) async fn find(
+        &self,
+        _: &super::token_cache::QueryDigest,
+        _: TokenScope<'_>,
+    ) -> Option<SharedTokensHit> {
+        match *self {}
+    }
+
+    pub(super) fn keep(
+        &self,
+        _: &super::token_cache::QueryDigest,
+        _: TokenScope<'_>,
+        _: &Arc<[u32]>,
+        _: Duration,
+    ) {
+        match *self {}
+    }
+}

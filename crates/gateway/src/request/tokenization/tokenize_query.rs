@@ -1,0 +1,124 @@
+//! What an engine is asked about a request.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use dialect::{PromptPart, RawJson, RequestView};
+use serde::Serialize;
+use serde_json::value::RawValue;
+use sha2::{Digest as _, Sha256};
+
+use super::{local, token_cache::QueryDigest};
+
+/// Longer questions are not asked: an engine computes on them for longer than a request should wait.
+const LONGEST: usize = 256 << 10;
+/// What a byte of a question costs here: it is read, written and digested.
+const COST_PER_BYTE: Duration = Duration::from_nanos(6);
+
+/// A question as it is sent.
+#[derive(Debug)]
+pub(super) struct TokenizeQuery {
+    pub(super) body: Bytes,
+    pub(super) digest: QueryDigest,
+}
+
+impl TokenizeQuery {
+    /// `None` where the answer would not be the tokens of the generation.
+    pub(super) fn build(view: &RequestView<'_>) -> Option<Self> {
+        let body = body(view)?;
+        let digest = Sha256::digest(&body).into();
+        Some(Self { body, digest })
+    }
+
+    /// What [`Self::about`] costs, about.
+    pub(super) fn cost(view: &RequestView<'_>) -> Duration {
+        let size = size(view);
+        // A longer one is not made.
+        local::cost_of(if size > LONGEST { 0 } else { size }, COST_PER_BYTE)
+    }
+}
+
+/// Bytes of what goes into a question, about.
+fn size(view: &RequestView<'_>) -> usize {
+    let template = [
+        view.rendering.chat_template,
+        view.rendering.chat_template_kwargs,
+    ];
+    super::prompt_bytes(view)
+        + template
+            .into_iter()
+            .flatten()
+            .map(|value| value.as_str().len())
+            .sum::<usize>()
+}
+
+/// The fields of a request that decide its tokens, as `/tokenize` takes them.
+#[derive(Serialize)]
+struct TokenizeFields<'a> {
+    model: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    messages: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_special_tokens: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    add_generation_prompt: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    continue_final_message: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    chat_template_kwargs: Option<&'a RawValue>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    tools: Option<&'a RawValue>,
+}
+
+/// The body of the question; `None` where the answer would not be the tokens of the generation.
+fn body(view: &RequestView<'_>) -> Option<Bytes> {
+    let rendering = &view.rendering;
+    // What `/tokenize` does not know.
+    if rendering.truncate_prompt_tokens.is_some()
+        || rendering.documents.is_some()
+        || rendering.reasoning_effort.is_some()
+        || size(view) > LONGEST
+    {
+        return None;
+    }
+    let mut question = TokenizeFields {
+        model: &view.model,
+        prompt: None,
+        messages: None,
+        add_special_tokens: rendering.add_special_tokens,
+        add_generation_prompt: None,
+        continue_final_message: None,
+        chat_template: None,
+        chat_template_kwargs: None,
+        tools: None,
+    };
+    match &view.prompt {
+        PromptPart::Text(text) => question.prompt = Some(text),
+        PromptPart::Messages(messages) => {
+            // Generations know this field by two names, `/tokenize` by one.
+            if messages.as_str().contains("\"reasoning_content\"")
+                || !prompt::text_only(messages.as_str())
+            {
+                return None;
+            }
+            question.messages = Some(serde_json::from_str(messages.as_str()).ok()?);
+            question.add_generation_prompt = rendering.add_generation_prompt;
+            question.continue_final_message = rendering.continue_final_message;
+            question.chat_template = raw(rendering.chat_template).ok()?;
+            question.chat_template_kwargs = raw(rendering.chat_template_kwargs).ok()?;
+            question.tools = raw(rendering.tools).ok()?;
+        }
+        PromptPart::TokenIds(_) | PromptPart::Batch { .. } | PromptPart::None => return None,
+    }
+    serde_json::to_vec(&question).ok().map(Bytes::from)
+}
+
+fn raw(value: Option<RawJson<'_>>) -> serde_json::Result<Option<&RawValue>> {
+    value
+        .map(|value| serde_json::from_str(value.as_str()))
+        .transpose()
+}

@@ -1,0 +1,299 @@
+//! `POST /tokenize` and `POST /detokenize`: a prompt's token ids, and back, as the engine would give them.
+//!
+//! Answered here where the model's tokenizer is, workers or not. What only an engine can answer goes to one on the way of
+//! every request, and leaves no trace in what is known of its cache.
+
+use std::{borrow::Cow, sync::Arc, time::Duration};
+
+use dialect::{ApiError, Dialect, ErrorCode, TokenizeView};
+use fleet::ModelView;
+use http::Response;
+use kv_blocks::Moment;
+use net::Clock;
+use prompt::{PromptError, PromptModel};
+use routing::ReplyMode;
+use serde::Serialize;
+
+use super::{
+    RoutedRequest,
+    accept::AcceptedRequest,
+    affinity::AffinityKeys,
+    decide, place_and_send,
+    prefill::Handover,
+    queue_wait::WaitRecord,
+    receipt::RequestFacts,
+    record::RequestGuard,
+    refused,
+    reply::{self, ReplyBody},
+    tokenization::{TokenizedPrompt, cost_of, text_of},
+    translate::{ApiSupport, ReplyContext, RequestTranslator},
+};
+use crate::Gateway;
+
+/// What a byte of a body costs to read which model it names.
+const NAME_COST_PER_BYTE: Duration = Duration::from_nanos(4);
+
+/// Longest wait for an answer of ours: a mebibyte takes a tenth of a second.
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
+
+/// `POST /tokenize`.
+pub(super) async fn tokenize(
+    gateway: &Arc<Gateway>,
+    call: AcceptedRequest,
+    settle: RequestGuard,
+) -> Response<ReplyBody> {
+    let named =
+        |bytes: &[u8]| dialect::tokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+    answered(gateway, call, settle, named, tokens).await
+}
+
+/// `POST /detokenize`.
+pub(super) async fn detokenize(
+    gateway: &Arc<Gateway>,
+    call: AcceptedRequest,
+    settle: RequestGuard,
+) -> Response<ReplyBody> {
+    let named =
+        |bytes: &[u8]| dialect::detokenize_view(bytes).map(|view| view.model.map(Cow::into_owned));
+    answered(gateway, call, settle, named, text).await
+}
+
+/// What a question is about.
+struct TokenizeSubject {
+    tokenizer: Arc<PromptModel>,
+    max_model_len: Option<u32>,
+    clock: Clock,
+}
+
+/// Why there is no answer of ours.
+enum NoLocalAnswer {
+    /// The question is wrong.
+    Refused(ApiError),
+    /// Only an engine can answer it, and why.
+    Elsewhere(String),
+}
+
+impl From<PromptError> for NoLocalAnswer {
+    fn from(error: PromptError) -> Self {
+        if error.is_refusal() {
+            Self::Refused(ApiError::new(ErrorCode::InvalidRequest, error.to_string()))
+        } else {
+            Self::Elsewhere(error.to_string())
+        }
+    }
+}
+
+/// Answers here if it can be done, else by a worker of the model.
+async fn answered(
+    gateway: &Arc<Gateway>,
+    call: AcceptedRequest,
+    mut settle: RequestGuard,
+    named: fn(&[u8]) -> Result<Option<String>, dialect::ViewError>,
+    work: fn(&[u8], &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer>,
+) -> Response<ReplyBody> {
+    let seats = gateway.tokenization.low_priority_pool();
+    let asked = async {
+        let bytes = call.body.bytes().clone();
+        let cost = cost_of(bytes.len(), NAME_COST_PER_BYTE);
+        let named = seats.run(cost, move || named(&bytes)).await;
+        let named = named
+            .ok_or_else(|| ApiError::new(ErrorCode::Internal, "the body could not be read"))?;
+        let id = model_asked_for(gateway, named?)?;
+        let snapshot = gateway.fleet.snapshot();
+        let own = snapshot
+            .model(&id)
+            .and_then(|model| model.artefacts.prompt.clone());
+        let tokenizer = match own {
+            Some(tokenizer) => Some(tokenizer),
+            None => gateway
+                .fleet
+                .configured_artefacts(&id)
+                .await
+                .and_then(|found| found.prompt.clone()),
+        };
+        // A tokenizer answers for a model that no worker has ever listed.
+        let model = if tokenizer.is_some() {
+            snapshot.model(&id).cloned()
+        } else {
+            Some(gateway.model(&snapshot, &id)?)
+        };
+        Ok::<_, ApiError>((model, tokenizer))
+    };
+    let (model, tokenizer) = match asked.await {
+        Ok(found) => found,
+        Err(error) => return refused(settle, &error),
+    };
+    let mut why = None;
+    if let Some(tokenizer) = tokenizer {
+        let longest = model
+            .as_ref()
+            .and_then(|model| model.max_model_len)
+            .or_else(|| tokenizer.max_len());
+        let subject = TokenizeSubject {
+            tokenizer: Arc::clone(&tokenizer),
+            max_model_len: longest,
+            clock: gateway.clock,
+        };
+        let bytes = call.body.bytes().clone();
+        let limit = max_wait(gateway, call.received);
+        match seats
+            .compute(&tokenizer, limit, gateway.clock, move || {
+                work(&bytes, &subject)
+            })
+            .await
+        {
+            Ok(Ok(body)) => {
+                settle.record_passthrough(200);
+                return reply::bytes(200, body, settle.request_id());
+            }
+            Ok(Err(NoLocalAnswer::Refused(error))) => return refused(settle, &error),
+            Ok(Err(NoLocalAnswer::Elsewhere(reason))) => why = Some(reason),
+            Err(reason) => why = Some(format!("the model's tokenizer is {}", reason.as_str())),
+        }
+    }
+    match (
+        model.filter(|model| why.is_none() || !model.candidates.is_empty()),
+        why,
+    ) {
+        (Some(model), _) => forward(gateway, call, model, ApiSupport::Openai, settle).await,
+        (None, why) => {
+            let why = why.unwrap_or_else(|| "the tokenizer gave up".to_owned());
+            let message = format!("{why}, and no worker of the model can be asked now: try again");
+            refused(
+                settle,
+                &ApiError::new(ErrorCode::NoWorker, message).with_retry_after(1),
+            )
+        }
+    }
+}
+
+/// How long a client waits for an answer of ours, where nothing else is asked of it.
+pub(super) fn max_wait(gateway: &Gateway, received: Moment) -> Duration {
+    let deadline = received + gateway.rules.timeout;
+    deadline.since(gateway.clock.now()).min(LONGEST_WAIT)
+}
+
+/// The model's id: the one named, else the only one there is.
+fn model_asked_for(gateway: &Gateway, named: Option<String>) -> Result<Arc<str>, ApiError> {
+    named
+        .map(Arc::from)
+        .or_else(|| gateway.fleet.only_model())
+        .ok_or_else(|| {
+            let message =
+                "model is missing and there is not exactly one: name a model that /v1/models lists";
+            ApiError::new(ErrorCode::InvalidRequest, message).param("model")
+        })
+}
+
+/// Hands the question to a worker: no prompt is computed there, so none is counted or expected in its cache.
+pub(super) async fn forward(
+    gateway: &Arc<Gateway>,
+    call: AcceptedRequest,
+    model: Arc<ModelView>,
+    spoken: ApiSupport,
+    mut settle: RequestGuard,
+) -> Response<ReplyBody> {
+    let asked = call.overrides.worker.as_deref();
+    let pin = match decide::pin(&gateway.fleet.snapshot(), asked, "x-warmroute-worker") {
+        Ok(pin) => pin,
+        Err(error) => return refused(settle, &error),
+    };
+    let prompt = TokenizedPrompt::without_blocks(0);
+    let view = dialect::RequestView {
+        model: (&*model.id).into(),
+        ..dialect::RequestView::default()
+    };
+    settle.set_request_facts(RequestFacts::of(
+        &view,
+        &model,
+        call.overrides.priority,
+        &prompt,
+    ));
+    if let Err(error) = spoken.check(&model) {
+        return refused(settle, &error);
+    }
+    let answer = ReplyMode::Whole;
+    // Carried as it came, whatever it is.
+    let wording = RequestTranslator::untranslated(Dialect::Embeddings, spoken);
+    let asked = ReplyContext {
+        model: Arc::clone(&model.id),
+        prompt_tokens: 0,
+        include_usage: false,
+    };
+    let errand = RoutedRequest {
+        model,
+        prompt,
+        affinity: AffinityKeys::default(),
+        salt: None,
+        expected_output_tokens: Some(0),
+        answer,
+        pin,
+        handover: Handover::NoPrompt,
+        // There is no place to tell.
+        own_priority: true,
+        translator: wording,
+        reply_context: asked,
+    };
+    // It asks for no work worth waiting for.
+    let wait = WaitRecord::new(0, call.received + gateway.rules.timeout);
+    Box::pin(place_and_send(gateway, call, errand, wait, settle)).await
+}
+
+#[derive(Serialize)]
+struct TokenizeReply<'a> {
+    count: usize,
+    max_model_len: Option<u32>,
+    tokens: &'a [u32],
+    token_strs: Option<Vec<String>>,
+}
+
+#[derive(Serialize)]
+struct DetokenizeReply {
+    prompt: String,
+}
+
+fn tokens(body: &[u8], subject: &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer> {
+    let TokenizeView {
+        prompt,
+        rendering,
+        return_token_strs,
+        ..
+    } = dialect::tokenize_view(body).map_err(wrong)?;
+    let Some(rendered) = text_of(&subject.tokenizer, &prompt, &rendering, subject.clock) else {
+        return Err(NoLocalAnswer::Elsewhere(
+            "the prompt is neither a text nor a chat".to_owned(),
+        ));
+    };
+    let (text, special) = rendered?;
+    let tokens = subject.tokenizer.text_tokens(&text, special)?;
+    let spelled = || {
+        subject
+            .tokenizer
+            .token_strings(&tokens)
+            .into_iter()
+            .map(Option::unwrap_or_default)
+            .collect()
+    };
+    Ok(json(&TokenizeReply {
+        count: tokens.len(),
+        max_model_len: subject.max_model_len,
+        tokens: &tokens,
+        token_strs: return_token_strs.then(spelled),
+    }))
+}
+
+fn text(body: &[u8], subject: &TokenizeSubject) -> Result<Vec<u8>, NoLocalAnswer> {
+    let view = dialect::detokenize_view(body).map_err(wrong)?;
+    Ok(json(&DetokenizeReply {
+        prompt: subject.tokenizer.decode(&view.tokens)?,
+    }))
+}
+
+fn wrong(error: dialect::ViewError) -> NoLocalAnswer {
+    NoLocalAnswer::Refused(error.into())
+}
+
+fn json(reply: &impl Serialize) -> Vec<u8> {
+    // Our own types have string keys and no floats that JSON lacks.
+    serde_json::to_vec(reply).unwrap_or_default()
+}

@@ -1,0 +1,158 @@
+//! A worker's reply in the words of the client.
+
+use std::{sync::Arc, time::Duration};
+
+use bytes::Bytes;
+use dialect::{ChatStream, CompletionOptions, MessageStream};
+use http::{HeaderValue, header, response::Parts};
+
+use super::{
+    super::dispatch::{
+        self, AttemptFailure, BodyBuffer, BodyContent, BodyKind, CommittedReply, FinalError,
+    },
+    stream::StreamTranslator,
+};
+
+/// Longest reply that is put into other words: all of it is held while that is done.
+const LONGEST: usize = 16 * 1024 * 1024;
+
+/// How a reply comes into the client's words.
+#[derive(Clone, Debug)]
+pub(in crate::request) enum ReplyTranslator {
+    /// As it came.
+    AsItCame,
+    /// A chat completion becomes a message.
+    Message {
+        model: Arc<str>,
+        prompt_tokens: u32,
+        request_id: Arc<str>,
+    },
+    /// A message becomes a chat completion.
+    Chat {
+        completion: CompletionOptions,
+        request_id: Arc<str>,
+    },
+}
+
+impl ReplyTranslator {
+    /// The reply, of which a stream is still in the worker's words: see [`Self::stream`]. `left` is the time for the rest of
+    /// one that is long.
+    pub(in crate::request) async fn reply(
+        &self,
+        committed: CommittedReply,
+        left: Duration,
+    ) -> Result<CommittedReply, AttemptFailure> {
+        if matches!(self, Self::AsItCame) {
+            return Ok(committed);
+        }
+        match tokio::time::timeout(left, self.translated(committed)).await {
+            Ok(translated) => translated,
+            Err(_) => Err(AttemptFailure::timeout(left)),
+        }
+    }
+    /// What is left of an attempt that failed.
+    pub(in crate::request) fn failure(&self, mut failure: AttemptFailure) -> AttemptFailure {
+        if let FinalError::Pass(head, bytes) = &mut failure.reply
+            && let Some(error) = self.error(head.status.as_u16(), bytes)
+        {
+            *bytes = error;
+            is_json(head);
+        }
+        failure
+    }
+
+    /// What puts the events of a stream into the client's words.
+    pub(in crate::request) fn stream(&self) -> Option<StreamTranslator> {
+        match self {
+            Self::AsItCame => None,
+            Self::Message {
+                model,
+                prompt_tokens,
+                ..
+            } => Some(StreamTranslator::Message(MessageStream::new(
+                &**model,
+                *prompt_tokens,
+            ))),
+            Self::Chat { completion, .. } => {
+                Some(StreamTranslator::Chat(ChatStream::new(completion.clone())))
+            }
+        }
+    }
+
+    async fn translated(
+        &self,
+        committed: CommittedReply,
+    ) -> Result<CommittedReply, AttemptFailure> {
+        let CommittedReply { mut head, content } = committed;
+        let ok = head.status.is_success();
+        let bytes = match content {
+            BodyContent::Begun {
+                kind: BodyKind::Events,
+                ..
+            } if ok => return Ok(CommittedReply { head, content }),
+            BodyContent::Whole(bytes) => bytes,
+            BodyContent::Begun {
+                first, mut rest, ..
+            } => {
+                let mut held = BodyBuffer::default();
+                held.push(first);
+                while let Some(data) = dispatch::next_data(&mut rest).await {
+                    held.push(data.map_err(|_| unread("ended before its announced end"))?);
+                    if held.len() > LONGEST {
+                        return Err(unread("is longer than 16 MiB and cannot be translated"));
+                    }
+                }
+                held.into_bytes()
+            }
+        };
+        let translated = if ok {
+            self.whole(&bytes)
+                .ok_or_else(|| unread("is not in the words that it was asked in"))?
+        } else {
+            self.error(head.status.as_u16(), &bytes).unwrap_or(bytes)
+        };
+        is_json(&mut head);
+        Ok(CommittedReply {
+            head,
+            content: BodyContent::Whole(translated),
+        })
+    }
+
+    /// A whole reply; `None`: it is none.
+    fn whole(&self, bytes: &Bytes) -> Option<Bytes> {
+        match self {
+            Self::AsItCame => Some(bytes.clone()),
+            Self::Message { model, .. } => {
+                dialect::message_from_chat(bytes, model).map(Bytes::from)
+            }
+            Self::Chat { completion, .. } => {
+                dialect::chat_from_message(bytes, &completion.model, completion.created)
+                    .map(Bytes::from)
+            }
+        }
+    }
+
+    /// An error of the worker's own; `None`: it stays as it is.
+    fn error(&self, status: u16, bytes: &[u8]) -> Option<Bytes> {
+        match self {
+            Self::AsItCame => None,
+            Self::Message { request_id, .. } => {
+                Some(dialect::error_from_chat(status, bytes, request_id).into())
+            }
+            Self::Chat { request_id, .. } => {
+                Some(dialect::error_from_message(status, bytes, request_id).into())
+            }
+        }
+    }
+}
+
+fn is_json(head: &mut Parts) {
+    head.headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+}
+
+fn unread(why: &str) -> AttemptFailure {
+    AttemptFailure::protocol(format!("the worker's reply {why}: try again"))
+}

@@ -1,0 +1,130 @@
+//! Where the responses lie that engines keep: a request that goes on from one must go to the worker that has it.
+//!
+//! **Invariant**: at most [`MOST`] are remembered, each for [`TTL`]; the oldest goes first. What is forgotten costs a request
+//! its continuation at the wrong worker, which says so itself.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    time::Duration,
+};
+
+use kv_blocks::{Moment, WorkerId};
+use parking_lot::Mutex;
+use xxhash_rust::xxh3::xxh3_128;
+
+/// Responses remembered.
+const MOST: usize = 65_536;
+/// How long each: engines keep them in memory, and conversations that rest longer have most likely ended.
+const TTL: Duration = Duration::from_secs(3600);
+
+/// The memory of one router.
+#[derive(Debug, Default)]
+pub(crate) struct ResponseAffinity(Mutex<ResponseAffinityTable>);
+
+#[derive(Debug, Default)]
+struct ResponseAffinityTable {
+    by_id: HashMap<u128, (WorkerId, Moment)>,
+    /// In the order in which they were learned.
+    order: VecDeque<(u128, Moment)>,
+}
+
+impl ResponseAffinity {
+    /// This worker keeps the response of this id.
+    pub(crate) fn record(&self, id: &str, worker: WorkerId, now: Moment) {
+        let key = xxh3_128(id.as_bytes());
+        let mut homes = self.0.lock();
+        // A stream names its response with every event: it is learned once.
+        if homes
+            .by_id
+            .get(&key)
+            .is_some_and(|(known, at)| *known == worker && now.since(*at) <= TTL)
+        {
+            return;
+        }
+        homes.by_id.insert(key, (worker, now));
+        homes.order.push_back((key, now));
+        while homes.order.len() > MOST
+            || homes
+                .order
+                .front()
+                .is_some_and(|(_, learned)| now.since(*learned) > TTL)
+        {
+            let Some((oldest, learned)) = homes.order.pop_front() else {
+                break;
+            };
+            // It may have been learned anew since.
+            if homes
+                .by_id
+                .get(&oldest)
+                .is_some_and(|(_, latest)| *latest == learned)
+            {
+                homes.by_id.remove(&oldest);
+            }
+        }
+    }
+
+    /// Who keeps it, if that is known.
+    pub(crate) fn find(&self, id: &str, now: Moment) -> Option<WorkerId> {
+        let homes = self.0.lock();
+        let (worker, learned) = homes.by_id.get(&xxh3_128(id.as_bytes()))?;
+        (now.since(*learned) <= TTL).then_some(*worker)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(seconds: u64) -> Moment {
+        Moment::START + Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_response_is_found_where_it_was_learned_until_its_time_is_over() {
+        let homes = ResponseAffinity::default();
+        homes.record("resp_1", WorkerId(1), at(0));
+        homes.record("resp_2", WorkerId(2), at(10));
+        assert_eq!(homes.find("resp_1", at(3600)), Some(WorkerId(1)));
+        assert_eq!(homes.find("resp_1", at(3601)), None);
+        assert_eq!(homes.find("resp_2", at(3601)), Some(WorkerId(2)));
+        assert_eq!(homes.find("resp_3", at(0)), None);
+    }
+
+    #[test]
+    fn the_memory_has_a_bound_and_the_oldest_goes_first() {
+        let homes = ResponseAffinity::default();
+        for n in 0..=MOST {
+            homes.record(&format!("resp_{n}"), WorkerId(1), at(n as u64 / 100));
+        }
+        let now = at(MOST as u64 / 100);
+        assert_eq!(homes.find("resp_0", now), None);
+        assert!(
+            homes.find("resp_1", now).is_some()
+                && homes.find(&format!("resp_{MOST}"), now).is_some()
+        );
+        for _ in 0..10 {
+            homes.record("resp_9", WorkerId(3), at(4_300));
+        }
+        let inside = homes.0.lock();
+        assert!(inside.by_id.len() <= inside.order.len() && inside.order.len() <= MOST);
+    }
+
+    #[test]
+    fn a_response_that_is_named_again_and_again_is_remembered_once() {
+        let homes = ResponseAffinity::default();
+        for second in 0..100 {
+            homes.record("a", WorkerId(1), at(second));
+            homes.record("b", WorkerId(2), at(second));
+        }
+        let inside = homes.0.lock();
+        assert_eq!((inside.by_id.len(), inside.order.len()), (2, 2));
+        drop(inside);
+        homes.record("c", WorkerId(1), at(2 * 3600));
+        let inside = homes.0.lock();
+        assert_eq!(
+            (inside.by_id.len(), inside.order.len()),
+            (1, 1),
+            "what is old goes"
+        );
+    }
+}

@@ -1,0 +1,172 @@
+//! Memory that is never given back while the index lives, in lines of 64 bytes, addressed by number.
+//!
+//! The only unsafe code of the crate. What it relies on:
+//! - A chunk is published once, with release, after it was zeroed, and never replaced or freed before `Chunks` is dropped
+//!   (which needs `&mut self`: no reader is left). So a pointer read from the table stays valid for as long as `&self`.
+//! - Every word is an atomic, so whatever a reader finds in a line that meanwhile serves another purpose is a value, not
+//!   undefined behaviour. Whether the value means anything is checked by versions elsewhere.
+//! - All zero bits are a valid `Line`.
+
+#![allow(
+    unsafe_code,
+    reason = "see above: zeroed memory, slices of atomics in it, and hints to the processor"
+)]
+
+use std::{
+    alloc::{Layout, alloc, dealloc, handle_alloc_error},
+    fmt,
+    ptr::null_mut,
+    slice,
+    sync::atomic::{AtomicPtr, AtomicU64, Ordering},
+};
+
+/// Words in a line.
+pub(crate) const LINE_WORDS: usize = 8;
+/// Bytes in a line.
+pub(crate) const LINE_BYTES: u64 = 64;
+
+/// Chunks of lines. Numbers run through all chunks; an extent of lines lies within one chunk.
+pub(crate) struct LineChunks {
+    chunks: Box<[AtomicPtr<AtomicU64>]>,
+    /// Lines per chunk, as a power of two.
+    log2: u32,
+}
+
+impl LineChunks {
+    /// No chunk yet, and never more than `most` of `1 << log2` lines each.
+    pub(crate) fn new(most: usize, log2: u32) -> Self {
+        Self {
+            chunks: (0..most).map(|_| AtomicPtr::new(null_mut())).collect(),
+            log2,
+        }
+    }
+
+    /// Lines per chunk, as a power of two.
+    pub(crate) fn log2(&self) -> u32 {
+        self.log2
+    }
+
+    /// How many chunks there can be.
+    pub(crate) fn most(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// The words of `lines` lines from `line` on; `None` where there are none, or where they would leave their chunk: a
+    /// reader that was overtaken may ask for anything.
+    #[inline]
+    pub(crate) fn words(&self, line: u32, words: usize) -> Option<&[AtomicU64]> {
+        let start = self
+            .chunks
+            .get((line >> self.log2) as usize)?
+            .load(Ordering::Acquire);
+        let first = (line & ((1 << self.log2) - 1)) as usize * LINE_WORDS;
+        if start.is_null() || first + words > LINE_WORDS << self.log2 {
+            return None;
+        }
+        // SAFETY: the chunk has `LINE_WORDS << log2` initialised atomics, lives as long as `self`, and the range was
+        // checked against it.
+        Some(unsafe { slice::from_raw_parts(start.add(first), words) })
+    }
+
+    /// The words of one line.
+    #[inline]
+    pub(crate) fn line(&self, line: u32) -> Option<&[AtomicU64; LINE_WORDS]> {
+        self.words(line, LINE_WORDS)?.first_chunk()
+    }
+
+    /// Asks the processor to load a line soon, if there is one.
+    #[inline]
+    pub(crate) fn prefetch(&self, line: u32) {
+        if let Some(line) = self.line(line) {
+            prefetch(line);
+        }
+    }
+
+    /// Adds chunk `number`, zeroed. One caller at a time, each number once.
+    pub(crate) fn add(&self, number: usize) {
+        let layout = self.layout();
+        // SAFETY: the layout is not empty.
+        let start = unsafe { alloc(layout) };
+        if start.is_null() {
+            handle_alloc_error(layout);
+        }
+        // Before the first touch: it is then that the kernel chooses the size of pages.
+        advise_huge_pages(start, layout.size());
+        // SAFETY: just allocated with that many bytes.
+        unsafe { start.write_bytes(0, layout.size()) };
+        collapse_to_huge_pages(start, layout.size());
+        let before = self.chunks[number].swap(start.cast(), Ordering::Release);
+        assert!(before.is_null(), "each chunk is added once");
+    }
+
+    fn layout(&self) -> Layout {
+        let bytes = (LINE_BYTES as usize) << self.log2;
+        // Aligned to its own size up to a huge page, so that it can be one.
+        Layout::from_size_align(bytes, bytes.clamp(64, 2 << 20))
+            .expect("a chunk is a small power of two")
+    }
+}
+
+/// Asks the processor to load what is there soon.
+#[inline]
+pub(crate) fn prefetch<T>(what: &T) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a hint; it changes no memory and cannot fault.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(what).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = what;
+}
+
+impl Drop for LineChunks {
+    fn drop(&mut self) {
+        let layout = self.layout();
+        for chunk in &mut self.chunks {
+            let start = *chunk.get_mut();
+            if !start.is_null() {
+                // SAFETY: allocated by `add` with this layout; `&mut self` says that nobody reads it any more.
+                unsafe { dealloc(start.cast(), layout) };
+            }
+        }
+    }
+}
+
+impl fmt::Debug for LineChunks {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let used = self
+            .chunks
+            .iter()
+            .filter(|chunk| !chunk.load(Ordering::Relaxed).is_null())
+            .count();
+        write!(
+            out,
+            "Chunks({used} of {}, 2^{} lines each)",
+            self.chunks.len(),
+            self.log2
+        )
+    }
+}
+
+/// Memory that the allocator had in use before comes in small pages, whatever was advised.
+fn collapse_to_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    if bytes >= 2 << 20 {
+        // SAFETY: the range was just allocated, and what is in it stays the same.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_COLLAPSE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}
+
+/// Huge pages spare the processor a page walk per access. Only a wish: what the kernel says to it does not matter.
+fn advise_huge_pages(start: *mut u8, bytes: usize) {
+    #[cfg(target_os = "linux")]
+    if bytes >= 2 << 20 {
+        // SAFETY: the range was just allocated, and the advice does not change what is in it.
+        unsafe { libc::madvise(start.cast(), bytes, libc::MADV_HUGEPAGE) };
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = (start, bytes);
+}

@@ -1,0 +1,234 @@
+//! An engine names blocks.
+
+use kv_blocks::{BlockSize, EngineHash};
+
+use super::{
+    AnnounceOutcome, BATCH, BlockRef, EngineHashTable, HashConflict, RUN_BLOCKS,
+    hash_index::{HashSlot, HashTag},
+    run_hashes::HashWriter,
+};
+
+/// Names below this prove nothing: two engines that count their blocks agree on small numbers by chance.
+const LONG_NAME: u64 = 1 << 32;
+
+/// Whether a name cannot be another engine's by chance.
+pub(super) fn is_long(name: EngineHash) -> bool {
+    name.0 >= LONG_NAME
+}
+
+/// One announcement while it is taken.
+struct Announcement<'a> {
+    names: &'a [EngineHash],
+    /// The block of the first name.
+    at: u32,
+    sheet: u32,
+    family: u32,
+    size: BlockSize,
+    /// Nobody else goes by these names: the newest word is right.
+    alone: bool,
+    moved: Vec<BlockRef>,
+    /// Blocks named by it.
+    wrote: Vec<u32>,
+    /// Whether a long name was there already.
+    agreed: bool,
+}
+
+impl EngineHashTable {
+    /// `names[i]` is what a member's engine calls block `at + i` of `run`, whose blocks are of `size`. Names nothing if the
+    /// member does not exist or may not announce that size.
+    ///
+    /// # Errors
+    ///
+    /// The names contradict those of the other members of its family. Then nothing has changed; after [`Names::part`] the
+    /// same announcement is taken, or else after parting once more.
+    pub(crate) fn announce(
+        &mut self,
+        member: u32,
+        size: BlockSize,
+        names: &[EngineHash],
+        run: u32,
+        at: u32,
+    ) -> Result<AnnounceOutcome, HashConflict> {
+        debug_assert!(
+            at as usize + names.len() <= RUN_BLOCKS as usize,
+            "{} blocks from {at} on in a run",
+            names.len()
+        );
+        // Twice as fast as names come in, so that what is to be freed cannot pile up.
+        self.free_ended(2 * names.len());
+        if names.is_empty() || !self.admits(member, size) {
+            return Ok(AnnounceOutcome::default());
+        }
+        let Some(of) = self.groups.member(member) else {
+            return Ok(AnnounceOutcome::default());
+        };
+        let (family, stint) = (of.family, HashWriter::Stint(of.stint));
+        let sheet = self.sheet(run, family, size);
+        let author = Some(self.run_hashes.get(sheet))
+            .filter(|sheet| !sheet.is_empty())
+            .map(|sheet| sheet.author);
+        let alone = self.groups.is_alone(family);
+        let mut task = Announcement {
+            names,
+            at,
+            sheet,
+            family,
+            size,
+            alone,
+            moved: Vec::new(),
+            wrote: Vec::new(),
+            agreed: false,
+        };
+        let taken = self.take(&mut task);
+        if taken.is_err() {
+            self.take_back(&task);
+        } else {
+            if !task.wrote.is_empty() {
+                let own = author.is_none_or(|author| author == stint);
+                self.run_hashes.change(sheet, |sheet| {
+                    sheet.author = if own { stint } else { HashWriter::Several }
+                });
+            }
+            let anothers =
+                author.is_some_and(|author| author != stint && author != HashWriter::Several);
+            if let Some(of) = self
+                .groups
+                .member_mut(member)
+                .filter(|_| task.agreed && anothers)
+            {
+                of.proven = true;
+            }
+        }
+        let sheet_now = self.run_hashes.get(sheet);
+        let named_again = |spot: &BlockRef| {
+            let name = spot
+                .at
+                .checked_sub(at)
+                .and_then(|line| names.get(line as usize));
+            spot.run == run && name.is_some_and(|name| sheet_now.has(spot.at, *name))
+        };
+        task.moved.retain(|spot| !named_again(spot));
+        self.free_if_empty(sheet);
+        taken.map(|()| AnnounceOutcome { moved: task.moved })
+    }
+
+    fn take(&mut self, task: &mut Announcement<'_>) -> Result<(), HashConflict> {
+        let (mut left, mut at) = (task.names, task.at);
+        while !left.is_empty() {
+            // Most announcements repeat what another member said: that takes a comparison and no search.
+            let agreed = self.run_hashes.get(task.sheet).agrees(at, left);
+            let (known, rest) = left.split_at(agreed);
+            task.agreed = task.agreed || known.iter().copied().any(is_long);
+            let (batch, rest) = rest.split_at(rest.len().min(BATCH));
+            at += count(known);
+            let keys = self.keys(task.family, task.size, batch);
+            let blocks = at..at + count(rest) + count(batch);
+            self.run_hashes
+                .change(task.sheet, |sheet| sheet.reserve(&blocks));
+            let new = self.take_new(task, &keys, at, batch);
+            for ((name, key), at) in batch.iter().zip(keys).zip(at..).skip(new) {
+                self.take_one(task, key, at, *name)?;
+            }
+            at += count(batch);
+            left = rest;
+        }
+        Ok(())
+    }
+
+    /// Takes new names of new blocks at the end of a sheet, which nearly all are that are not repeated. Returns how many of
+    /// the names that were.
+    fn take_new(
+        &mut self,
+        task: &mut Announcement<'_>,
+        keys: &[HashTag],
+        at: u32,
+        names: &[EngineHash],
+    ) -> usize {
+        if !self
+            .run_hashes
+            .change(task.sheet, |sheet| sheet.append(at, names))
+        {
+            return 0;
+        }
+        let mut new = 0;
+        for ((name, key), at) in names.iter().zip(keys).zip(at..) {
+            if self.find(*key, task.family, task.size, *name).is_some() {
+                self.run_hashes.change(task.sheet, |sheet| sheet.cut(at));
+                break;
+            }
+            self.table.insert(
+                *key,
+                HashSlot {
+                    sheet: task.sheet,
+                    at,
+                },
+            );
+            new += 1;
+        }
+        task.wrote.extend(at..at + count(&names[..new]));
+        new
+    }
+
+    fn take_one(
+        &mut self,
+        task: &mut Announcement<'_>,
+        key: HashTag,
+        at: u32,
+        name: EngineHash,
+    ) -> Result<(), HashConflict> {
+        let sheet = self.run_hashes.get(task.sheet);
+        if sheet.has(at, name) {
+            task.agreed = task.agreed || is_long(name);
+            return Ok(());
+        }
+        let contradiction = HashConflict {
+            name,
+            spot: BlockRef { run: sheet.run, at },
+        };
+        if !task.alone && sheet.is_named(at) {
+            return Err(contradiction);
+        }
+        if let Some(other) = self.find(key, task.family, task.size, name) {
+            if !task.alone {
+                return Err(contradiction);
+            }
+            task.moved.push(BlockRef {
+                run: self.run_hashes.get(other.sheet).run,
+                at: other.at,
+            });
+            self.erase(key, other, name);
+            if other.sheet != task.sheet {
+                self.free_if_empty(other.sheet);
+            }
+        }
+        self.write(
+            key,
+            HashSlot {
+                sheet: task.sheet,
+                at,
+            },
+            name,
+        );
+        task.wrote.push(at);
+        Ok(())
+    }
+
+    /// Erases what a refused announcement wrote; the blocks had no names before.
+    fn take_back(&mut self, task: &Announcement<'_>) {
+        for at in task.wrote.iter().rev() {
+            let name = task.names[(at - task.at) as usize];
+            self.erase(
+                self.key(task.family, task.size, name),
+                HashSlot {
+                    sheet: task.sheet,
+                    at: *at,
+                },
+                name,
+            );
+        }
+    }
+}
+
+fn count(names: &[EngineHash]) -> u32 {
+    u32::try_from(names.len()).expect("an announcement is within a run")
+}

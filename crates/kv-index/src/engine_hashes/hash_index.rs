@@ -1,0 +1,338 @@
+//! Where a name is written down: a hash table of eight bytes an entry that does not hold its keys.
+//!
+//! An entry is a place and 18 bits of the name's digest, its print. Whoever looks for a name gets the places with that
+//! print and compares what is written there; one in some hundred is another name's.
+//!
+//! The table is cut into a fixed number of parts, each a row of buckets of one cache line. An entry is in the bucket its
+//! print points to, or behind it if that was full. The print alone tells the bucket, so a part grows and shrinks without
+//! reading names, and no step moves more than one part.
+//!
+//! Not here: the names themselves, and what a place means.
+
+use std::hint::black_box;
+
+use super::RUN_BLOCKS;
+
+/// Bits of a digest that an entry keeps.
+const PRINT_BITS: u32 = 18;
+/// No entry: prints are never 0.
+const EMPTY: u64 = 0;
+/// Entries of a part when the table is as full as was said at its making. More are fine, with prints that tell less.
+const PART_ENTRIES: u64 = 4096;
+/// Parts at most: beyond 4 thousand million entries parts grow larger rather than more.
+const MAX_PARTS: u64 = 1 << 20;
+
+/// Where a name is written: a line of a sheet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct HashSlot {
+    pub(super) sheet: u32,
+    /// Position of the block in its run.
+    pub(super) at: u32,
+}
+
+/// The part of a digest that finds an entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct HashTag {
+    part: u32,
+    print: u32,
+}
+
+fn word(print: u32, place: HashSlot) -> u64 {
+    debug_assert!(place.at < RUN_BLOCKS, "a run has no block {}", place.at);
+    u64::from(print) << 46 | u64::from(place.at % RUN_BLOCKS) << 32 | u64::from(place.sheet)
+}
+
+fn print(word: u64) -> u64 {
+    word >> 46
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "fields of a word, cut out")]
+fn place(word: u64) -> HashSlot {
+    HashSlot {
+        sheet: word as u32,
+        at: (word >> 32) as u32 % RUN_BLOCKS,
+    }
+}
+
+const SLOTS: usize = 7;
+
+/// One cache line.
+#[derive(Clone, Debug, Default)]
+#[repr(align(64))]
+struct Bucket {
+    slots: [u64; SLOTS],
+    /// Entries that found this bucket full and went on, by the end of their print: most searches then know that they need
+    /// not go on. A count that is full stays so until the part is rebuilt.
+    passed: [u8; 8],
+}
+
+impl Bucket {
+    /// The slots that are so, a bit each: nearly always one at most, so no branch is spent on each.
+    fn which(&self, so: impl Fn(u64) -> bool) -> u32 {
+        self.slots
+            .iter()
+            .rev()
+            .fold(0, |bits, word| bits << 1 | u32::from(so(*word)))
+    }
+
+    fn has_passed(&self, print: u64) -> bool {
+        self.passed[lane(print)] > 0
+    }
+
+    fn pass(&mut self, print: u64) {
+        let passed = &mut self.passed[lane(print)];
+        *passed = passed.saturating_add(1);
+    }
+
+    fn unpass(&mut self, print: u64) {
+        let passed = &mut self.passed[lane(print)];
+        *passed -= u8::from(*passed < u8::MAX);
+    }
+}
+
+fn lane(print: u64) -> usize {
+    usize::try_from(print % 8).expect("below 8")
+}
+
+/// A row of buckets, the first behind the last. Seven eighths full at most: one entry in ten is not where it should be.
+#[derive(Debug, Default)]
+struct BucketRow {
+    buckets: Box<[Bucket]>,
+    entries: u32,
+}
+
+impl BucketRow {
+    fn home(&self, print: u64) -> usize {
+        let home = (print * self.buckets.len() as u64) >> PRINT_BITS;
+        usize::try_from(home).expect("less than the number of buckets")
+    }
+
+    /// The first of the entries with a print that is `wanted`.
+    fn find(&self, print_wanted: u64, mut wanted: impl FnMut(u64) -> bool) -> Option<u64> {
+        let mut at = self.home(print_wanted);
+        // No further than once around.
+        for _ in 0..self.buckets.len() {
+            let bucket = &self.buckets[at];
+            let mut alike = bucket.which(|word| print(word) == print_wanted);
+            while alike != 0 {
+                let word = bucket.slots[alike.trailing_zeros() as usize];
+                if wanted(word) {
+                    return Some(word);
+                }
+                alike &= alike - 1;
+            }
+            if !bucket.has_passed(print_wanted) {
+                return None;
+            }
+            at = self.behind(at);
+        }
+        None
+    }
+
+    fn behind(&self, at: usize) -> usize {
+        if at + 1 == self.buckets.len() {
+            0
+        } else {
+            at + 1
+        }
+    }
+
+    fn insert(&mut self, word: u64) {
+        if self.entries as usize * 8 >= self.buckets.len() * SLOTS * 7 {
+            self.rebuild(self.buckets.len() + self.buckets.len() / 2 + 1);
+        }
+        self.put(word);
+        self.entries += 1;
+    }
+
+    fn put(&mut self, word: u64) {
+        let mut at = self.home(print(word));
+        loop {
+            let bucket = &mut self.buckets[at];
+            let free = bucket.which(|word| word == EMPTY);
+            if free != 0 {
+                bucket.slots[free.trailing_zeros() as usize] = word;
+                return;
+            }
+            bucket.pass(print(word));
+            at = self.behind(at);
+        }
+    }
+
+    fn remove(&mut self, word: u64) -> bool {
+        if self.find(print(word), |other| other == word).is_none() {
+            return false;
+        }
+        let mut at = self.home(print(word));
+        loop {
+            let bucket = &mut self.buckets[at];
+            if let Some(slot) = bucket.slots.iter_mut().find(|slot| **slot == word) {
+                *slot = EMPTY;
+                break;
+            }
+            bucket.unpass(print(word));
+            at = self.behind(at);
+        }
+        self.entries -= 1;
+        let buckets = self.buckets.len();
+        if self.entries == 0 {
+            *self = Self::default();
+        } else if buckets > 8 && (self.entries as usize) < buckets * SLOTS * 2 / 5 {
+            self.rebuild(buckets * 3 / 5);
+        }
+        true
+    }
+
+    fn rebuild(&mut self, buckets: usize) {
+        let old = std::mem::replace(&mut self.buckets, vec![Bucket::default(); buckets].into());
+        for word in old
+            .iter()
+            .flat_map(|bucket| bucket.slots)
+            .filter(|word| *word != EMPTY)
+        {
+            self.put(word);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        size_of_val(&*self.buckets) as u64
+    }
+}
+
+/// Places by the digest of what is written there.
+#[derive(Debug)]
+pub(super) struct HashIndex {
+    parts: Box<[BucketRow]>,
+    bucket_bytes: u64,
+}
+
+impl HashIndex {
+    /// An empty table that is at its best up to `most` entries.
+    pub(super) fn new(most: u64) -> Self {
+        let parts = (most / PART_ENTRIES).clamp(16, MAX_PARTS);
+        Self {
+            parts: (0..parts).map(|_| BucketRow::default()).collect(),
+            bucket_bytes: 0,
+        }
+    }
+
+    /// What finds an entry with this digest, whose bits must all be evenly spread.
+    pub(super) fn key(&self, digest: u64) -> HashTag {
+        let part = ((digest >> 32) * self.parts.len() as u64) >> 32;
+        // See `EMPTY`.
+        let print = (digest & ((1 << PRINT_BITS) - 1)).max(1);
+        HashTag {
+            part: u32::try_from(part).expect("less than the number of parts"),
+            print: u32::try_from(print).expect("18 bits"),
+        }
+    }
+
+    /// Reads where the search for each key begins, so that their cache misses overlap.
+    pub(super) fn touch(&self, keys: &[HashTag]) {
+        let mut read = 0;
+        for key in keys {
+            let part = &self.parts[key.part as usize];
+            read ^= part
+                .buckets
+                .get(part.home(u64::from(key.print)))
+                .map_or(0, |bucket| bucket.slots[0]);
+        }
+        black_box(read);
+    }
+
+    /// The first place with that key that is `wanted`.
+    pub(super) fn find(
+        &self,
+        key: HashTag,
+        mut wanted: impl FnMut(HashSlot) -> bool,
+    ) -> Option<HashSlot> {
+        let part = &self.parts[key.part as usize];
+        part.find(u64::from(key.print), |word| wanted(place(word)))
+            .map(place)
+    }
+
+    /// Adds an entry. There must be none like it.
+    pub(super) fn insert(&mut self, key: HashTag, place: HashSlot) {
+        let part = &mut self.parts[key.part as usize];
+        let before = part.bytes();
+        part.insert(word(key.print, place));
+        self.bucket_bytes = self.bucket_bytes + part.bytes() - before;
+    }
+
+    /// Returns whether it was there.
+    pub(super) fn remove(&mut self, key: HashTag, place: HashSlot) -> bool {
+        let part = &mut self.parts[key.part as usize];
+        let before = part.bytes();
+        let was = part.remove(word(key.print, place));
+        self.bucket_bytes = self.bucket_bytes + part.bytes() - before;
+        was
+    }
+
+    /// Heap bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        size_of_val(&*self.parts) as u64 + self.bucket_bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn places(table: &HashIndex, digest: u64) -> BTreeSet<HashSlot> {
+        let mut places = BTreeSet::new();
+        table.find(table.key(digest), |place| !places.insert(place));
+        places
+    }
+
+    proptest! {
+        #[test]
+        fn an_entry_is_found_from_its_insertion_to_its_removal(
+            // Few digests, many of them alike in their print, and many of one bucket.
+            steps in prop::collection::vec((any::<bool>(), 0_u64..40, 0_u32..4), 1..400),
+        ) {
+            let digest = |number: u64| if number < 20 { number * 13_107 } else { u64::MAX - number % 3 };
+            let mut table = HashIndex::new(0);
+            let mut model = BTreeSet::new();
+            for (add, number, sheet) in steps {
+                let place = HashSlot { sheet, at: u32::try_from(number).unwrap() };
+                let key = table.key(digest(number));
+                if !add {
+                    prop_assert_eq!(table.remove(key, place), model.remove(&(number, place)));
+                } else if model.insert((number, place)) {
+                    table.insert(key, place);
+                }
+                for number in 0..40 {
+                    let found = places(&table, digest(number));
+                    let own = model.iter().filter(|(other, _)| *other == number);
+                    prop_assert!(own.clone().all(|(_, place)| found.contains(place)));
+                }
+                let found: usize = table.parts.iter().map(|part| part.entries as usize).sum();
+                prop_assert_eq!(found, model.len());
+            }
+        }
+    }
+
+    #[test]
+    fn a_part_takes_far_more_than_its_share_and_gives_the_memory_back() {
+        let mut table = HashIndex::new(0);
+        let empty = table.bytes();
+        let digest = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let place = |number: u64| HashSlot {
+            sheet: u32::try_from(number).unwrap(),
+            at: 0,
+        };
+        for number in 0..200_000 {
+            table.insert(table.key(digest(number)), place(number));
+        }
+        assert!((0..200_000).all(|number| places(&table, digest(number)).contains(&place(number))));
+        assert!(table.bytes() < 200_000 * 14, "{} bytes", table.bytes());
+        for number in 0..200_000 {
+            assert!(table.remove(table.key(digest(number)), place(number)));
+        }
+        assert_eq!(table.bytes(), empty);
+    }
+}

@@ -1,0 +1,416 @@
+//! What engines call blocks, and whom those names may be shared with.
+//!
+//! Names are kept per *family*: the members whose engines call the same content the same. Most fleets are one family per
+//! model, so a block has one name however many hold it. A member starts in the common family of its model and leaves it
+//! with the first announcement that contradicts it; engines that number their blocks are each a family of their own.
+//!
+//! What a family says is true of a member only for what it announced itself, until it is *proven*: until it gave a block
+//! the same long name that another member gave it before. See [`Resolved`].
+//!
+//! Not here: who holds which block, and anything about content. Single-threaded; names are untrusted, so the table that
+//! finds them is keyed with a secret.
+//!
+//! **Invariant**: within one family and block size a name stands for one block.
+//! **Invariant**: nothing here changes when an announcement is refused.
+
+mod announce;
+mod groups;
+mod hash_index;
+mod run_hash_table;
+mod run_hashes;
+mod split;
+#[cfg(test)]
+mod tests;
+
+use std::{cmp::Reverse, ops::Range};
+
+use kv_blocks::{BlockSize, EngineHash};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use self::{
+    groups::HashGroups,
+    hash_index::{HashIndex, HashSlot, HashTag},
+    run_hash_table::RunHashTable,
+    run_hashes::{HashWriter, RunHashes},
+};
+
+/// Blocks of one run at most.
+pub(crate) const RUN_BLOCKS: u32 = 1 << 14;
+/// Names whose places are looked up together, their cache misses overlapping.
+const BATCH: usize = 32;
+/// Names freed at once, under one hold of the writer's lock, of families that nobody is in any more.
+const SLICE: usize = 4096;
+
+/// A block's place: `at` blocks of its run are before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct BlockRef {
+    pub(crate) run: u32,
+    pub(crate) at: u32,
+}
+
+/// What a name stands for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct ResolvedHash {
+    pub(crate) spot: BlockRef,
+    /// Whether the member's own engine means this block for certain. If not, rely upon it only for a block the member
+    /// holds: it announced that one by this very name.
+    pub(crate) proven: bool,
+}
+
+/// What an announcement did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct AnnounceOutcome {
+    /// Blocks whose name now stands for another one, of a family with one member. Nothing can remove them from that member
+    /// any more, so the caller takes them from it. What the same announcement names again is not among them.
+    pub(crate) moved: Vec<BlockRef>,
+}
+
+/// A name that its family uses for another block, or a block that its family calls otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HashConflict {
+    pub(crate) name: EngineHash,
+    pub(crate) spot: BlockRef,
+}
+
+/// One member, for a snapshot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct GroupMembership {
+    pub(crate) member: u32,
+    pub(crate) family: u32,
+    /// Whether new members of its model start in that family.
+    pub(crate) common: bool,
+    pub(crate) proven: bool,
+}
+
+/// Consecutive names of one run in one family, for a snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct NamedStretch {
+    pub(crate) family: u32,
+    pub(crate) size: BlockSize,
+    /// The block of the first name.
+    pub(crate) at: u32,
+    pub(crate) names: Vec<EngineHash>,
+}
+
+/// All names.
+#[derive(Debug)]
+pub(crate) struct EngineHashTable {
+    seed: u64,
+    table: HashIndex,
+    run_hashes: RunHashTable,
+    groups: HashGroups,
+}
+
+impl EngineHashTable {
+    /// No names. `seed` is a secret: whoever knows it can choose names that make the table slow. The table is at its best
+    /// up to `most` names; more are fine.
+    pub(crate) fn new(seed: u64, most: u64) -> Self {
+        Self {
+            seed,
+            table: HashIndex::new(most),
+            run_hashes: RunHashTable::default(),
+            groups: HashGroups::default(),
+        }
+    }
+
+    /// Takes a slot in as a member of the common family of `common`; it has announced nothing.
+    pub(crate) fn join(&mut self, member: u32, common: u32) {
+        self.groups.join(member, common);
+    }
+
+    /// A slot is a member no more.
+    pub(crate) fn leave(&mut self, member: u32) {
+        self.groups.leave(member);
+    }
+
+    /// Forgets all a member announced: it starts again.
+    pub(crate) fn clear(&mut self, member: u32) {
+        if let Some(common) = self.groups.common(member) {
+            self.groups.join(member, common);
+        }
+    }
+
+    /// Whether a member may announce blocks of this size: the first eight sizes since it joined or was cleared.
+    pub(crate) fn admits(&mut self, member: u32, size: BlockSize) -> bool {
+        self.groups
+            .member_mut(member)
+            .is_some_and(|member| member.admits(size))
+    }
+
+    /// What a member's engine means by a name.
+    pub(crate) fn resolve(
+        &self,
+        member: u32,
+        name: EngineHash,
+        size: BlockSize,
+    ) -> Option<ResolvedHash> {
+        let member = self.groups.member(member)?;
+        let found = self.find(
+            self.key(member.family, size, name),
+            member.family,
+            size,
+            name,
+        )?;
+        let sheet = self.run_hashes.get(found.sheet);
+        let proven = member.proven || sheet.author == HashWriter::Stint(member.stint);
+        Some(ResolvedHash {
+            spot: BlockRef {
+                run: sheet.run,
+                at: found.at,
+            },
+            proven,
+        })
+    }
+
+    /// What a member's engine means by each of `names` in each block size it announced: calls `each` with the position in
+    /// `names`. Removals are resolved so: they tell no size.
+    pub(crate) fn resolve_any(
+        &self,
+        member: u32,
+        names: &[EngineHash],
+        mut each: impl FnMut(usize, BlockSize, ResolvedHash),
+    ) {
+        let Some(of) = self.groups.member(member) else {
+            return;
+        };
+        for (batch, names) in names.chunks(BATCH).enumerate() {
+            for size in of.sizes() {
+                let keys = self.keys(of.family, *size, names);
+                for key in &keys[..names.len()] {
+                    if let Some(place) = self.table.find(*key, |_| true) {
+                        self.run_hashes.touch(place.sheet, place.at);
+                    }
+                }
+                for (at, name) in names.iter().enumerate() {
+                    if let Some(resolved) = self.resolve(member, *name, *size) {
+                        each(batch * BATCH + at, *size, resolved);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Forgets all names of blocks that left the structure.
+    pub(crate) fn forget(&mut self, run: u32, range: Range<u32>) {
+        for sheet in self.run_hashes.of_run(run).collect::<Vec<_>>() {
+            let blocks = self.run_hashes.get(sheet).within(&range);
+            self.erase_all(sheet, blocks);
+            self.free_if_empty(sheet);
+        }
+    }
+
+    /// Forgets one name of a member that is alone in its family; others may still need it. For names of blocks that the
+    /// member does not hold any more.
+    pub(crate) fn remove_hash(&mut self, member: u32, name: EngineHash, size: BlockSize) {
+        let Some(family) = self.groups.member(member).map(|member| member.family) else {
+            return;
+        };
+        let key = self.key(family, size, name);
+        if self.groups.is_alone(family)
+            && let Some(place) = self.find(key, family, size, name)
+        {
+            self.erase(key, place, name);
+            self.free_if_empty(place.sheet);
+        }
+    }
+
+    /// Forgets what blocks of a run are called in the family of a member that is alone there. For blocks that it does not
+    /// hold: what they were called so far, by others or long ago, is not its word.
+    pub(crate) fn unlink(&mut self, member: u32, run: u32, range: &Range<u32>) {
+        let Some(family) = self.groups.member(member).map(|member| member.family) else {
+            return;
+        };
+        if self.groups.is_alone(family)
+            && let Some(sheet) = self.run_hashes.find(run, family)
+        {
+            let blocks = self.run_hashes.get(sheet).within(range);
+            self.erase_all(sheet, blocks);
+            self.free_if_empty(sheet);
+        }
+    }
+
+    /// Whether a member is alone in its family, and blocks of the run have names there.
+    pub(crate) fn may_unlink(&self, member: u32, run: u32) -> bool {
+        let family = self.groups.member(member).map(|member| member.family);
+        family.is_some_and(|family| {
+            self.groups.is_alone(family) && self.run_hashes.find(run, family).is_some()
+        })
+    }
+
+    /// Whether nobody else goes by a member's names.
+    pub(crate) fn is_alone(&self, member: u32) -> bool {
+        self.groups
+            .member(member)
+            .is_some_and(|member| self.groups.is_alone(member.family))
+    }
+
+    /// Frees up to a slice of the names of families that nobody is in any more. Returns whether there may be more.
+    pub(crate) fn tidy(&mut self) -> bool {
+        self.free_ended(SLICE)
+    }
+
+    /// Heap bytes, all of them but what the allocator adds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.table.bytes() + self.run_hashes.bytes() + self.groups.bytes()
+    }
+
+    /// All members, by slot.
+    pub(crate) fn members(&self) -> impl Iterator<Item = GroupMembership> {
+        self.groups
+            .members()
+            .map(|(member, of, common)| GroupMembership {
+                member,
+                family: of.family,
+                common,
+                proven: of.proven,
+            })
+    }
+
+    /// The block sizes a member has announced since it joined or was cleared.
+    pub(crate) fn sizes(&self, member: u32) -> &[BlockSize] {
+        self.groups
+            .member(member)
+            .map_or(&[], |member| member.sizes())
+    }
+
+    /// The names of a run.
+    pub(crate) fn names_of(&self, run: u32) -> impl Iterator<Item = NamedStretch> {
+        let sheets = self
+            .run_hashes
+            .of_run(run)
+            .map(|sheet| self.run_hashes.get(sheet));
+        let living = sheets.filter(|sheet| self.groups.has_members(sheet.family));
+        living.flat_map(|sheet| {
+            let (family, size) = (sheet.family, sheet.size);
+            sheet.stretches().map(move |(at, names)| NamedStretch {
+                family,
+                size,
+                at,
+                names,
+            })
+        })
+    }
+
+    fn key(&self, family: u32, size: BlockSize, name: EngineHash) -> HashTag {
+        self.keyed(family, size)(name)
+    }
+
+    /// Keys of names in one family and block size. Without the seed nobody can tell which names have keys alike.
+    fn keyed(&self, family: u32, size: BlockSize) -> impl Fn(EngineHash) -> HashTag {
+        let about = u64::from(family) << 32 | u64::from(size.tokens());
+        let secret = xxh3_64_with_seed(&about.to_le_bytes(), self.seed);
+        move |name| {
+            self.table
+                .key(xxh3_64_with_seed(&name.0.to_le_bytes(), secret))
+        }
+    }
+
+    /// The keys of up to a batch of names, where the search for each begins being read already.
+    fn keys(&self, family: u32, size: BlockSize, names: &[EngineHash]) -> [HashTag; BATCH] {
+        let key = self.keyed(family, size);
+        let mut keys = [HashTag::default(); BATCH];
+        for (key_of, name) in keys.iter_mut().zip(names) {
+            *key_of = key(*name);
+        }
+        self.table.touch(&keys[..names.len()]);
+        keys
+    }
+
+    fn find(
+        &self,
+        key: HashTag,
+        family: u32,
+        size: BlockSize,
+        name: EngineHash,
+    ) -> Option<HashSlot> {
+        self.table.find(key, |place| {
+            let sheet = self.run_hashes.get(place.sheet);
+            sheet.family == family && sheet.size == size && sheet.has(place.at, name)
+        })
+    }
+
+    /// Writes a name that its family does not know.
+    fn write(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
+        self.table.insert(key, place);
+        if let Some(gone) = self
+            .run_hashes
+            .change(place.sheet, |sheet| sheet.write(place.at, name))
+        {
+            let sheet = self.run_hashes.get(place.sheet);
+            self.table
+                .remove(self.key(sheet.family, sheet.size, gone), place);
+        }
+    }
+
+    fn erase(&mut self, key: HashTag, place: HashSlot, name: EngineHash) {
+        if self
+            .run_hashes
+            .change(place.sheet, |sheet| sheet.erase(place.at, name))
+        {
+            self.table.remove(key, place);
+        }
+    }
+
+    /// Erases all names of some blocks, the last first: the sheet then gives up its end line by line.
+    fn erase_all(&mut self, sheet: u32, blocks: Range<u32>) {
+        let (family, size) = (
+            self.run_hashes.get(sheet).family,
+            self.run_hashes.get(sheet).size,
+        );
+        let names = blocks.flat_map(|at| {
+            self.run_hashes
+                .get(sheet)
+                .names(at)
+                .map(move |name| (at, name))
+        });
+        let mut names: Vec<_> = names.collect();
+        names.sort_by_key(|(at, _)| Reverse(*at));
+        for batch in names.chunks(BATCH) {
+            let mut hashes = [EngineHash(0); BATCH];
+            for (hash, (_, name)) in hashes.iter_mut().zip(batch) {
+                *hash = *name;
+            }
+            let keys = self.keys(family, size, &hashes[..batch.len()]);
+            for ((at, name), key) in batch.iter().zip(keys) {
+                self.erase(key, HashSlot { sheet, at: *at }, *name);
+            }
+        }
+    }
+
+    /// The sheet of a run in a family, a new one if there is none.
+    fn sheet(&mut self, run: u32, family: u32, size: BlockSize) -> u32 {
+        if let Some(sheet) = self.run_hashes.find(run, family) {
+            return sheet;
+        }
+        let number = self.run_hashes.add(RunHashes::new(run, family, size));
+        let filed = self.groups.attach_run_hashes(family, number);
+        self.run_hashes.change(number, |sheet| sheet.filed = filed);
+        number
+    }
+
+    fn free_if_empty(&mut self, number: u32) {
+        if !self.run_hashes.get(number).is_empty() {
+            return;
+        }
+        let sheet = self.run_hashes.remove(number);
+        if let Some(moved) = self.groups.detach_run_hashes(sheet.family, sheet.filed) {
+            self.run_hashes
+                .change(moved, |moved| moved.filed = sheet.filed);
+        }
+    }
+
+    fn free_ended(&mut self, most: usize) -> bool {
+        let mut room = u32::try_from(most).unwrap_or(u32::MAX);
+        while let Some(sheet) = self.groups.next_unused_run_hashes() {
+            let mut blocks = self.run_hashes.get(sheet).within(&(0..RUN_BLOCKS));
+            blocks.start = blocks.start.max(blocks.end.saturating_sub(room.max(1)));
+            room = room.saturating_sub(blocks.end - blocks.start);
+            self.erase_all(sheet, blocks);
+            self.free_if_empty(sheet);
+            if room == 0 {
+                return true;
+            }
+        }
+        false
+    }
+}

@@ -1,0 +1,450 @@
+//! Who may use whose names, and what they stand for.
+
+#![allow(clippy::unwrap_used, reason = "a test may panic, in its helpers too")]
+
+mod figures;
+mod model;
+
+use contract_id::contract;
+
+use super::*;
+
+const QWEN: u32 = 0;
+
+fn size(tokens: u64) -> BlockSize {
+    BlockSize::new(tokens).unwrap()
+}
+
+/// Names over a hash of content: no two engines use one of them for different content.
+fn long(number: u64) -> EngineHash {
+    EngineHash(number << 40)
+}
+
+fn longs(numbers: Range<u64>) -> Vec<EngineHash> {
+    numbers.map(long).collect()
+}
+
+/// What an engine that counts its blocks calls them.
+fn counted(numbers: Range<u64>) -> Vec<EngineHash> {
+    numbers.map(EngineHash).collect()
+}
+
+fn spot(run: u32, at: u32) -> BlockRef {
+    BlockRef { run, at }
+}
+
+/// Names with these members of one model.
+fn names(members: Range<u32>) -> EngineHashTable {
+    let mut names = EngineHashTable::new(7, 1 << 20);
+    for member in members {
+        names.join(member, QWEN);
+    }
+    names
+}
+
+/// An announcement of blocks of 16 tokens that contradicts nothing, and moves nothing.
+fn say(names: &mut EngineHashTable, member: u32, said: &[EngineHash], run: u32, at: u32) {
+    assert_eq!(
+        names.announce(member, size(16), said, run, at),
+        Ok(AnnounceOutcome::default())
+    );
+}
+
+/// An announcement that its family refuses; the member, which holds `held`, parts, and then it is taken.
+fn say_and_part(
+    names: &mut EngineHashTable,
+    member: u32,
+    said: &[EngineHash],
+    run: u32,
+    at: u32,
+    held: &[(u32, Range<u32>)],
+) {
+    let refused = names.announce(member, size(16), said, run, at).unwrap_err();
+    names.split_group(member, held.iter().cloned(), refused);
+    say(names, member, said, run, at);
+}
+
+fn resolve(names: &EngineHashTable, member: u32, name: EngineHash) -> Option<(BlockRef, bool)> {
+    names
+        .resolve(member, name, size(16))
+        .map(|resolved| (resolved.spot, resolved.proven))
+}
+
+fn family(names: &EngineHashTable, member: u32) -> u32 {
+    names
+        .members()
+        .find(|known| known.member == member)
+        .unwrap()
+        .family
+}
+
+#[test]
+fn a_name_stands_for_the_block_it_was_announced_for() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &longs(1..4), 9, 100);
+    assert_eq!(resolve(&names, 0, long(2)), Some((spot(9, 101), true)));
+    assert_eq!(resolve(&names, 0, long(4)), None);
+    assert_eq!(
+        names.resolve(0, long(2), size(32)),
+        None,
+        "names are kept per block size"
+    );
+    assert_eq!(resolve(&names, 1, long(2)), None, "nobody");
+}
+
+#[test]
+#[contract("DY18")]
+fn members_that_say_the_same_share_their_names() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &longs(0..1000), 0, 0);
+    let bytes = names.bytes();
+    for member in 1..20 {
+        names.join(member, QWEN);
+        say(&mut names, member, &longs(0..1000), 0, 0);
+    }
+    assert!(
+        names.bytes() < bytes + 20 * 1024,
+        "{bytes} bytes became {}",
+        names.bytes()
+    );
+    assert_eq!(resolve(&names, 7, long(500)), Some((spot(0, 500), true)));
+}
+
+#[test]
+#[contract("V9")]
+fn what_another_member_announced_is_proven_only_by_a_long_name_in_common() {
+    let mut names = names(0..3);
+    say(&mut names, 0, &longs(1..9), 0, 0);
+    say(&mut names, 0, &counted(1..9), 1, 0);
+    assert_eq!(
+        resolve(&names, 1, long(1)),
+        Some((spot(0, 0), false)),
+        "it announced nothing"
+    );
+    say(&mut names, 1, &counted(1..2), 1, 0);
+    assert_eq!(
+        resolve(&names, 1, long(1)),
+        Some((spot(0, 0), false)),
+        "two engines may count alike"
+    );
+    say(&mut names, 1, &longs(3..4), 0, 2);
+    assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), true)));
+    assert_eq!(
+        resolve(&names, 0, long(1)),
+        Some((spot(0, 0), true)),
+        "its own words"
+    );
+    assert_eq!(resolve(&names, 2, long(1)), Some((spot(0, 0), false)));
+}
+
+#[test]
+fn saying_again_what_it_said_itself_proves_nothing() {
+    let mut names = names(0..2);
+    say(&mut names, 0, &longs(1..3), 0, 0);
+    say(&mut names, 1, &longs(11..13), 1, 0);
+    say(&mut names, 1, &longs(11..13), 1, 0);
+    assert_eq!(resolve(&names, 1, long(1)), Some((spot(0, 0), false)));
+}
+
+#[test]
+#[contract("DY18")]
+fn engines_that_count_their_blocks_part_at_the_first_number_that_means_something_else() {
+    let mut names = names(0..2);
+    say(&mut names, 0, &counted(1..5), 0, 0);
+    say(&mut names, 1, &counted(1..3), 0, 0);
+    let refused = names
+        .announce(1, size(16), &counted(9..10), 0, 2)
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        HashConflict {
+            name: EngineHash(9),
+            spot: spot(0, 2)
+        },
+        "the block has another name"
+    );
+    let refused = names
+        .announce(1, size(16), &counted(3..5), 1, 0)
+        .unwrap_err();
+    assert_eq!(
+        refused,
+        HashConflict {
+            name: EngineHash(3),
+            spot: spot(1, 0)
+        },
+        "the name has another block"
+    );
+    names.split_group(1, [(0, 0..2)], refused);
+    say(&mut names, 1, &counted(3..5), 1, 0);
+    assert_eq!(resolve(&names, 0, EngineHash(3)), Some((spot(0, 2), true)));
+    assert_eq!(resolve(&names, 1, EngineHash(3)), Some((spot(1, 0), true)));
+    assert_eq!(
+        resolve(&names, 1, EngineHash(2)),
+        Some((spot(0, 1), false)),
+        "what it held came along"
+    );
+}
+
+#[test]
+fn a_refused_announcement_leaves_nothing_behind() {
+    let mut names = names(0..2);
+    say(&mut names, 0, &counted(1..40), 0, 0);
+    let before = names.table.bytes();
+    let mut said = counted(100..130);
+    said.push(EngineHash(20));
+    assert!(names.announce(1, size(16), &said, 1, 0).is_err());
+    assert_eq!(resolve(&names, 1, EngineHash(100)), None);
+    assert_eq!(names.names_of(1).count(), 0);
+    assert_eq!(names.table.bytes(), before);
+    // A name twice within one announcement is no better.
+    assert!(
+        names
+            .announce(1, size(16), &[EngineHash(100), EngineHash(100)], 1, 0)
+            .is_err()
+    );
+    assert_eq!(names.names_of(1).count(), 0);
+}
+
+#[test]
+fn a_member_that_parts_joins_those_who_speak_like_it() {
+    let mut names = names(0..4);
+    say(&mut names, 0, &longs(1..9), 0, 0);
+    say_and_part(&mut names, 1, &longs(101..109), 0, 0, &[]);
+    say_and_part(&mut names, 2, &longs(101..105), 0, 0, &[]);
+    assert_eq!(family(&names, 1), family(&names, 2));
+    assert_eq!(
+        resolve(&names, 2, long(108)),
+        Some((spot(0, 7), true)),
+        "they have a long name in common"
+    );
+    // The next one agrees with them about this block, but not about what it holds.
+    say(&mut names, 3, &longs(201..202), 1, 0);
+    say(&mut names, 1, &longs(301..302), 1, 0);
+    say_and_part(&mut names, 3, &longs(101..103), 0, 0, &[(1, 0..1)]);
+    assert_ne!(family(&names, 1), family(&names, 3));
+    assert_eq!(resolve(&names, 3, long(201)), Some((spot(1, 0), true)));
+}
+
+#[test]
+fn whoever_parts_again_is_alone_and_never_refused() {
+    let mut names = names(0..3);
+    say(&mut names, 0, &counted(1..9), 0, 0);
+    say_and_part(&mut names, 1, &counted(101..109), 0, 0, &[]);
+    say_and_part(&mut names, 2, &counted(101..102), 0, 0, &[]);
+    assert_eq!(family(&names, 1), family(&names, 2));
+    say_and_part(&mut names, 2, &counted(1..2), 0, 1, &[(0, 0..1)]);
+    assert!(family(&names, 2) != family(&names, 1) && family(&names, 2) != family(&names, 0));
+    assert_eq!(
+        resolve(&names, 2, EngineHash(101)),
+        Some((spot(0, 0), false)),
+        "what it held came along"
+    );
+    assert_eq!(resolve(&names, 2, EngineHash(1)), Some((spot(0, 1), false)));
+}
+
+#[test]
+fn a_name_that_a_member_alone_uses_again_moves_and_the_old_block_is_told() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &counted(1..4), 0, 0);
+    let announced = names.announce(0, size(16), &counted(2..4), 1, 5).unwrap();
+    assert_eq!(announced.moved, [spot(0, 1), spot(0, 2)]);
+    assert_eq!(resolve(&names, 0, EngineHash(2)), Some((spot(1, 5), true)));
+    assert_eq!(resolve(&names, 0, EngineHash(1)), Some((spot(0, 0), true)));
+}
+
+#[test]
+fn a_copy_is_known_by_either_of_its_names_and_a_name_of_zero_is_a_name() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &counted(0..2), 0, 0);
+    say(&mut names, 0, &counted(10..12), 0, 0);
+    for (name, at) in [(0, 0), (1, 1), (10, 0), (11, 1)] {
+        assert_eq!(
+            resolve(&names, 0, EngineHash(name)),
+            Some((spot(0, at), true))
+        );
+    }
+    names.forget(0, 0..2);
+    assert!((0..12).all(|name| resolve(&names, 0, EngineHash(name)).is_none()));
+}
+
+#[test]
+fn the_names_of_one_block_are_bounded() {
+    let mut names = names(0..1);
+    for name in 1..1000 {
+        say(&mut names, 0, &counted(name..name + 1), 0, 0);
+    }
+    let known = (1..1000).filter(|name| resolve(&names, 0, EngineHash(*name)).is_some());
+    assert_eq!(
+        known.collect::<Vec<_>>(),
+        [1, 993, 994, 995, 996, 997, 998, 999],
+        "the first and the newest"
+    );
+}
+
+#[test]
+fn a_cleared_member_starts_again_and_others_keep_what_they_share() {
+    let mut names = names(0..2);
+    say(&mut names, 0, &counted(1..4), 0, 0);
+    say(&mut names, 1, &counted(1..2), 0, 0);
+    names.clear(0);
+    assert_eq!(
+        resolve(&names, 0, EngineHash(1)),
+        Some((spot(0, 0), false)),
+        "another's word now, its own or not"
+    );
+    names.leave(1);
+    assert_eq!(resolve(&names, 1, EngineHash(1)), None);
+    names.clear(0);
+    assert_eq!(
+        resolve(&names, 0, EngineHash(1)),
+        None,
+        "nobody is left who said so"
+    );
+}
+
+#[test]
+fn names_of_a_family_that_ended_are_freed_slice_by_slice() {
+    let mut names = names(0..1);
+    let blocks = u64::from(RUN_BLOCKS);
+    say(&mut names, 0, &longs(0..blocks), 0, 0);
+    let full = names.bytes();
+    names.leave(0);
+    assert_eq!(names.bytes(), full);
+    let mut slices = 1;
+    while names.tidy() {
+        slices += 1;
+    }
+    assert_eq!(slices, 1 + blocks / SLICE as u64);
+    assert_eq!(
+        names.table.bytes(),
+        EngineHashTable::new(7, 1 << 20).table.bytes()
+    );
+    assert_eq!(names.names_of(0).count(), 0);
+}
+
+#[test]
+fn names_of_a_family_that_ended_go_as_new_ones_come() {
+    let mut names = names(0..2);
+    for round in 0..20 {
+        names.leave(0);
+        names.join(0, QWEN + 1);
+        let said = longs(round * 1000..(round + 1) * 1000);
+        say(&mut names, 0, &said, 0, 0);
+    }
+    assert!(
+        names.run_hashes.bytes() + names.table.bytes() < 200 << 10,
+        "{} bytes",
+        names.bytes()
+    );
+}
+
+#[test]
+fn a_run_number_used_again_has_no_names() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &longs(1..9), 3, 0);
+    names.forget(3, 4..8);
+    assert_eq!(resolve(&names, 0, long(4)), Some((spot(3, 3), true)));
+    assert_eq!(resolve(&names, 0, long(5)), None);
+    names.forget(3, 0..4);
+    assert_eq!(names.names_of(3).count(), 0);
+    say(&mut names, 0, &longs(101..103), 3, 0);
+    assert_eq!(resolve(&names, 0, long(101)), Some((spot(3, 0), true)));
+    assert_eq!(resolve(&names, 0, long(1)), None);
+}
+
+#[test]
+fn a_removal_finds_a_name_in_every_size_the_member_announced() {
+    let mut names = names(0..2);
+    say(&mut names, 0, &longs(1..40), 0, 0);
+    names.announce(0, size(256), &longs(1..3), 1, 0).unwrap();
+    let mut found = Vec::new();
+    names.resolve_any(0, &[long(39), long(99), long(2)], |at, size, resolved| {
+        found.push((at, size.tokens(), resolved.spot));
+    });
+    found.sort_unstable();
+    assert_eq!(
+        found,
+        [
+            (0, 16, spot(0, 38)),
+            (2, 16, spot(0, 1)),
+            (2, 256, spot(1, 1))
+        ]
+    );
+}
+
+#[test]
+fn a_member_may_announce_eight_block_sizes() {
+    let mut names = names(0..1);
+    for tokens in 1..=8 {
+        names
+            .announce(
+                0,
+                size(tokens),
+                &longs(1..2),
+                u32::try_from(tokens).unwrap(),
+                0,
+            )
+            .unwrap();
+    }
+    assert!(!names.admits(0, size(9)) && names.admits(0, size(3)));
+    names.announce(0, size(9), &longs(1..2), 9, 0).unwrap();
+    assert_eq!(names.resolve(0, long(1), size(9)), None);
+    names.clear(0);
+    assert!(names.admits(0, size(9)));
+}
+
+#[test]
+fn a_name_no_longer_needed_goes_unless_others_may_need_it() {
+    let mut names = names(0..1);
+    say(&mut names, 0, &counted(1..3), 0, 0);
+    names.remove_hash(0, EngineHash(1), size(16));
+    assert_eq!(resolve(&names, 0, EngineHash(1)), None);
+    names.join(1, QWEN);
+    names.remove_hash(0, EngineHash(2), size(16));
+    assert_eq!(resolve(&names, 0, EngineHash(2)), Some((spot(0, 1), true)));
+}
+
+#[test]
+fn members_and_names_come_back_as_they_were() {
+    let mut before = names(0..4);
+    say(&mut before, 0, &longs(0..100), 0, 0);
+    say(&mut before, 1, &longs(0..50), 0, 0);
+    say_and_part(&mut before, 2, &counted(1..9), 0, 0, &[]);
+    say(&mut before, 2, &counted(11..13), 0, 0);
+    before.forget(0, 30..40);
+    let mut after = EngineHashTable::new(8, 1 << 20);
+    let mut families: Vec<GroupMembership> = Vec::new();
+    for was in before.members() {
+        let relative = families
+            .iter()
+            .find(|relative| relative.family == was.family)
+            .map(|relative| relative.member);
+        after.restore_member(QWEN, was, relative);
+        families.push(was);
+    }
+    for stretch in before.names_of(0) {
+        let member = families
+            .iter()
+            .find(|member| member.family == stretch.family)
+            .unwrap()
+            .member;
+        after.restore_names(member, 0, &stretch);
+    }
+    for member in 0..4 {
+        for name in longs(0..101).into_iter().chain(counted(0..20)) {
+            let spot = |names: &EngineHashTable| resolve(names, member, name).map(|(spot, _)| spot);
+            assert_eq!(spot(&after), spot(&before), "{name:?} of {member}");
+        }
+    }
+    assert_eq!(
+        resolve(&after, 1, long(70)),
+        Some((spot(0, 70), true)),
+        "it was proven"
+    );
+    assert_eq!(
+        resolve(&after, 0, long(70)),
+        Some((spot(0, 70), false)),
+        "nobody knows any more who said so"
+    );
+    assert_eq!(family(&after, 3), family(&after, 0));
+}

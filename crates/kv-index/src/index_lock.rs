@@ -1,0 +1,98 @@
+//! The books behind their lock.
+
+use std::mem;
+
+use crate::{atomic::Mutex, lookup::SharedIndex, state::IndexState};
+
+/// The books, for one at a time.
+///
+/// A panic with the books in hand would leave them, and what lookups read, half changed: lookups of a run in the middle of
+/// a change wait for its end. So it is the last thing that is done with them: from then on lookups credit nobody, and
+/// changes do nothing. Requests are routed by load alone then, and none fails for it.
+#[derive(Debug)]
+pub(crate) struct IndexLock(Mutex<IndexState>);
+
+impl IndexLock {
+    pub(crate) fn new(books: IndexState) -> Self {
+        Self(Mutex::new(books))
+    }
+
+    /// Does something with the books; after a panic nothing any more.
+    pub(crate) fn with<R: Default>(
+        &self,
+        core: &SharedIndex,
+        act: impl FnOnce(&mut IndexState, &SharedIndex) -> R,
+    ) -> R {
+        let mut books = self.0.lock();
+        if core.heads.abandoned() {
+            return R::default();
+        }
+        let unfinished = PanicGuard(core);
+        let done = act(&mut books, core);
+        mem::forget(unfinished);
+        done
+    }
+}
+
+/// Dropped only while a panic unwinds.
+struct PanicGuard<'a>(&'a SharedIndex);
+
+impl Drop for PanicGuard<'_> {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        sync::Arc,
+    };
+
+    use kv_blocks::{
+        BlockSize, DpRank, Moment, Namespace, PromptIdentity, SequenceHash, Target, Tier, WorkerId,
+    };
+
+    use crate::{IndexSettings, KvIndex, UpdateOutcome};
+
+    #[test]
+    fn after_a_panic_in_the_middle_of_a_change_lookups_credit_nobody_and_changes_do_nothing() {
+        let index = KvIndex::new(IndexSettings::default());
+        let target = Target {
+            worker: WorkerId(1),
+            rank: DpRank(0),
+        };
+        index.register(target, Arc::from("qwen"));
+        let block_size = BlockSize::new(16).unwrap();
+        let namespace = Namespace {
+            model: Arc::from("qwen"),
+            lora: None,
+            salt: None,
+            block_size,
+            identity: PromptIdentity::Tokens,
+        };
+        let (chain, other) = ([SequenceHash(1), SequenceHash(2)], [SequenceHash(3)]);
+        index.store_hashes(target, &namespace, None, &chain, Tier::Device);
+        index.store_hashes(target, &namespace, None, &other, Tier::Device);
+        let credited =
+            |chain: &[SequenceHash]| index.lookup(&namespace, chain, Moment::START).len();
+        assert_eq!((credited(&chain), credited(&other)), (1, 1));
+
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            index.with(|_, core| -> () {
+                core.heads.begin(&core.body, 0);
+                panic!("in the middle of a change");
+            });
+        }));
+
+        assert!(panicked.is_err());
+        assert_eq!((credited(&chain), credited(&other)), (0, 0));
+        let stored = index.store_hashes(target, &namespace, None, &[SequenceHash(4)], Tier::Device);
+        assert_eq!(
+            (stored, credited(&[SequenceHash(4)])),
+            (UpdateOutcome::default(), 0)
+        );
+        assert!(index.save(&mut Vec::new()).is_err() && index.load(&mut &[][..]).is_err());
+    }
+}

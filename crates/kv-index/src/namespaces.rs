@@ -1,0 +1,164 @@
+//! Namespaces by number.
+//!
+//! A namespace lives as long as a run of blocks is in it: salts are chosen by clients, so the
+//! number of namespaces that have ever been must not cost memory.
+
+use std::{collections::HashMap, fmt::Write, sync::Arc};
+
+use kv_blocks::{Namespace, PromptIdentity};
+use sha2::{Digest, Sha256};
+use xxhash_rust::xxh3::Xxh3;
+
+/// Number of a namespace while it is in use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct NamespaceId(u32);
+
+/// A namespace in use.
+#[derive(Debug)]
+pub(crate) struct NamespaceEntry {
+    pub(crate) namespace: Arc<Namespace>,
+    /// The same on every machine.
+    pub(crate) digest: u64,
+    pub(crate) salt_digest: Option<Arc<str>>,
+    uses: u64,
+    bytes: u64,
+}
+
+impl NamespaceEntry {
+    /// The namespace's key in an index with this secret.
+    pub(crate) fn key(&self, secret: u64) -> u64 {
+        key(&self.namespace, secret)
+    }
+}
+
+/// All namespaces in use.
+#[derive(Debug, Default)]
+pub(crate) struct NamespaceTable {
+    by_namespace: HashMap<Arc<Namespace>, NamespaceId>,
+    slots: Vec<Option<NamespaceEntry>>,
+    free: Vec<u32>,
+    bytes: u64,
+}
+
+impl NamespaceTable {
+    pub(crate) fn find(&self, namespace: &Namespace) -> Option<NamespaceId> {
+        self.by_namespace.get(namespace).copied()
+    }
+
+    pub(crate) fn get(&self, id: NamespaceId) -> &NamespaceEntry {
+        self.slots[id.0 as usize]
+            .as_ref()
+            .expect("whoever has the number keeps the namespace in use")
+    }
+
+    /// The number of a namespace, with one use more.
+    pub(crate) fn enter(&mut self, namespace: &Namespace) -> NamespaceId {
+        if let Some(id) = self.find(namespace) {
+            self.keep(id);
+            return id;
+        }
+        let namespace = Arc::new(namespace.clone());
+        let names = namespace.model.len() + length(&namespace.lora) + length(&namespace.salt);
+        let bytes = 256 + names as u64;
+        let space = NamespaceEntry {
+            digest: digest(&namespace),
+            salt_digest: namespace.salt.as_deref().map(salt_digest),
+            namespace: Arc::clone(&namespace),
+            uses: 1,
+            bytes,
+        };
+        let id = if let Some(slot) = self.free.pop() {
+            self.slots[slot as usize] = Some(space);
+            NamespaceId(slot)
+        } else {
+            let slot = u32::try_from(self.slots.len())
+                .expect("the memory budget allows fewer namespaces than that");
+            self.slots.push(Some(space));
+            NamespaceId(slot)
+        };
+        self.bytes += bytes;
+        self.by_namespace.insert(namespace, id);
+        id
+    }
+
+    /// One use more.
+    pub(crate) fn keep(&mut self, id: NamespaceId) {
+        self.slots[id.0 as usize]
+            .as_mut()
+            .expect("only namespaces in use are kept")
+            .uses += 1;
+    }
+
+    /// One use less; the last one ends the namespace.
+    pub(crate) fn leave(&mut self, id: NamespaceId) {
+        let slot = &mut self.slots[id.0 as usize];
+        let space = slot.as_mut().expect("as many uses end as began");
+        space.uses -= 1;
+        if space.uses == 0 {
+            self.bytes -= space.bytes;
+            self.by_namespace.remove(&space.namespace);
+            *slot = None;
+            self.free.push(id.0);
+        }
+    }
+
+    /// All namespaces in use, with how often.
+    #[cfg(test)]
+    pub(crate) fn uses(&self) -> std::collections::BTreeMap<NamespaceId, u64> {
+        self.by_namespace
+            .values()
+            .map(|id| (*id, self.get(*id).uses))
+            .collect()
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_namespace.len()
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+fn length(text: &Option<Arc<str>>) -> usize {
+    text.as_ref().map_or(0, |text| text.len())
+}
+
+/// A namespace as one number, that nobody can aim at who does not know `secret`.
+pub(crate) fn key(namespace: &Namespace, secret: u64) -> u64 {
+    let mut hash = Xxh3::with_seed(secret);
+    feed(namespace, |bytes| hash.update(bytes));
+    hash.digest()
+}
+
+fn digest(namespace: &Namespace) -> u64 {
+    let mut hash = Xxh3::new();
+    feed(namespace, |bytes| hash.update(bytes));
+    hash.digest()
+}
+
+fn feed(namespace: &Namespace, mut take: impl FnMut(&[u8])) {
+    for part in [
+        Some(&namespace.model),
+        namespace.lora.as_ref(),
+        namespace.salt.as_ref(),
+    ] {
+        // The length in front, and one more than the length for what is there, keeps the parts apart.
+        take(&part.map_or(0, |part| part.len() as u64 + 1).to_le_bytes());
+        take(part.map_or(&b""[..], |part| part.as_bytes()));
+    }
+    take(&namespace.block_size.tokens().to_le_bytes());
+    take(&[match namespace.identity {
+        PromptIdentity::Tokens => 0,
+        PromptIdentity::TextPrefix => 1,
+    }]);
+}
+
+/// What is shown of a salt, 16 hex digits: the salt itself is a secret between a tenant and the engines.
+pub fn salt_digest(salt: &str) -> Arc<str> {
+    let mut hex = String::new();
+    for byte in &Sha256::digest(salt.as_bytes())[..8] {
+        write!(hex, "{byte:02x}").expect("writing to memory does not fail");
+    }
+    hex.into()
+}

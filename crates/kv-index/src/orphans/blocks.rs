@@ -1,0 +1,175 @@
+//! What may wait: blocks by the names an engine gave them, or by their rolling hashes.
+
+use kv_blocks::{EngineHash, Namespace, SequenceHash, StoredBlocks, Tier};
+
+/// Blocks announced before what they hang on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum OrphanBlocks {
+    /// By name, with their tokens.
+    Named(StoredBlocks),
+    /// By rolling hash.
+    Hashed(HashKeyedBlocks),
+}
+
+/// Blocks of a namespace that are named by their rolling hashes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct HashKeyedBlocks {
+    pub(crate) namespace: Namespace,
+    /// The namespace's key.
+    pub(crate) space: u64,
+    /// The block before the first one.
+    pub(crate) parent: Option<SequenceHash>,
+    pub(crate) hashes: Vec<SequenceHash>,
+    pub(crate) tier: Tier,
+}
+
+/// Within what a number stands for one block of a target: names of one block size, or hashes of one namespace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NumberScope {
+    /// Names of blocks of so many tokens.
+    Size(u32),
+    /// Hashes in the namespace with this key.
+    Space(u64),
+}
+
+/// The same where the block size is not known: removals do not tell it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum NumberSet {
+    /// Names.
+    Names,
+    /// Hashes in the namespace with this key.
+    Space(u64),
+}
+
+impl OrphanBlocks {
+    pub(super) fn len(&self) -> usize {
+        match self {
+            Self::Named(stored) => stored.hashes.len(),
+            Self::Hashed(hashed) => hashed.hashes.len(),
+        }
+    }
+
+    /// Whether it could wait for something, and would be taken then.
+    pub(super) fn is_sound(&self) -> bool {
+        let fits = match self {
+            Self::Named(stored) => {
+                stored.tokens.len() == stored.hashes.len().saturating_mul(stored.block_size.len())
+            }
+            Self::Hashed(_) => true,
+        };
+        fits && self.len() > 0 && self.parent().is_some()
+    }
+
+    pub(super) fn parent(&self) -> Option<u64> {
+        match self {
+            Self::Named(stored) => stored.parent.map(|parent| parent.0),
+            Self::Hashed(hashed) => hashed.parent.map(|parent| parent.0),
+        }
+    }
+
+    /// What block `at` is called.
+    pub(super) fn number(&self, at: u32) -> u64 {
+        match self {
+            Self::Named(stored) => stored.hashes[at as usize].0,
+            Self::Hashed(hashed) => hashed.hashes[at as usize].0,
+        }
+    }
+
+    pub(super) fn tier(&self) -> Tier {
+        match self {
+            Self::Named(stored) => stored.tier,
+            Self::Hashed(hashed) => hashed.tier,
+        }
+    }
+
+    pub(super) fn scope(&self) -> NumberScope {
+        match self {
+            Self::Named(stored) => NumberScope::Size(stored.block_size.tokens()),
+            Self::Hashed(hashed) => NumberScope::Space(hashed.space),
+        }
+    }
+
+    pub(super) fn numbers(&self) -> NumberSet {
+        match self {
+            Self::Named(_) => NumberSet::Names,
+            Self::Hashed(hashed) => NumberSet::Space(hashed.space),
+        }
+    }
+
+    /// Whether the blocks may turn out to be of `namespace`: those with names inherit adapter and salt from their parent.
+    pub(super) fn may_be_of(&self, namespace: &Namespace) -> bool {
+        match self {
+            Self::Named(stored) => {
+                stored.block_size == namespace.block_size
+                    && (stored.lora.is_none() || stored.lora == namespace.lora)
+                    && (stored.salt.is_none() || stored.salt == namespace.salt)
+            }
+            Self::Hashed(hashed) => hashed.namespace == *namespace,
+        }
+    }
+
+    /// Blocks `start..end` as a store of their own.
+    pub(super) fn piece(&self, start: u32, end: u32) -> Self {
+        let parent = if start == 0 {
+            self.parent()
+        } else {
+            Some(self.number(start - 1))
+        };
+        let range = start as usize..end as usize;
+        match self {
+            Self::Named(stored) => {
+                let size = stored.block_size.len();
+                Self::Named(StoredBlocks {
+                    hashes: stored.hashes[range.clone()].to_vec(),
+                    parent: parent.map(EngineHash),
+                    tokens: stored.tokens[range.start * size..range.end * size].to_vec(),
+                    block_size: stored.block_size,
+                    lora: stored.lora.clone(),
+                    salt: stored.salt.clone(),
+                    tier: stored.tier,
+                })
+            }
+            Self::Hashed(hashed) => Self::Hashed(HashKeyedBlocks {
+                namespace: hashed.namespace.clone(),
+                space: hashed.space,
+                parent: parent.map(SequenceHash),
+                hashes: hashed.hashes[range].to_vec(),
+                tier: hashed.tier,
+            }),
+        }
+    }
+
+    pub(super) fn shrink_to_fit(&mut self) {
+        match self {
+            Self::Named(stored) => {
+                stored.hashes.shrink_to_fit();
+                stored.tokens.shrink_to_fit();
+            }
+            Self::Hashed(hashed) => hashed.hashes.shrink_to_fit(),
+        }
+    }
+
+    /// Tokens and texts, in bytes.
+    pub(super) fn own_bytes(&self) -> usize {
+        let (texts, tokens) = match self {
+            Self::Named(stored) => (
+                [None, stored.lora.as_ref(), stored.salt.as_ref()],
+                stored.tokens.len(),
+            ),
+            Self::Hashed(HashKeyedBlocks { namespace, .. }) => (
+                [
+                    Some(&namespace.model),
+                    namespace.lora.as_ref(),
+                    namespace.salt.as_ref(),
+                ],
+                0,
+            ),
+        };
+        texts
+            .into_iter()
+            .flatten()
+            .map(|text| text.len())
+            .sum::<usize>()
+            + tokens * size_of::<u32>()
+    }
+}

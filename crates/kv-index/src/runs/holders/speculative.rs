@@ -1,0 +1,72 @@
+//! What is only expected of slots.
+
+use super::{Holders, MOST_SPANS, SpeculativeBlocks};
+use crate::runs::TierSpan;
+
+impl Holders {
+    /// `slot` is not expected to hold blocks `start..end` any more; returns whether it was. `dropped` gets the stamps of what
+    /// went, with the number of blocks.
+    pub(crate) fn remove_speculative(
+        &mut self,
+        slot: u32,
+        start: u32,
+        end: u32,
+        dropped: &mut Vec<(u64, u32)>,
+    ) -> bool {
+        if self.expected.is_empty() {
+            return false;
+        }
+        let mut behind = Vec::new();
+        let before = dropped.len();
+        self.expected.retain_mut(|expected| {
+            let span = expected.span;
+            if span.slot != slot || span.end <= start || span.start >= end {
+                return true;
+            }
+            dropped.push((expected.stamp, span.end.min(end) - span.start.max(start)));
+            if span.end > end {
+                behind.push(SpeculativeBlocks {
+                    span: TierSpan { start: end, ..span },
+                    ..*expected
+                });
+            }
+            expected.span.end = start;
+            span.start < start
+        });
+        // What an area's title cannot count is not expected.
+        for lost in behind.drain((MOST_SPANS - self.expected.len()).min(behind.len())..) {
+            dropped.push((lost.stamp, lost.span.end - lost.span.start));
+        }
+        self.expected.append(&mut behind);
+        dropped.len() > before
+    }
+
+    /// Enters what is expected; next to what else bears the stamp it becomes one with it. Returns how many blocks were entered.
+    pub(crate) fn add_speculative(&mut self, new: SpeculativeBlocks) -> u32 {
+        let alike = |known: &&mut SpeculativeBlocks| {
+            known.stamp == new.stamp && known.expires == new.expires
+        };
+        if let Some(known) = self
+            .expected
+            .iter_mut()
+            .filter(alike)
+            .find(|known| known.span.end == new.span.start)
+        {
+            known.span.end = new.span.end;
+        } else if self.expected.len() < MOST_SPANS {
+            self.expected.push(new);
+        } else {
+            return 0;
+        }
+        new.span.end - new.span.start
+    }
+
+    /// Nobody is expected to hold anything.
+    pub(crate) fn clear_speculative(&mut self, dropped: &mut Vec<(u64, u32)>) {
+        dropped.extend(
+            self.expected
+                .drain(..)
+                .map(|expected| (expected.stamp, expected.span.end - expected.span.start)),
+        );
+    }
+}

@@ -1,0 +1,210 @@
+//! A target is emptied, run by run.
+
+use std::ops::Range;
+
+use kv_blocks::{Namespace, Target, Tier};
+
+use super::{IndexState, number, targets::hash_group};
+use crate::{copies::Copies, lookup::SharedIndex};
+
+/// What of a target is forgotten.
+#[derive(Clone, Debug)]
+pub(crate) enum ClearScope {
+    /// Everything it holds or is expected to hold.
+    All,
+    /// What it holds in one tier.
+    Tier(Tier),
+    /// What it holds in one tier of one namespace.
+    Stream(Tier, Namespace),
+    /// What it is expected to hold.
+    Promises,
+}
+
+/// A retired slot whose blocks are being forgotten.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SlotSweep {
+    slot: u32,
+    /// The run to go on with.
+    next: u32,
+}
+
+/// Runs looked at under one hold of the lock.
+const SLICE: u32 = 1024;
+/// Blocks after which it is given back sooner.
+const SLICE_BLOCKS: u32 = 16 << 10;
+
+impl IndexState {
+    /// Makes a target hold nothing from now on, by giving it another slot; what the old one holds is forgotten by
+    /// [`Books::sweep`]. Returns `false` if there is no other slot; nothing is changed then.
+    pub(crate) fn retire(&mut self, core: &SharedIndex, target: Target) -> bool {
+        let Some(slot) = self.targets.find(target) else {
+            return true;
+        };
+        if self.targets.get(slot).held == 0 && self.speculative.blocks() == 0 {
+            self.begin(slot, &ClearScope::All);
+            return true;
+        }
+        let Some(fresh) = self.targets.replace(slot) else {
+            return false;
+        };
+        self.leave_slot(core, slot);
+        let owner = self.targets.get(fresh);
+        if let Some(model) = &owner.model {
+            self.names.join(fresh, hash_group(model));
+        }
+        if !owner.trusted {
+            core.set_untrusted(fresh, true);
+        }
+        core.assign(fresh, target);
+        // The new slot may need more memory than the old one gave back.
+        self.stay_within_budget(core);
+        true
+    }
+
+    /// Forgets a target; what it holds is forgotten by [`Books::sweep`].
+    pub(crate) fn forget(&mut self, core: &SharedIndex, target: Target) {
+        if let Some(slot) = self.targets.find(target) {
+            self.targets.retire(slot);
+            self.leave_slot(core, slot);
+        }
+    }
+
+    /// Nobody is credited any more with what a retired slot holds.
+    fn leave_slot(&mut self, core: &SharedIndex, slot: u32) {
+        core.unassign(slot);
+        if !std::mem::replace(&mut self.targets.get_mut(slot).trusted, true) {
+            core.set_untrusted(slot, false);
+        }
+        self.begin(slot, &ClearScope::All);
+        self.names.leave(slot);
+        self.retired.push_back(SlotSweep { slot, next: 0 });
+    }
+
+    /// Forgets a slice of what retired slots hold; returns whether there may be more.
+    ///
+    /// Blocks stay in the run that they were made in, and nothing comes to a retired slot: one pass finds all of them.
+    pub(crate) fn sweep(&mut self, core: &SharedIndex) -> bool {
+        let Some(SlotSweep { slot, next }) = self.retired.front().copied() else {
+            return false;
+        };
+        match self.clear_slot(core, slot, &ClearScope::All, next) {
+            Some(next) => self.retired[0].next = next,
+            None => {
+                self.retired.pop_front();
+                self.targets.free(slot);
+            }
+        }
+        !self.retired.is_empty()
+    }
+
+    pub(super) fn has_retired(&self) -> bool {
+        !self.retired.is_empty()
+    }
+
+    /// The slots whose holdings are a target's to those who follow: its own, and retired ones that are not swept yet.
+    pub(super) fn slots_of(&self, target: Target) -> Vec<u32> {
+        let retired = self.retired.iter().map(|sweep| sweep.slot);
+        let retired = retired.filter(|slot| self.targets.get(*slot).target == target);
+        self.targets
+            .find(target)
+            .into_iter()
+            .chain(retired)
+            .collect()
+    }
+
+    /// One step of forgetting, with the run to begin with; returns the one to go on with.
+    pub(crate) fn clear(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        what: &ClearScope,
+        from: u32,
+    ) -> Option<u32> {
+        let slot = self.targets.find(target)?;
+        if from == 0 {
+            self.begin(slot, what);
+        }
+        self.clear_slot(core, slot, what, from)
+    }
+
+    fn clear_slot(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        what: &ClearScope,
+        from: u32,
+    ) -> Option<u32> {
+        let space = match what {
+            ClearScope::Stream(_, namespace) => Some(self.namespaces.find(namespace)?),
+            _ => None,
+        };
+        let tiers: &[u32] = match what {
+            ClearScope::All => &[0, 1, 2, 3],
+            ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => &[number(*tier)],
+            ClearScope::Promises => &[],
+        };
+        // A cache said to be empty is not expected to hold anything.
+        let expected = match what {
+            ClearScope::All | ClearScope::Promises => true,
+            ClearScope::Tier(tier) | ClearScope::Stream(tier, _) => *tier == Tier::Device,
+        };
+        let end = self.writer.runs().min(from.saturating_add(SLICE));
+        let mut room = SLICE_BLOCKS;
+        for run in from..end {
+            if room == 0 {
+                return Some(run);
+            }
+            if space.is_some() && self.writer.space(run) != space {
+                continue;
+            }
+            let before = self.capture_slot(core, run, slot);
+            let gone = &mut self.freed;
+            let (left, at_all) =
+                self.writer
+                    .clear(core, run, slot, tiers, expected, &mut |blocks| {
+                        gone.push(blocks)
+                    });
+            for (tier, blocks) in left.into_iter().enumerate() {
+                self.count(slot, tier, -i64::from(blocks), 0);
+                room = room.saturating_sub(blocks);
+            }
+            self.count(slot, 0, 0, -i64::from(at_all));
+            self.publish_changes(core, before);
+            if left[0] > 0 {
+                self.targets.copies(slot, |copies| copies.leave_run(run));
+            }
+            self.settle();
+        }
+        (end < self.writer.runs()).then_some(end)
+    }
+
+    fn begin(&mut self, slot: u32, what: &ClearScope) {
+        match what {
+            ClearScope::All => {
+                self.targets.get_mut(slot).torn = false;
+                self.names.clear(slot);
+                self.orphans.clear(slot);
+            }
+            ClearScope::Tier(tier) => self.orphans.clear_tier(slot, *tier),
+            ClearScope::Stream(tier, namespace) => {
+                self.orphans.clear_stream(slot, namespace, *tier)
+            }
+            ClearScope::Promises => {}
+        }
+        if matches!(what, ClearScope::All | ClearScope::Tier(Tier::Device)) {
+            // All that is counted goes: one by one it would be looked for in each run.
+            self.targets.copies(slot, Copies::distrust);
+        }
+    }
+
+    /// What a target holds, in any tier: runs, and which of their blocks.
+    pub(super) fn stretches_of(&mut self, core: &SharedIndex, slot: u32) -> Vec<(u32, Range<u32>)> {
+        let mut held = Vec::new();
+        for run in 0..self.writer.runs() {
+            self.writer.stretches(core, run, slot, |span| {
+                held.push((run, span.start..span.end))
+            });
+        }
+        held
+    }
+}

@@ -1,0 +1,215 @@
+//! What the targets hold, told in an order in which it can be built up again: what is in front first.
+
+use std::{mem, ops::Range};
+
+use kv_blocks::{Target, Tier};
+
+use super::{IndexState, change_capture::RunCopy};
+use crate::{
+    changes::{BlockChange, ChangeKind},
+    export::{ExportCursor, ExportedBlocks},
+    lookup::SharedIndex,
+    runs::{NO_RUN, TierSpan},
+};
+
+/// Blocks of stretches that are worth a step.
+const BLOCKS: usize = 4096;
+/// Runs looked at in one step.
+const RUNS: u32 = 4096;
+
+impl IndexState {
+    /// The next stretches; `None` after the last.
+    pub(crate) fn export(
+        &mut self,
+        core: &SharedIndex,
+        place: &mut ExportCursor,
+        wanted: &dyn Fn(Target) -> bool,
+    ) -> Option<Vec<ExportedBlocks>> {
+        let (mut told, mut blocks, mut runs) = (Vec::new(), 0, 0);
+        while blocks < BLOCKS && runs < RUNS {
+            let parent = |run: u32| {
+                self.writer
+                    .space(run)
+                    .map(|_| core.heads.get(&core.body, run).parent())
+            };
+            let next = place.next(self.writer.runs(), |run| {
+                parent(run).filter(|parent| *parent != NO_RUN)
+            });
+            let Some(run) = next else {
+                return (!told.is_empty()).then_some(told);
+            };
+            runs += 1;
+            blocks += self.tell(core, run, place, wanted, &mut told);
+        }
+        Some(told)
+    }
+
+    /// Tells of the next blocks of a run; returns how many stretches and blocks that were.
+    fn tell(
+        &mut self,
+        core: &SharedIndex,
+        number: u32,
+        place: &mut ExportCursor,
+        wanted: &dyn Fn(Target) -> bool,
+        told: &mut Vec<ExportedBlocks>,
+    ) -> usize {
+        let spans = self.wanted_spans(core, number, wanted);
+        let run = self
+            .run(core, number)
+            .filter(|run| !spans.is_empty() && (place.at as usize) < run.hashes.len());
+        let Some(run) = run else {
+            place.end_run();
+            return 1;
+        };
+        let from = place.at;
+        let step = u32::try_from(BLOCKS / spans.len()).unwrap_or(1).max(1);
+        let to = from
+            .saturating_add(step)
+            .min(u32::try_from(run.hashes.len()).unwrap_or(u32::MAX));
+        place.at = to;
+        // Blocks of this run that whoever builds it up knows by now.
+        let mut known = spans
+            .iter()
+            .filter(|span| span.start < from)
+            .map(|span| span.end.min(from))
+            .max()
+            .unwrap_or(0);
+        let before = told.iter().map(ExportedBlocks::blocks).sum::<usize>();
+        for span in &spans {
+            let (start, end) = (span.start.max(from), span.end.min(to));
+            if start >= end {
+                continue;
+            }
+            let mut lead = Vec::new();
+            if start > known || known == 0 {
+                lead = self.lead(core, &run, known..start, *span, wanted);
+            }
+            known = known.max(end);
+            for (stretch, elsewhere) in by_faster_tiers(*span, start..end, &spans) {
+                let kind = ChangeKind::Stored { elsewhere };
+                let target = self.targets.get(span.slot).target;
+                let held = run.change(
+                    target,
+                    tier(*span),
+                    kind,
+                    stretch.start as usize..stretch.end as usize,
+                );
+                told.push(ExportedBlocks {
+                    change: held,
+                    lead: mem::take(&mut lead),
+                });
+            }
+        }
+        told.iter().map(ExportedBlocks::blocks).sum::<usize>() - before + 1
+    }
+
+    fn wanted_spans(
+        &mut self,
+        core: &SharedIndex,
+        run: u32,
+        wanted: &dyn Fn(Target) -> bool,
+    ) -> Vec<TierSpan> {
+        let mut spans = Vec::new();
+        if self.writer.space(run).is_some() {
+            self.writer.each_holder(core, run, |span| spans.push(span));
+        }
+        spans.retain(|span| wanted(self.targets.get(span.slot).target));
+        if self.has_retired() {
+            self.join_retired(&mut spans);
+        }
+        spans.sort_unstable_by_key(|span| (span.start, span.tier, span.slot));
+        spans
+    }
+
+    /// Adds what retired slots of a target hold to what it holds itself, as those who follow know it.
+    pub(super) fn join_retired(&self, spans: &mut Vec<TierSpan>) {
+        for span in spans.iter_mut() {
+            let slots = self.slots_of(self.targets.get(span.slot).target);
+            span.slot = slots.first().copied().unwrap_or(span.slot);
+        }
+        spans.sort_unstable_by_key(|span| (span.slot, span.tier, span.start));
+        spans.dedup_by(|next, span| {
+            let joined = (next.slot, next.tier) == (span.slot, span.tier) && next.start <= span.end;
+            if joined {
+                span.end = span.end.max(next.end);
+            }
+            joined
+        });
+    }
+
+    /// The blocks right before a stretch that nobody wanted holds, first one first: `gap` of its own run, and, if that begins
+    /// with the run, the end of the runs above.
+    fn lead(
+        &mut self,
+        core: &SharedIndex,
+        run: &RunCopy,
+        gap: Range<u32>,
+        span: TierSpan,
+        wanted: &dyn Fn(Target) -> bool,
+    ) -> Vec<BlockChange> {
+        let target = self.targets.get(span.slot).target;
+        let kind = ChangeKind::Stored { elsewhere: false };
+        let part = |run: &RunCopy, blocks: Range<u32>| {
+            run.change(
+                target,
+                tier(span),
+                kind,
+                blocks.start as usize..blocks.end as usize,
+            )
+        };
+        let mut parts = Vec::new();
+        if !gap.is_empty() {
+            parts.push(part(run, gap.clone()));
+        }
+        let mut below = (gap.start == 0).then_some(run.number);
+        while let Some(child) = below.take() {
+            let head = core.heads.get(&core.body, child);
+            let (parent, attach) = (head.parent(), head.attach());
+            if parent == NO_RUN {
+                break;
+            }
+            let spans = self.wanted_spans(core, parent, wanted);
+            let held = spans
+                .iter()
+                .map(|span| span.end.min(attach))
+                .max()
+                .unwrap_or(0);
+            if held < attach {
+                parts.extend(self.run(core, parent).map(|run| part(&run, held..attach)));
+                below = (held == 0).then_some(parent);
+            }
+        }
+        parts.reverse();
+        parts
+    }
+}
+
+fn tier(span: TierSpan) -> Tier {
+    Tier::ALL[span.tier as usize]
+}
+
+/// Cuts `blocks` of a span by whether its slot has them in a faster tier too.
+fn by_faster_tiers(
+    span: TierSpan,
+    blocks: Range<u32>,
+    spans: &[TierSpan],
+) -> Vec<(Range<u32>, bool)> {
+    let faster: Vec<_> = spans
+        .iter()
+        .filter(|other| other.slot == span.slot && other.tier < span.tier)
+        .collect();
+    let has = |at: u32| {
+        faster
+            .iter()
+            .any(|other| (other.start..other.end).contains(&at))
+    };
+    let mut cut: Vec<(Range<u32>, bool)> = Vec::new();
+    for at in blocks {
+        let elsewhere = has(at);
+        match cut.last_mut() {
+            Some((stretch, same)) if *same == elsewhere => stretch.end = at + 1,
+            _ => cut.push((at..at + 1, elsewhere)),
+        }
+    }
+    cut
+}

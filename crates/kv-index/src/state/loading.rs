@@ -1,0 +1,217 @@
+//! What a snapshot says becomes the content of an empty index.
+//!
+//! The snapshot was checked as a whole before. What has no room any more is left out and counted as shed; the runs used last
+//! come first, so it is the oldest that go.
+
+use std::collections::HashMap;
+
+use kv_blocks::HashScheme;
+
+use super::{IndexState, number, targets::hash_group};
+use crate::{
+    SnapshotError,
+    engine_hashes::{GroupMembership, NamedStretch},
+    lookup::SharedIndex,
+    runs::TierSpan,
+    snapshot::{ParentLink, RunRecord, SnapshotContent, TargetRecord},
+    table::{BlockRef, NoFreeLines},
+    writer::RunNamespace,
+};
+
+/// What was taken over from a snapshot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LoadSummary {
+    /// Targets in the snapshot that are registered now.
+    pub targets: u64,
+    /// Namespaces with blocks in them.
+    pub namespaces: u64,
+    /// Distinct blocks that somebody holds.
+    pub blocks: u64,
+    /// Pairs of block and target.
+    pub memberships: u64,
+    /// Blocks of the snapshot that were left out, or had to go again, for lack of room.
+    pub shed: u64,
+    /// The snapshot's length.
+    pub bytes: u64,
+}
+
+/// What the numbers of a snapshot stand for here.
+#[derive(Debug, Default)]
+struct NumberMap {
+    namespaces: HashMap<u32, RunNamespace>,
+    slots: HashMap<u32, u32>,
+    /// A member of each family.
+    members: HashMap<u32, u32>,
+    runs: HashMap<u32, u32>,
+}
+
+impl IndexState {
+    /// Hash scheme and bytes of snapshots that may be loaded.
+    pub(crate) fn loadable(&self) -> Result<(HashScheme, u64), SnapshotError> {
+        match self.writer.blocks() {
+            0 => Ok((self.settings.scheme, self.settings.memory_budget)),
+            blocks => Err(SnapshotError::NotEmpty { blocks }),
+        }
+    }
+
+    /// Takes over a snapshot.
+    pub(crate) fn load(
+        &mut self,
+        core: &SharedIndex,
+        content: &SnapshotContent,
+    ) -> Result<LoadSummary, SnapshotError> {
+        self.loadable()?;
+        let shed = self.shed;
+        let mut numbers = NumberMap::default();
+        for record in content.targets() {
+            self.load_target(core, record, &mut numbers);
+        }
+        for record in content.spaces() {
+            numbers
+                .namespaces
+                .insert(record.number, self.enter(&record.namespace));
+        }
+        // Those with blocks at their end that nobody may hold.
+        let mut ragged = Vec::new();
+        let mut touched = content.runs().len() as u64;
+        for record in content.runs() {
+            match self.load_run(core, &record, &mut numbers, touched) {
+                Ok((run, reach)) if (reach as usize) < record.hashes.len() => ragged.push(run),
+                Ok(_) => {}
+                Err(NoFreeLines) => self.shed += record.hashes.len() as u64,
+            }
+            touched -= 1;
+        }
+        for home in numbers.namespaces.values() {
+            self.namespaces.leave(home.id);
+        }
+        while let Some(run) = ragged.pop() {
+            let gone = &mut self.freed;
+            self.writer
+                .release(core, run, &mut |blocks| gone.push(blocks));
+        }
+        self.settle();
+        self.stay_within_budget(core);
+        Ok(LoadSummary {
+            targets: numbers.slots.len() as u64,
+            namespaces: self.namespaces.len() as u64,
+            blocks: self.writer.held_blocks(),
+            memberships: self.memberships,
+            shed: self.shed - shed,
+            bytes: content.bytes(),
+        })
+    }
+
+    /// Registers a target as it was, unless it serves another model by now.
+    fn load_target(&mut self, core: &SharedIndex, record: &TargetRecord, numbers: &mut NumberMap) {
+        let Some(slot) = self.slot(core, record.target) else {
+            return;
+        };
+        let owner = self.targets.get_mut(slot);
+        if owner.model.is_some() && owner.model != record.model {
+            return;
+        }
+        numbers.slots.insert(record.slot, slot);
+        let Some(model) = &record.model else { return };
+        owner.model = Some(model.clone());
+        match record.member {
+            None => self.names.join(slot, hash_group(model)),
+            Some(was) => {
+                let relative = numbers.members.get(&was.family).copied();
+                let membership = GroupMembership {
+                    member: slot,
+                    family: was.family,
+                    common: was.common,
+                    proven: was.proven,
+                };
+                self.names
+                    .restore_member(hash_group(model), membership, relative);
+                numbers.members.entry(was.family).or_insert(slot);
+            }
+        }
+        for size in &record.block_sizes {
+            self.names.admits(slot, *size);
+        }
+    }
+
+    /// Makes a run with its holders and names, behind its parent; returns its number here, and how far somebody holds it.
+    fn load_run(
+        &mut self,
+        core: &SharedIndex,
+        record: &RunRecord<'_>,
+        numbers: &mut NumberMap,
+        touched: u64,
+    ) -> Result<(u32, u32), NoFreeLines> {
+        self.writer.other_bytes = self.reserve_extra();
+        if self.writer.over_budget(core) {
+            return Err(NoFreeLines);
+        }
+        let behind = |parent: ParentLink| {
+            // A parent for which there was no room takes along what hangs on it.
+            numbers
+                .runs
+                .get(&parent.run)
+                .map(|run| BlockRef {
+                    run: *run,
+                    at: parent.attach - 1,
+                })
+                .ok_or(NoFreeLines)
+        };
+        let last = record.parent.map(behind).transpose()?;
+        let home = numbers.namespaces[&record.space];
+        let known = record
+            .holders
+            .iter()
+            .filter_map(|held| Some((numbers.slots.get(&held.slot)?, held)));
+        let mut held: Vec<TierSpan> = known
+            .map(|(slot, held)| TierSpan {
+                slot: *slot,
+                tier: number(held.tier),
+                start: held.start,
+                end: held.end,
+            })
+            .collect();
+        let run = self
+            .writer
+            .restore(core, home, last, record.hashes, &mut held, touched)?;
+        self.namespaces.keep(home.id);
+        numbers.runs.insert(record.id, run);
+        let reach = held.iter().map(|span| span.end).max().unwrap_or(0);
+        for spans in held.chunk_by_mut(|one, next| one.slot == next.slot) {
+            self.count_held(spans);
+        }
+        for (stretch, names) in record.named() {
+            if let Some(member) = numbers.members.get(&stretch.family) {
+                let (family, size, at) = (stretch.family, stretch.size, stretch.at);
+                self.names.restore_names(
+                    *member,
+                    run,
+                    &NamedStretch {
+                        family,
+                        size,
+                        at,
+                        names: names.to_vec(),
+                    },
+                );
+            }
+        }
+        Ok((run, reach))
+    }
+
+    /// Counts what one slot holds of one run.
+    fn count_held(&mut self, spans: &mut [TierSpan]) {
+        spans.sort_unstable_by_key(|span| span.start);
+        let mut end = 0;
+        for TierSpan {
+            slot,
+            tier,
+            start,
+            end: to,
+        } in spans.iter().copied()
+        {
+            let new = to.saturating_sub(start.max(end));
+            end = end.max(to);
+            self.count(slot, tier as usize, i64::from(to - start), i64::from(new));
+        }
+    }
+}

@@ -1,0 +1,115 @@
+//! Blocks that are known by name come into a tier.
+
+use kv_blocks::{NamedBlocks, Target};
+
+use super::{IndexState, budget::EvictionEffort, events::count, number, removing::stretch};
+use crate::{
+    UpdateOutcome,
+    lookup::SharedIndex,
+    runs::TierSpan,
+    table::{BlockRef, NoFreeLines},
+};
+
+impl IndexState {
+    /// A target says that blocks it calls by these names are in a tier too. Names that mean nothing for certain are left out:
+    /// nothing else tells what is in such a block.
+    pub(crate) fn store_named(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        named: &NamedBlocks,
+    ) -> UpdateOutcome {
+        let all = count(named.hashes.len());
+        let Some(slot) = self.targets.find(target) else {
+            return UpdateOutcome {
+                ignored: all,
+                ..UpdateOutcome::default()
+            };
+        };
+        let mut room = EvictionEffort::default();
+        let mut applied = 0;
+        let mut rest = &named.hashes[..];
+        while !rest.is_empty() {
+            let spots = self.named_spots(core, slot, rest);
+            let mut full = None;
+            let mut left = &spots[..];
+            while let Some((at, _)) = left.first() {
+                let length = stretch(left.len(), |at| left[at].1);
+                let (mine, others) = left.split_at(length);
+                if self.hold_in_tier(core, slot, named, mine).is_err() {
+                    full = Some(*at);
+                    break;
+                }
+                applied += count(length);
+                left = others;
+            }
+            let Some(at) = full else { break };
+            // What goes to make room may be among those that were found.
+            rest = &rest[at..];
+            if self.make_room(core, None, &mut room).is_err() {
+                self.shed += rest.len() as u64;
+                break;
+            }
+        }
+        self.settle();
+        self.stay_within_budget(core);
+        let applied = applied.min(all);
+        UpdateOutcome {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
+    }
+
+    /// The blocks that a target means by names for certain: which name, and where.
+    fn named_spots(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        names: &[kv_blocks::EngineHash],
+    ) -> Vec<(usize, BlockRef)> {
+        let mut found = Vec::new();
+        self.names
+            .resolve_any(slot, names, |at, _, resolved| found.push((at, resolved)));
+        found.sort_unstable_by_key(|(at, _)| *at);
+        found.retain(|(_, resolved)| {
+            resolved.proven || self.writer.holds(core, resolved.spot, slot)
+        });
+        found
+            .into_iter()
+            .map(|(at, resolved)| (at, resolved.spot))
+            .collect()
+    }
+
+    fn hold_in_tier(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        named: &NamedBlocks,
+        spots: &[(usize, BlockRef)],
+    ) -> Result<(), NoFreeLines> {
+        let (Some((_, first)), Some((_, last))) = (spots.first(), spots.last()) else {
+            return Ok(());
+        };
+        let (start, end) = (first.at.min(last.at), first.at.max(last.at) + 1);
+        let span = TierSpan {
+            slot,
+            tier: number(named.tier),
+            start,
+            end,
+        };
+        let before = self.capture(core, first.run, slot);
+        let trusted = self.targets.get(slot).trusted;
+        let covered = self
+            .writer
+            .cover(core, first.run, span, trusted, &mut self.held)?;
+        self.count(
+            slot,
+            named.tier.index(),
+            i64::from(covered.in_tier),
+            i64::from(covered.at_all),
+        );
+        self.publish_changes(core, before);
+        Ok(())
+    }
+}

@@ -1,0 +1,209 @@
+//! What a target's stream says is gone.
+
+use kv_blocks::{EngineHash, RemovedBlocks, SequenceHash, Target, Tier};
+
+use super::{IndexState, events::count, number};
+use crate::{
+    UpdateOutcome, copies::Copies, lookup::SharedIndex, orphans::NumberSet, runs::TierSpan,
+    table::BlockRef, writer::CoverChange,
+};
+
+impl IndexState {
+    /// A target does not hold blocks of a run in a tier any more; returns how many it held.
+    pub(super) fn remove_from_tier(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        tier: Tier,
+        run: u32,
+        start: u32,
+        end: u32,
+    ) -> u32 {
+        let span = TierSpan {
+            slot,
+            tier: number(tier),
+            start,
+            end,
+        };
+        let before = self.capture(core, run, slot);
+        let gone = &mut self.freed;
+        let CoverChange { in_tier, at_all } = self
+            .writer
+            .uncover(core, run, span, &mut |blocks| gone.push(blocks));
+        self.count(slot, tier.index(), -i64::from(in_tier), -i64::from(at_all));
+        self.publish_changes(core, before);
+        if tier == Tier::Device {
+            self.targets.copies(slot, |copies| {
+                if in_tier > end - start {
+                    copies.leave_run(run);
+                } else if !copies.is_empty() {
+                    (start..end).for_each(|at| copies.leave(BlockRef { run, at }));
+                }
+            });
+        }
+        in_tier
+    }
+
+    pub(crate) fn remove(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        removed: &RemovedBlocks,
+    ) -> UpdateOutcome {
+        let all = count(removed.hashes.len());
+        let Some(slot) = self.targets.find(target) else {
+            return UpdateOutcome {
+                ignored: all,
+                ..UpdateOutcome::default()
+            };
+        };
+        let mut spots = Vec::with_capacity(removed.hashes.len());
+        self.names
+            .resolve_any(slot, &removed.hashes, |at, size, resolved| {
+                spots.push((at, size, resolved.spot))
+            });
+        spots.sort_unstable_by_key(|(at, ..)| *at);
+        let mut known = 0;
+        let mut rest = &spots[..];
+        while let Some((_, _, first)) = rest.first() {
+            let count = stretch(rest.len(), |at| rest[at].2);
+            let (mine, others) = rest.split_at(count);
+            rest = others;
+            known += self.remove_stretch(core, slot, removed.tier, *first, mine[count - 1].2);
+        }
+        if !self.orphans.is_empty() {
+            let waited = |name: &&EngineHash| {
+                self.orphans
+                    .removed(slot, NumberSet::Names, name.0, removed.tier)
+            };
+            known += count(removed.hashes.iter().filter(waited).count());
+        }
+        for (at, size, spot) in spots {
+            if self.names.is_alone(slot) && !self.writer.holds(core, spot, slot) {
+                self.names.remove_hash(slot, removed.hashes[at], size);
+            }
+        }
+        self.settle();
+        // A hole takes more to say than what it was made in.
+        self.stay_within_budget(core);
+        let applied = known.min(all);
+        UpdateOutcome {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
+    }
+
+    pub(crate) fn remove_hashes(
+        &mut self,
+        core: &SharedIndex,
+        target: Target,
+        space: u64,
+        hashes: &[SequenceHash],
+        tier: Tier,
+    ) -> UpdateOutcome {
+        let all = count(hashes.len());
+        let Some(slot) = self.targets.find(target) else {
+            return UpdateOutcome {
+                ignored: all,
+                ..UpdateOutcome::default()
+            };
+        };
+        let mut applied = 0;
+        let mut rest = hashes;
+        while let Some(first) = rest.first() {
+            let Some(spot) = self.writer.find(core, space, first.0) else {
+                rest = &rest[1..];
+                continue;
+            };
+            let (end, count) = self.writer.stretch(core, spot, rest);
+            rest = &rest[count..];
+            applied += self.remove_stretch(core, slot, tier, spot, end);
+        }
+        if !self.orphans.is_empty() {
+            let waited = |hash: &&SequenceHash| {
+                self.orphans
+                    .removed(slot, NumberSet::Space(space), hash.0, tier)
+            };
+            applied += count(hashes.iter().filter(waited).count());
+        }
+        self.settle();
+        self.stay_within_budget(core);
+        let applied = applied.min(all);
+        UpdateOutcome {
+            applied,
+            orphans: 0,
+            ignored: all - applied,
+        }
+    }
+
+    /// Blocks of one run, from `first` to `last` in either direction, leave a tier; returns how many were there.
+    fn remove_stretch(
+        &mut self,
+        core: &SharedIndex,
+        slot: u32,
+        tier: Tier,
+        first: BlockRef,
+        last: BlockRef,
+    ) -> u32 {
+        let (start, end) = (first.at.min(last.at), first.at.max(last.at) + 1);
+        if tier != Tier::Device || self.targets.get(slot).copies.is_empty() {
+            if tier == Tier::Device {
+                self.targets.copies(slot, |copies| {
+                    copies.record_removals(u64::from(end - start))
+                });
+            }
+            return self.remove_from_tier(core, slot, tier, first.run, start, end);
+        }
+        let mut done = 0;
+        for number in 0..end - start {
+            let at = if first.at <= last.at {
+                first.at + number
+            } else {
+                first.at - number
+            };
+            let spot = BlockRef { run: first.run, at };
+            let held = self.targets.get(slot).blocks[Tier::Device.index()];
+            let spare = self.targets.copies(slot, |copies| {
+                copies.record_removals(1);
+                copies.take(spot, held)
+            });
+            done += if spare {
+                1
+            } else {
+                self.remove_from_tier(core, slot, tier, spot.run, at, at + 1)
+            };
+        }
+        while let Some(spot) = self.targets.copies(slot, Copies::next_expired) {
+            self.remove_from_tier(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
+        }
+        done
+    }
+
+    /// A target's stream may have lost removals: no block counts as held more than once from now on, and what is on trust is
+    /// over.
+    pub(crate) fn mark_loss(&mut self, core: &SharedIndex, target: Target) {
+        let Some(slot) = self.targets.find(target) else {
+            return;
+        };
+        self.targets.get_mut(slot).torn = true;
+        for spot in self.targets.copies(slot, Copies::distrust) {
+            self.remove_from_tier(core, slot, Tier::Device, spot.run, spot.at, spot.at + 1);
+        }
+        self.settle();
+        self.stay_within_budget(core);
+    }
+}
+
+/// How many of the spots are neighbours in one run, going up or down.
+pub(super) fn stretch(len: usize, spot: impl Fn(usize) -> BlockRef) -> usize {
+    let first = spot(0);
+    let along = |step: i64| {
+        let expected = |number: usize| i64::from(first.at) + step * number as i64;
+        (1..len)
+            .take_while(|n| spot(*n).run == first.run && i64::from(spot(*n).at) == expected(*n))
+            .count()
+            + 1
+    };
+    along(-1).max(along(1))
+}

@@ -1,0 +1,160 @@
+//! What the books answer; nothing here changes them.
+
+use std::sync::Arc;
+
+use kv_blocks::{SequenceHash, Target, Tier};
+use xxhash_rust::xxh3::xxh3_64_with_seed;
+
+use super::IndexState;
+use crate::{
+    DumpCursor, DumpRow, IndexStats, TargetDigest, lookup::SharedIndex, runs::NO_RUN,
+    table::BlockRef,
+};
+
+/// Rows of a dump that are worth a step, but all of one block come together.
+const ROWS: usize = 256;
+/// Runs looked at in one step.
+const RUNS: u32 = 4096;
+
+impl IndexState {
+    pub(crate) fn blocks_per_tier(&self, target: Target) -> [u64; 4] {
+        self.targets
+            .find(target)
+            .map_or([0; 4], |slot| self.targets.get(slot).blocks)
+    }
+
+    pub(crate) fn stats(&self) -> IndexStats {
+        IndexStats {
+            namespaces: self.namespaces.len() as u64,
+            distinct: self.writer.held_blocks(),
+            memberships: self.memberships,
+            speculative: self.speculative.speculative(),
+            predicted: self.speculative.blocks() - self.speculative.speculative(),
+            orphans: self.orphaned,
+            bytes: self.bytes(),
+            budget_bytes: self.settings.memory_budget,
+            shed: self.shed + self.orphans.dropped(),
+        }
+    }
+
+    /// Digests of every target and tier that holds something.
+    pub(crate) fn digest(&mut self, core: &SharedIndex) -> Vec<TargetDigest> {
+        let mut digests = vec![[0_u64; Tier::ALL.len()]; self.targets.len()];
+        let mut sums = Vec::new();
+        for run in 0..self.writer.runs() {
+            let Some(space) = self.writer.space(run) else {
+                continue;
+            };
+            let seed = self.namespaces.get(space).digest;
+            // Of all blocks before each: what a stretch adds is the difference of two.
+            sums.clear();
+            sums.push(0_u64);
+            for hash in self.writer.hashes_of(core, run) {
+                let mixed = xxh3_64_with_seed(&hash.to_le_bytes(), seed);
+                sums.push(sums[sums.len() - 1].wrapping_add(mixed));
+            }
+            self.writer.each_holder(core, run, |span| {
+                let part = sums[span.end as usize].wrapping_sub(sums[span.start as usize]);
+                let digest = &mut digests[span.slot as usize][span.tier as usize];
+                *digest = digest.wrapping_add(part);
+            });
+        }
+        let mut told: Vec<_> = self
+            .targets
+            .iter()
+            .flat_map(|(target, slot)| {
+                let blocks = self.targets.get(slot).blocks;
+                let digests = digests[slot as usize];
+                Tier::ALL
+                    .into_iter()
+                    .zip(blocks.into_iter().zip(digests))
+                    .map(move |(tier, (blocks, digest))| TargetDigest {
+                        target,
+                        tier,
+                        blocks,
+                        digest,
+                    })
+            })
+            .filter(|digest| digest.blocks > 0)
+            .collect();
+        told.sort_unstable_by_key(|digest| (digest.target, digest.tier));
+        told
+    }
+
+    /// The memberships of some blocks from `place` on, which then says where to go on; `None` beyond the last.
+    pub(crate) fn dump(
+        &mut self,
+        core: &SharedIndex,
+        place: &mut DumpCursor,
+    ) -> Option<Vec<DumpRow>> {
+        let runs = self.writer.runs();
+        if place.run >= runs {
+            return None;
+        }
+        let mut rows = Vec::new();
+        let end = runs.min(place.run.saturating_add(RUNS));
+        while rows.len() < ROWS && place.run < end {
+            self.dump_blocks(core, place, &mut rows);
+        }
+        Some(rows)
+    }
+
+    /// Some blocks of one run, with all who hold them.
+    fn dump_blocks(&mut self, core: &SharedIndex, place: &mut DumpCursor, rows: &mut Vec<DumpRow>) {
+        let DumpCursor { run, at: from } = *place;
+        let blocks = core.heads.get(&core.body, run).blocks();
+        let Some(space) = self.writer.space(run).filter(|_| from < blocks) else {
+            *place = DumpCursor {
+                run: run + 1,
+                at: 0,
+            };
+            return;
+        };
+        let mut spans = Vec::new();
+        self.writer.each_holder(core, run, |span| spans.push(span));
+        if self.has_retired() {
+            self.join_retired(&mut spans);
+        }
+        let count = (ROWS - rows.len()) / spans.len().max(1);
+        let to = blocks.min(from.saturating_add(u32::try_from(count.max(1)).unwrap_or(u32::MAX)));
+        place.at = to;
+        let space = self.namespaces.get(space);
+        let head = core.heads.get(&core.body, run);
+        // The block before the first one leads.
+        let before = match from {
+            0 if head.parent() == NO_RUN => None,
+            0 => Some(self.writer.hash(
+                core,
+                BlockRef {
+                    run: head.parent(),
+                    at: head.attach() - 1,
+                },
+            )),
+            _ => Some(self.writer.hash(core, BlockRef { run, at: from - 1 })),
+        };
+        let hashes: Vec<_> = self
+            .writer
+            .hashes_of(core, run)
+            .take(to as usize)
+            .skip(from as usize)
+            .collect();
+        for span in spans {
+            let target = self.targets.get(span.slot).target;
+            rows.extend((span.start.max(from)..span.end.min(to)).map(|at| {
+                let place = (at - from) as usize;
+                DumpRow {
+                    namespace: Arc::clone(&space.namespace),
+                    salt_digest: space.salt_digest.clone(),
+                    target,
+                    tier: Tier::ALL[span.tier as usize],
+                    depth: head.depth() + at,
+                    hash: SequenceHash(hashes[place]),
+                    parent: place
+                        .checked_sub(1)
+                        .map_or(before, |place| Some(hashes[place]))
+                        .map(SequenceHash),
+                }
+            }));
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! What is confirmed goes into a snapshot.
+//!
+//! Blocks that are only expected stay behind, unless somebody holds a block behind them: then they go along, held by nobody,
+//! so that no chain is broken.
+
+use std::{
+    cmp::Reverse,
+    collections::HashMap,
+    io::{self, Write},
+};
+
+use kv_blocks::{SequenceHash, Tier};
+
+use super::{IndexState, events::count};
+use crate::{
+    lookup::SharedIndex,
+    namespaces::NamespaceId,
+    runs::{NO_RUN, TierSpan},
+    snapshot::{
+        self, HoldingRecord, MemberRecord, NameStretch, NamespaceRecord, ParentLink, RunRecord,
+        TargetRecord,
+    },
+};
+
+/// What a snapshot contains.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SaveSummary {
+    /// Targets that are registered or hold something.
+    pub targets: u64,
+    /// Namespaces with blocks in them.
+    pub namespaces: u64,
+    /// Distinct blocks that somebody holds.
+    pub blocks: u64,
+    /// Pairs of block and target.
+    pub memberships: u64,
+    /// Its length. An index with a smaller memory budget than that refuses it.
+    pub bytes: u64,
+}
+
+/// A run to be saved.
+#[derive(Clone, Copy, Debug, Default)]
+struct RunToSave {
+    run: u32,
+    /// How many of its blocks: as far as somebody holds them or something hangs on them.
+    blocks: u32,
+    depth: u32,
+    /// When an event last had to do with it, or with what hangs on it.
+    touched: u64,
+}
+
+impl IndexState {
+    /// Writes what is confirmed: of runs those used last first, but parents before what hangs on them.
+    pub(crate) fn save(
+        &mut self,
+        core: &SharedIndex,
+        to: &mut dyn Write,
+    ) -> io::Result<SaveSummary> {
+        let mut file = snapshot::SnapshotWriter::new(to, self.settings.scheme)?;
+        let targets = self.save_targets(&mut file)?;
+        let mut spaces = HashMap::new();
+        for chosen in self.choose(core) {
+            let Some(id) = self.writer.space(chosen.run) else {
+                continue;
+            };
+            let number = self.save_space(&mut file, &mut spaces, id)?;
+            self.save_run(core, &mut file, chosen, number)?;
+        }
+        Ok(SaveSummary {
+            targets,
+            namespaces: spaces.len() as u64,
+            blocks: self.writer.held_blocks(),
+            memberships: self.memberships,
+            bytes: file.finish()?,
+        })
+    }
+
+    fn save_targets(&self, file: &mut snapshot::SnapshotWriter<'_>) -> io::Result<u64> {
+        let members: HashMap<u32, MemberRecord> = self
+            .names
+            .members()
+            .map(|of| {
+                (
+                    of.member,
+                    MemberRecord {
+                        family: of.family,
+                        common: of.common,
+                        proven: of.proven,
+                    },
+                )
+            })
+            .collect();
+        let mut slots: Vec<u32> = self.targets.iter().map(|(_, slot)| slot).collect();
+        slots.retain(|slot| {
+            self.targets.get(*slot).model.is_some() || self.targets.get(*slot).held > 0
+        });
+        slots.sort_unstable();
+        for slot in &slots {
+            let owner = self.targets.get(*slot);
+            file.target(&TargetRecord {
+                slot: *slot,
+                target: owner.target,
+                model: owner.model.clone(),
+                block_sizes: self.names.sizes(*slot).to_vec(),
+                member: members.get(slot).copied(),
+            })?;
+        }
+        Ok(slots.len() as u64)
+    }
+
+    fn choose(&mut self, core: &SharedIndex) -> Vec<RunToSave> {
+        let mut known = vec![RunToSave::default(); self.writer.runs() as usize];
+        let mut runs: Vec<(u32, u32)> = (0..self.writer.runs())
+            .filter(|run| self.writer.space(*run).is_some())
+            .map(|run| (core.heads.get(&core.body, run).depth(), run))
+            .collect();
+        // What hangs on a run lies deeper.
+        runs.sort_unstable_by_key(|run| Reverse(*run));
+        for (depth, run) in &runs {
+            let RunToSave {
+                mut blocks,
+                touched,
+                ..
+            } = known[*run as usize];
+            let targets = &self.targets;
+            let kept = |span: &TierSpan| !targets.get(span.slot).retired;
+            self.writer.each_holder(core, *run, |span| {
+                blocks = if kept(&span) {
+                    blocks.max(span.end)
+                } else {
+                    blocks
+                }
+            });
+            if blocks == 0 {
+                continue;
+            }
+            let touched = touched.max(self.writer.touched(*run));
+            known[*run as usize] = RunToSave {
+                run: *run,
+                blocks,
+                depth: *depth,
+                touched,
+            };
+            let head = core.heads.get(&core.body, *run);
+            if head.parent() != NO_RUN {
+                let parent = &mut known[head.parent() as usize];
+                parent.blocks = parent.blocks.max(head.attach());
+                parent.touched = parent.touched.max(touched);
+            }
+        }
+        known.retain(|chosen| chosen.blocks > 0);
+        known.sort_unstable_by_key(|chosen| (Reverse(chosen.touched), chosen.depth, chosen.run));
+        known
+    }
+
+    fn save_space(
+        &self,
+        file: &mut snapshot::SnapshotWriter<'_>,
+        known: &mut HashMap<NamespaceId, u32>,
+        id: NamespaceId,
+    ) -> io::Result<u32> {
+        if let Some(number) = known.get(&id) {
+            return Ok(*number);
+        }
+        let number = count(known.len());
+        let namespace = (*self.namespaces.get(id).namespace).clone();
+        file.space(&NamespaceRecord { number, namespace })?;
+        known.insert(id, number);
+        Ok(number)
+    }
+
+    fn save_run(
+        &mut self,
+        core: &SharedIndex,
+        file: &mut snapshot::SnapshotWriter<'_>,
+        chosen: RunToSave,
+        space: u32,
+    ) -> io::Result<()> {
+        let RunToSave {
+            run, blocks, depth, ..
+        } = chosen;
+        let head = core.heads.get(&core.body, run);
+        let hashes: Vec<_> = self
+            .writer
+            .hashes_of(core, run)
+            .take(blocks as usize)
+            .map(SequenceHash)
+            .collect();
+        let mut holders = Vec::new();
+        let targets = &self.targets;
+        self.writer.each_holder(core, run, |span| {
+            if targets.get(span.slot).retired {
+                return;
+            }
+            holders.push(HoldingRecord {
+                slot: span.slot,
+                tier: Tier::ALL[span.tier as usize],
+                start: span.start,
+                end: span.end,
+            });
+        });
+        let (mut names, mut engine) = (Vec::new(), Vec::new());
+        for mut stretch in self.names.names_of(run) {
+            // A name may stand for a block that is only expected now.
+            stretch
+                .names
+                .truncate(blocks.saturating_sub(stretch.at) as usize);
+            let count = count(stretch.names.len());
+            if count > 0 {
+                names.push(NameStretch {
+                    family: stretch.family,
+                    size: stretch.size,
+                    at: stretch.at,
+                    count,
+                });
+                engine.append(&mut stretch.names);
+            }
+        }
+        let parent = (head.parent() != NO_RUN).then(|| ParentLink {
+            run: head.parent(),
+            attach: head.attach(),
+        });
+        let (hashes, holders, names, engine) = (&hashes[..], &holders[..], &names[..], &engine[..]);
+        file.run(&RunRecord {
+            id: run,
+            space,
+            parent,
+            depth,
+            hashes,
+            holders,
+            names,
+            engine,
+        })
+    }
+}

@@ -1,0 +1,183 @@
+//! The targets the index knows, by slot.
+
+use std::{collections::HashMap, sync::Arc};
+
+use kv_blocks::{Target, Tier, WorkerId};
+use xxhash_rust::xxh3::xxh3_64;
+
+use crate::{copies::Copies, runs::MAX_SLOTS};
+
+/// One target.
+#[derive(Debug)]
+pub(crate) struct TargetState {
+    pub(crate) target: Target,
+    pub(crate) model: Option<Arc<str>>,
+    /// Whether lookups go by what it announces.
+    pub(crate) trusted: bool,
+    /// Whether something it announced is lost for good, since it was cleared last.
+    pub(crate) torn: bool,
+    /// Another slot, or none, is the target's by now. What this one holds is credited to nobody and is being forgotten.
+    pub(crate) retired: bool,
+    /// Confirmed blocks in each tier.
+    pub(crate) blocks: [u64; Tier::ALL.len()],
+    /// Confirmed blocks in any tier.
+    pub(crate) held: u64,
+    pub(crate) copies: Copies,
+}
+
+impl TargetState {
+    fn new(target: Target) -> Self {
+        Self {
+            target,
+            model: None,
+            trusted: true,
+            torn: false,
+            retired: false,
+            blocks: [0; Tier::ALL.len()],
+            held: 0,
+            copies: Copies::default(),
+        }
+    }
+}
+
+/// All targets.
+#[derive(Debug, Default)]
+pub(crate) struct TargetTable {
+    by_target: HashMap<Target, u32>,
+    slots: Vec<Option<TargetState>>,
+    free: Vec<u32>,
+    /// Blocks whose copies are counted.
+    copied: u64,
+}
+
+/// A block whose copies are counted.
+const COPY_BYTES: u64 = 128;
+
+impl TargetTable {
+    pub(crate) fn find(&self, target: Target) -> Option<u32> {
+        self.by_target.get(&target).copied()
+    }
+
+    /// The slot of a target, a new one if it has none; `None` if there are no more.
+    pub(crate) fn find_or_add(&mut self, target: Target) -> Option<u32> {
+        if let Some(slot) = self.find(target) {
+            return Some(slot);
+        }
+        self.add(TargetState::new(target))
+    }
+
+    /// A slot for an owner, which is the one of its target from now on; `None` if there are no more.
+    fn add(&mut self, owner: TargetState) -> Option<u32> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None if self.slots.len() < MAX_SLOTS as usize => {
+                self.slots.push(None);
+                u32::try_from(self.slots.len() - 1).expect("less than `MAX_SLOTS`")
+            }
+            None => return None,
+        };
+        self.by_target.insert(owner.target, slot);
+        self.slots[slot as usize] = Some(owner);
+        Some(slot)
+    }
+
+    /// Retires a slot and gives its target an empty one of the same model and trust; `None` if there are no more, and
+    /// nothing is changed.
+    pub(crate) fn replace(&mut self, slot: u32) -> Option<u32> {
+        let TargetState {
+            target,
+            ref model,
+            trusted,
+            ..
+        } = *self.get(slot);
+        let fresh = self.add(TargetState {
+            model: model.clone(),
+            trusted,
+            ..TargetState::new(target)
+        })?;
+        self.get_mut(slot).retired = true;
+        Some(fresh)
+    }
+
+    /// Retires the slot of a target that goes.
+    pub(crate) fn retire(&mut self, slot: u32) {
+        let owner = self.get_mut(slot);
+        owner.retired = true;
+        let target = owner.target;
+        self.by_target.remove(&target);
+    }
+
+    /// Frees a retired slot, which must hold nothing and be expected to hold nothing.
+    pub(crate) fn free(&mut self, slot: u32) {
+        if let Some(owner) = self.slots[slot as usize].take() {
+            self.copied -= owner.copies.len();
+            self.free.push(slot);
+        }
+    }
+
+    /// Slots in use or free.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    pub(crate) fn get(&self, slot: u32) -> &TargetState {
+        self.slots[slot as usize]
+            .as_ref()
+            .expect("a target outlives what it holds")
+    }
+
+    /// Changes a target's copies and keeps the account.
+    pub(crate) fn copies<R>(&mut self, slot: u32, change: impl FnOnce(&mut Copies) -> R) -> R {
+        let copies = &mut self.get_mut(slot).copies;
+        let before = copies.len();
+        let done = change(copies);
+        let after = copies.len();
+        self.copied = self.copied + after - before;
+        done
+    }
+
+    /// Blocks whose copies are counted, of all targets.
+    #[cfg(test)]
+    pub(crate) fn copied(&self) -> u64 {
+        self.copied
+    }
+
+    /// Bytes that count copies, estimated.
+    pub(crate) fn copies_bytes(&self) -> u64 {
+        self.copied * COPY_BYTES
+    }
+
+    pub(crate) fn get_mut(&mut self, slot: u32) -> &mut TargetState {
+        self.slots[slot as usize]
+            .as_mut()
+            .expect("a target outlives what it holds")
+    }
+
+    /// All targets with their slots, in no particular order.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (Target, u32)> {
+        self.by_target.iter().map(|(target, slot)| (*target, *slot))
+    }
+
+    /// Every slot with its owner, retired ones too.
+    #[cfg(test)]
+    pub(crate) fn owners(&self) -> impl Iterator<Item = (u32, &TargetState)> {
+        (0..)
+            .zip(&self.slots)
+            .filter_map(|(slot, owner)| Some((slot, owner.as_ref()?)))
+    }
+
+    /// The targets of a worker.
+    pub(crate) fn ranks(&self, worker: WorkerId) -> Vec<Target> {
+        self.by_target
+            .keys()
+            .filter(|target| target.worker == worker)
+            .copied()
+            .collect()
+    }
+}
+
+/// The number under which targets of one model share engine names.
+pub(crate) fn hash_group(model: &str) -> u32 {
+    // Two models under one number only part sooner.
+    (xxh3_64(model.as_bytes()) >> 32) as u32
+}

@@ -1,0 +1,143 @@
+//! Answers of the controller by worker.
+
+use std::collections::HashMap;
+
+use crate::{Instances, reply::RankChunks};
+
+/// How many chunks each worker holds, of whatever prompts.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Occupancy(HashMap<Box<str>, u64>);
+
+impl Occupancy {
+    /// Of several instances of one worker the sum; of the ranks of one instance, which hold parts of the same chunks, the
+    /// largest.
+    pub(crate) fn of(chunks: &[RankChunks], instances: &Instances) -> Self {
+        let mut largest: HashMap<&str, u64> = HashMap::new();
+        for RankChunks { instance, keys } in chunks {
+            let known = largest.entry(instance).or_default();
+            *known = (*known).max(*keys);
+        }
+        let mut by_worker: HashMap<Box<str>, u64> = HashMap::new();
+        for (instance, keys) in largest {
+            let sum = by_worker
+                .entry(instances.worker_of(instance).into())
+                .or_default();
+            *sum = sum.saturating_add(keys);
+        }
+        Self(by_worker)
+    }
+
+    /// Chunks of the worker with this name, or at this `host:port`; `None`: the controller does not know it.
+    pub fn keys(&self, name: &str, host_port: &str) -> Option<u64> {
+        self.0.get(name).or_else(|| self.0.get(host_port)).copied()
+    }
+
+    /// Workers that the controller spoke of, whether or not they are ours.
+    pub fn workers(&self) -> usize {
+        self.0.len()
+    }
+}
+
+/// How many leading tokens of one prompt each worker holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MatchedTokens(HashMap<Box<str>, u32>);
+
+impl MatchedTokens {
+    /// Of several instances of one worker the largest; nobody is believed to hold more than the `asked` tokens.
+    pub(crate) fn of(layout: Vec<(String, u64)>, instances: &Instances, asked: u32) -> Self {
+        let mut by_worker: HashMap<Box<str>, u32> = HashMap::new();
+        for (instance, tokens) in layout {
+            let tokens = u32::try_from(tokens).unwrap_or(u32::MAX).min(asked);
+            let known = by_worker
+                .entry(instances.worker_of(&instance).into())
+                .or_default();
+            *known = (*known).max(tokens);
+        }
+        Self(by_worker)
+    }
+
+    /// Tokens of the worker with this name, or at this `host:port`; 0 where nobody spoke of it.
+    pub fn tokens(&self, name: &str, host_port: &str) -> u32 {
+        self.0
+            .get(name)
+            .or_else(|| self.0.get(host_port))
+            .copied()
+            .unwrap_or(0)
+    }
+
+    /// Whether anybody holds anything, ours or not.
+    pub fn is_empty(&self) -> bool {
+        self.0.values().all(|tokens| *tokens == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    fn chunks(of: &[(&str, u64)]) -> Vec<RankChunks> {
+        of.iter()
+            .map(|(instance, keys)| RankChunks {
+                instance: (*instance).to_owned(),
+                keys: *keys,
+            })
+            .collect()
+    }
+
+    fn map(pairs: &[(&str, &str)]) -> Instances {
+        Instances::new(
+            pairs
+                .iter()
+                .map(|(instance, worker)| ((*instance).to_owned(), (*worker).to_owned())),
+        )
+    }
+
+    #[test]
+    #[contract("V29")]
+    fn ranks_of_an_instance_hold_the_same_chunks_and_instances_of_a_worker_do_not() {
+        let instances = map(&[("i0", "a"), ("i1", "a"), ("i2", "h:2")]);
+        let of = chunks(&[
+            ("i0", 10),
+            ("i0", 12),
+            ("i1", 5),
+            ("i2", 7),
+            ("h:3", 1),
+            ("else", 9),
+        ]);
+        let occupancy = Occupancy::of(&of, &instances);
+        assert_eq!(occupancy.keys("a", "h:1"), Some(17));
+        assert_eq!(occupancy.keys("b", "h:2"), Some(7), "mapped by its address");
+        assert_eq!(
+            occupancy.keys("c", "h:3"),
+            Some(1),
+            "an id that is its address"
+        );
+        assert_eq!(occupancy.keys("d", "h:4"), None);
+        assert_eq!(occupancy.workers(), 4);
+    }
+
+    #[test]
+    #[contract("V30")]
+    fn nobody_holds_more_of_a_prompt_than_there_is() {
+        let layout = vec![
+            ("i0".to_owned(), 900),
+            ("i1".to_owned(), 20),
+            ("b".to_owned(), u64::MAX),
+        ];
+        let matched = MatchedTokens::of(layout, &map(&[("i0", "a"), ("i1", "a")]), 64);
+        assert_eq!(
+            (
+                matched.tokens("a", "h:1"),
+                matched.tokens("b", "h:2"),
+                matched.tokens("c", "h:3")
+            ),
+            (64, 64, 0)
+        );
+        assert!(!matched.is_empty());
+        assert!(
+            MatchedTokens::of(vec![("i0".to_owned(), 0)], &Instances::default(), 64).is_empty()
+        );
+    }
+}

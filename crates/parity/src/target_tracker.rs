@@ -1,0 +1,352 @@
+//! One target: its window, its state, and the rules that move it.
+
+use kv_blocks::Moment;
+
+use crate::{
+    ActualSource, Basis, EngineCounters, IncomparableRequest, ParitySettings, ParityState,
+    PredictionSample, ReplyKind, Summary,
+    comparison::Comparison,
+    intervals::{CounterIntervals, CounterReading},
+    window::SampleWindow,
+};
+
+#[derive(Debug)]
+pub(crate) struct TargetTracker {
+    window: SampleWindow,
+    intervals: CounterIntervals,
+    state: ParityState,
+    since: Moment,
+    /// Why it is in this state; `None` where there is nothing to say.
+    reason: Option<String>,
+    /// Requests sent before this decide nothing.
+    from: Moment,
+    /// What predictions go by, and since when; `None` before the first.
+    basis: Option<(Basis, Moment)>,
+    /// How often the publisher of its events had restarted when that was last told.
+    restarts: Option<u64>,
+    /// By kind of reply: one has told cached tokens since the engine's last known restart.
+    tells_cached: [bool; ReplyKind::COUNT],
+}
+
+/// A change of state, before it is known whose.
+#[derive(Debug)]
+pub(crate) struct StateStep {
+    pub(crate) from: ParityState,
+    pub(crate) to: ParityState,
+    pub(crate) ratio: Option<f64>,
+    pub(crate) reason: String,
+}
+
+/// What can be compared of the requests that decide.
+enum Evidence {
+    /// Enough of them.
+    Enough(Comparison),
+    /// More are to come.
+    TooFew,
+    /// The window itself holds too few.
+    None(String),
+}
+
+impl TargetTracker {
+    pub(crate) fn new(now: Moment) -> Self {
+        Self {
+            window: SampleWindow::default(),
+            intervals: CounterIntervals::default(),
+            state: ParityState::NoData,
+            since: now,
+            reason: None,
+            from: Moment::START,
+            basis: None,
+            restarts: None,
+            tells_cached: Default::default(),
+        }
+    }
+
+    pub(crate) fn state(&self) -> ParityState {
+        self.state
+    }
+
+    pub(crate) fn window(&self) -> &SampleWindow {
+        &self.window
+    }
+
+    /// What the reply told, with the zero that some engines leave out: they tell cached tokens where there are any.
+    pub(crate) fn completed(&mut self, sample: PredictionSample) -> PredictionSample {
+        let Some(kind) = sample.counted_by else {
+            return sample;
+        };
+        let tells = &mut self.tells_cached[kind as usize];
+        *tells |= sample.actual.is_some();
+        PredictionSample {
+            actual: sample.actual.or(tells.then_some(0)),
+            ..sample
+        }
+    }
+
+    /// A request ended.
+    pub(crate) fn observe(
+        &mut self,
+        now: Moment,
+        settings: &ParitySettings,
+        sample: PredictionSample,
+    ) -> Option<StateStep> {
+        self.goes_by(sample.basis, sample.sent);
+        self.window.expire(now, settings.window);
+        self.window.push(now, sample);
+        self.intervals.add(&sample);
+        // Sums are compared with the clock: that takes longer the more readings there are.
+        if self.window.has_enough_samples() {
+            self.judge(now, settings)
+        } else {
+            None
+        }
+    }
+
+    /// A prediction of this moment went by this. What went by the other says nothing about it.
+    fn goes_by(&mut self, basis: Basis, sent: Moment) {
+        match self.basis {
+            Some((known, _)) if known == basis => {}
+            // It ends late.
+            Some((_, since)) if sent < since => {}
+            before => {
+                self.basis = Some((basis, sent));
+                if before.is_some() {
+                    self.start_over(sent);
+                }
+            }
+        }
+    }
+
+    /// A request ended that cannot be judged.
+    pub(crate) fn record_incomparable(&mut self, request: IncomparableRequest) {
+        self.intervals.add_incomparable(request);
+    }
+
+    /// Time has passed, and the engine may have told its counters.
+    pub(crate) fn tick(
+        &mut self,
+        now: Moment,
+        settings: &ParitySettings,
+        counters: Option<EngineCounters>,
+        stream: Option<u64>,
+    ) -> Option<StateStep> {
+        self.window.expire(now, settings.window);
+        self.intervals.expire(now, settings.window);
+        if let Some(counters) = counters {
+            let known = self.window.ended_since(counters.at);
+            if self.intervals.read(counters, known, now - settings.window)
+                == CounterReading::Restarted
+            {
+                self.restarted(counters.at);
+            }
+        }
+        if let Some(restarts) = stream
+            && self
+                .restarts
+                .replace(restarts)
+                .is_some_and(|before| before != restarts)
+        {
+            self.restarted(now);
+        }
+        if stream.is_none() && !self.state.trusts_events() {
+            return Some(self.enter(
+                ParityState::NoData,
+                now,
+                None,
+                "it has no event stream any more".to_owned(),
+            ));
+        }
+        self.judge(now, settings)
+    }
+
+    /// The engine is another process: what was said of the one before is not held against it.
+    fn restarted(&mut self, at: Moment) {
+        self.tells_cached = Default::default();
+        self.start_over(at);
+    }
+
+    fn judge(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+        if self.state.trusts_events() {
+            self.judge_predictions(now, settings)
+        } else {
+            self.judge_announcements(now, settings)
+        }
+    }
+
+    fn judge_predictions(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+        let comparison = match self.evidence(settings) {
+            Evidence::Enough(comparison) => comparison,
+            Evidence::TooFew => return None,
+            Evidence::None(_) if self.state == ParityState::NoData => return None,
+            Evidence::None(reason) => {
+                return Some(self.enter(ParityState::NoData, now, None, reason));
+            }
+        };
+        let ratio = comparison.ratio();
+        let by_events = self.basis.is_some_and(|(basis, _)| basis == Basis::Events);
+        let to = if ratio > settings.downgrade_ratio && by_events {
+            ParityState::Downgraded
+        } else if ratio > settings.drift_ratio {
+            ParityState::Drifting
+        } else if self.state == ParityState::Drifting && ratio > settings.recover_ratio {
+            return None;
+        } else {
+            ParityState::Ok
+        };
+        if to == self.state {
+            return None;
+        }
+        let reason = match to {
+            ParityState::Downgraded => format!(
+                "{comparison}, above parity.downgrade_ratio {}: its events are not believed",
+                settings.downgrade_ratio
+            ),
+            ParityState::Drifting => format!(
+                "{comparison}, above parity.drift_ratio {}",
+                settings.drift_ratio
+            ),
+            _ => comparison.to_string(),
+        };
+        Some(self.enter(to, now, Some(ratio), reason))
+    }
+
+    fn evidence(&self, settings: &ParitySettings) -> Evidence {
+        let least = settings.min_joined;
+        let few = |requests: usize| {
+            format!("{requests} requests could be compared, parity.min_joined is {least}")
+        };
+        // Where about a tenth of the replies tell, one source follows the other: what either knows keeps the state.
+        let joined = self.window.joined();
+        let counted = || {
+            self.intervals
+                .all_predictions()
+                .map_or(0, |comparison| comparison.requests)
+        };
+        if self.window.has_enough_samples() {
+            let comparison = self.window.predictions();
+            return match comparison.requests {
+                enough if enough >= least => Evidence::Enough(comparison),
+                _ if joined >= least => Evidence::TooFew,
+                _ if self.state != ParityState::NoData && counted() >= least => Evidence::TooFew,
+                _ => Evidence::None(few(joined)),
+            };
+        }
+        match self.intervals.spans(self.from).predictions() {
+            Ok(Some(comparison)) if comparison.requests >= least => Evidence::Enough(comparison),
+            _ if joined >= least => Evidence::TooFew,
+            Err(refused) => Evidence::None(refused.to_string()),
+            Ok(_) => match counted() {
+                enough if enough >= least => Evidence::TooFew,
+                counted => Evidence::None(few(counted)),
+            },
+        }
+    }
+
+    fn judge_announcements(&mut self, now: Moment, settings: &ParitySettings) -> Option<StateStep> {
+        let latest = |count: usize| {
+            if self.window.has_enough_samples() {
+                self.window.latest_announcements(count)
+            } else {
+                self.intervals.spans(self.from).latest_announcements(count)
+            }
+        };
+        let first = latest(settings.first_sign())?;
+        let whole =
+            latest(settings.min_joined).filter(|whole| whole.ratio() <= settings.recover_ratio);
+        let (to, seen) = match (self.state, first.ratio(), whole) {
+            (ParityState::Downgraded, ratio, _) if ratio <= settings.recover_ratio => {
+                (ParityState::Recovering, first)
+            }
+            (ParityState::Recovering, ratio, _) if ratio > settings.drift_ratio => {
+                (ParityState::Downgraded, first)
+            }
+            (ParityState::Recovering, _, Some(whole)) => (ParityState::Ok, whole),
+            _ => return None,
+        };
+        let reason = match to {
+            ParityState::Recovering => format!(
+                "by its events {seen}: they are believed again when the latest {} requests are within \
+                 parity.recover_ratio {}",
+                settings.min_joined, settings.recover_ratio
+            ),
+            ParityState::Downgraded => format!(
+                "by its events {seen}, above parity.drift_ratio {}: they are not believed",
+                settings.drift_ratio
+            ),
+            _ => format!("by its events {seen}: they are believed again"),
+        };
+        Some(self.enter(to, now, Some(seen.ratio()), reason))
+    }
+
+    fn enter(
+        &mut self,
+        to: ParityState,
+        now: Moment,
+        ratio: Option<f64>,
+        reason: String,
+    ) -> StateStep {
+        let from = std::mem::replace(&mut self.state, to);
+        self.since = now;
+        self.reason = (to != ParityState::Ok).then(|| reason.clone());
+        // Both of these look at the comparisons since the downgrade.
+        if (from, to) != (ParityState::Downgraded, ParityState::Recovering) {
+            self.start_over(now);
+        }
+        StateStep {
+            from,
+            to,
+            ratio,
+            reason,
+        }
+    }
+
+    fn start_over(&mut self, from: Moment) {
+        self.from = self.from.max(from);
+        self.window.start_over(self.from);
+    }
+
+    /// Why it is in its state: what was seen when it came to it, and of too little data, how little there is now.
+    fn reason(&self, settings: &ParitySettings) -> Option<String> {
+        match self.state {
+            ParityState::NoData if self.window.requests() > 0 => match self.evidence(settings) {
+                Evidence::None(reason) => Some(reason),
+                Evidence::Enough(_) | Evidence::TooFew => self.reason.clone(),
+            },
+            _ => self.reason.clone(),
+        }
+    }
+
+    pub(crate) fn summary(&self, settings: &ParitySettings) -> Summary {
+        let source = if self.window.has_enough_samples() {
+            ActualSource::Usage
+        } else {
+            ActualSource::EngineMetrics
+        };
+        let counted = match source {
+            ActualSource::Usage => None,
+            ActualSource::EngineMetrics => self.intervals.all_predictions(),
+        };
+        let mut summary = Summary {
+            requests: self.window.requests() as u64,
+            source,
+            drifts: Vec::with_capacity(self.window.joined()),
+            predicted_tokens: counted.map_or(0, |counted| counted.expected),
+            actual_tokens: counted.map_or(0, |counted| counted.actual),
+            state: self.state,
+            since: self.since,
+            reason: self.reason(settings),
+            made_room: self.window.made_room(),
+        };
+        for sample in self.window.samples() {
+            let (Some(drift), Some(actual)) = (sample.drift(), sample.actual) else {
+                continue;
+            };
+            summary.drifts.push(drift);
+            if source == ActualSource::Usage {
+                summary.predicted_tokens += u64::from(sample.predicted);
+                summary.actual_tokens += u64::from(actual);
+            }
+        }
+        summary
+    }
+}

@@ -1,0 +1,62 @@
+//! Everything that is held, part by part: for whoever keeps a copy.
+
+use std::{sync::Arc, time::Duration};
+
+use kv_blocks::Moment;
+
+use super::{MemoryPrefixIndex, entry::Stamp};
+use crate::{Holder, PrefixHash};
+
+/// One prefix and who holds it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PrefixHolders {
+    /// The prefix.
+    pub prefix: PrefixHash,
+    /// Who holds it, best first; at least one.
+    pub holders: Vec<Holder>,
+    /// How long the one that was recorded last still counts.
+    pub left: Duration,
+}
+
+impl MemoryPrefixIndex {
+    /// How many parts there are for [`Self::held`]. It never changes.
+    pub fn parts(&self) -> usize {
+        self.table.shards().len()
+    }
+
+    /// What is held at `now` in one part of the view, some 1,600 prefixes; nothing where there is no such part. Queries
+    /// go on beside it. It is no use of a prefix: what is evicted does not change.
+    pub fn held(&self, part: usize, now: Moment) -> Vec<PrefixHolders> {
+        let Some(shard) = self.table.shards().get(part) else {
+            return Vec::new();
+        };
+        let (horizon, ttl) = (self.horizon(now), self.settings.entry_ttl);
+        let held = |(prefix, entry): (&PrefixHash, &super::PrefixEntry)| {
+            let (mut holders, last) = entry.held(horizon)?;
+            holders.sort_unstable_by(Holder::rank);
+            let age = Stamp::from(now).0.saturating_sub(last.0);
+            Some(PrefixHolders {
+                prefix: *prefix,
+                holders,
+                left: ttl.saturating_sub(Duration::from_nanos(age)),
+            })
+        };
+        shard.read().iter().filter_map(held).collect()
+    }
+}
+
+impl super::PrefixEntry {
+    /// Who holds it, in no order, and when the last of them was recorded; `None`: it is over.
+    fn held(&self, horizon: super::Horizon) -> Option<(Vec<Holder>, Stamp)> {
+        let last = self
+            .counting(horizon)
+            .map(|holding| holding.recorded)
+            .max()?;
+        let holder = |holding: &super::BackendHolding| Holder {
+            backend: Arc::clone(&holding.backend),
+            tokens: holding.tokens,
+            tier: holding.tier,
+        };
+        Some((self.counting(horizon).map(holder).collect(), last))
+    }
+}

@@ -1,0 +1,267 @@
+//! Replies to requests that mean the same.
+//!
+//! A request is what it asks last and all the rest of it. Only replies of one rest are compared (same tenant, model,
+//! parameters, conversation before); among those the nearest question answers, if it is near enough. What near means says
+//! whoever makes the directions.
+//!
+//! **Invariant**: bounded in number and bytes; an entry answers no longer than its time, and never another rest.
+
+use std::{collections::VecDeque, time::Duration};
+
+use config::ResponseCacheSection;
+use kv_blocks::Moment;
+use parking_lot::Mutex;
+
+use crate::{CacheEntry, CacheKey, UnitVector};
+
+/// Most bytes of all replies and directions.
+const MOST_BYTES: usize = 64 << 20;
+
+/// How replies are found by meaning.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SimilaritySettings {
+    /// Least cosine, 0 to 1.
+    pub(crate) threshold: f64,
+    /// Most entries.
+    pub(crate) max_entries: usize,
+    /// How long an entry answers.
+    pub(crate) ttl: Duration,
+}
+
+impl SimilaritySettings {
+    /// `None`: replies are not found by meaning.
+    pub(crate) fn of(settings: &ResponseCacheSection) -> Option<Self> {
+        let semantic = &settings.semantic;
+        let (threshold, max_entries, ttl) =
+            (semantic.threshold, semantic.max_entries.get(), semantic.ttl);
+        (settings.enabled && semantic.enabled).then_some(Self {
+            threshold,
+            max_entries,
+            ttl,
+        })
+    }
+}
+
+/// The replies, the one that was used or stored last at the end.
+#[derive(Debug, Default)]
+pub(crate) struct SimilarityIndex(Mutex<IndexedReplies>);
+
+#[derive(Debug, Default)]
+struct IndexedReplies {
+    entries: VecDeque<IndexedReply>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct IndexedReply {
+    rest: CacheKey,
+    direction: UnitVector,
+    entry: CacheEntry,
+    until: Moment,
+}
+
+impl IndexedReply {
+    fn bytes(&self) -> usize {
+        self.entry.body.len() + self.direction.bytes() + size_of::<Self>()
+    }
+}
+
+impl SimilarityIndex {
+    /// The reply to the nearest question of this rest, and how near it is.
+    pub(crate) fn find(
+        &self,
+        rest: &CacheKey,
+        asked: &UnitVector,
+        near: SimilaritySettings,
+        now: Moment,
+    ) -> Option<(CacheEntry, f64)> {
+        let mut held = self.0.lock();
+        held.forget(|known| known.until <= now);
+        let candidates = held
+            .entries
+            .iter()
+            .enumerate()
+            .filter(|(_, known)| known.rest == *rest);
+        let with_nearness = candidates.map(|(at, known)| (at, known.direction.similarity(asked)));
+        let (at, similarity) =
+            with_nearness.reduce(|best, next| if next.1 > best.1 { next } else { best })?;
+        if similarity < near.threshold {
+            return None;
+        }
+        let known = held.entries.remove(at)?;
+        let entry = known.entry.clone();
+        held.entries.push_back(known);
+        Some((entry, similarity.min(1.0)))
+    }
+
+    /// Takes a reply in; what was not used for longest makes room.
+    pub(crate) fn put(
+        &self,
+        rest: CacheKey,
+        direction: UnitVector,
+        entry: CacheEntry,
+        near: SimilaritySettings,
+        now: Moment,
+    ) {
+        let known = IndexedReply {
+            rest,
+            direction,
+            entry,
+            until: now + near.ttl,
+        };
+        if known.direction.is_nothing() || known.bytes() > MOST_BYTES / 4 {
+            return;
+        }
+        let mut held = self.0.lock();
+        // The same question again: its newest reply.
+        held.forget(|old| {
+            old.until <= now || (old.rest == known.rest && old.direction == known.direction)
+        });
+        held.bytes += known.bytes();
+        held.entries.push_back(known);
+        held.fit(near.max_entries, MOST_BYTES);
+    }
+
+    /// Forgets all, and says how many.
+    pub(crate) fn clear(&self) -> u64 {
+        let held = std::mem::take(&mut *self.0.lock());
+        held.entries.len() as u64
+    }
+
+    /// Keeps half of what may be kept.
+    pub(crate) fn shrink(&self, max_entries: usize) {
+        self.0.lock().fit(max_entries / 2, MOST_BYTES / 2);
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.lock().entries.len()
+    }
+}
+
+impl IndexedReplies {
+    fn forget(&mut self, gone: impl Fn(&IndexedReply) -> bool) {
+        let bytes = &mut self.bytes;
+        self.entries.retain(|known| {
+            let gone = gone(known);
+            if gone {
+                *bytes -= known.bytes();
+            }
+            !gone
+        });
+    }
+
+    fn fit(&mut self, entries: usize, bytes: usize) {
+        while self.entries.len() > entries || self.bytes > bytes {
+            let Some(oldest) = self.entries.pop_front() else {
+                return;
+            };
+            self.bytes -= oldest.bytes();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use contract_id::contract;
+
+    use super::*;
+
+    const NEAR: SimilaritySettings = SimilaritySettings {
+        threshold: 0.95,
+        max_entries: 2,
+        ttl: Duration::from_secs(300),
+    };
+
+    fn at(seconds: u64) -> Moment {
+        Moment::at(Duration::from_secs(seconds))
+    }
+
+    fn rest(n: u8) -> CacheKey {
+        CacheKey([n; 32])
+    }
+
+    fn direction(x: f32, y: f32) -> UnitVector {
+        UnitVector::of(vec![x, y])
+    }
+
+    fn entry(text: &'static str) -> CacheEntry {
+        CacheEntry {
+            label: 1,
+            stored_at: 0,
+            body: text.into(),
+        }
+    }
+
+    fn found(similar: &SimilarityIndex, of: u8, asked: UnitVector, now: u64) -> Option<String> {
+        let (entry, _) = similar.find(&rest(of), &asked, NEAR, at(now))?;
+        Some(String::from_utf8_lossy(&entry.body).into_owned())
+    }
+
+    #[test]
+    #[contract("V44")]
+    fn the_nearest_question_answers_if_it_is_near_enough() {
+        let similar = SimilarityIndex::default();
+        similar.put(rest(1), direction(1.0, 0.0), entry("east"), NEAR, at(0));
+        similar.put(
+            rest(1),
+            direction(1.0, 0.2),
+            entry("a little north"),
+            NEAR,
+            at(0),
+        );
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 0.15), 1).as_deref(),
+            Some("a little north")
+        );
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 1.0), 1),
+            None,
+            "a cosine of 0.83 at most"
+        );
+        assert_eq!(found(&similar, 1, direction(0.0, 0.0), 1), None);
+    }
+
+    #[test]
+    #[contract("CK28")]
+    fn no_question_of_another_rest_answers_however_near_it_is() {
+        let similar = SimilarityIndex::default();
+        similar.put(rest(1), direction(1.0, 0.0), entry("of one"), NEAR, at(0));
+        assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
+        assert_eq!(
+            found(&similar, 1, direction(1.0, 0.0), 1).as_deref(),
+            Some("of one")
+        );
+    }
+
+    #[test]
+    #[contract("V44")]
+    fn an_entry_lives_for_its_time_and_what_was_not_used_for_longest_makes_room() {
+        let similar = SimilarityIndex::default();
+        similar.put(rest(1), direction(1.0, 0.0), entry("a"), NEAR, at(0));
+        similar.put(rest(2), direction(1.0, 0.0), entry("b"), NEAR, at(0));
+        assert!(found(&similar, 1, direction(1.0, 0.0), 1).is_some());
+        similar.put(rest(3), direction(1.0, 0.0), entry("c"), NEAR, at(1));
+        assert_eq!(found(&similar, 2, direction(1.0, 0.0), 1), None);
+        assert!(found(&similar, 1, direction(1.0, 0.0), 299).is_some());
+        assert_eq!(found(&similar, 1, direction(1.0, 0.0), 300), None);
+        assert_eq!(
+            (similar.clear(), similar.len(), similar.0.lock().bytes),
+            (1, 0, 0)
+        );
+    }
+
+    #[test]
+    fn one_question_has_one_reply_the_newest() {
+        let similar = SimilarityIndex::default();
+        for text in ["old", "new"] {
+            similar.put(rest(1), direction(1.0, 0.0), entry(text), NEAR, at(0));
+        }
+        assert_eq!(
+            (
+                found(&similar, 1, direction(1.0, 0.0), 1).as_deref(),
+                similar.len()
+            ),
+            (Some("new"), 1)
+        );
+    }
+}

@@ -1,0 +1,62 @@
+//! Sealing where it is due: short values at once, long ones where no request waits for the thread.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use bytes::Bytes;
+use tokio::task::spawn_blocking;
+
+use crate::{
+    CacheEntry, CacheKey,
+    counters::CacheCounters,
+    hmac_envelope::{HmacEnvelope, VerifiedValue},
+};
+
+/// Bytes that take about half a millisecond on a slow machine.
+const AT_ONCE: usize = 128 << 10;
+
+/// The seal in force, and who is told of broken ones.
+#[derive(Clone, Debug)]
+pub(crate) struct CurrentEnvelope {
+    pub(crate) seal: Arc<ArcSwap<HmacEnvelope>>,
+    pub(crate) tally: Arc<CacheCounters>,
+}
+
+impl CurrentEnvelope {
+    pub(crate) async fn close(&self, key: CacheKey, entry: CacheEntry, ends_at: u64) -> Bytes {
+        let seal = self.seal.load_full();
+        if entry.body.len() <= AT_ONCE {
+            return seal.close(&key, &entry, ends_at);
+        }
+        let (again, body) = (Arc::clone(&seal), entry.clone());
+        let closed = spawn_blocking(move || again.close(&key, &body, ends_at)).await;
+        // The runtime is ending.
+        closed.unwrap_or_else(|_| seal.close(&key, &entry, ends_at))
+    }
+
+    /// `None`: it is not as this fleet wrote it, which is counted and told, or past its end, whatever its store says. The
+    /// caller removes it. `now`: seconds since 1970.
+    pub(crate) async fn open(
+        &self,
+        key: CacheKey,
+        value: Bytes,
+        store: &'static str,
+        now: u64,
+    ) -> Option<VerifiedValue> {
+        let seal = self.seal.load_full();
+        let length = value.len();
+        let opened = if length <= AT_ONCE {
+            seal.open(&key, &value).ok()
+        } else {
+            spawn_blocking(move || seal.open(&key, &value).ok())
+                .await
+                .ok()
+                .flatten()
+        };
+        if opened.is_none() {
+            self.tally.auth_failures.one();
+            tracing::warn!(store, %key, bytes = length, "a stored reply is not as this fleet wrote it: removed, not used");
+        }
+        opened.filter(|opened| opened.ends_at >= now)
+    }
+}

@@ -1,0 +1,39 @@
+//! Where nobody is known to hold anything of a prompt: who served one that began alike.
+//!
+//! A hint for policies that go by caches. It counts while that target has no more than its even share of the load and
+//! what `prefix_routing.load_factor_epsilon` adds; else the load decides, as it would without.
+
+use super::{PolicyInput, load_factor::LoadFactor};
+use crate::RingSettings;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PrefixMemoryHint {
+    load_factor: LoadFactor,
+}
+
+impl PrefixMemoryHint {
+    pub(super) fn new(settings: RingSettings) -> Self {
+        Self {
+            load_factor: LoadFactor::above_even(settings.load_factor_epsilon),
+        }
+    }
+
+    /// The contender to prefer: of several ranks of the worker the one with the fewest in flight. `None`: there is nothing
+    /// to go by, or no room.
+    pub(super) fn preferred(self, scene: &PolicyInput<'_>) -> Option<usize> {
+        let worker = scene
+            .affinity
+            .served_by
+            .filter(|_| scene.overlap_weight > 0.0)?;
+        let in_flight = |i: &usize| scene.candidates[*i].state.load.in_flight;
+        let all = || 0..scene.candidates.len();
+        let cap = self.load_factor.cap(
+            all().map(|i| u64::from(in_flight(&i))).sum(),
+            scene.candidates.len(),
+        );
+        let ranks = all().filter(|i| scene.candidates[*i].target().worker == worker);
+        ranks
+            .min_by_key(in_flight)
+            .filter(|i| u64::from(in_flight(i)) < cap)
+    }
+}
